@@ -49,6 +49,11 @@ class Device:
     error: tuple[float, str] | None = None
     bucket: TokenBucket = field(default_factory=TokenBucket)
 
+    @property
+    def waits(self) -> bool:
+        """Whether it said last that it begins no orders for now."""
+        return self.hello is not None and bool(self.hello.waits)
+
 
 class Fleet:
     """Every device, by id.
@@ -217,12 +222,15 @@ class Fleet:
         return [Note(logging.WARNING, text)]
 
     def able(self, run: Run) -> list[str]:
-        """Ids, sorted, of the devices that are online and can do the run's work."""
+        """Ids, sorted, of the devices that are online, do not wait, and can do the run's work."""
         missing = lacking(run)
         return sorted(
             name
             for name, device in self._devices.items()
-            if device.online and device.hello is not None and not missing(device.hello)
+            if device.online
+            and device.hello is not None
+            and not device.waits
+            and not missing(device.hello)
         )
 
     def refuse_unable(self, run: Run, devices: Iterable[str] | None = None) -> list[Effect]:
@@ -258,6 +266,11 @@ class Fleet:
         if not self._loaded:
             return []
         return [peer.message(self.welcome(HELLO_REQUEST.nonce))]
+
+
+def abilities(hello: Hello) -> Hello:
+    """What a hello says of the device itself, whichever connection it is of and whether or not it waits."""
+    return msgspec.structs.replace(hello, nonce=bytes(16), waits="")
 
 
 def plain(text: str) -> str:

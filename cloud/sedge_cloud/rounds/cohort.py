@@ -1,11 +1,11 @@
 """Who takes part in a round: drawn from the devices that can do the run's work, then planned.
 
 A device that lacks a feature that its order needs is left out; if too few remain, the round is drawn again
-from the others. The result depends only on who is online and on their hellos, so a restart draws the same
-devices.
+from the others. Devices that rest (resting.py) are drawn only where there are too few others. The result
+depends only on the store, on who is online and on their hellos, so a restart draws the same devices.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -41,16 +41,42 @@ def draw_cohort(run: Run, number: int, task: str, able: Sequence[str]) -> list[s
 
 
 def plan_cohort(
-    run: Run, run_store: RunStore, number: int, task: str, fleet: Fleet, draw: Draw
+    run: Run,
+    run_store: RunStore,
+    number: int,
+    task: str,
+    fleet: Fleet,
+    draw: Draw,
+    resting: Collection[str],
 ) -> Planned:
-    """The orders of a round, and the devices that were left out.
+    """The orders of a round, and the devices that were left out; of ``resting`` only if there must be.
 
     With fewer than ``min_updates`` orders the round cannot open yet; there are none while fewer than
     ``min_available_devices`` are online. Raises ``StrategyError`` for an assignment that cannot be used.
     """
-    able, left_out = fleet.able(run), dict[str, frozenset[str]]()
+    able = fleet.able(run)
     if len(able) < run.config.min_available_devices:
-        return Planned([], left_out)
+        return Planned([], {})
+
+    def plan(names: Sequence[str]) -> Planned:
+        return _plan(run, run_store, number, task, fleet, draw, names)
+
+    planned = plan([name for name in able if name not in resting])
+    if len(planned.orders) >= run.config.min_updates or not resting:
+        return planned
+    return plan(able)
+
+
+def _plan(
+    run: Run,
+    run_store: RunStore,
+    number: int,
+    task: str,
+    fleet: Fleet,
+    draw: Draw,
+    able: Sequence[str],
+) -> Planned:
+    left_out = dict[str, frozenset[str]]()
     while True:
         drawn = draw(run, number, task, [name for name in able if name not in left_out])
         if not drawn:

@@ -6,18 +6,21 @@
 
     round    open      --the share ``quorum`` of the cohort has sent updates-->  grace
                        --every device has answered-->                            closed
+                       --all but devices that wait have, ``min_updates`` came--> closed
                        --``deadline_s`` are over, with ``min_updates``-->        closed
                        --``deadline_s`` are over, with fewer-->                  open, ``deadline_s`` more
-             grace     --every device has answered-->                            closed
+             grace     --every device but those that wait has answered-->        closed
                        --``grace_s`` or ``deadline_s`` are over-->               closed
                        --they are over, but updates were lost-->                 open, ``deadline_s`` more
              serving   (of a run that has finished: for newcomers, see serving.py)
 
-A round opens when enough capable devices are online. A round that is open when its run ends is void: it is
-not aggregated. A run that has ended may be resumed, which loads it anew, and a round that was open when it
-was stopped goes on. The tables below are these lines; an event that a state does not have raises.
-scheduler.py acts on them. The store has the open rounds: after a restart each goes on, with its full
-``deadline_s``.
+A round opens when enough capable devices are online that do not wait (for a closed gate or a full disk, by
+their last HELLO). A device that begins to wait counts neither for the quorum of its round nor among those
+that must answer, until it goes on. A round that is open when its run ends is void: it is not aggregated. A
+run that has ended may be resumed, which loads it anew; a round that was open when it was stopped goes on.
+
+The tables below are these lines; an event that a state does not have raises. scheduler.py acts on them. The
+store has the open rounds: after a restart each goes on, with its full ``deadline_s``.
 """
 
 import math
@@ -32,6 +35,7 @@ from typing import TypeVar
 import msgspec
 
 from sedge_cloud.config import RunConfig
+from sedge_cloud.rounds.resting import Resting
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
 from sedge_cloud.store.runs import Run
@@ -106,7 +110,8 @@ class OpenRound:
     """The open round of a run: who was asked, who has answered, and how long it waits.
 
     ``settled`` are the devices that no longer owe an answer, ``received`` those of them whose update
-    counts, ``present`` those that are online and still owe one. The phase ends at ``ends_at``.
+    counts. Of those that still owe one ``present`` are online, and ``excused`` have said that they wait.
+    The phase ends at ``ends_at``.
     """
 
     row: RoundRow
@@ -115,6 +120,7 @@ class OpenRound:
     settled: set[str] = field(default_factory=set[str])
     received: set[str] = field(default_factory=set[str])
     present: set[str] = field(default_factory=set[str])
+    excused: set[str] = field(default_factory=set[str])
     phase: Phase = Phase.OPEN
     grace_ends: float = math.inf
     resend_at: float = math.inf
@@ -156,15 +162,18 @@ class OpenRound:
         """The next event, given the answers so far and the time; None if there is none yet."""
         if self.phase is Phase.SERVING:
             return None
-        if len(self.settled) == len(self.orders):
+        expected, enough = (
+            len(self.orders) - len(self.excused),
+            len(self.received) >= config.min_updates,
+        )
+        # With too few updates the round still needs those that wait.
+        if len(self.settled) == expected and (enough or not self.excused):
             return Event.EVERYONE
-        # Exact in decimal: as floats .07 * 100 is above 7, and the round would wait for 8.
-        quorum = math.ceil(Fraction(str(config.quorum)) * len(self.orders))
-        if self.phase is Phase.OPEN and len(self.received) >= max(quorum, config.min_updates):
+        if self.phase is Phase.OPEN and len(self.received) >= needed_updates(config, expected):
             return Event.QUORUM
         if now < self.ends_at:
             return None
-        return Event.TIME if len(self.received) >= config.min_updates else Event.SHORTAGE
+        return Event.TIME if enough else Event.SHORTAGE
 
     def enter(self, event: Event, config: RunConfig, now: float) -> None:
         """Apply an event. Raises ``LocalError`` for one that the phase does not have."""
@@ -183,15 +192,21 @@ class OpenRound:
         """The devices that still owe an answer."""
         return [name for name in self.orders if name not in self.settled]
 
-    def arrive(self, device: str) -> None:
-        """Note that a device is online."""
-        if self.waiting_for(device):
-            self.present.add(device)
+    def arrive(self, device: str, waits: bool) -> None:
+        """Note that a device is online, and whether it says that it waits."""
+        if not self.waiting_for(device):
+            return
+        self.present.add(device)
+        if waits:
+            self.excused.add(device)
+        else:
+            self.excused.discard(device)
 
     def settle(self, device: str) -> None:
         """Note that a device no longer owes an answer."""
         self.settled.add(device)
         self.present.discard(device)
+        self.excused.discard(device)
 
     def answered(self, device: str, receipt: Committed | Reject) -> None:
         """Settle a device that has its receipt, new or repeated."""
@@ -217,6 +232,7 @@ class LiveRun:
     """
 
     run: Run
+    resting: Resting
     round: OpenRound | None = None
     retry_at: float = 0.0
     drawn_at: int = -1
@@ -230,6 +246,12 @@ class LiveRun:
         """Apply an event that ends the run. Raises ``LocalError`` when it has ended already."""
         self.run.status = next_state(RUN, self.run.status, event)
         self.round = None
+
+
+def needed_updates(config: RunConfig, expected: int) -> int:
+    """How many updates are the quorum of a round in which so many devices are expected to answer."""
+    # Exact in decimal: as floats .07 * 100 is above 7, and the round would wait for 8.
+    return max(math.ceil(Fraction(str(config.quorum)) * expected), config.min_updates)
 
 
 def new_round(

@@ -30,6 +30,7 @@ from sedge_cloud.rounds.lifecycle import (
     resume,
 )
 from sedge_cloud.rounds.orders import make_order, require_sendable
+from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
 from sedge_cloud.rounds.serving import resume_serving, serving_run, with_newcomer
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
@@ -37,7 +38,7 @@ from sedge_cloud.store.rows import OrderRow, RunRow
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import ConfigError, LocalError, StorageError, StrategyError
 from sedge_protocol.wire.effects import Note, Send
-from sedge_protocol.wire.messages import Cancel, Order
+from sedge_protocol.wire.messages import TRAIN, Cancel, Order
 
 
 class Scheduler:
@@ -140,7 +141,15 @@ class Scheduler:
         current, orders = resume(run, self._store, now), dict[str, Order]()
         if current is None:
             try:
-                planned = plan_cohort(run, self._run_store, number, task, devices, self._draw)
+                planned = plan_cohort(
+                    run,
+                    self._run_store,
+                    number,
+                    task,
+                    devices,
+                    self._draw,
+                    live.resting.devices(number),
+                )
                 for name, features in planned.left_out.items():
                     if live.refused.get(name) != features:  # said once, not at every draw
                         live.refused[name] = features
@@ -173,24 +182,25 @@ class Scheduler:
         return make_order(run, current.row, current.steps, given, hello, self._describe)
 
     def _begin(self, live: LiveRun, current: OpenRound, now: float) -> list[Note]:
-        """Enter an open round; from here on ``present`` is kept up to date."""
+        """Enter an open round; from here on ``present`` and ``excused`` are kept up to date."""
         live.round = current
         current.asked(now)
         return self.refresh_presence(current)
 
     def refresh_presence(self, current: OpenRound) -> list[Note]:
-        """Look up which devices of a round are online; revoked ones decline."""
+        """Look up which devices of a round are online and which wait; revoked ones decline."""
         waiting = current.waiting
         current.present = {name for name in waiting if self._devices[name].online}
+        current.excused = {name for name in waiting if self._devices[name].waits}
         revoked = (name for name in waiting if self._devices[name].row.revoked)
         return [self.decline(current, name, "revoked") for name in revoked]
 
     def arrive(self, device: str, now: float) -> list[CloudEffect]:
-        """A device has said hello: send it the orders that it has not answered."""
-        effects: list[CloudEffect] = []
+        """A device has said hello: send it the orders that it has not answered, unless it waits."""
+        effects, waits = list[CloudEffect](), self._devices[device].waits
         for live in list(self.live.values()):  # a copy: a run whose order cannot be sent ends
             if live.round is not None and live.round.waiting_for(device):
-                live.round.arrive(device)
+                live.round.arrive(device, waits)
                 effects += self._send(live, live.round, [device])
         return effects + self._serve(device, now)
 
@@ -204,7 +214,7 @@ class Scheduler:
             current = with_newcomer(run, self._run_store, live.round, device, devices, now)
             if current is not None:
                 live.round = current
-                current.arrive(device)
+                current.arrive(device, waits=False)
                 effects += self._ask(live, current, [device], now)
         except StorageError as exc:
             effects.append(self._housekeeping.storage_failed(exc, run.name))
@@ -212,6 +222,11 @@ class Scheduler:
             text = f"run {run.name} cannot serve {device}: {exc}"
             effects.append(Note(logging.WARNING, text))
         return effects
+
+    def renewed(self, device: str) -> None:
+        """A device may be able now to do what it has declined."""
+        for live in self.live.values():
+            live.resting.renew(device)
 
     def leave(self, device: str) -> None:
         """A device is offline until its next hello."""
@@ -234,7 +249,7 @@ class Scheduler:
     def served(self, current: OpenRound, device: str) -> Iterator[NamedBlob]:
         """The blobs that a device of the round may request: the shared ones, then its own."""
         run, row = self.live[current.row.run].run, current.row
-        given, waiting = current.orders[device], max(1, len(current.present))
+        given, waiting = current.orders[device], max(1, len(current.present - current.excused))
         users = min(waiting, current.widths[given.width])
         yield NamedBlob(run.bundles[given.width], users)
         if run.manifest.frozen is not None:
@@ -271,7 +286,7 @@ class Scheduler:
         effects: list[CloudEffect] = []
         for name in names:
             device = self._devices[name]
-            if not device.online:
+            if not device.online or device.waits:
                 continue
             try:
                 order = (made or {}).get(name)
@@ -295,6 +310,8 @@ class Scheduler:
 
     def _closed(self, live: LiveRun, current: OpenRound, summary: Summary) -> Iterator[CloudEffect]:
         """Report a round that was aggregated into the next global model; the run goes on or ends."""
+        trained = current.received if current.row.task == TRAIN else ()
+        live.resting.closed(current.orders.values(), trained)
         yield RoundClosed(summary)
         if summary.failure:
             text = f"run {summary.run} has failed in round {summary.round}: {summary.failure}"
@@ -317,7 +334,10 @@ class Scheduler:
 
     def add_run(self, row: RunRow, now: float) -> list[CloudEffect]:
         """Load a run from the store, or again once it was resumed; its open round, if it is running."""
-        live, effects = LiveRun(Run(row, self._store)), list[CloudEffect]()
+        run = Run(row, self._store)
+        closed = run.state.round
+        declines = self._store.declines(run.name, closed + 1 - MAX_ROUNDS, closed)
+        live, effects = LiveRun(run, Resting.of(declines)), list[CloudEffect]()
         if live.run.status == RUNNING:
             try:
                 _ = live.run.strategy, live.run.patch_values  # loaded now: without them devices

@@ -1,18 +1,16 @@
 """What an open round waits for, and what a run without one does: who, why, and since when."""
 
-import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
 from typing import Literal
 
 import msgspec
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.devices.registry import plain
-from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
+from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, needed_updates
 from sedge_cloud.status.history import Took
 from sedge_cloud.status.live import MIN_S
 from sedge_cloud.status.records import Code, DeviceFacts, RoundFacts, Waiting, when
@@ -50,13 +48,12 @@ class Waits:
         declined = {o.device: plain(o.declined) for o in orders if o.declined}
         here = {update.device for update in updates}
         took = [msgspec.msgpack.decode(update.report, type=Took).seconds for update in updates]
-        # Exact in decimal, as the round itself counts (lifecycle.py).
-        quorum = math.ceil(Fraction(str(self.config.quorum)) * len(orders))
         since, base = when(opened), max(opened, started)
         passed = max(0, int((self.now - base) / self.config.deadline_s)) if base else 0
         stored = store.round(row.run, number)
         answered = here | rejected.keys() | declined.keys()
         running = row.status == RUNNING
+        waits = [o for o in orders if o.device not in answered and self.devices[o.device].waits]
         usual = statistics.median(took) if 2 * len(answered) >= len(orders) and took else None
         return RoundFacts(
             run=row.run,
@@ -66,7 +63,7 @@ class Waits:
             opened=since,
             cohort=len(orders),
             updates=len(updates),
-            needed=max(quorum, self.config.min_updates),
+            needed=needed_updates(self.config, len(orders) - len(waits)),
             least=self.config.min_updates,
             deadline=when(base + (passed + 1) * self.config.deadline_s) if base else None,
             extended=passed,
@@ -96,6 +93,8 @@ class Waits:
                 return "device_never", NEVER, None
             case "offline" if unheard(device):
                 return "device_unheard", f"is not heard: {device.error}", device.error_since
+            case "offline" if device.waits:
+                return "device_waits", f"waits: {device.waits}; is offline", device.since
             case "offline":
                 return "device_lost", "is offline", device.since
             case _:
@@ -116,12 +115,15 @@ def run_waits(
     config: RunConfig, devices: Mapping[str, DeviceFacts], unable: Mapping[str, str]
 ) -> str:
     """Why a running run has no open round, as far as its devices are the reason."""
-    online = [name for name, device in devices.items() if device.state == "online"]
-    able = [name for name in online if name not in unable]
+    online = {name: device for name, device in devices.items() if device.state == "online"}
+    able = [device for name, device in online.items() if name not in unable]
+    ready = [device for device in able if not device.waits]
     needed = config.min_available_devices
-    if len(able) >= needed:
+    if len(ready) >= needed:
         return ""
-    text = f"needs {needed} devices online, {len(able)} {'is' if len(able) == 1 else 'are'}"
+    text = f"needs {needed} devices online, {len(ready)} {'is' if len(ready) == 1 else 'are'}"
+    if waiting := len(able) - len(ready):
+        text += f"; {waiting} more {'waits' if waiting == 1 else 'wait'}"
     lacking = len(online) - len(able)
     return f"{text}; {lacking} more cannot do its work" if lacking else text
 

@@ -100,12 +100,13 @@ def _of_run(facts: Fleet, run: RunFacts, newest: bool) -> Iterator[Problem]:
 
 
 def _of_open(facts: Fleet, it: RoundFacts) -> Iterator[Problem]:
-    present = sum(1 for w in it.waiting if w.code in ("device_working", *_MILD))
+    present = sum(1 for w in it.waiting if w.code in ("device_working", "device_slow"))
+    missing = sum(1 for w in it.waiting if w.code != "device_waits") - present
     where = f"round {it.round}"
     if facts.coordinator.link and it.updates + present < it.needed:
         text = (
             f"{where} waits for {it.needed} updates and can get {it.updates + present} now: "
-            f"{it.updates} are here, {len(it.waiting) - present} of {len(it.waiting)} devices are missing"
+            f"{it.updates} are here, {missing} of {len(it.waiting)} devices are missing"
         )
         yield _problem("round_below_quorum", it.run, text, it.opened, it.run)
     open_s = (facts.at - it.opened).total_seconds() if it.opened else 0.0
@@ -123,7 +124,8 @@ def _of_waiting(it: RoundFacts, waiting: Waiting) -> Iterator[Problem]:
     code = waiting.code
     if code in ("device_working", "coordinator_silent"):
         return
-    text = f"{waiting.text}; round {it.round} waits for it"
+    waits = "does not count on it" if code == "device_waits" else "waits for it"
+    text = f"{waiting.text}; round {it.round} {waits}"
     severity: Severity = "warning" if code in _MILD else "error"
     yield _problem(code, waiting.device, text, waiting.since, it.run, severity)
 

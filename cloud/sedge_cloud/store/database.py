@@ -214,6 +214,21 @@ class Store(Database):
                 (reason, run, number, device),
             )
 
+    def declines(self, run: str, first: int, last: int) -> list[tuple[str, int, str]]:
+        """(device, round, reason) of the declines in these rounds, the oldest first.
+
+        Only those that no update of the device's has followed.
+        """
+        sql = (
+            "SELECT o.device, o.round, o.declined FROM orders o"
+            " LEFT JOIN client_models c ON c.run = o.run AND c.device = o.device"
+            " WHERE o.run = ? AND o.round BETWEEN ? AND ? AND o.declined != ''"
+            " AND o.round > COALESCE(c.round, 0) ORDER BY o.round"
+        )
+        with self._errors():
+            rows = self._db.execute(sql, (run, first, last)).fetchall()
+        return [(str(device), int(number), str(why)) for device, number, why in rows]
+
     def updates(self, run: str, number: int) -> list[UpdateRow]:
         """The updates that count in a round, by device: neither rejected nor late."""
         sql = (

@@ -63,7 +63,7 @@ def test_who_waits_before_beginning_is_named_with_the_reason(tmp_path: Path) -> 
 
     hot, quiet = "a waits: hot\\n\\x1b[2J", "b waits: quiet hours"
     assert waiting()[0] == [hot, quiet]
-    assert [line.split()[1] for line in waiting()[1]] == ["a:", "b:", "c:"]
+    assert [line.split()[1] for line in waiting()[1]] == ["run:", "a:", "b:", "c:"]
     cloud.say("b", a_hello("b"))
     assert waiting()[0] == [hot]
 

@@ -1,0 +1,67 @@
+"""Devices that decline for the same reason again are invited to ever fewer rounds.
+
+    declined once       invited to the next round
+    the 2nd, 3rd … time in a row, for the same reason
+                        invited again after 2, 4 … rounds, at most ``MAX_ROUNDS``
+    another reason, an update that counts, a new start of the agent, other abilities
+                        as if it had never declined
+
+The orders in the store say who has declined what, so a restart of the coordinator changes nothing.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from sedge_cloud.store.rows import OrderRow
+from sedge_protocol.wire.reasons import without_numbers
+
+MAX_ROUNDS = 32
+
+
+@dataclass(frozen=True)
+class _Declined:
+    """The round of a device's last decline, why, and how many in a row had this reason."""
+
+    round: int
+    reason: str
+    times: int
+
+
+@dataclass
+class Resting:
+    """The devices that have declined in the last rounds of a run, and when each is invited again."""
+
+    _declined: dict[str, _Declined] = field(default_factory=dict[str, _Declined])
+
+    @staticmethod
+    def of(declines: Iterable[tuple[str, int, str]]) -> "Resting":
+        """From (device, round, reason) of each device's declines since its last update, oldest first."""
+        resting = Resting()
+        for decline in declines:
+            resting._decline(*decline)
+        return resting
+
+    def closed(self, orders: Iterable[OrderRow], trained: Collection[str]) -> None:
+        """Note who has declined in a round that is over, and who has trained."""
+        for order in orders:
+            if order.declined:
+                self._decline(order.device, order.round, order.declined)
+            elif order.device in trained:
+                self.renew(order.device)
+
+    def renew(self, device: str) -> None:
+        """A device may be able now to do what it has declined."""
+        self._declined.pop(device, None)
+
+    def devices(self, number: int) -> set[str]:
+        """Those that are not invited to this round."""
+        return {
+            name
+            for name, last in self._declined.items()
+            if number < last.round + min(2 ** (last.times - 1), MAX_ROUNDS)
+        }
+
+    def _decline(self, device: str, number: int, reason: str) -> None:
+        reason, last = without_numbers(reason), self._declined.get(device)
+        times = last.times + 1 if last is not None and last.reason == reason else 1
+        self._declined[device] = _Declined(number, reason, times)

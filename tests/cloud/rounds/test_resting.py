@@ -1,0 +1,191 @@
+"""Devices that cannot work for now: who waits is not asked, and who declines again is asked less often."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello
+
+from sedge_cloud.config import RunConfig
+from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
+from sedge_cloud.rounds.lifecycle import Event, OpenRound, Phase
+from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
+from sedge_cloud.store.rows import OrderRow, RoundRow
+from sedge_protocol.wire.messages import Decline, Hello, Order
+
+LONG = msgspec.structs.replace(CONFIG, num_rounds=50, min_updates=1)
+
+
+def config(**values: object) -> RunConfig:
+    return msgspec.structs.replace(LONG, **values)
+
+
+def hello(name: str, **changes: object) -> Hello:
+    return msgspec.structs.replace(a_hello(name), **changes)
+
+
+def wait(cloud: Cloud, name: str, why: str = "on battery") -> None:
+    """A device says that it waits, or with an empty reason that it goes on."""
+    cloud.say(name, hello(name, waits=why))
+    cloud.poll()
+
+
+def asked(cloud: Cloud, name: str) -> list[int]:
+    """The rounds of which a device has been sent an order, and every time."""
+    return [order.round for order in cloud.messages(name, Order)]
+
+
+@pytest.mark.parametrize(
+    ("values", "excused", "received", "event"),
+    [
+        ({}, 0, 3, None),
+        ({}, 1, 3, Event.EVERYONE),
+        ({"quorum": 0.5}, 0, 1, None),
+        ({"quorum": 0.5}, 2, 1, Event.QUORUM),
+        ({"quorum": 0.5}, 3, 0, None),
+        ({"min_updates": 2}, 3, 1, None),  # without them there are too few
+        ({}, 4, 0, None),
+    ],
+)
+def test_a_round_counts_without_devices_that_wait(
+    values: dict[str, object], excused: int, received: int, event: Event | None
+) -> None:
+    names = [f"d{i}" for i in range(4)]
+    orders = {name: OrderRow(RUN, 1, name, b"", b"", b"") for name in names}
+    answered = set(names[:received])
+    current = OpenRound(
+        RoundRow(RUN, 1, "train", True, b"", b"", None), orders, 100.0, answered, set(answered)
+    )
+    for name in names[4 - excused :]:
+        current.arrive(name, waits=True)
+    assert current.due(config(**values), 0.0) is event
+    assert current.due(config(**values), 100.0) in (
+        event or (Event.TIME if received >= config(**values).min_updates else Event.SHORTAGE),
+    )
+    for name in names:
+        current.arrive(name, waits=False)
+    assert not current.excused and current.phase is Phase.OPEN
+
+
+def test_a_device_that_waits_is_neither_asked_nor_counted(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, config(min_available_devices=2, min_updates=1), devices=("a", "b", "c"))
+    cloud.hello("a")
+    wait(cloud, "b")
+    assert not cloud.core.open  # two are online, one of them waits
+    cloud.hello("c")
+    assert set(cloud.core.open[RUN].orders) == {"a", "c"}
+    cloud.answer("a", "c")
+    assert cloud.core.open[RUN].row.round == 2 and asked(cloud, "b") == []
+    wait(cloud, "b", "")
+    cloud.answer("a", "c")
+    assert set(cloud.core.open[RUN].orders) == {"a", "b", "c"} and asked(cloud, "b") == [3]
+
+
+def test_a_device_that_begins_to_wait_holds_no_round_up(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, config(min_available_devices=1))
+    cloud.hello()
+    cloud.answer("a")
+    assert cloud.core.open[RUN].row.round == 1
+    wait(cloud, "b")
+    assert cloud.core.open[RUN].row.round == 2 and asked(cloud, "b") == [1]
+    wait(cloud, "a")  # everybody waits: nobody is asked again, and nothing closes
+    cloud.poll(61.0)
+    assert cloud.core.open[RUN].row.round == 2 and asked(cloud, "a") == [1, 2]
+    wait(cloud, "a", "")
+    assert asked(cloud, "a") == [1, 2, 2]
+    cloud.answer("a")
+    assert cloud.core.open[RUN].row.round == 3
+
+
+def test_a_device_that_goes_on_counts_again(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, config(min_updates=2), devices=("a", "b", "c"))
+    cloud.hello()
+    wait(cloud, "b")
+    wait(cloud, "c")
+    cloud.answer("a")
+    wait(cloud, "c", "")
+    cloud.restart()  # who waits is in the store
+    cloud.hello("a")
+    assert cloud.core.open[RUN].excused == {"b"}
+    wait(cloud, "b", "")
+    cloud.hello("c")
+    cloud.answer("b")
+    assert cloud.core.open[RUN].row.round == 1
+    cloud.answer("c")
+    assert cloud.core.open[RUN].row.round == 2
+
+
+def declining(cloud: Cloud, rounds: int, why: str = "DataError") -> list[int]:
+    """In how many rounds b, which declines, is asked while a takes part."""
+    for _ in range(rounds):
+        current = cloud.core.open[RUN]
+        if "b" in current.orders:
+            cloud.say("b", Decline(RUN, current.row.round, why, f"in round {current.row.round}"))
+        cloud.answer("a")
+    return sorted(set(asked(cloud, "b")))
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Cloud:
+    cloud = Cloud(tmp_path, LONG)
+    cloud.hello()
+    return cloud
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_device_that_declines_again_rests_longer(cloud: Cloud, restarts: bool) -> None:
+    found = declining(cloud, 5)
+    if restarts:
+        cloud.restart()
+        cloud.hello()
+    assert found == [1, 2, 4]
+    assert declining(cloud, 14) == [1, 2, 4, 8, 16]
+
+
+def test_another_reason_is_news(cloud: Cloud) -> None:
+    assert declining(cloud, 4) == [1, 2, 4]
+    declining(cloud, 4, "TooManyRuns")
+    assert declining(cloud, 2, "TooManyRuns")[-3:] == [8, 9, 11]
+
+
+def test_a_device_that_took_part_is_asked_at_once(cloud: Cloud) -> None:
+    declining(cloud, 7)
+    assert asked(cloud, "b")[-1] == 8
+    cloud.answer("b", "a")
+    assert asked(cloud, "b")[-1] == 9
+    assert declining(cloud, 2)[-3:] == [8, 9, 10]
+
+
+@pytest.mark.parametrize("how", ["counts", "start"])
+def test_a_device_that_is_another_now_is_asked_at_once(cloud: Cloud, how: str) -> None:
+    declining(cloud, 5)
+    assert "b" not in cloud.core.open[RUN].orders
+    cloud.say("b", hello("b"))  # the same again
+    declining(cloud, 1)
+    assert asked(cloud, "b")[-1] == 4
+    if how == "start":
+        cloud.devices["b"] = type(cloud.devices["b"])("b", incarnation=2)
+    cloud.say("b", hello("b", num_train=7 if how == "counts" else 10))
+    declining(cloud, 1)
+    assert asked(cloud, "b")[-1] == 8
+
+
+def test_with_too_few_others_those_that_rest_are_asked(cloud: Cloud) -> None:
+    core = cloud.core
+
+    def cohort(*resting: str) -> list[str]:
+        run, store = core.runs[RUN], core.run_store
+        found = plan_cohort(run, store, 2, "train", core.devices, draw_cohort, resting)
+        return [order.device for order in found.orders]
+
+    assert (cohort(), cohort("b"), cohort("a", "b")) == (["a", "b"], ["a"], ["a", "b"])
+
+
+def test_nobody_rests_for_ever() -> None:
+    resting, number, gaps = Resting(), 1, list[int]()
+    for _ in range(9):
+        resting.closed([OrderRow(RUN, number, "b", b"", b"", b"", declined="no")], ())
+        gap = next(n for n in range(1, 99) if "b" not in resting.devices(number + n))
+        gaps.append(gap)
+        number += gap
+    assert gaps == [1, 2, 4, 8, 16, 32, 32, 32, 32] and MAX_ROUNDS == 32

@@ -8,7 +8,7 @@ from sedge_cloud.status.home_assistant import HomeAssistant
 from sedge_cloud.status.notices import Notices
 from sedge_cloud.status.problem_log import ProblemLog
 from sedge_cloud.status.snapshot import FRESH_S, Snapshot
-from sedge_cloud.status.watchers import Watcher
+from sedge_cloud.status.threads import watcher
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.mqtt import BrokerSettings
 
@@ -24,9 +24,9 @@ def beside(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
     """
     with ExitStack() as stack:
         snapshot = stack.enter_context(closing(Snapshot(cloud)))
-        watchers = [Watcher("problem log", snapshot, LOG_S, ProblemLog())]
+        watchers = [watcher("problem log", snapshot, LOG_S, ProblemLog())]
         if cloud.notify.wanted:
-            watchers.append(Watcher("notices", snapshot, NOTICE_S, Notices(cloud)))
+            watchers.append(watcher("notices", snapshot, NOTICE_S, Notices(cloud)))
         if cloud.http.listen is not None:
             try:
                 from sedge_cloud.status.server import StatusServer  # comes with an extra
@@ -36,6 +36,6 @@ def beside(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
             stack.enter_context(closing(StatusServer(cloud, snapshot))).start()
         if cloud.home_assistant.enabled:
             stack.enter_context(closing(HomeAssistant(cloud, settings, snapshot))).start()
-        for watcher in watchers:
-            stack.enter_context(closing(watcher)).start()
+        for one in watchers:
+            stack.enter_context(closing(one)).start()
         yield

@@ -11,8 +11,6 @@ of a device is published.
 """
 
 import json
-import logging
-import threading
 import time
 from collections.abc import Mapping
 
@@ -20,7 +18,7 @@ from sedge_cloud.config import CloudConfig
 from sedge_cloud.devices.registry import VERSION
 from sedge_cloud.status.records import DeviceFacts, Fleet
 from sedge_cloud.status.snapshot import Snapshot
-from sedge_protocol.errors import SedgeError
+from sedge_cloud.status.threads import Supervised
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, MqttLink, Received
 from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.topics import ROOT
@@ -48,7 +46,6 @@ DEVICE: Entities = {
     "up": ("sensor", {"name": "Bytes sent", **_BYTES}),
     "down": ("sensor", {"name": "Bytes received", **_BYTES}),
 }
-_log = logging.getLogger("sedge.home_assistant")
 
 
 def messages(facts: Fleet, max_devices: int) -> dict[str, bytes]:
@@ -159,8 +156,10 @@ class HomeAssistant:
             settings, (self._link_topic,), lambda: (self._link_topic, OFFLINE), retain=True
         )
         self._sent: dict[str, bytes] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="home assistant", daemon=True)
+        # Not at once: until devices had time for a hello, all would seem to be offline.
+        self._read_at = time.monotonic() + READ_S
+        self._wanted: dict[str, bytes] = {}
+        self._thread = Supervised("home assistant", self._turn, STEP_S, end=self._end)
 
     def start(self) -> None:
         """Begin."""
@@ -168,29 +167,20 @@ class HomeAssistant:
 
     def close(self) -> None:
         """Say offline and end."""
-        self._stop.set()
-        self._thread.join(timeout=5)
+        self._thread.close()
 
-    def _run(self) -> None:
-        # Not at once: until devices had time for a hello, all would seem to be offline.
-        wanted, read_at = dict[str, bytes](), time.monotonic() + READ_S
-        while not self._stop.wait(STEP_S):
-            if time.monotonic() >= read_at:
-                read_at = time.monotonic() + READ_S
-                wanted = self._read() or wanted
-            self._step(wanted)
+    def _turn(self) -> None:
+        self._step()
+        if time.monotonic() >= self._read_at:
+            self._read_at = time.monotonic() + READ_S
+            facts = self._snapshot.facts()
+            self._wanted = messages(facts, self._cloud.home_assistant.max_devices)
+
+    def _end(self) -> None:
         self._link.send(self._link_topic, OFFLINE)
         self._link.close()
 
-    def _read(self) -> dict[str, bytes]:
-        """Every topic with its payload; none while there are no facts."""
-        try:
-            return messages(self._snapshot.facts(), self._cloud.home_assistant.max_devices)
-        except SedgeError as exc:  # the coordinator itself logs what is wrong
-            _log.debug("no facts: %s", exc)
-            return {}
-
-    def _step(self, wanted: Mapping[str, bytes]) -> None:
+    def _step(self) -> None:
         """Note what has happened, and send what has changed as far as there is room."""
         for event in self._link.step():
             match event:
@@ -200,7 +190,7 @@ class HomeAssistant:
                     self._sent.pop(self._link_topic, None)
                 case _:
                     pass
-        for topic, payload in wanted.items():
+        for topic, payload in self._wanted.items():
             if self._sent.get(topic) != payload and self._link.room:
                 self._link.send(topic, payload)
                 self._sent[topic] = payload

@@ -1,14 +1,16 @@
 """Tells somebody of problems that nobody may be looking at: by a webhook, or a command of the operator's.
 
-What is new in a reading of the facts is sent, from a thread of its own (watchers.py). A receiver that hangs
+What is new in a reading of the facts is sent, from a thread of its own (threads.py). A receiver that hangs
 or fails holds up this thread alone, and is logged once until it works again.
 """
 
+import http.client
 import logging
 import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
+from typing import IO
 
 import msgspec
 
@@ -24,6 +26,8 @@ TOLD: frozenset[Code] = frozenset({
 TIMEOUT_S = 20.0
 # A fleet that loses its network loses every device: the first ones are told, and how many more there are.
 MOST = 5
+# urllib's own errors are OSErrors; those of the answer's form are not.
+_FAILURES = OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError
 _log = logging.getLogger("sedge.notify")
 
 
@@ -92,16 +96,31 @@ class Sender:
             try:
                 way(body)
                 self._failed.discard(name)
-            except (OSError, subprocess.SubprocessError, ValueError) as exc:
+            except _FAILURES as exc:
                 if name not in self._failed:
                     _log.error("notify.%s does not take notices: %s", name, exc)
                 self._failed.add(name)
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: a receiver must not choose which of our network's addresses we ask."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> None:
+        """No other request, so that the answer counts as an error."""
+
+
 def _post(url: str, body: bytes) -> None:
-    """Raises ``OSError`` (urllib's errors are) unless the receiver takes it."""
+    """Raises ``OSError`` or ``HTTPException`` unless the receiver takes it."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S):
+    with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S):
         pass
 
 

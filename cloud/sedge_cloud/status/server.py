@@ -15,7 +15,6 @@ import asyncio
 import logging
 import secrets
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -38,6 +37,7 @@ from sedge_cloud.status.metrics import exposition
 from sedge_cloud.status.openapi import document
 from sedge_cloud.status.records import Fleet
 from sedge_cloud.status.snapshot import FRESH_S, Snapshot
+from sedge_cloud.status.threads import Supervised
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 
@@ -79,13 +79,13 @@ class StatusServer:
         host, port = cloud.http.address()
         self._socket = _listen(host, port)
         guard = Guard(self._app(), token, cloud.http.hosts)
-        config = uvicorn.Config(
+        self._config = uvicorn.Config(
             guard, log_config=None, access_log=False, lifespan="off", ws="none", http=Connection,
             loop="asyncio", proxy_headers=False, server_header=False, timeout_graceful_shutdown=1,
             backlog=ACCEPTED,
         )  # fmt: skip
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._run, name="status page", daemon=True)
+        self._server = uvicorn.Server(self._config)
+        self._thread = Supervised("status page", self._turn, 0.0, wake=self._leave)
 
     @property
     def port(self) -> int:
@@ -102,19 +102,20 @@ class StatusServer:
 
     def close(self) -> None:
         """End within a second or two; a page that hangs does not hold up the coordinator."""
-        self._server.should_exit = True
-        self._thread.join(timeout=5)
+        self._thread.close()
         self._socket.close()
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except Exception:  # a page that has broken down is no reason for the coordinator to do so
-            _log.exception("the status page has ended")
+    def _leave(self) -> None:
+        self._server.should_exit = True
+
+    def _turn(self) -> None:
+        self._server = uvicorn.Server(self._config)
+        asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         asyncio.get_running_loop().set_exception_handler(LoopErrors())
-        await self._server.serve(sockets=[self._socket])
+        with self._socket.dup() as listener:  # uvicorn closes what it is given
+            await self._server.serve(sockets=[listener])
 
     def _app(self) -> Starlette:
         return Starlette(
@@ -132,7 +133,7 @@ class StatusServer:
                 Route("/api/problems", self._problems),
                 Route("/api/openapi.json", self._openapi),
             ],
-            exception_handlers={SedgeError: _failed},
+            exception_handlers={SedgeError: _failed, OSError: _failed},
         )
 
     async def _page(self, request: Request) -> Response:
@@ -193,7 +194,7 @@ class StatusServer:
                 elif time.monotonic() - said >= page.BEAT_S:
                     said = time.monotonic()
                     yield "event: beat\ndata:\n\n"
-        except StorageError as exc:
+        except (StorageError, OSError) as exc:
             _log.warning("the status page cannot read: %s", exc)
         finally:
             self._streams -= 1
@@ -258,5 +259,5 @@ def _json(value: object, status: int = 200) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     """One line for a request that cannot be served."""
-    status = 503 if isinstance(error, StorageError) else 400
+    status = 503 if isinstance(error, StorageError | OSError) else 400
     return Response(f"{error}\n", status_code=status, media_type="text/plain")

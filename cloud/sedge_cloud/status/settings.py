@@ -67,7 +67,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[notify]: who is told of a failed run, a stuck round, a lost device or broker, or a low disk."""
 
     webhook: str | None = None
-    """A URL that takes JSON."""
+    """A URL that takes JSON. Redirects are not followed."""
     command: tuple[str, ...] = ()
     """A program and its arguments; it gets the same JSON on its standard input."""
     every_s: Annotated[float, Meta(ge=60, le=604_800)] = 3600.0

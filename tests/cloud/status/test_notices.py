@@ -3,6 +3,7 @@
 import http.server
 import json
 import logging
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -85,6 +86,56 @@ def test_both_ways_get_it_and_a_failure_is_logged_once(
     assert [msgspec.json.decode(line, type=Notice).problem.subject for line in lines] == [
         "pi-0", "pi-1", "pi-2",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(caplog: pytest.LogCaptureFixture, status: int) -> None:
+    asked: list[str] = []
+
+    class Redirecting(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        send = Sender(NotifyConfig(f"http://127.0.0.1:{server.server_port}/"))
+        send(Notice("home", problem("pi-1"), "text"))
+        server.shutdown()
+        thread.join()
+    assert asked == ["/"]
+    assert [str(status) in line and "notify.webhook" in line for line in caplog.messages] == [True]
+
+
+def test_an_answer_that_is_no_http_leaves_the_other_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = tmp_path / "notice"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as client:
+                client.recv(65536)
+                client.sendall(b"SSH-2.0-hello\r\n")
+                client.recv(65536)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        Sender(NotifyConfig(url, ("touch", str(written))))(Notice("home", problem("pi-1"), "text"))
+        thread.join()
+    assert written.exists() and len(caplog.messages) == 1
 
 
 def test_the_thread_tells_what_the_store_has(

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +24,8 @@ from sedge_protocol.host.disk import FILE_MODE, opened
 DATABASE_NAME = "sedge.sqlite"
 # How long one process waits for another's transaction, in seconds.
 BUSY_S = 10.0
+# Everything that a database has, with its definition: a trigger, or a table's default, runs when we write.
+_OBJECTS = "SELECT type, name, sql FROM sqlite_master"
 _UPGRADE = "upgrade Sedge"
 _BEGIN_ANEW = (
     "no release had it: `run export` models with the version that wrote it, and begin anew"
@@ -75,11 +77,17 @@ class Database:
         self._db.close()
 
     def check(self) -> None:
-        """Read the whole database. Raises ``StorageError`` when it is damaged."""
+        """Read the whole database. Raises ``StorageError`` when it is damaged, or not as we made it."""
         with self._errors():
             verdict = str(self._db.execute("PRAGMA quick_check").fetchone()[0])
+            found = self._db.execute(_OBJECTS).fetchall()
         if verdict != "ok":
             raise StorageError(f"{self._path}: {verdict}")
+        with closing(sqlite3.connect(":memory:")) as ours:
+            ours.executescript(TABLES)
+            foreign = set(found) - set(ours.execute(_OBJECTS))
+        for kind, name, _ in sorted(foreign, key=str):
+            raise StorageError(f"{self._path}: found {kind} {name!r}, which is not Sedge's")
 
     def copy_to(self, path: Path) -> None:
         """Write the database as it is at one moment, while others may write, to a new file."""

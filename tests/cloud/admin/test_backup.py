@@ -327,17 +327,37 @@ def test_kill_at_each_step_of_a_restore(busy: Cloud, tmp_path: Path) -> None:
     assert seen[-1] and not seen[0] and seen == sorted(seen) and len(seen) > 20
 
 
-def test_a_schema_of_another_version_is_refused(busy: Cloud, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ("PRAGMA user_version = 999", "schema 999"),
+        (
+            "CREATE TRIGGER evil AFTER INSERT ON updates BEGIN DELETE FROM devices; END",
+            "found trigger 'evil', which is not Sedge's",
+        ),
+        ("CREATE VIEW more AS SELECT secret FROM devices", "found view 'more'"),
+        ("CREATE TABLE more (a)", "found table 'more'"),
+        ("CREATE UNIQUE INDEX more ON runs (status)", "found index 'more'"),
+        (
+            "DROP TABLE small_updates;"
+            "CREATE TABLE small_updates (sha256 BLOB PRIMARY KEY, data BLOB NOT NULL CHECK (0))",
+            "found table 'small_updates'",
+        ),
+    ],
+)
+def test_a_database_with_another_schema_is_refused(
+    busy: Cloud, tmp_path: Path, changes: str, found: str
+) -> None:
     back_up(busy.store, FLEET, tmp_path / "b.tar")
     with tarfile.open(tmp_path / "b.tar") as tar:
         members = {m.name: tar.extractfile(m).read() for m in tar.getmembers()}  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
     (tmp_path / "x.sqlite").write_bytes(members["sedge.sqlite"])
     with closing(sqlite3.connect(tmp_path / "x.sqlite")) as db:
-        db.execute("PRAGMA user_version = 999")
+        db.executescript(changes)
         db.execute("PRAGMA journal_mode = DELETE")
     del members[HEAD]
     changed = {**members, "sedge.sqlite": (tmp_path / "x.sqlite").read_bytes()}
-    (tmp_path / "later.tar").write_bytes(packed(changed))
-    with pytest.raises(StorageError, match="schema 999"):
-        restore(tmp_path / "later.tar", tmp_path / "state", FLEET, replace=False)
+    (tmp_path / "changed.tar").write_bytes(packed(changed))
+    with pytest.raises(StorageError, match=found):
+        restore(tmp_path / "changed.tar", tmp_path / "state", FLEET, replace=False)
     assert not (tmp_path / "state" / "sedge.sqlite").exists()

@@ -39,6 +39,11 @@ def test_arrays_and_containers(protocol: int) -> None:
     assert found["objects"][1] == "text"
 
 
+def test_lists_may_be_named_again() -> None:
+    once = list(range(1000))
+    assert plain(pickle.dumps({"train": once, "test": once})) == {"train": once, "test": once}
+
+
 class Hostile:
     """Unpickled by the standard library it makes a file."""
 
@@ -63,10 +68,17 @@ def nested(depth: int) -> list[Any]:
     return [nested(depth - 1)] if depth else []
 
 
+def shared(value: Any, levels: int, width: int) -> Any:
+    """A list or tuple of the same one so many times, which is one of the same, and so on."""
+    for _ in range(levels):
+        value = type(value)([value] * width)
+    return value
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "Ran out of input"),
+        (b"", "pickle exhausted"),
         (pickle.dumps(np.arange(100))[:-40], "p.pkl: "),
         (pickle.dumps(np.array(["2020-01-01"], "M8[D]")), "an array of type 'M8'"),
         (pickle.dumps(np.zeros(2, [("a", "i4")])), "an array of type 'V4'"),
@@ -74,6 +86,13 @@ def nested(depth: int) -> list[Any]:
         (pickle.dumps(nested(20)), "more than 8 containers"),
         # The array itself must not be called: ndarray((9,), "O", b"...") would read addresses.
         (b"cnumpy\nndarray\n(I9\ntR.", "NoneType"),
+        (pickle.dumps(shared([], 7, 500)), "more values than so few bytes hold"),
+        # As a key of a dict: "}" before it, and the value 1 and "s" after it; without protocol and frame.
+        (b"}" + pickle.dumps(shared((), 60, 2), 2)[2:-1] + b"K\x01s.", "names a tuple twice"),
+        (b"}" + pickle.dumps(shared((), 60, 2), 4)[11:-1] + b"K\x01s.", "names a tuple twice"),
+        (b")" + b"2\x86" * 60 + b"}q\x00h\x00K\x01s.", "names a tuple twice"),
+        # What is put into the memo is the tuple below the None that was popped.
+        (b"()\x85N0q\x00h\x00\x86" + b"N0q\x00h\x00\x86" * 60 + b".", "names a tuple twice"),
     ],
 )
 def test_what_is_no_plain_pickle(data: bytes, message: str) -> None:

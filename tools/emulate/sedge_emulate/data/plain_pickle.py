@@ -3,11 +3,16 @@
 A pickle names functions that ``pickle.load`` calls, so loading a foreign one runs foreign code. Here a
 name means one of a few functions of this file or nothing at all: numpy itself never sees the pickle, only
 bytes whose type and shape have been checked.
+
+A pickle also names values that it has already built, so that a few of its bytes can stand for billions of
+values. So values are counted. A tuple may not be named again: dicts hash their keys while a pickle loads.
 """
 
 import pickle
+import pickletools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from io import BytesIO
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -19,15 +24,24 @@ _NUMBER = re.compile(r"b1|[iu][1248]|f[248]")
 _OBJECT = "O8"
 # Lists in dicts in lists: deeper ones are not those of a split.
 _DEPTH = 8
+# A value takes at least one byte of the pickle, unless it is named again.
+_VALUES_A_BYTE = 16
+_PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
+# After these what is on top of the stack may be a tuple.
+_TUPLES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "POP", "POP_MARK", *_GETS)
 
 
 def read_plain(file: BinaryIO, where: str) -> object:
     """The pickled value, of dict, list, tuple, numbers, text and numpy arrays.
 
-    Raises ``DataError``, naming ``where``, for a damaged pickle and for one that names anything else.
+    Raises ``DataError``, naming ``where``, for a damaged pickle, for one that names anything else, and for
+    one that is far larger in memory than as bytes.
     """
     try:
-        return _unwrapped(_Unpickler(file).load(), _DEPTH)
+        data = file.read()
+        _refuse_shared_tuples(data)
+        left = iter(range(_VALUES_A_BYTE * len(data)))
+        return _unwrapped(_Unpickler(BytesIO(data)).load(), _DEPTH, left)
     except Exception as exc:  # whatever broken or hostile bytes lead to
         expected = "a pickle of numpy arrays, dicts and lists alone"
         raise DataError(f"{where}: {exc or type(exc).__name__}, expected {expected}") from exc
@@ -117,17 +131,32 @@ class _Unpickler(pickle.Unpickler):
         return _KNOWN[name]
 
 
-def _unwrapped(value: object, depth: int) -> object:
-    """The value with numpy arrays instead of ours."""
+def _refuse_shared_tuples(data: bytes) -> None:
+    """Hashing a tuple of two tuples, each of the same two, and so on doubles its time with every byte."""
+    memo: dict[int, bool] = {}
+    on_top = ""
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in _PUTS:
+            memo[len(memo) if argument is None else argument] = on_top in _TUPLES
+        elif opcode.name == "DUP" or (opcode.name in _GETS and memo.get(cast(int, argument))):
+            raise pickle.UnpicklingError("it names a tuple twice")
+        elif opcode.name != "FRAME":
+            on_top = opcode.name
+
+
+def _unwrapped(value: object, depth: int, left: Iterator[int]) -> object:
+    """The value with numpy arrays instead of ours; ``left`` ends when there are too many values."""
     if depth == 0:
         raise pickle.UnpicklingError(f"more than {_DEPTH} containers in each other")
+    if next(left, None) is None:
+        raise pickle.UnpicklingError("more values than so few bytes hold")
     match value:
         case _Array():
-            return _unwrapped(value.value, depth - 1)
+            return _unwrapped(value.value, depth - 1, left)
         case dict():
             items = cast(dict[object, object], value).items()
-            return {key: _unwrapped(item, depth - 1) for key, item in items}
+            return {key: _unwrapped(item, depth - 1, left) for key, item in items}
         case list() | tuple():
-            return [_unwrapped(item, depth - 1) for item in cast(list[object], value)]
+            return [_unwrapped(item, depth - 1, left) for item in cast(list[object], value)]
         case _:
             return value

@@ -73,6 +73,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/export/test_several_inputs.py",
         "with a model that takes several inputs",
     ),
+    "sedge_protocol.host.sockets": (
+        "tests/protocol/test_mqtt_state.py",
+        "on the sockets of a real link",
+    ),
     "sedge_edge.backends.several_inputs": (
         "tests/export/test_several_inputs.py",
         "beside the programs of the same model",

@@ -5,12 +5,15 @@ import secrets
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event, RoundClosed, RoundOpened, RunEnded
 from sedge_cloud.status.live import Recorder
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
 from sedge_protocol.host.systemd import notify
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
+from sedge_protocol.wire.reconnect import SOON_S, Reconnect
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
 
 RELOAD_S = 0.5
@@ -30,7 +33,9 @@ class Service:
         recorder: Recorder | None = None,
     ) -> None:
         self.coordinator = coordinator
-        self.link = MqttLink(settings, (all_up(coordinator.fleet),), admit=self._admits)
+        soon = Reconnect(np.random.default_rng(), most_s=SOON_S)  # a whole fleet waits for it
+        topics = (all_up(coordinator.fleet),)
+        self.link = MqttLink(settings, topics, reconnect=soon, admit=self._admits)
         self._itself = up(coordinator.fleet, ITSELF)
         self._token = secrets.token_bytes(16)
         self._observe = observe
@@ -76,7 +81,7 @@ class Service:
                     self.link.send(self._itself, self._token)
                     self._do(self.coordinator.connected(now))
                 case Disconnected():
-                    self._log.warning("%s; next try in %.0f s", event.reason, event.retry_s)
+                    event.log(self._log)
                     self.coordinator.disconnected()
                     if self._recorder is not None:
                         self._recorder.link(False, event.reason)

@@ -131,6 +131,11 @@ class Agent:
         return self._connected and self._handshake.welcomed
 
     @property
+    def fleet_devices(self) -> int:
+        """How many devices the fleet has; 0: the coordinator has not said it."""
+        return self._handshake.fleet_devices
+
+    @property
     def idle(self) -> bool:
         """Whether there is neither an order nor an update left."""
         return not self.state.orders and not self.state.outbox

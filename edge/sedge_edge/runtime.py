@@ -109,10 +109,11 @@ class Runtime:
                     self._log.info("connected to %s", self.link.settings.url)
                     self._do(self.agent.connected(now, event.max_packet_bytes))
                 case Disconnected():
-                    self._log.warning("%s; next try in %.0f s", event.reason, event.retry_s)
+                    event.log(self._log)
                     self.agent.disconnected()
                 case Received():
                     self._do(self.agent.receive(event.topic, event.payload, now))
+                    self.link.reconnect.devices = self.agent.fleet_devices
         if self._job is not None and self._job.done():
             self._finish(self._job)
         self._do(self.agent.poll(time.monotonic()))

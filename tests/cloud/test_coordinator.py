@@ -30,7 +30,7 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices.registry import HELLO_REQUEST, REFUSE_EVERY_S
+from sedge_cloud.devices.registry import REFUSE_EVERY_S, VERSION
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
 from sedge_cloud.rounds.lifecycle import RESEND_S
@@ -66,12 +66,14 @@ from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import encode_update
 
+STARTED = Welcome(bytes(16), VERSION, devices=2)
+
 
 def test_a_hello_is_welcomed_and_kept(cloud: Cloud) -> None:
-    assert cloud.messages("a", Welcome) == [HELLO_REQUEST]  # the coordinator's own start
+    assert cloud.messages("a", Welcome) == [STARTED]  # the coordinator's own start
     hello = a_hello("one")
     (welcome,) = cloud.say("a", hello)
-    assert welcome == Welcome(hello.nonce, HELLO_REQUEST.version)
+    assert welcome == Welcome(hello.nonce, VERSION, devices=2)
     assert cloud.notes(logging.INFO) == ["device a is online"]
     row = cloud.store.devices()[0]
     assert row.incarnation == 1 and msgspec.msgpack.decode(row.hello or b"", type=Hello) == hello
@@ -323,7 +325,7 @@ def test_messages_that_only_we_send(cloud: Cloud) -> None:
     cloud.hello()
     before = snapshot(cloud)
     backwards: list[Message] = [
-        HELLO_REQUEST,
+        STARTED,
         cloud.order("a"),
         Cancel(RUN, 0, "stop"),
         Have(1, b"\1", 4),
@@ -392,7 +394,7 @@ def test_what_the_command_line_adds_is_taken_up(tmp_path: Path) -> None:
         cloud.devices[name] = Device(name)
     assert cloud.say("a", a_hello("a")) == []  # not yet
     cloud.load()
-    assert cloud.messages("a", Welcome) == [HELLO_REQUEST]
+    assert [welcome.nonce for welcome in cloud.messages("a", Welcome)] == [bytes(16)]
     cloud.hello()
     assert not cloud.events(RoundOpened)
     by_another_process(cloud, lambda store: start_run(store, RUN, cloud.bundle, CONFIG))
@@ -580,7 +582,7 @@ def test_a_lost_link_makes_everyone_say_hello(cloud: Cloud) -> None:
     found = cloud.core.connected(cloud.now)
     assert [
         cloud.devices[n].read(s) for n, s in zip("ab", found, strict=True) if isinstance(s, Send)
-    ] == [HELLO_REQUEST, HELLO_REQUEST]
+    ] == [STARTED, STARTED]
     cloud.hello()
     assert len(cloud.messages("a", Order)) == 2
 

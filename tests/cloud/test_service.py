@@ -21,6 +21,7 @@ from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, Li
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import NO_TRANSFER, Kind
 from sedge_protocol.wire.messages import Cancel, Get, Message, Offer, Order, Welcome
+from sedge_protocol.wire.reconnect import SOON_S, Reconnect
 from sedge_protocol.wire.topics import ITSELF, all_up, blob, down, up
 from sedge_protocol.wire.transfer import describe, to_bitmap
 
@@ -32,11 +33,13 @@ class FakeLink:
         self,
         settings: BrokerSettings,
         subscriptions: tuple[str, ...],
+        reconnect: Reconnect,
         admit: Callable[[str, bytes], bool],
     ) -> None:
         self.settings = settings
         self.admit = admit
         self.subscriptions = subscriptions
+        self.reconnect = reconnect
         self.events: list[LinkEvent] = []
         self.sent: list[Send] = []
         self.room = 16
@@ -217,6 +220,7 @@ def test_a_lost_link(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
         bench.hear(name, a_hello(name))
     bench.happen(Disconnected("mqtt://broker.example: cut", 4.2))
     assert "mqtt://broker.example: cut; next try in 4 s" in caplog.messages
+    assert bench.link.reconnect.most_s == SOON_S
     assert not any(bench.cloud.core.devices[name].online for name in "ab")
     bench.link.sent.clear()
     bench.happen(Connected(400_000))

@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.edge.harness import DOWN, KEYS, UP, DriftTrainer, Harness, examples, make_bundle
 
@@ -23,6 +24,7 @@ from sedge_protocol.wire.bundle import Bundle, unpack
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.messages import Goodbye, Hello, Message, Offer, Welcome
 from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.reconnect import Reconnect
 from sedge_protocol.wire.topics import blob as blob_topic
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.update import decode_update
@@ -43,6 +45,7 @@ class FakeLink:
         self.topics: list[str] = []
         self.closed = False
         self.due = 1e12
+        self.reconnect = Reconnect(np.random.default_rng(1))
 
     def step(self) -> list[LinkEvent]:
         events, self.events = self.events, []
@@ -381,9 +384,20 @@ def test_frames_and_cuts_are_passed_on_and_noted(
         bench.connect()
         bench.happen(Received(DOWN, b"noise"), Received("elsewhere", b""))
         bench.happen(Disconnected("mqtt://nowhere: gone", 3.4))
+        bench.happen(Disconnected("mqtt://nowhere: still gone", 5.0, is_news=False))
         assert "dropped a frame on" in caplog.text
         assert "mqtt://nowhere: gone; next try in 3 s" in caplog.text
+        assert "still gone" not in caplog.text
         assert bench.device.agent.peer.counters["refused"] == 2
+
+
+def test_the_link_waits_by_the_fleets_size(tmp_path: Path) -> None:
+    with Gated(1) as pool:
+        bench = bench_with(tmp_path, pool)
+        (hello,) = bench.happen(Connected(400_000))
+        assert isinstance(hello, Hello)
+        bench.tell(Welcome(hello.nonce, "0", devices=300))
+        assert bench.link.reconnect.devices == 300
 
 
 # OpenBundles.

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-import numpy as np
+import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
 
 from sedge_protocol.host.mqtt import (
@@ -16,8 +16,9 @@ from sedge_protocol.host.mqtt import (
     LinkEvent,
     MqttLink,
     Received,
-    _inner,
 )
+from sedge_protocol.host.sockets import bare
+from sedge_protocol.wire import reconnect
 
 WAIT_S = 15.0
 V311, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
@@ -47,7 +48,7 @@ class Driven:
         """Lose the connection as a network would: without a word of MQTT."""
         client = self.link._client
         assert client is not None
-        sock = _inner(client.socket())
+        sock = bare(client.socket())
         assert isinstance(sock, socket.socket)
         sock.shutdown(socket.SHUT_RDWR)
 
@@ -90,7 +91,7 @@ def connected(
     admit: Callable[[str, bytes], bool] = lambda topic, payload: True,
 ) -> Generator[Driven]:
     """A link that is up, with its subscriptions made."""
-    link = MqttLink(settings(url, name), topics, will, np.random.default_rng(1), admit=admit)
+    link = MqttLink(settings(url, name), topics, will, admit=admit)
     link._version = version
     driven = Driven(link)
     try:
@@ -99,6 +100,11 @@ def connected(
         yield driven
     finally:
         link.close()
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every link connect again at once: how long it waits is a test of its own."""
+    monkeypatch.setattr(reconnect, "CEILINGS_S", dict.fromkeys(reconnect.Ended, 0.02))
 
 
 def fresh() -> str:

@@ -95,6 +95,22 @@ def longest(events: list[str]) -> Iterator[float]:
             a += 1
 
 
+def waited(case: Case) -> Iterator[float]:
+    """1.9: the longest wait after each connection."""
+    n = case["devices"] or 100
+    f, zero = 0, None
+    for end in case["ends"]:
+        how, now = end["ended"], end["at"]
+        f = 0 if how == "heard" else f + 1
+        zero = now if how == "heard" or zero is None else zero
+        t = now - zero
+        if how == "turned_away":
+            yield min(300, 2**f)
+        else:
+            most = 60 if how == "unanswered" else 30
+            yield min(most, max(5, n / 10, t / 36), 2**f * max(1, n / 100))
+
+
 def halved(case: Case) -> Iterator[int]:
     """7.5: chunk_bytes after each connection."""
     size, vain = 16384, 0

@@ -156,6 +156,9 @@ def of_transfers(module: Reader) -> Iterator[bool]:
         yield read(module, "uploaded", case) == [event["sends"] for event in case["events"]]
     for case in vectors["backoffs"]:
         yield read(module, "longest", case["events"]) == case["longest"]
+    for case in vectors["waits"]:
+        found = cast(list[float], read(module, "waited", case))
+        yield all(map(math.isclose, found, [end["longest"] for end in case["ends"]]))
     for case in vectors["downloads"]:
         yield read(module, "downloaded", case) == [event["gets"] for event in case["events"]]
     for case in vectors["patience"]:

@@ -9,15 +9,16 @@ import socket
 import threading
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
-from tests.protocol.driven import Driven, drive
+from tests.protocol.driven import Driven, drive, hurry
 
 from sedge_protocol.errors import LinkError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, MqttLink, Received
 from sedge_protocol.host.probe import probe
+from sedge_protocol.wire import reconnect
+from sedge_protocol.wire.reconnect import Ended
 
 ACCEPTED = b"\x20\x03\x00\x00\x00"  # CONNACK of MQTT 5: no session, success, no properties
 LEVEL = 8  # where a CONNECT has its protocol level, when it is short
@@ -73,8 +74,7 @@ def _read(connection: socket.socket) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 0.01)
-    monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 0.02)
+    hurry(monkeypatch)
     monkeypatch.setattr(mqtt, "CONNECT_TIMEOUT_S", 0.2)
     monkeypatch.setattr(mqtt, "CLOSE_S", 0.1)
 
@@ -89,7 +89,7 @@ def brokers() -> Iterator[list[FakeBroker]]:
 
 
 def linked(broker: FakeBroker, *topics: str) -> Driven:
-    return Driven(MqttLink(broker.settings, topics, None, np.random.default_rng(1)))
+    return Driven(MqttLink(broker.settings, topics))
 
 
 def test_a_port_that_accepts_and_stays_silent(brokers: list[FakeBroker]) -> None:
@@ -149,18 +149,55 @@ def test_a_refused_subscription_ends_the_connection(brokers: list[FakeBroker]) -
     driven.link.close()
 
 
-def test_a_broker_that_lets_us_in_and_throws_us_out_is_tried_ever_more_slowly(
-    brokers: list[FakeBroker], monkeypatch: pytest.MonkeyPatch
+# SUBACK of a failure, and a message on "down".
+REFUSED_TOPIC, MESSAGE = b"\x90\x04\x00\x01\x00\x87", b"\x30\x07\x00\x04down\x00"
+NOT_AUTHORISED = b"\x20\x03\x00\x87\x00"
+
+
+@pytest.mark.parametrize(
+    ("answer", "hangs_up", "ended", "failures"),
+    [
+        (b"", False, Ended.UNANSWERED, [1, 2, 3]),
+        (b"", True, Ended.UNANSWERED, [1, 2, 3]),  # a proxy whose broker is not there
+        (NOT_AUTHORISED, True, Ended.TURNED_AWAY, [1, 2, 3]),
+        (ACCEPTED, True, Ended.TURNED_AWAY, [1, 2, 3]),
+        (ACCEPTED + REFUSED_TOPIC, False, Ended.TURNED_AWAY, [1, 2, 3]),
+        (ACCEPTED + MESSAGE, True, Ended.HEARD, [0, 0, 0]),
+    ],
+    ids=["silent", "hangs up", "refuses us", "throws us out", "refuses a topic", "was there"],
+)
+def test_how_a_connection_ends_decides_when_the_next_one_comes(
+    answer: bytes,
+    hangs_up: bool,
+    ended: Ended,
+    failures: list[int],
+    brokers: list[FakeBroker],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 1e9)
-    monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 1e-3)
-    brokers.append(FakeBroker(ACCEPTED + b"\x90\x04\x00\x01\x00\x87"))
+    asked: list[tuple[Ended, int]] = []
+
+    def longest_s(ended: Ended, failures: int, away_s: float, devices: int) -> float:
+        asked.append((ended, failures))
+        return 0.01
+
+    monkeypatch.setattr(reconnect, "longest_s", longest_s)
+    brokers.append(FakeBroker(answer, hangs_up=hangs_up))
     driven = linked(brokers[0], "down")
-    drive(lambda: len(driven.losses()) == 6, driven)
-    waits = [loss.retry_s for loss in driven.losses()]
-    for failures, wait in enumerate(waits, start=1):
-        assert 0.1e-3 * 2**failures <= wait <= 1e-3 * 2**failures
+    drive(lambda: len(asked) >= 3, driven)
     driven.link.close()
+    assert asked[:3] == [(ended, count) for count in failures]
+
+
+@pytest.mark.parametrize(("first", "hints"), [(b"", [True]), (ACCEPTED, [False])])
+def test_a_link_that_has_worked_asks_for_no_tls(
+    first: bytes, hints: list[bool], brokers: list[FakeBroker]
+) -> None:
+    """The broker hangs up, at once or after a connection that it accepted; then it always does."""
+    brokers.append(FakeBroker(first, b"", hangs_up=True))
+    driven = linked(brokers[0])
+    drive(lambda: len(driven.losses()) >= 4, driven)
+    driven.link.close()
+    assert ["expect TLS" in loss.reason for loss in driven.losses() if loss.is_news] == hints
 
 
 def test_after_a_hang_up_the_newer_version_is_tried_again(brokers: list[FakeBroker]) -> None:

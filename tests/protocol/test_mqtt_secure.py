@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.protocol.driven import WAIT_S, Driven, drive, settle, wait
+from tests.protocol.driven import WAIT_S, Driven, drive, hurry, settle, wait
 from tests.protocol.tls_proxy import tls_proxy
 
 from sedge_cloud.admin.enrolment import add_password
@@ -55,8 +55,7 @@ acl_file {folder}/broker-acl
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 0.02)
-    monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 0.1)
+    hurry(monkeypatch)
 
 
 def openssl(folder: Path, *arguments: str) -> None:
@@ -146,7 +145,7 @@ failed_handshake = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 def linked(settings: BrokerSettings, *topics_: str) -> Driven:
-    return Driven(MqttLink(settings, topics_, None, np.random.default_rng(1)))
+    return Driven(MqttLink(settings, topics_))
 
 
 def test_the_password_of_the_secret_opens_the_broker(secure: Secure) -> None:

@@ -1,12 +1,12 @@
 """What a link says of itself: where it cannot connect, how long it waits, what it has counted."""
 
+import itertools
 import sys
 import time
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from tests.protocol.driven import WAIT_S, Driven, connected, drive, fresh, settings, settle
+from tests.protocol.driven import WAIT_S, Driven, connected, drive, fresh, hurry, settings, settle
 from tests.system.harness import free_port
 
 from sedge_emulate.broker.brokers import Broker
@@ -14,15 +14,14 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.loop import Loop
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink
+from sedge_protocol.wire import reconnect
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts a socket's bytes")
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reconnect at once: how long it waits is a test of its own."""
-    monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 0.02)
-    monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 0.1)
+    hurry(monkeypatch)
 
 
 def test_a_port_where_nobody_listens() -> None:
@@ -33,25 +32,27 @@ def test_a_port_where_nobody_listens() -> None:
         assert "refused" in loss.reason
 
 
-def test_waiting_grows_to_five_minutes_with_full_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 1.0)
-    monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 300.0)
+def test_it_waits_as_long_as_was_said_and_logs_an_outage_once_an_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reconnect, "FIRST_S", 900.0)
+    monkeypatch.setattr(reconnect, "SOON_S", 900.0)
+    monkeypatch.setattr(reconnect, "CEILINGS_S", dict.fromkeys(reconnect.Ended, 900.0))
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(mqtt, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    link = MqttLink(settings(f"mqtt://127.0.0.1:{free_port()}"), (), None, np.random.default_rng(1))
-    driven = Driven(link)
+    driven = Driven(MqttLink(settings(f"mqtt://127.0.0.1:{free_port()}"), ()))
     driven.step()
-    for count in range(1, 16):
-        assert link.timer() == clock.now + driven.losses()[-1].retry_s
-        clock.now = link.timer() - 0.01
+    logged = [clock.now]
+    for count in range(1, 40):
+        assert driven.link.timer() == clock.now + driven.losses()[-1].retry_s
+        clock.now = driven.link.timer() - 0.01
         driven.step()
         assert len(driven.losses()) == count  # not a moment too early
-        clock.now = link.timer()
+        clock.now = driven.link.timer()
         driven.step()
-    waits = [loss.retry_s for loss in driven.losses()]
-    ceilings = [min(300.0, 2.0**n) for n in range(1, 17)]
-    assert all(0.1 * c <= w <= c for w, c in zip(waits, ceilings, strict=True))
-    assert max(waits) > 150
+        logged += [clock.now] if driven.losses()[-1].is_news else []
+    assert len(logged) > 3
+    assert all(3600 <= b - a <= 3600 + 900 for a, b in itertools.pairwise(logged))
 
 
 @linux

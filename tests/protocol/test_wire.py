@@ -18,7 +18,16 @@ from sedge_cloud.store import runs as run_store
 from sedge_edge.rounds import state
 from sedge_protocol import layout
 from sedge_protocol.host import mqtt
-from sedge_protocol.wire import bundle, frame, messages, program, topics, transfer, update
+from sedge_protocol.wire import (
+    bundle,
+    frame,
+    messages,
+    program,
+    reconnect,
+    topics,
+    transfer,
+    update,
+)
 from sedge_protocol.wire.frame import HEADER, Kind, ReplayWindow
 from sedge_protocol.wire.messages import KINDS
 
@@ -242,8 +251,15 @@ def test_the_other_numbers() -> None:
     assert f"in the {mqtt.DEAF_S:g} s after" in link and f"{mqtt.DEAF_MAX_S:g} s at most" in link
     assert f"Keepalive {mqtt.KEEPALIVE_S} s" in link
     assert f"within {mqtt.CONNECT_TIMEOUT_S:g} s" in link
-    assert f"min({mqtt.RECONNECT_MAX_S:g}, 2^f)" in link
-    assert mqtt.RECONNECT_FIRST_S == 1.0
+    assert reconnect.FIRST_S == 1.0
+    first = f"2^f · max(1, n / {reconnect.FIRST_DEVICES_A_SECOND})"
+    soon = (
+        f"max({reconnect.SOON_S:g}, n / {reconnect.DEVICES_A_SECOND}, t / {reconnect.OUTAGE_PART})"
+    )
+    for ended, most_s in reconnect.CEILINGS_S.items():
+        away = ended is reconnect.Ended.TURNED_AWAY
+        assert f"min({most_s:g}, {'2^f' if away else f'{soon}, {first}'})" in link
+    assert f"{reconnect.UNKNOWN_DEVICES} where that is 0" in link
     assert f"`gather_ms` ({CloudConfig('fleet').gather_ms})" in TEXT
     assert f"BUSY, {inbox.RETRY_MS} ms" in TEXT
     assert row(section("The packed bundle"), "format")[1] == str(bundle.FORMAT)

@@ -23,6 +23,7 @@ from sedge_protocol.codec import Compression, ValueCoding, decode, encode
 from sedge_protocol.wire.frame import Frame, Kind, ReplayWindow
 from sedge_protocol.wire.messages import Codec
 from sedge_protocol.wire.protobuf import field
+from sedge_protocol.wire.reconnect import Ended, Reconnect
 from sedge_protocol.wire.training import LastBatch, Training
 from sedge_protocol.wire.transfer import Fetch, Upload, describe, from_bitmap, to_bitmap
 
@@ -35,8 +36,9 @@ ABOUT = (
     "what is sent at once after it; timer means that time is up, whatever it was. bundles: B1 to B6, "
     "X14, blobs to accept or refuse. programs: B13, B15, ONNX models to accept or to refuse. versions: "
     "5.14, a base, a step and the model that they make. backoffs: 7.2, the longest wait after each "
-    "offer, with `new` where something new is held between two. patience: 8.3, chunks arrive so many "
-    "seconds after the first GET; the patience after each but the first. rounds: T1 to "
+    "offer, with `new` where something new is held between two. waits: 1.9, connections that end at a "
+    "time, how, and the longest wait after each, for WELCOMEs with these devices. patience: 8.3, chunks "
+    "arrive so many seconds after the first GET; the patience after each but the first. rounds: T1 to "
     "T11 over T13's line, order after order of one run; declined is the reason, owed null where none is "
     "kept (zeros are the same), before and after are loss, metric and number of examples. "
     "extended_rounds: the same with work as an ORDER has it, the last mask that the device has sent as "
@@ -270,6 +272,25 @@ def backoffs() -> Events:
     return found
 
 
+def waits() -> Events:
+    """1.9: the longest wait after each connection that has ended at a time, and how."""
+    found: Events = []
+    lost, every_ten = ("heard", 0), [("refused", at) for at in range(10, 100, 10)]
+    for devices, script in (
+        (8, [lost, *every_ten, ("refused", 360), ("refused", 5000), ("unanswered", 9000)]),
+        (0, [("unanswered", 5000), *[("refused", 5001 + at) for at in range(9)], ("heard", 5010)]),
+        (300, [lost, *every_ten, ("heard", 100), ("refused", 101)]),
+        (3000, [lost, ("unanswered", 1), ("unanswered", 200)]),
+        (8, [lost, *[("turned_away", at) for at in range(1, 12)], ("refused", 12), ("heard", 400)]),
+    ):  # fmt: skip
+        link, ends = Reconnect(cast(np.random.Generator, Highest()), devices=devices), Events()
+        for ended, at in script:
+            longest = link.wait_s(Ended[ended.upper()], at)
+            ends.append({"ended": ended, "at": at, "longest": longest})
+        found.append({"devices": devices, "ends": ends})
+    return found
+
+
 def downloads() -> Events:
     found: Events = []
     cases: list[tuple[str, list[int], list[str | int]]] = [
@@ -436,6 +457,7 @@ def vectors() -> dict[str, object]:
         "about": ABOUT, "shuffles": shuffles(), "batches": batch_cases(), "rates": rates(),
         "error_feedback": feedback(),
         "replay": replays(), "uploads": uploads(), "backoffs": backoffs(), "downloads": downloads(),
+        "waits": waits(),
         "patience": patience(),
         "bundles": bundles(), "programs": programs(), "versions": rounds.versions(),
         "rounds": rounds.rounds(), "extended_rounds": extended_rounds(),

@@ -57,7 +57,7 @@ class Player:
                         self._begun = True
                         self._do(self.stage.begin(now))
                 case Disconnected():
-                    self._log.warning("%s; next try in %.0f s", event.reason, event.retry_s)
+                    event.log(self._log)
                 case Received():
                     self._do(self.stage.receive(event.topic, event.payload, now))
         if self._begun:

@@ -25,8 +25,8 @@ VERSION = "0.1.0"
 WARN_EVERY_S = 3600.0
 # A frame's version is read before its MAC: whoever can publish on a device's topic can have it refused.
 REFUSE_EVERY_S = 60.0
-# A welcome to no hello in particular: "I have just started; say hello again".
-HELLO_REQUEST = Welcome(bytes(16), VERSION)
+# The nonce of a welcome to no hello in particular: "I have just started; say hello again".
+NO_NONCE = bytes(16)
 REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
 
 
@@ -110,12 +110,12 @@ class Fleet:
 
     def request_hellos(self) -> list[Send]:
         """Ask every device for a hello."""
-        request = self.welcome(HELLO_REQUEST.nonce)
+        request = self.welcome(NO_NONCE)
         return [d.peer.message(request) for d in self._devices.values() if not d.row.revoked]
 
     def welcome(self, nonce: bytes) -> Welcome:
         """The answer to a hello."""
-        return Welcome(nonce, VERSION, self._versions)
+        return Welcome(nonce, VERSION, self._versions, len(self._by_topic))
 
     def chunk(self, device: str | None, transfer: bytes, index: int, data: bytes) -> Send:
         """A chunk for a device or, with None, for every device that lacks it."""
@@ -265,7 +265,7 @@ class Fleet:
         self._by_topic[topics.up(self._name, row.device)] = device
         if not self._loaded:
             return []
-        return [peer.message(self.welcome(HELLO_REQUEST.nonce))]
+        return [peer.message(self.welcome(NO_NONCE))]
 
 
 def abilities(hello: Hello) -> Hello:

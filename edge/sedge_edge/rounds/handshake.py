@@ -28,6 +28,7 @@ class Handshake:
 
     def __init__(self, hello: Hello, peer: Peer, rng: np.random.Generator) -> None:
         self.ever_welcomed = False  # whether any hello since the agent started was welcomed
+        self.fleet_devices = 0  # as the last welcome says; 0: unknown
         self._hello = hello
         self._peer = peer
         self._rng = rng
@@ -99,6 +100,7 @@ class Handshake:
         A foreign nonce is a late answer to our last connection, or belongs to a second process under our
         name. Saying hello again would make the two take turns for ever.
         """
+        self.fleet_devices = message.devices
         if message.nonce == NO_NONCE:
             self.begin(now)
             return []

@@ -8,11 +8,9 @@ so that nobody can guess it and take over the session. MQTT 5 is tried first, th
 refuses it or does not answer. Callbacks only append to a list, after asking whether a message is wanted.
 """
 
+import logging
 import secrets
-import select
-import socket
 import ssl
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,12 +25,12 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.broker_url import Endpoint, parse_url
+from sedge_protocol.host.sockets import is_readable, socket_bytes
 from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES
+from sedge_protocol.wire.reconnect import Ended, Reconnect
 
 KEEPALIVE_S = 30
 CONNECT_TIMEOUT_S = 10.0
-RECONNECT_FIRST_S = 1.0
-RECONNECT_MAX_S = 300.0
 # A connection on which we sent and received nothing for so long is replaced, under a new client id. The
 # time doubles with each such connection, as the other side may simply not be running.
 DEAF_S = 60.0
@@ -48,7 +46,6 @@ CLOSE_S = 2.0
 # How often paho must check its keepalive: a tenth of the shortest that brokers ask for.
 SERVE_S = 1.0
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
-_TCP_INFO_RECEIVED, _TCP_INFO_SENT = 128, 200
 
 
 @dataclass(frozen=True)
@@ -82,10 +79,16 @@ class Connected:
 
 @dataclass(frozen=True)
 class Disconnected:
-    """There is no link; ``reason`` says why in one line."""
+    """There is no link; ``reason`` says why in one line. ``is_news``: the log does not say so yet."""
 
     reason: str
     retry_s: float
+    is_news: bool = True
+
+    def log(self, log: logging.Logger) -> None:
+        """Write it down: at every try of a long outage only for those who look for everything."""
+        level = logging.WARNING if self.is_news else logging.DEBUG
+        log.log(level, "%s; next try in %.0f s", self.reason, self.retry_s)
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ class MqttLink:
     ``subscriptions`` are made on every connection. ``will``, if given, is called for a (topic, payload)
     before every connection. With ``retain`` the broker keeps the will and all messages. ``admit`` is asked
     about every message that arrives, by topic and payload; one that it refuses is dropped at once.
+    ``reconnect`` says how long it waits between connections.
     """
 
     def __init__(
@@ -124,7 +128,7 @@ class MqttLink:
         settings: BrokerSettings,
         subscriptions: tuple[str, ...],
         will: Callable[[], tuple[str, bytes]] | None = None,
-        rng: np.random.Generator | None = None,
+        reconnect: Reconnect | None = None,
         retain: bool = False,
         admit: Callable[[str, bytes], bool] = lambda topic, payload: True,
     ) -> None:
@@ -135,7 +139,7 @@ class MqttLink:
         self._host, self._port, self._tls, self._path = settings.endpoint()
         self._subscriptions = subscriptions
         self._will = will
-        self._rng = rng or np.random.default_rng()
+        self.reconnect = reconnect or Reconnect(np.random.default_rng())
         self._client: paho.Client | None = None
         self._events: list[LinkEvent] = []
         self._up = False
@@ -229,10 +233,9 @@ class MqttLink:
                 break
             self._serve(self._client, now)
             time.sleep(0.005)
-        self._failures = 0
         if self._client is not None:
             self._client.disconnect()
-            self._drop("closed")
+            self._drop("closed", Ended.HEARD)
         self._events.clear()
 
     def _connect(self, now: float) -> None:
@@ -241,7 +244,7 @@ class MqttLink:
         except ConfigError as exc:  # certificates are being renewed
             if not self.counters.connections:
                 raise
-            self._drop(str(exc))
+            self._drop(str(exc), Ended.UNANSWERED)
             return
         self._connack_by = now + CONNECT_TIMEOUT_S
         self._answered = self._heard = False
@@ -254,7 +257,7 @@ class MqttLink:
             self._client = client
             client.connect(self._host, self._port, KEEPALIVE_S, **options)
         except (OSError, ValueError) as exc:  # ssl.SSLError and socket.gaierror are OSErrors
-            self._drop(f"cannot reach {self.settings.url}: {exc}")
+            self._drop(f"cannot reach {self.settings.url}: {exc}", _ended(exc))
 
     def _new_client(self) -> paho.Client:
         old = self._version != MQTTProtocolVersion.MQTTv5
@@ -293,7 +296,7 @@ class MqttLink:
 
     def _serve(self, client: paho.Client, now: float) -> None:
         for _ in range(READS_PER_STEP):
-            if self._client is not client or not _readable(client.socket()):
+            if self._client is not client or not is_readable(client.socket()):
                 break
             client.loop_read()
         if self._client is client and client.want_write():
@@ -302,7 +305,8 @@ class MqttLink:
             client.loop_misc()
         if self._client is client and not self._up and now > self._connack_by:
             self._try_other_version()
-            self._drop(f"{self.settings.url} accepted the connection but did not answer")
+            reason = f"{self.settings.url} accepted the connection but did not answer"
+            self._drop(reason, Ended.UNANSWERED)
         if self._client is client and self._deaf_at is not None and now > self._deaf_at:
             self._drop_deaf()
 
@@ -310,16 +314,16 @@ class MqttLink:
         """Give up a connection on which nothing arrives. The next try is soon: the broker was reachable."""
         reason = f"{self.settings.url}: heard nothing for {self._patience_s:.0f} s, though we spoke"
         self._patience_s = min(2 * self._patience_s, DEAF_MAX_S)
-        self._random, self._heard = secrets.token_hex(16), True
-        self._drop(reason)
+        self._random = secrets.token_hex(16)
+        self._drop(reason, Ended.HEARD)
 
     def _try_other_version(self) -> None:
         """Change between MQTT 5 and 3.1.1: a broker without MQTT 5 may hang up or not answer."""
         old = self._version != MQTTProtocolVersion.MQTTv5
         self._version = MQTTProtocolVersion.MQTTv5 if old else MQTTProtocolVersion.MQTTv311
 
-    def _drop(self, reason: str) -> None:
-        """Forget the connection and choose when to try again (full jitter)."""
+    def _drop(self, reason: str, ended: Ended) -> None:
+        """Forget the connection and choose when to try again."""
         client, self._client = self._client, None
         if client is not None:
             self._count(client.socket())
@@ -330,12 +334,10 @@ class MqttLink:
             # A hang-up that made us try 3.1.1 may have been a restart behind a proxy.
             self._version = MQTTProtocolVersion.MQTTv5
         self._up, self._unwritten, self._leaving, self._deaf_at = False, 0, None, None
-        # A broker that accepts and then drops us counts like one that does not answer.
-        self._failures = 0 if self._heard else self._failures + 1
-        ceiling = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2.0 ** min(self._failures, 9))
-        delay = float(self._rng.uniform(0.1 * ceiling, ceiling))
-        self._retry_at = time.monotonic() + delay
-        self._events.append(Disconnected(reason, delay))
+        now = time.monotonic()
+        delay = self.reconnect.wait_s(ended, now)
+        self._retry_at = now + delay
+        self._events.append(Disconnected(reason, delay, self.reconnect.is_news(reason, now)))
 
     def _on_connect(
         self,
@@ -386,16 +388,18 @@ class MqttLink:
     ) -> None:
         if self._client is client:
             refused, self._refused = self._refused, ""
+            ended = Ended.HEARD if self._heard else Ended.TURNED_AWAY
             if not self._answered:
                 self._try_other_version()
-            self._drop(refused or f"{self.settings.url}: {self._hung_up(str(reason))}")
+                ended = Ended.UNANSWERED
+            self._drop(refused or f"{self.settings.url}: {self._hung_up(str(reason))}", ended)
 
     def _hung_up(self, reason: str) -> str:
-        """Why a connection ended; a guess when it ended before it was up and without a reason."""
+        """Why a connection ended; with a guess where it never worked and ended without a reason."""
         if reason != "Unspecified error":
             return reason
         hint = ""
-        if not self._up:
+        if not self.counters.connections:  # later it is known to be false
             hint = " (does it expect TLS, mqtts?)"
             if self._tls:
                 hint = "" if self.settings.cert_file else " (does it ask for a broker.cert_file?)"
@@ -445,36 +449,8 @@ class MqttLink:
             self._closed_received += received
 
 
-def socket_bytes(sock: Any) -> tuple[int, int]:
-    """TCP payload bytes sent and received, from Linux's TCP_INFO; zeros where there is none.
-
-    Offsets of ``tcpi_bytes_sent`` (kernel 4.19) and ``tcpi_bytes_received`` (4.1) in struct tcp_info.
-    """
-    if not hasattr(socket, "TCP_INFO"):
-        return 0, 0
-    try:
-        info: bytes = _inner(sock).getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-    except OSError:
-        return 0, 0
-    if len(info) < _TCP_INFO_SENT + 8:
-        return 0, 0
-    sent: int = struct.unpack_from("<Q", info, _TCP_INFO_SENT)[0]
-    received: int = struct.unpack_from("<Q", info, _TCP_INFO_RECEIVED)[0]
-    return sent, received
-
-
-def _inner(sock: Any) -> Any:
-    """The socket inside paho's websocket; paho reads from it no more than it has been asked for."""
-    return getattr(sock, "_socket", sock)
-
-
-def _readable(sock: Any) -> bool:
-    """Whether a read would return bytes, from the kernel or already decrypted by TLS."""
-    sock = _inner(sock)
-    if sock is None:
-        return False
-    if isinstance(sock, ssl.SSLSocket) and sock.pending():
-        return True
-    poll = select.poll()  # select() cannot take descriptors from 1024 on
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
+def _ended(error: Exception) -> Ended:
+    """What a failed try says of the network."""
+    if isinstance(error, ConnectionRefusedError | ConnectionResetError | ssl.SSLEOFError):
+        return Ended.REFUSED
+    return Ended.TURNED_AWAY if isinstance(error, ssl.SSLError) else Ended.UNANSWERED

@@ -66,11 +66,15 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The coordinator has received the hello with this nonce, and speaks these protocol ``versions``."""
+    """The coordinator has received the hello with this nonce, and speaks these protocol ``versions``.
+
+    ``devices`` is the number of devices of the fleet, by which these spread their connections (0: unknown).
+    """
 
     nonce: Nonce
     version: Short
     versions: Versions = (1,)
+    devices: Count = 0
 
 
 class Goodbye(msgspec.Struct, frozen=True):

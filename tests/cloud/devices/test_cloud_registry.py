@@ -9,7 +9,7 @@ from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, open_
 
 from sedge_cloud.coding import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices.registry import HELLO_REQUEST, WARN_EVERY_S, Fleet
+from sedge_cloud.devices.registry import VERSION, WARN_EVERY_S, Fleet
 from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
@@ -20,6 +20,8 @@ from sedge_protocol.wire.messages import Hello, Message, Refusal, Welcome
 from sedge_protocol.wire.topics import down
 
 NOW_S = 1_800_000_000
+
+STARTED = Welcome(bytes(16), VERSION, devices=2)
 
 
 def row(name: str, revoked: bool = False, incarnation: int = 0) -> DeviceRow:
@@ -92,7 +94,7 @@ def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: P
     assert cloud.give("a", leaked.peer.seal(a_hello("leaked"))) == []
     for name in "ab":
         cloud.devices[name] = Device(name, incarnation=1, secret=name.encode() * 32)
-        assert cloud.messages(name, Welcome) == [HELLO_REQUEST]
+        assert cloud.messages(name, Welcome) == [STARTED]
     cloud.hello("a")
     assert cloud.order("a") == order  # the round goes on
     cloud.answer("a")
@@ -101,7 +103,7 @@ def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: P
 
 def test_a_call_reaches_all_but_the_revoked(fleet: Fleet) -> None:
     fleet.load([row("a"), row("b", revoked=True), row("c")])
-    assert read(fleet.request_hellos()) == [("a", HELLO_REQUEST), ("c", HELLO_REQUEST)]
+    assert read(fleet.request_hellos()) == [("a", STARTED), ("c", STARTED)]
 
 
 def test_loading_keeps_what_this_process_knows_better(fleet: Fleet) -> None:

@@ -9,7 +9,18 @@ import os
 
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
-from tests.protocol.driven import V5, V311, Driven, connected, drive, fresh, settings, settle, wait
+from tests.protocol.driven import (
+    V5,
+    V311,
+    Driven,
+    connected,
+    drive,
+    fresh,
+    hurry,
+    settings,
+    settle,
+    wait,
+)
 
 from sedge_emulate.broker.brokers import AmqttBroker, Broker, find_mosquitto
 from sedge_protocol.host import mqtt
@@ -18,9 +29,7 @@ from sedge_protocol.host.mqtt import DEFAULT_MAX_PACKET, MqttLink, Received
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reconnect at once: how long it waits is a test of its own."""
-    monkeypatch.setattr(mqtt, "RECONNECT_FIRST_S", 0.02)
-    monkeypatch.setattr(mqtt, "RECONNECT_MAX_S", 0.1)
+    hurry(monkeypatch)
 
 
 @pytest.mark.parametrize("version", [V5, V311])

@@ -281,6 +281,11 @@ public final class Agent {
             core.disconnected();
             listener.disconnected(reason);
         }
+
+        @Override
+        public long fleetDevices() {
+            return core.fleetDevices();
+        }
     }
 
     /** Does what the core asks. */

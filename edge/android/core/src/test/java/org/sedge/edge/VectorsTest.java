@@ -30,6 +30,7 @@ import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.MsgPack;
 import org.sedge.edge.wire.OnnxProgram;
 import org.sedge.edge.wire.Peer;
+import org.sedge.edge.wire.Reconnect;
 import org.sedge.edge.wire.ReplayWindow;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Update;
@@ -46,6 +47,7 @@ import java.util.BitSet;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Random;
 import java.util.stream.Collectors;
@@ -589,6 +591,20 @@ public class VectorsTest {
             bits.set(i);
         }
         return Manifest.toBitmap(bits, count);
+    }
+
+    @Test
+    public void waits() {
+        all(SPEC, "waits", given -> {
+            Reconnect reconnect = new Reconnect();
+            for (Object one : (List<?>) given.get("ends")) {
+                Map<?, ?> end = (Map<?, ?>) one;
+                Reconnect.Ended ended = Reconnect.Ended.valueOf(((String) end.get("ended")).toUpperCase(Locale.ROOT));
+                double longest = reconnect.longest(ended, ((Number) end.get("at")).doubleValue(),
+                        (Long) given.get("devices"));
+                assertEquals(((Number) end.get("longest")).doubleValue(), longest, 1e-9);
+            }
+        });
     }
 
     @Test

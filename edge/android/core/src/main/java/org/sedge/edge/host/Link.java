@@ -3,10 +3,13 @@ package org.sedge.edge.host;
 import org.sedge.edge.AgentConfig;
 import org.sedge.edge.wire.Backoff;
 import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Reconnect;
+import org.sedge.edge.wire.Reconnect.Ended;
 
 import java.util.Random;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.logging.Level;
 import java.util.logging.Logger;
 
 /**
@@ -16,7 +19,6 @@ import java.util.logging.Logger;
  */
 public final class Link {
     private static final Logger LOG = Logger.getLogger("org.sedge.edge");
-    private static final double RECONNECT_MAX_S = 300;
     /** A connection that brings nothing for so long after we spoke is given up; doubled each time, up to the most. */
     private static final double DEAF_S = 60;
     private static final double DEAF_MAX_S = 3600;
@@ -32,6 +34,9 @@ public final class Link {
         void received(String topic, byte[] payload);
 
         void disconnected(String reason);
+
+        /** How many devices the fleet has; 0: the coordinator has not said it. */
+        long fleetDevices();
     }
 
     private final AgentConfig config;
@@ -47,7 +52,8 @@ public final class Link {
     private boolean heard;
     private volatile boolean closed;
     private double retryAt;
-    private int failures;
+    private final Reconnect reconnect = new Reconnect();
+    private volatile boolean worked;
     private double pingAt;
     private double deafAt = Double.NaN;
     private double patience = DEAF_S;
@@ -81,9 +87,8 @@ public final class Link {
             String reason = config.url + ": heard nothing for " + Math.round(patience) + " s, though we spoke";
             patience = Math.min(2 * patience, DEAF_MAX_S);
             clientId = newClientId();
-            heard = true; // the next try may come soon: the broker could be reached
             connection.hangUp();
-            lost(reason);
+            lost(reason, Ended.HEARD);
         } else if (up && now >= pingAt) {
             connection.ping();
             pingAt = now + MqttConnection.KEEPALIVE_S;
@@ -138,14 +143,15 @@ public final class Link {
         return config.device + "-" + Hex.encode(bits);
     }
 
-    private void lost(String reason) {
+    private void lost(String reason, Ended ended) {
         connection = null;
         up = false;
         deafAt = Double.NaN;
-        failures = heard ? 0 : failures + 1;
-        double delay = Backoff.jittered(Math.min(RECONNECT_MAX_S, Math.pow(2, Math.min(failures, 9))), random);
-        retryAt = now() + delay;
-        LOG.warning(reason + "; next try in " + Math.round(delay) + " s");
+        double now = now();
+        double delay = Backoff.jittered(reconnect.longest(ended, now, owner.fleetDevices()), random);
+        retryAt = now + delay;
+        LOG.log(reconnect.isNews(reason, now) ? Level.WARNING : Level.FINE,
+                reason + "; next try in " + Math.round(delay) + " s");
         owner.disconnected(reason);
     }
 
@@ -179,6 +185,7 @@ public final class Link {
                 @Override
                 void happen() {
                     up = true;
+                    worked = true;
                     pingAt = now() + MqttConnection.KEEPALIVE_S;
                     LOG.info("connected to " + config.url);
                     owner.connected();
@@ -200,13 +207,18 @@ public final class Link {
         }
 
         @Override
-        public void down(final String reason) throws InterruptedException {
+        public void down(final String reason, final Ended ended) throws InterruptedException {
             hand(new Event() {
                 @Override
                 void happen() {
-                    lost(reason);
+                    lost(reason, heard ? Ended.HEARD : ended);
                 }
             });
+        }
+
+        @Override
+        public boolean worked() {
+            return worked;
         }
     }
 }

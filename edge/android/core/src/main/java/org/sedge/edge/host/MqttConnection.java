@@ -2,6 +2,7 @@ package org.sedge.edge.host;
 
 import org.sedge.edge.AgentConfig;
 import org.sedge.edge.SedgeException;
+import org.sedge.edge.wire.Reconnect.Ended;
 
 import java.io.BufferedInputStream;
 import java.io.ByteArrayOutputStream;
@@ -60,7 +61,10 @@ public final class MqttConnection {
         void received(String topic, byte[] payload) throws InterruptedException;
 
         /** It is over, for this reason; the last call. */
-        void down(String reason) throws InterruptedException;
+        void down(String reason, Ended ended) throws InterruptedException;
+
+        /** Whether the broker has ever accepted a connection. */
+        boolean worked();
     }
 
     /** The broker refuses something. */
@@ -95,19 +99,22 @@ public final class MqttConnection {
             @Override
             public void run() {
                 String reason;
+                Ended ended = Ended.UNANSWERED;
                 try {
                     connection.dial();
                     connection.write(CONNECT, connection.connect(clientId, password, willTopic, will));
                     connection.read(subscription);
                     reason = connection.closedBy();
+                    ended = connection.ended(null);
                 } catch (InterruptedException closed) {
                     reason = config.url + ": closed";
                 } catch (Exception | Error error) { // without memory, too, the owner has to hear of the end
                     reason = connection.said(error);
+                    ended = connection.ended(error);
                 }
                 connection.hangUp();
                 try {
-                    events.down(reason);
+                    events.down(reason, ended);
                 } catch (InterruptedException closed) {
                     interrupt(); // nobody waits for it any more
                 }
@@ -134,8 +141,21 @@ public final class MqttConnection {
     }
 
     private String closedBy() {
-        String hint = accepted || config.tls ? "" : " (does it expect TLS, mqtts?)";
+        String hint = accepted || config.tls || events.worked() ? "" : " (does it expect TLS, mqtts?)";
         return config.url + ": the broker closed the connection" + hint;
+    }
+
+    /** What the end of a connection without a message says of the network. */
+    private Ended ended(Throwable error) {
+        if (accepted || error instanceof Refused) {
+            return Ended.TURNED_AWAY;
+        }
+        String says = error == null ? "" : String.valueOf(error.getMessage());
+        if (error instanceof SocketException && (says.contains("refused") || says.contains("reset"))
+                || error instanceof SSLException && error.getCause() instanceof EOFException) {
+            return Ended.REFUSED;
+        }
+        return error instanceof SSLException ? Ended.TURNED_AWAY : Ended.UNANSWERED;
     }
 
     private static String cause(Throwable error) {

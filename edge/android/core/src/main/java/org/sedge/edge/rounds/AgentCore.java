@@ -90,6 +90,11 @@ public final class AgentCore {
         return connected && handshake.welcomed();
     }
 
+    /** How many devices the fleet has; 0: the coordinator has not said it. */
+    public long fleetDevices() {
+        return handshake.fleetDevices();
+    }
+
     /** Whether there is neither an order nor an update left. */
     public boolean idle() {
         return store.get(State.ORDERS).isEmpty() && store.get(State.OUTBOX).isEmpty();

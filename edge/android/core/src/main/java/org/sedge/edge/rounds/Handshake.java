@@ -34,6 +34,7 @@ final class Handshake {
     private double due = Double.NaN;
     private int attempt;
     private boolean everWelcomed;
+    private long fleetDevices; // as the last welcome says; 0: unknown
     private double warnAt = Double.NEGATIVE_INFINITY;
     private boolean mayWarn = true; // of another process under our name; once for each connection
 
@@ -46,6 +47,11 @@ final class Handshake {
     /** Whether any hello since the start was welcomed. */
     boolean everWelcomed() {
         return everWelcomed;
+    }
+
+    /** How many devices the fleet has; 0: the coordinator has not said it. */
+    long fleetDevices() {
+        return fleetDevices;
     }
 
     /** Whether this connection's hello has been welcomed. */
@@ -102,6 +108,7 @@ final class Handshake {
     /** Handles the answer, or the welcome with which a coordinator announces its start. True: newly welcomed. */
     boolean welcome(Struct message, double now, Effects effects) {
         byte[] answered = message.get(Welcome.NONCE);
+        fleetDevices = message.get(Welcome.DEVICES);
         if (Arrays.equals(answered, new byte[16])) {
             begin(now);
             return false;

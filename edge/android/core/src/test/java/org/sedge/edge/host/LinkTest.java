@@ -7,6 +7,7 @@ import org.junit.After;
 import org.junit.Before;
 import org.junit.Test;
 import org.sedge.edge.AgentConfig;
+import org.sedge.edge.wire.Reconnect.Ended;
 
 import java.io.DataInputStream;
 import java.io.IOException;
@@ -41,11 +42,16 @@ public class LinkTest {
 
     /** A connection whose CONNECT has been read and accepted. */
     private Socket accepted() throws IOException {
+        return answered(ACCEPTED);
+    }
+
+    /** A connection whose CONNECT has been read and answered. */
+    private Socket answered(byte[] answer) throws IOException {
         Socket socket = server.accept();
         DataInputStream in = new DataInputStream(socket.getInputStream());
         in.readUnsignedByte();
         in.readFully(new byte[in.readUnsignedByte()]);
-        socket.getOutputStream().write(ACCEPTED);
+        socket.getOutputStream().write(answer);
         return socket;
     }
 
@@ -63,6 +69,11 @@ public class LinkTest {
 
         @Override
         public void disconnected(String reason) { }
+
+        @Override
+        public long fleetDevices() {
+            return 0;
+        }
     }
 
     private static Thread reader() {
@@ -94,25 +105,76 @@ public class LinkTest {
         }
     }
 
+    /** Notes how a connection ends. */
+    private static class End implements MqttConnection.Events {
+        final CompletableFuture<String> reason = new CompletableFuture<>();
+        volatile Ended ended;
+        boolean worked;
+
+        @Override
+        public void up() { }
+
+        @Override
+        public void received(String topic, byte[] payload) { }
+
+        @Override
+        public void down(String why, Ended how) {
+            ended = how;
+            reason.complete(why);
+        }
+
+        @Override
+        public boolean worked() {
+            return worked;
+        }
+
+        String reason() throws Exception {
+            return reason.get(10, TimeUnit.SECONDS);
+        }
+    }
+
+    private End opened(End end) {
+        MqttConnection.open(config, "id", "p", "up", new byte[1], "down", end);
+        return end;
+    }
+
+    @Test
+    public void howAConnectionEndsDecidesWhenTheNextOneComes() throws Exception {
+        byte[][] answers = {{}, {0x20, 2, 0, 5}, ACCEPTED};
+        Ended[] ends = {Ended.UNANSWERED, Ended.TURNED_AWAY, Ended.TURNED_AWAY};
+        for (int i = 0; i < answers.length; i++) {
+            End end = opened(new End());
+            answered(answers[i]).close();
+            end.reason();
+            assertEquals(ends[i], end.ended);
+        }
+        server.close();
+        End end = opened(new End());
+        end.reason();
+        assertEquals(Ended.REFUSED, end.ended);
+    }
+
+    @Test
+    public void aLinkThatHasWorkedAsksForNoTls() throws Exception {
+        for (boolean worked : new boolean[] {false, true}) {
+            End end = new End();
+            end.worked = worked;
+            opened(end);
+            answered(new byte[0]).close();
+            assertEquals(!worked, end.reason().contains("does it expect TLS"));
+        }
+    }
+
     @Test
     public void anErrorOnTheReadingThreadIsTheConnectionsEnd() throws Exception {
-        CompletableFuture<String> reason = new CompletableFuture<>();
-        MqttConnection.open(config, "id", "p", "up", new byte[1], "down", new MqttConnection.Events() {
+        End end = opened(new End() {
             @Override
             public void up() {
                 throw new OutOfMemoryError("Java heap space");
             }
-
-            @Override
-            public void received(String topic, byte[] payload) { }
-
-            @Override
-            public void down(String why) {
-                reason.complete(why);
-            }
         });
         try (Socket broker = accepted()) {
-            assertEquals(config.url + ": Java heap space", reason.get(10, TimeUnit.SECONDS));
+            assertEquals(config.url + ": Java heap space", end.reason());
             assertEquals("the socket is closed", -1, afterAll(broker));
         }
     }

@@ -42,4 +42,9 @@ public final class SayWhy implements Link.Owner {
         System.out.println(reason);
         said = true;
     }
+
+    @Override
+    public long fleetDevices() {
+        return 0;
+    }
 }

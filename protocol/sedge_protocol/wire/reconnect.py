@@ -1,0 +1,95 @@
+"""How long a link waits before its next connection, and what of an outage is worth a line. Without I/O.
+
+The more a try costs, the rarer it becomes. A network that refuses a connection answers with one packet; it
+and ours are 100 bytes. Where nothing answers, a try is several packets and up to ten seconds of an awake
+radio. A broker that lets us in and throws us out may have cost a TLS handshake of 5 kB, and rarely changes
+its mind.
+
+Below these ceilings a wait follows the outage: after three minutes without a broker, a device need not be
+back within one second, but should not stay away for three minutes more. It follows the fleet, too, whose
+devices all come back at once.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+
+FIRST_S = 1.0
+# A small fleet is back so many seconds after its broker.
+SOON_S = 5.0
+# An outage of t seconds lasts at most t / 36 seconds longer for a device: five seconds for three minutes.
+OUTAGE_PART = 36
+# Roughly how many devices come back in a second: after a short cut, and after a longer outage.
+FIRST_DEVICES_A_SECOND, DEVICES_A_SECOND = 100, 10
+# The size of a fleet whose coordinator has not said it.
+UNKNOWN_DEVICES = 100
+# Whoever reads the log of a long outage must see that it went on.
+LOG_EVERY_S = 3600.0
+
+
+class Ended(Enum):
+    """How a connection, or the try of one, ended."""
+
+    HEARD = auto()  # it had brought a message, or we gave it up for its silence
+    REFUSED = auto()  # the network answered that nobody listens there
+    UNANSWERED = auto()  # no CONNACK came, whatever the reason
+    TURNED_AWAY = auto()  # the broker refused us, or let us in and sent no message
+
+
+CEILINGS_S = {
+    Ended.HEARD: 30.0,
+    Ended.REFUSED: 30.0,
+    Ended.UNANSWERED: 60.0,
+    Ended.TURNED_AWAY: 300.0,
+}
+
+
+def longest_s(ended: Ended, failures: int, away_s: float, devices: int) -> float:
+    """The longest wait after ``failures`` connections in a row without a message, ``away_s`` in all.
+
+    ``devices`` is the size of the fleet (0: unknown).
+    """
+    devices = devices or UNKNOWN_DEVICES
+    most, doublings = CEILINGS_S[ended], 2.0 ** min(failures, 9)
+    if ended is Ended.TURNED_AWAY:
+        return min(most, FIRST_S * doublings)
+    first = max(FIRST_S, devices / FIRST_DEVICES_A_SECOND)
+    soon = max(SOON_S, devices / DEVICES_A_SECOND, away_s / OUTAGE_PART)
+    return min(most, soon, first * doublings)
+
+
+@dataclass
+class Reconnect:
+    """The waits of one link. ``devices`` as in ``longest_s``.
+
+    No wait exceeds ``most_s``, unless the broker turned us away.
+    """
+
+    rng: np.random.Generator
+    most_s: float = float("inf")
+    devices: int = 0
+    _failures: int = 0
+    _since: float | None = None
+    _logged: dict[str, float] = field(default_factory=dict[str, float])
+
+    def wait_s(self, ended: Ended, now: float) -> float:
+        """A connection has ended: the seconds before the next one (full jitter)."""
+        if ended is Ended.HEARD:
+            self._failures, self._since = 0, now
+            self._logged.clear()
+        else:
+            self._failures += 1
+        if self._since is None:
+            self._since = now
+        longest = longest_s(ended, self._failures, now - self._since, self.devices)
+        if ended is not Ended.TURNED_AWAY:
+            longest = min(longest, self.most_s)
+        return float(self.rng.uniform(0.1 * longest, longest))
+
+    def is_news(self, reason: str, now: float) -> bool:
+        """Whether the log lacks this reason: it has not had it in this outage, or not for an hour."""
+        if now < self._logged.get(reason, -LOG_EVERY_S) + LOG_EVERY_S:
+            return False
+        self._logged[reason] = now
+        return True

@@ -5,6 +5,7 @@ Python of Debian 12. Nothing is compiled here, so either machine's packages are 
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--architecture", choices=PLATFORMS, action="append")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     arguments = parser.parse_args()
+    os.umask(0o022)  # files and folders are packed with the modes that they get here
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -166,11 +166,11 @@ def _write_device(
     with translated("write the files of a device into", folder):
         if cloud.broker.ca_file is not None and tls:
             ca = f'ca_file = "{DEVICE_CA}"\n'
-            shutil.copyfile(cloud.broker.ca_file, folder / DEVICE_CA)
+            write_public(folder / DEVICE_CA, Path(cloud.broker.ca_file).read_bytes())
         if cloud.broker.cert_file is not None and tls:
             ca += CERTIFICATE.format(device=device)
         text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca, **places)
-        (folder / "edge.toml").write_text(text)
+        write_public(folder / "edge.toml", text.encode())
         write_private(folder / "secret", secret.hex() + "\n")
 
 
@@ -223,3 +223,9 @@ def _locked(folder: Path) -> Generator[None]:
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner can read; durable on return. Raises ``OSError``."""
     replace_file(path, text.encode(), path.with_name(path.name + ".tmp"))
+
+
+def write_public(path: Path, data: bytes) -> None:
+    """Write a file that all may read and its owner may change, for any umask. Raises ``OSError``."""
+    replace_file(path, data, path.with_name(path.name + ".tmp"))
+    path.chmod(0o644)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sedge_cloud.admin.authority import check_hosts, make_authority
-from sedge_cloud.admin.enrolment import add_password, write_private
+from sedge_cloud.admin.enrolment import add_password, write_private, write_public
 from sedge_cloud.admin.templates import ACL, LIMITS_OF_ALL
 from sedge_cloud.config import COORDINATOR
 from sedge_protocol.errors import ConfigError
@@ -129,10 +129,10 @@ def write_service_files(
         os.chown(places.etc / "coordinator-password", *service)
         if "ca.pem" in secrets:
             write_private(places.etc / "ca.key", secrets["ca.key"])
-            _public(places.etc / "ca.pem", secrets["ca.pem"])
+            write_public(places.etc / "ca.pem", secrets["ca.pem"].encode())
         tls = "" if hosts is None else TLS.format(broker=places.broker)
         listener = DROP_IN.format(fleet=fleet, port=port, broker=places.broker, tls=tls)
-        _public(places.drop_in, listener + LIMITS_OF_ALL)
+        write_public(places.drop_in, (listener + LIMITS_OF_ALL).encode())
         cloud = CLOUD_TOML.format(
             fleet=fleet,
             state=places.state,
@@ -141,7 +141,9 @@ def write_service_files(
             broker=places.broker,
             ca="" if hosts is None else 'ca_file = "ca.pem"\n',
         )
-        _public(places.etc / "cloud.toml", cloud)  # last: with it there is a coordinator
+        write_public(
+            places.etc / "cloud.toml", cloud.encode()
+        )  # last: with it there is a coordinator
     return device_url
 
 
@@ -165,11 +167,4 @@ def _folder(path: Path, mode: int, owner: tuple[int, int] | None = None) -> None
     path.mkdir(parents=True, exist_ok=True)
     if owner is not None:
         os.chown(path, *owner)
-        path.chmod(mode)
-    elif not path.stat().st_mode & 0o001:
-        path.chmod(mode)
-
-
-def _public(path: Path, text: str) -> None:
-    write_private(path, text)
-    path.chmod(0o644)
+    path.chmod(mode)

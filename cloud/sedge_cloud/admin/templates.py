@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from sedge_cloud.admin.enrolment import add_password, write_private
+from sedge_cloud.admin.enrolment import add_password, write_private, write_public
 from sedge_cloud.config import COORDINATOR
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
@@ -84,7 +84,7 @@ def write_first_files(folder: Path, fleet: str, url: str) -> None:
     user = f"{COORDINATOR}{fleet}"
     password = os.urandom(24).hex()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         owner = folder.owner()
     except (OSError, KeyError) as exc:
         raise StorageError(f"{folder}: {exc}") from exc
@@ -94,5 +94,5 @@ def write_first_files(folder: Path, fleet: str, url: str) -> None:
         write_private(folder / "coordinator-password", password + "\n")
         add_password(folder / "broker-passwords", user, password)
         write_private(folder / "broker-acl", ACL.format(user=user, fleet=fleet))
-        (folder / "mosquitto.conf").write_text(broker)
-        (folder / "cloud.toml").write_text(CLOUD_TOML.format(fleet=fleet, url=url))
+        write_public(folder / "mosquitto.conf", broker.encode())
+        write_public(folder / "cloud.toml", CLOUD_TOML.format(fleet=fleet, url=url).encode())

@@ -21,6 +21,7 @@ from sedge_cloud.admin.enrolment import (
     reissue_device,
 )
 from sedge_cloud.admin.revocation import revoke_device
+from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import BrokerConfig, CloudConfig, broker_settings, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import DeviceRow
@@ -53,6 +54,24 @@ def test_a_device_gets_what_it_needs(store: Store, tmp_path: Path) -> None:
     assert edge.state_dir == folder / "state" and edge.secret_file == folder / "secret"
     settings = edge.broker_settings()
     assert (settings.url, settings.password) == (CLOUD.broker.url, DeviceKeys.of(secret).password)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_modes_do_not_follow_the_umask(store: Store, tmp_path: Path, umask: int) -> None:
+    """Nobody else may write any of the first files, and the service's user may read what is copied."""
+    (tmp_path / "ca").write_text("authority")
+    broker = BrokerConfig("mqtts://broker.example", ca_file=str(tmp_path / "ca"))
+    before = os.umask(umask)
+    try:
+        add_device(store, CloudConfig("bench", broker=broker), "pi-1", tmp_path / "pi-1")
+        write_first_files(tmp_path / "cloud", "bench", "mqtt://127.0.0.1:1883")
+    finally:
+        os.umask(before)
+    private = {"secret", "coordinator-password", "broker-passwords", "broker-acl"}
+    for folder in (tmp_path / "pi-1", tmp_path / "cloud"):
+        assert not mode(folder) & 0o022
+        for path in folder.iterdir():
+            assert mode(path) == (0o600 if path.name in private else 0o644), path.name
 
 
 def test_a_device_under_systemd(

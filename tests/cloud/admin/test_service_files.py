@@ -1,6 +1,7 @@
 """`init --service` on a real Mosquitto: what it writes lets the coordinator and devices in, with TLS."""
 
 import getpass
+import os
 import re
 import shutil
 import signal
@@ -67,6 +68,19 @@ def test_a_fleet_at_home_has_tls(installed: Installed, tmp_path: Path) -> None:
     assert edge.broker.ca_file == folder / "ca.pem"
     installed.process.send_signal(signal.SIGHUP)
     probe(edge.broker_settings(), down("home", "pi-1"))
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_modes_do_not_follow_the_umask(tmp_path: Path, umask: int) -> None:
+    there = places(tmp_path)
+    before = os.umask(umask)
+    try:
+        write_service_files("home", None, None, there)
+    finally:
+        os.umask(before)
+    assert {mode(path) for path in (there.etc, there.broker)} == {0o755}
+    assert {mode(path) for path in (there.etc / "cloud.toml", there.drop_in)} == {0o644}
+    assert mode(there.state) == 0o700
 
 
 def test_everything_has_its_owner(installed: Installed) -> None:

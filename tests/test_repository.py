@@ -187,6 +187,11 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/edge/test_edge_data.py",
         "with the sources they are from",
     ),
+    "sedge_edge.data.": ("tests/edge/test_edge_data.py", "source by source"),
+    "sedge_protocol.host.array_files": (
+        "tests/edge/test_edge_data.py",
+        "with the archives that users write",
+    ),
     "sedge_edge.backends.flat_module": (
         "tests/emulate/training/test_module.py",
         "with its values in channels-last order; in a device's order by test_torch_module.py",

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from sedge_edge.backends import BACKENDS, allowed_backends, installed_backends
 from sedge_edge.config import EdgeConfig, load_config
-from sedge_edge.data import load_source
+from sedge_edge.data import Raw, read_source
+from sedge_edge.data.raw import is_pixels
 from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import newest
 from sedge_edge.question import ask_coordinator
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.sensors import Sensors
-from sedge_edge.training.examples import fitting, split_rows
+from sedge_edge.training.examples import Examples, fitting, split_rows
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
@@ -92,17 +93,30 @@ def _memory() -> str:
 
 
 def _data(config: EdgeConfig, base: Path) -> str:
-    data = config.data
-    wholes = [load_source(source, base) for source in (data.train, data.test) if source is not None]
+    data, manifest = config.data, _manifest(config)
+    shape = None if manifest is None else manifest.input.shape
+    raws = [
+        read_source(source, base, shape) for source in (data.train, data.test) if source is not None
+    ]
+    wholes = [raw.examples() for raw in raws]
     counts = [len(whole.targets) for whole in wholes]
     if data.test is None:
         counts = [len(rows) for rows in split_rows(counts[0], data.test_fraction, data.split_seed)]
-    manifest = _manifest(config)
-    if manifest is not None:
-        for whole in wholes:  # unsplit, so that the file's row is named
-            fitting(whole, manifest)
-    shape = "x".join(str(extent) for extent in wholes[0].inputs.shape[1:])
-    return f"{counts[0]} examples to train on, {counts[1]} to test, each {shape}"
+    if manifest is not None:  # unsplit, so that the file's row is named
+        wholes = [fitting(whole, manifest) for whole in wholes]
+    rows = "x".join(str(extent) for extent in wholes[0].inputs.shape[1:])
+    said = f"{counts[0]} examples to train on, {counts[1]} to test, each {rows}"
+    notes = dict.fromkeys(note for raw in raws for note in raw.notes)
+    return "; ".join([f"{said}, x {_range(raws[0], wholes[0])}", *notes])
+
+
+def _range(raw: Raw, whole: Examples) -> str:
+    """Where the values lie that training sees: numbers in another scale fit a model's shape as well."""
+    if not whole.inputs.size:
+        return "without values"
+    low, high = whole.inputs.min(), whole.inputs.max()
+    pixels = ", bytes taken as pixels" if is_pixels(raw.x) else ""
+    return f"from {low:.3g} to {high:.3g}{pixels}"
 
 
 def _manifest(config: EdgeConfig) -> BundleManifest | None:

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from sedge_edge.serving import Model
 from sedge_protocol.errors import ConfigError, DataError, SedgeError
+from sedge_protocol.host.array_files import read_arrays
 from sedge_protocol.host.disk import translated
-from sedge_protocol.wire.bundle import BundleManifest
 
 # Inputs of one request, in bytes: 27 images of 224 x 224 x 3 in float32. More come in parts.
 MAX_BODY = 16 << 20
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Type and bytes of the answer."""
         model = self._model()
         if self.headers.get_content_type() == _JSON:
-            return _JSON, _as_json(model, _from_json(body, model.manifest))
+            return _JSON, _as_json(model, _from_json(body))
         found = io.BytesIO()
         np.save(found, model.predict(_from_npy(body)))
         return "application/octet-stream", found.getvalue()
@@ -174,23 +174,22 @@ def _described(model: Model) -> bytes:
 
 
 def _from_npy(body: bytes) -> NDArray[np.generic]:
-    try:
-        found = np.load(io.BytesIO(body), allow_pickle=False)
-    except Exception as exc:  # numpy raises several kinds of error for damaged bytes
-        raise DataError(f"inputs: {exc}, expected .npy") from exc
+    found = read_arrays(io.BytesIO(body), "inputs", ".npy")
     if not isinstance(found, np.ndarray):
         raise DataError("inputs: found an archive, expected one array as .npy")
     return found
 
 
-def _from_json(body: bytes, manifest: BundleManifest) -> NDArray[np.generic]:
+def _from_json(body: bytes) -> NDArray[np.generic]:
+    expected = "nested lists of numbers as JSON"
     try:
-        found: NDArray[np.generic] = np.array(json.loads(body))
+        lists = json.loads(body)
     except (ValueError, RecursionError) as exc:
-        raise DataError(f"inputs: {exc}, expected nested lists of numbers as JSON") from exc
-    if found.dtype.kind in "iu" and manifest.input.dtype == "float32":
-        return found.astype(np.float32)  # JSON has one kind of number: some write 1.0 as 1
-    return found
+        raise DataError(f"inputs: {exc}, expected {expected}") from exc
+    try:
+        return np.array(lists)
+    except ValueError as exc:
+        raise DataError(f"inputs: lists of different lengths, expected {expected}") from exc
 
 
 def _as_json(model: Model, inputs: NDArray[np.generic]) -> bytes:

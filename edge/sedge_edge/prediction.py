@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.config import BackendConfig
-from sedge_edge.data import as_inputs, named_inputs
+from sedge_edge.data import as_inputs
+from sedge_edge.data.archive import named_inputs
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.global_model import held_model, needed_blobs
 from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
 from sedge_edge.rounds.storage import UnchangedVectors
 from sedge_edge.training.start_vector import assemble
 from sedge_protocol.errors import ConfigError, DataError
+from sedge_protocol.host.array_files import read_arrays
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Theta
@@ -129,15 +131,15 @@ def predict_file(
 
     Raises ``DataError`` for a bad file, ``ConfigError`` for a backend or code that fails.
     """
+    expected = ".npy, or .npz with x or inputs by name"
     try:
-        # np.load(path) would leave the file of a broken archive open.
         with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            inputs: object = loaded
-            if not isinstance(loaded, np.ndarray):
-                inputs = loaded["x"] if "x" in loaded else named_inputs(loaded)
-    except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
-        raise DataError(f"{path}: {exc}, expected .npy, or .npz with x or inputs by name") from exc
+            found = read_arrays(file, str(path), expected)
+    except OSError as exc:
+        raise DataError(f"{path}: {exc.strerror or exc}, expected {expected}") from exc
+    inputs: object = found
+    if isinstance(found, dict):
+        inputs = found["x"] if "x" in found else named_inputs(found)
     rows = as_inputs(inputs, model.bundle.manifest, str(path))
     code = UserCode(folder, backend.model)
     trainer = open_trainer(model.bundle, backend.name, backend.threads, code)

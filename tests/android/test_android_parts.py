@@ -94,6 +94,7 @@ def test_a_damaged_log_begins_anew(class_path: str, tmp_path: Path) -> None:
 
 
 X = np.arange(6).reshape(2, 1, 3)
+PIXELS = (X[:, None] * 51).astype(np.uint8)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -105,8 +106,9 @@ def test_examples_are_read_as_numpy_wrote_them(
     arrays: list[tuple[NDArray[np.generic], NDArray[np.generic] | None, str]] = [
         (X.astype(np.float32), np.array([1, 0]), f"(1, 3) {kept}; () [1, 0]"),
         (X.astype(np.float64), np.array([1, 0], np.int32), f"(1, 3) {kept}; () [1, 0]"),
-        ((X * 51).astype(np.uint8), np.array([1, 0], np.uint8), f"(1, 3) {scaled}; () [1, 0]"),
-        (X, np.array([0.5, 2]), "(1, 3) [0, 1, 2, 3, 4, 5]; (1,) [0.5, 2.0]"),
+        (PIXELS, np.array([1, 0], np.uint8), f"(1, 1, 3) {scaled}; () [1, 0]"),
+        (X.astype(np.uint8), np.array([1, 0]), "(1, 3) [0, 1, 2, 3, 4, 5]; () [1, 0]"),
+        (X, np.array([0.5, 2]), "(1, 3) [0, 1, 2, 3, 4, 5]; () [0.5, 2.0]"),
         (X.astype(np.float32), np.zeros((2, 2)), f"(1, 3) {kept}; (2,) [0.0, 0.0, 0.0, 0.0]"),
         (X.astype(np.float32), None, f"(1, 3) {kept}; none"),
     ]
@@ -122,7 +124,9 @@ def test_examples_are_read_as_numpy_wrote_them(
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"y": np.zeros(2, int)}, "no array x, expected x and y"),
+        ({"y": np.zeros(2, int)}, "the arrays are y, expected the names x and y"),
+        ({"X": X, "Y": X}, "the arrays are X, Y, expected the names x and y"),
+        ({"x": X, "label": X}, "the arrays are x, label, expected the names x and y"),
         ({"x": X, "y": np.zeros(2, bool)}, "y is bool, expected numbers: integers are labels"),
         ({"x": X, "y": np.zeros(3, int)}, "x has 2 rows and y 3, expected the same number"),
         ({"x": np.asfortranarray(X[:, 0]), "y": np.zeros(2, int)}, "in C order, no float16"),

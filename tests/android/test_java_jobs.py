@@ -229,6 +229,23 @@ def test_two_rounds_end_in_the_same_updates(
     assert len(set(made)) == 2
 
 
+@pytest.mark.parametrize("kind", ["dropout", "regression"])
+def test_the_same_numbers_in_other_types_end_in_the_same_update(
+    kind: str, class_path: str, library: Path, tmp_path: Path
+) -> None:
+    pair = Pair(kind, tmp_path, library)
+    with np.load(tmp_path / "0.npz") as data:
+        x, y = (data["x"] * 10).astype(np.int32), np.round(np.abs(data["y"])) % 3
+    outcomes: list[bytes] = []
+    for inputs, targets in ((x, y.astype(np.int64)), (x.astype(np.float32), y.astype(np.float32))):
+        np.savez(tmp_path / "0.npz", x=inputs, y=targets)
+        orders = pair.orders(1)
+        outcomes += [untimed(update)[1] for update in pair.in_python(orders)]
+        name = pair.in_java(orders, class_path)[0]
+        outcomes.append(untimed(pair.blobs["java"].read(bytes.fromhex(name)))[1])
+    assert len(set(outcomes)) == 1
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -252,15 +269,16 @@ def test_orders_that_cannot_be_done_are_declined_in_the_same_words(
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
-        ("dropout", {"x": np.zeros((4, 6), int), "y": np.zeros(4, int)}),
+        ("dropout", {"x": np.full((4, 6), 2**24 + 1), "y": np.zeros(4, int)}),
         ("dropout", {"x": np.zeros((4, 5)), "y": np.zeros(4, int)}),
         ("dropout", {"x": np.full((4, 6), np.nan), "y": np.zeros(4, int)}),
         ("dropout", {"x": np.zeros((4, 6)), "y": np.array([0, 1, 3, 0])}),
-        ("dropout", {"x": np.zeros((4, 6)), "y": np.zeros(4)}),
+        ("dropout", {"x": np.zeros((4, 6)), "y": np.full(4, 0.5)}),
+        ("dropout", {"x": np.zeros((4, 6)), "y": np.array([0, 1, np.nan, 0])}),
         ("dropout", {"x": np.zeros((4, 6))}),
         ("dropout", {"x": np.zeros((0, 6)), "y": np.zeros(0, int)}),
         ("regression", {"x": np.zeros((4, 6)), "y": np.zeros((4, 3))}),
-        ("regression", {"x": np.zeros((4, 6)), "y": np.zeros(4, int)}),
+        ("regression", {"x": np.zeros((4, 6)), "y": np.full((4, 2), -(2**63))}),
     ],
 )
 def test_data_that_do_not_fit_are_refused_in_the_same_words(

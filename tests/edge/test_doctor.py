@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from PIL import Image
 from tests.edge.home import make_home, put_models
 
 from sedge_edge import doctor
@@ -74,7 +76,7 @@ def test_a_healthy_device(home: Path) -> None:
     assert all(good for good, _ in found.values())
     texts = {what: text for what, (_, text) in found.items()}
     assert texts["configuration"] == f"{home}, device pi-1 of fleet home"
-    assert texts["data"] == "16 examples to train on, 4 to test, each 6"
+    assert texts["data"] == "16 examples to train on, 4 to test, each 6, x from -2.33 to 2"
     assert texts["disk"].startswith(f"{home.parent / 'state'} is writable, ")
     assert "onnxruntime" in texts["backend"]
     assert texts["broker"].startswith("mqtt://127.0.0.1:1 lets the device in; coordinator 1 of")
@@ -170,6 +172,43 @@ def test_data_that_the_model_cannot_take(home: Path, tiny: tuple[bytes, Theta]) 
     np.savez(home.parent / "train.npz", x=x, y=np.where(np.arange(len(y)) == 17, 3, y))
     good, text = findings(home)[1]["data"]
     assert not good and "y[17] is 3" in text
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (np.full((20, 6), 60.0), "each 6, x from 60 to 60"),
+        (
+            np.arange(120, dtype=np.uint8).reshape(20, 6),
+            "each 6, x from 0 to 119; x holds unsigned bytes in rows of shape (6,), taken as numbers",
+        ),
+        (
+            np.arange(120, dtype=np.uint8).reshape(20, 1, 2, 3),
+            "each 1x2x3, x from 0 to 0.467, bytes taken as pixels",
+        ),
+        (np.arange(120).reshape(20, 6), "each 6, x from 0 to 119"),
+    ],
+)
+def test_what_training_sees_of_the_values(home: Path, x: NDArray[np.generic], said: str) -> None:
+    """The same numbers in two types are two scales when one of them is pixels."""
+    np.savez(home.parent / "train.npz", x=x, y=np.arange(20) % 3)
+    good, text = findings(home)[1]["data"]
+    assert good and said in text
+
+
+def test_photographs_are_compared_with_the_model_first(
+    home: Path, tiny: tuple[bytes, Theta]
+) -> None:
+    """By the first image alone; the other is none."""
+    put_models(home, tiny[0], {"first": tiny[1]})
+    folder = home.parent / "train.npz" / "0-cat"
+    (home.parent / "train.npz").unlink()
+    folder.mkdir(parents=True)
+    Image.new("RGB", (40, 30)).save(folder / "a.png")
+    (folder / "b.png").write_bytes(b"")
+    good, text = findings(home)[1]["data"]
+    assert not good
+    assert text == f"{folder / 'a.png'}: an image (3, 30, 40), the model expects (6,)"
 
 
 def test_code_of_the_devices_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,15 @@ from PIL import Image
 from tests.edge.harness import manifest_of
 
 from sedge_edge.config import DataConfig
-from sedge_edge.data import LiveData, load_data, load_grouped, load_source
+from sedge_edge.data import (
+    LiveData,
+    as_inputs,
+    load_data,
+    load_grouped,
+    load_source,
+    memory,
+    read_source,
+)
 from sedge_edge.training.examples import Examples, fitting, holdout_size, split
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
@@ -24,6 +32,7 @@ from sedge_protocol.wire.parts import ElementType, Shape
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
+PIXELS = np.arange(6, dtype=np.uint8).reshape(6, 1, 1, 1)
 
 
 def manifest(
@@ -63,7 +72,8 @@ def test_a_group_is_no_matter_to_a_device(tmp_path: Path) -> None:
         (X.astype(np.int32), X.astype(np.int64)),
         (X.astype(np.uint16), X.astype(np.int64)),
         (X > 3, (X > 3).astype(np.int64)),
-        (X.astype(np.uint8), X / np.float32(255)),
+        (X.astype(np.uint8), X.astype(np.int64)),
+        (PIXELS, PIXELS / np.float32(255)),
         (np.asfortranarray(X), X),
         (np.full((6, 2), 1e300), np.full((6, 2), np.inf, np.float32)),
     ],
@@ -88,7 +98,17 @@ def test_npz_becomes_float32_or_int64(
         ({"x": np.float32(1), "y": Y}, "x is a single value"),
         ({"x": np.array(["a"] * 6), "y": Y}, "x is <U1, expected numbers"),
         ({"x": X.astype(complex), "y": Y}, "x is complex128, expected numbers"),
-        ({"x": np.array([{}] * 6, object), "y": Y}, "plain arrays"),
+        (
+            {"x": np.array([{}] * 6, object), "y": Y},
+            "array x holds Python objects, expected an .npz",
+        ),
+        (
+            {"x_train": X, "y_train": Y},
+            r"arrays are x_train \(6, 2\), y_train \(6,\), expected the names x and y",
+        ),
+        ({"X": X, "Y": Y}, r"arrays are X \(6, 2\), Y \(6,\), expected"),
+        ({"data": X, "label": Y}, r"arrays are data \(6, 2\), label \(6,\), expected"),
+        ({"x": X, "labels": Y}, r"arrays are x \(6, 2\), labels \(6,\), expected"),
     ],
 )
 def test_an_npz_without_examples(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
@@ -108,9 +128,18 @@ def test_files_that_are_no_npz(tmp_path: Path) -> None:
         "zip": whole[:-30],
     }.items():
         (tmp_path / name).write_bytes(data)
-    for name in ("array.npy", "text", "empty", "cut", "zip"):
-        with pytest.raises(DataError, match=name):
+    for name, message in {
+        "array.npy": ".npy is not read, expected .npz, .csv",
+        "table.h5": ".h5 is not read, expected .npz, .csv, a folder of images, or a function",
+        "text": "neither .npy nor .npz, expected an .npz with plain arrays x and y",
+        "empty": "neither .npy nor .npz",
+        "cut": "damaged",
+        "zip": "damaged",
+    }.items():
+        with pytest.raises(DataError, match=name) as caught:
             load_source(name, tmp_path)
+        assert message in str(caught.value)
+        assert "pickle" not in str(caught.value)
 
 
 def test_a_function_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +149,9 @@ def test_a_function_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "def broken(): raise RuntimeError('sensor is off')\n"
         "def lonely(): return np.ones((3, 2))\n"
         "def ragged(): return [[1], [1, 2]], [0, 1]\n"
+        "class Tensor:\n"
+        "    def __array__(self, *args, **kwargs): raise RuntimeError('call detach()')\n"
+        "def tensor(): return Tensor(), [0, 1]\n"
         "def script(): raise SystemExit('done')\n"
     )
     before = list(sys.path)
@@ -129,7 +161,8 @@ def test_a_function_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for name, message in {
         "broken": "RuntimeError: sensor is off",
         "lonely": "returned ndarray, expected a tuple",
-        "ragged": "not an array",
+        "ragged": "a list that is not an array, expected numbers in rows of one length",
+        "tensor": "a Tensor that is not an array",
         "missing": "AttributeError",
         "script": "SystemExit: done",
     }.items():
@@ -183,7 +216,7 @@ def test_folders_that_hold_no_images(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"b\.png: \(3, 2, 2\), expected \(3, 2, 3\)"):
         load_source("images", tmp_path)
     (folder / "1" / "b.png").write_bytes((folder / "1" / "a.png").read_bytes()[:50])
-    with pytest.raises(DataError, match=r"b\.png: not an image"):
+    with pytest.raises(DataError, match=r"b\.png: not an image, or a damaged one$"):
         load_source("images", tmp_path)
     Image.new("I;16", (3, 2)).save(folder / "1" / "b.png")
     with pytest.raises(DataError, match="mode I;16, expected 8 bits"):
@@ -224,8 +257,76 @@ def test_an_image_that_would_fill_the_memory(
 ) -> None:
     write_images(tmp_path / "images", ["1/a.png"], (30, 30))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(DataError, match=r"a\.png: not an image: Image size \(900 pixels\)"):
+    with pytest.raises(DataError, match=r"a\.png: too large, expected at most 200 pixels$"):
         load_source("images", tmp_path)
+
+
+def test_every_image_that_pillow_reads_and_what_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [
+        "0-cat/a.png",
+        "1-dog/b.webp",
+        "1-dog/c.bmp",
+        "1-dog/d.JPG",
+        "1-dog/e.tif",
+        "1-dog/f.gif",
+    ]
+    write_images(tmp_path / "images", names)
+    assert load_source("images", tmp_path).targets.tolist() == [0, 1, 1, 1, 1, 1]
+    assert not caplog.records
+    folder = tmp_path / "images" / "1-dog"
+    for name in ("g.heic", "h.heic", "notes.txt", ".DS_Store", "LICENSE"):
+        (folder / name).write_bytes(b"")
+    (folder / "more").mkdir()
+    (tmp_path / "images" / "loose.png").write_bytes(b"")
+    assert len(load_source("images", tmp_path).targets) == 6
+    (record,) = caplog.records
+    said = "left out as no images: 2 .heic, 1 .png, 1 .txt, 1 folders, 1 without ending"
+    assert record.message == f"{tmp_path / 'images'}: {said}"
+    frames = [Image.new("L", (3, 2), shade) for shade in (0, 255)]
+    frames[0].save(folder / "f.gif", save_all=True, append_images=frames[1:])
+    with pytest.raises(DataError, match=r"f\.gif: 2 images in one file, expected one"):
+        load_source("images", tmp_path)
+
+
+def test_photographs_are_counted_before_memory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first image's size decides: of the others, which are none, nothing is read."""
+    write_images(tmp_path / "big", ["0/a.png"], (400, 300))
+    for number in range(9):
+        (tmp_path / "big" / "0" / f"b{number}.png").write_bytes(b"")
+    monkeypatch.setattr(memory, "memory_mb", lambda: 17)  # they need 18
+    said = r"big: 10 images of 400 x 300 pixels need 18 MB of memory, this device has 17 MB: make"
+    with pytest.raises(DataError, match=said):
+        load_source("big", tmp_path)
+    with pytest.raises(
+        DataError, match=r"a\.png: an image \(3, 300, 400\), the model expects \(3, 8, 8\)"
+    ):
+        read_source("big", tmp_path, (3, 8, 8))
+    monkeypatch.setattr(memory, "memory_mb", lambda: 19)
+    with pytest.raises(DataError, match=r"b0\.png: not an image"):
+        load_source("big", tmp_path)
+
+
+def test_arrays_that_do_not_fit_are_a_data_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez_compressed(tmp_path / "data.npz", x=np.zeros((1000, 1000)), y=np.zeros(1000, int))
+    monkeypatch.setattr(memory, "memory_mb", lambda: 7)
+    with pytest.raises(
+        DataError, match=r"data\.npz: its arrays need 8 MB of memory, this device has 7"
+    ):
+        load_source("data.npz", tmp_path)
+    monkeypatch.setattr(memory, "memory_mb", lambda: 8000)
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "ascontiguousarray", full)
+    with pytest.raises(DataError, match=r"data\.npz: the examples need more memory than is left"):
+        load_data(DataConfig(train="data.npz"), tmp_path)
 
 
 def test_without_pillow_the_error_says_what_to_install(
@@ -240,7 +341,7 @@ def test_without_pillow_the_error_says_what_to_install(
 @dataclass
 class Wrong:
     x: NDArray[Any]
-    y: NDArray[np.int64]
+    y: NDArray[np.int64 | np.float32]
     message: str
 
 
@@ -249,7 +350,12 @@ class Wrong:
     [
         Wrong(X[:5], Y, "x has 5 rows and y 6"),
         Wrong(X[:0], Y[:0], "x has no rows"),
-        Wrong(X.astype(np.int64), Y, "x is int64, the model expects float32"),
+        Wrong(
+            np.where(X == 5, 2**24 + 1, X.astype(np.int64)),
+            Y,
+            r"x is int64 and x\[2\] holds 16777217, the model expects float32: whole numbers",
+        ),
+        Wrong(X, np.full((6, 1), 0.5, np.float32), r"y is float32 and y\[0\] holds 0.5, .* int64"),
         Wrong(X.reshape(6, 2, 1), Y, r"shape \(2, 1\), the model expects \(2,\)"),
         Wrong(X[:, 0], Y, r"shape \(\), the model expects \(2,\)"),
         Wrong(np.where(X == 5, np.nan, X).astype(np.float32), Y, r"x\[2\] holds NaN"),
@@ -267,8 +373,6 @@ def test_check_names_what_is_wrong(wrong: Wrong) -> None:
 
 def test_a_model_of_numbers_takes_floats_as_columns(tmp_path: Path) -> None:
     regression = structs.replace(manifest(classes=0), target=TensorSpec("float32", (1,)))
-    with pytest.raises(DataError, match="y is int64, the model expects float32"):
-        fitting(Examples(X, Y), regression)
     found = load_source(write_npz(tmp_path, x=X, y=Y / 2), tmp_path)
     assert found.targets.dtype == np.float32
     assert found.targets.shape == (6, 1)
@@ -281,6 +385,49 @@ def test_a_model_of_numbers_takes_floats_as_columns(tmp_path: Path) -> None:
         fitting(broken, regression)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32, np.uint8, np.bool_])
+def test_the_same_numbers_are_the_same_examples_in_every_type(tmp_path: Path, kind: Any) -> None:
+    """What a model takes decides, so that two devices that write them otherwise train on the same."""
+    x = (X % 2).astype(kind) if kind is np.bool_ else (X * 20).astype(kind)
+    expected = np.asarray(x, np.float32)
+    found = fitting(load_source(write_npz(tmp_path, x=x, y=Y), tmp_path), manifest())
+    assert found.inputs.dtype == np.float32
+    np.testing.assert_array_equal(found.inputs, expected)
+    tokens = fitting(load_source("data.npz", tmp_path), manifest("int64"))
+    assert tokens.inputs.dtype == np.int64
+    np.testing.assert_array_equal(tokens.inputs, expected)
+    np.testing.assert_array_equal(as_inputs(x, manifest(), "inputs"), expected)
+
+
+@pytest.mark.parametrize("y", [Y, Y[:, None], Y / 1, Y[:, None] / 1, Y.astype(np.uint8)])
+def test_labels_and_numbers_are_told_apart_by_the_model(tmp_path: Path, y: NDArray[Any]) -> None:
+    """A table makes labels floating-point, and targets that are whole look like labels."""
+    found = load_source(write_npz(tmp_path, x=X, y=y), tmp_path)
+    labels = fitting(found, manifest()).targets
+    assert labels.dtype == np.int64
+    assert labels.tolist() == Y.tolist()
+    regression = structs.replace(manifest(classes=0), target=TensorSpec("float32", (1,)))
+    numbers = fitting(found, regression).targets
+    assert numbers.dtype == np.float32
+    np.testing.assert_array_equal(numbers, Y[:, None])
+
+
+def test_bytes_that_are_no_image_are_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = write_npz(tmp_path, x=X.astype(np.uint8), y=Y)
+    data = LiveData(DataConfig(train=source), tmp_path)
+    data()
+    data()
+    (record,) = caplog.records
+    assert (
+        "data.npz: x holds unsigned bytes in rows of shape (2,), taken as numbers" in record.message
+    )
+    caplog.clear()
+    load_source(write_npz(tmp_path, x=PIXELS, y=Y), tmp_path)
+    assert not caplog.records
+
+
 def test_without_y_the_input_is_the_target_of_a_model_that_takes_it_so(tmp_path: Path) -> None:
     source = write_npz(tmp_path, x=X)
     unlabelled = load_source(source, tmp_path)
@@ -289,6 +436,9 @@ def test_without_y_the_input_is_the_target_of_a_model_that_takes_it_so(tmp_path:
         assert found.targets is found.inputs
     with pytest.raises(DataError, match="there is no y, the model expects int64 targets"):
         fitting(unlabelled, manifest())
+    named = load_source(write_npz(tmp_path, image=X, age=X), tmp_path)
+    with pytest.raises(DataError, match=r"there is no y, .*; found the arrays image, age$"):
+        fitting(named, manifest())
     autoencoder = structs.replace(manifest(classes=0), target=None)
     labelled = Examples(X, Y)
     for found in (unlabelled, labelled):
@@ -325,7 +475,7 @@ def test_split_depends_on_the_seed_alone() -> None:
 
 
 def test_pixels_are_split_before_they_grow(tmp_path: Path) -> None:
-    x = np.random.default_rng(0).integers(0, 256, (20_000, 10, 10), np.uint8)
+    x = np.random.default_rng(0).integers(0, 256, (20_000, 1, 10, 10), np.uint8)
     source = write_npz(tmp_path, x=x, y=np.zeros(len(x), np.int64))
     tracemalloc.start()
     try:

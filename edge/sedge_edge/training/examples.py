@@ -1,6 +1,6 @@
 """A device's examples: checked against the model, and split reproducibly."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
-from sedge_protocol.wire.parts import InputPart, arranged
+from sedge_protocol.wire.parts import MAX_INTEGER, InputPart, arranged
 
 Inputs: TypeAlias = NDArray[np.float32 | np.int64]
 
@@ -29,17 +29,22 @@ class Examples:
 def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
     """The examples as the model takes them: an autoencoder's targets are its inputs.
 
-    Raises ``DataError`` unless the model can be trained and evaluated on them.
+    Their types are the model's where every value stays what it is (``for_model``), so that devices that
+    write the same numbers in other types train on the same. Raises ``DataError`` unless the model can be
+    trained and evaluated on them.
     """
-    if manifest.target is None:
-        examples = replace(examples, targets=examples.inputs)
-    elif examples.targets is examples.inputs:
-        raise DataError(f"there is no y, the model expects {manifest.target.dtype} targets")
-    inputs, targets = examples.inputs, examples.targets
-    if examples.parts:
-        inputs = arranged(inputs, examples.parts, manifest.parts, "the data")
-        targets = inputs if targets is examples.inputs else targets
-        examples = Examples(inputs, targets, manifest.parts)
+    inputs, parts = examples.inputs, examples.parts
+    if manifest.target is not None and examples.targets is inputs:
+        names = f"; found the arrays {', '.join(part.name for part in parts)}" if parts else ""
+        raise DataError(f"there is no y, the model expects {manifest.target.dtype} targets{names}")
+    if parts:
+        inputs = arranged(inputs, parts, manifest.parts, "the data")
+    else:
+        inputs = for_model(inputs, manifest.input, "x")
+    targets = inputs
+    if manifest.target is not None:
+        targets = _column(examples.targets, manifest.target)
+        targets = for_model(targets, manifest.target, "y")
     if len(inputs) != len(targets):
         raise DataError(f"x has {len(inputs)} rows and y {len(targets)}, expected the same number")
     check_inputs(inputs, manifest, "x")
@@ -52,7 +57,35 @@ def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
             raise DataError(
                 f"y[{row}] is {targets[row]}, the model has classes 0 to {manifest.num_classes - 1}"
             )
-    return examples
+    if inputs is examples.inputs and targets is examples.targets:
+        return examples
+    return Examples(inputs, targets, manifest.parts)
+
+
+def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
+    """The rows (N, ...) in the model's type. Raises ``DataError`` where a value would become another."""
+    if rows.dtype == wanted.dtype or rows.shape[1:] != wanted.shape:
+        return rows  # another shape is refused with better words
+    exact = (rows >= -MAX_INTEGER) & (rows <= MAX_INTEGER)
+    if rows.dtype.kind == "f":
+        exact &= rows == np.rint(rows)
+    wrong = ~exact.reshape(len(rows), -1).all(axis=1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        value = rows[row][~exact[row]].flat[0] if rows.ndim > 1 else rows[row]
+        limit = f"at most {MAX_INTEGER} in magnitude"
+        found = f"{name} is {rows.dtype} and {name}[{row}] holds {value}"
+        raise DataError(
+            f"{found}, the model expects {wanted.dtype}: whole numbers are taken for it, {limit}"
+        )
+    return rows.astype(wanted.dtype)
+
+
+def _column(targets: Inputs, wanted: TensorSpec) -> Inputs:
+    """Single numbers (N,) for a column (N, 1), or the other way round, as the model has them."""
+    if {targets.shape[1:], wanted.shape} == {(), (1,)}:
+        return targets.reshape(len(targets), *wanted.shape)
+    return targets
 
 
 def split(examples: Examples, test_fraction: float, seed: int) -> tuple[Examples, Examples]:

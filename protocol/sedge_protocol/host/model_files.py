@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_protocol.errors import ConfigError, DataError
+from sedge_protocol.host.array_files import read_arrays
 from sedge_protocol.host.disk import replace_file, translated
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.binding import bound_predict, described
@@ -28,6 +29,7 @@ from sedge_protocol.wire.bundle import Bundle
 
 # As every device's data are read (sedge_edge.data).
 PIXELS = "unsigned 8-bit values divided by 255"
+IMAGE_NDIM = 3  # (C, H, W)
 
 Tensors = Mapping[str, NDArray[np.float32]]
 
@@ -52,19 +54,19 @@ def write_model(bundle: Bundle, theta: Theta, path: Path) -> None:
 def read_tensors(path: Path) -> dict[str, NDArray[np.generic]]:
     """The arrays of a .npz file, by name. Raises ``DataError`` for anything else."""
     try:
-        # np.load(path) would leave the file of a broken archive open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
-        # Of a file that is no archive, numpy only says how to load it unsafely.
-        why = exc if isinstance(exc, OSError) else type(exc).__name__
-        raise DataError(f"{path}: {why}, expected .npz") from exc
+        with path.open("rb") as file:
+            found = read_arrays(file, str(path), ".npz")
+    except OSError as exc:
+        raise DataError(f"{path}: {exc.strerror or exc}, expected .npz") from exc
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: a single array, expected .npz")
+    return found
 
 
 def _onnx(bundle: Bundle, theta: Theta) -> bytes:
     manifest = bundle.manifest
     facts = {"name": manifest.name, "outputs": "logits" if manifest.num_classes else "values"}
-    if manifest.input.dtype == "float32":
+    if manifest.input.dtype == "float32" and len(manifest.input.shape) == IMAGE_NDIM:
         facts["pixels"] = PIXELS
     if manifest.labels:
         facts["labels"] = json.dumps(manifest.labels)

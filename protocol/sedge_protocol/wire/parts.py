@@ -79,12 +79,16 @@ def unpack(rows: Rows, parts: Sequence[InputPart]) -> dict[str, Rows]:
 def arranged(
     rows: Rows, found: Sequence[InputPart], wanted: Sequence[InputPart], where: str
 ) -> Rows:
-    """Rows (N, K) of some parts in the order in which a model takes them. Raises ``DataError``."""
+    """Rows (N, K) of some parts in the order in which a model takes them. Raises ``DataError``.
+
+    Whole numbers serve as float32, which holds those of a part exactly.
+    """
     if tuple(found) == tuple(wanted):
         return rows
     held = {part.name: part for part in found}
     for part in wanted:
-        if held.get(part.name) != part:
+        whole = InputPart(part.name, "int64", part.shape)
+        if held.get(part.name) not in (part, whole):
             raise DataError(f"{where}: found {_words(found)}, the model takes {_words(wanted)}")
     given = unpack(rows, found)
     return pack({part.name: given[part.name] for part in wanted}, where)[1]

@@ -18,7 +18,7 @@ from sedge_protocol.errors import CodecError, ConfigError, DataError, StorageErr
 from sedge_protocol.host.model_files import read_tensors, write_model
 from sedge_protocol.host.onnx_runtime import library
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import Bundle, unpack
+from sedge_protocol.wire.bundle import Bundle, TensorSpec, unpack
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -73,6 +73,10 @@ def test_onnx_computes_what_torch_does(tiny: tuple[Bundle, Theta], tmp_path: Pat
     facts = session.get_modelmeta().custom_metadata_map
     assert json.loads(facts["labels"]) == ["rot", "grün", "blau"]
     assert (facts["name"], facts["outputs"]) == ("tiny", "logits")
+    assert "pixels" not in facts
+    images = msgspec.structs.replace(named, input=TensorSpec("float32", (1, 2, 3)))
+    write_model(msgspec.structs.replace(bundle, manifest=images), theta, tmp_path / "m.onnx")
+    facts = library().InferenceSession(tmp_path / "m.onnx").get_modelmeta().custom_metadata_map
     assert facts["pixels"] == "unsigned 8-bit values divided by 255"
 
 

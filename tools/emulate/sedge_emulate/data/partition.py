@@ -18,6 +18,7 @@ import numpy as np
 from sedge_emulate.data.plain_pickle import read_plain
 from sedge_emulate.data.split import Indices
 from sedge_protocol.errors import DataError
+from sedge_protocol.host.array_files import read_arrays
 
 # One device's examples, which are still to be split, or its train and test examples.
 Part: TypeAlias = Indices | tuple[Indices, Indices]
@@ -31,7 +32,7 @@ def read_partition(path: Path, num_examples: int) -> list[Part]:
     try:
         with path.open("rb") as file:
             if path.suffix == ".npy":
-                numbers = cast(object, np.load(file, allow_pickle=False))
+                numbers = read_arrays(file, str(path), "the numbers of devices as .npy")
                 parts = _by_example(numbers, num_examples, str(path))
             elif path.suffix == ".json":
                 parts = _by_device(msgspec.json.decode(file.read()), str(path))
@@ -39,8 +40,8 @@ def read_partition(path: Path, num_examples: int) -> list[Part]:
                 parts = _by_device(read_plain(file, str(path)), str(path))
     except OSError as exc:
         raise DataError(f"{path}: {exc.strerror or exc}") from exc
-    except (ValueError, EOFError) as exc:  # of numpy and msgspec
-        raise DataError(f"{path}: {exc}") from exc
+    except msgspec.DecodeError as exc:
+        raise DataError(f"{path}: {exc}, expected a list with each device's part") from exc
     _require_once(parts, num_examples, str(path))
     return parts
 

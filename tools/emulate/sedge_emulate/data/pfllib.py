@@ -50,8 +50,10 @@ def _client(path: Path) -> Examples:
             found = read_plain(cast(BinaryIO, file), where) if dtype.hasobject else None
     except KeyError as exc:
         raise DataError(f"{path}: no array data, expected the file of a client") from exc
-    except (OSError, zipfile.BadZipFile, ValueError, EOFError) as exc:
-        raise DataError(f"{path}: {exc}") from exc
+    except OSError as exc:
+        raise DataError(f"{path}: {exc.strerror or exc}") from exc
+    except (zipfile.BadZipFile, ValueError, EOFError) as exc:
+        raise DataError(f"{path}: damaged, expected the file of a client") from exc
     match found:
         case [{"x": x, "y": y}]:
             return converted(x, y, where)
@@ -67,4 +69,6 @@ def joined(clients: list[Examples]) -> Examples:
             np.concatenate([client.targets for client in clients]),
         )
     except ValueError as exc:
-        raise DataError(f"clients differ: {exc}") from exc
+        shapes = {client.inputs.shape[1:]: None for client in clients}
+        found = ", ".join(map(str, shapes))
+        raise DataError(f"clients differ: found examples of shape {found}, expected one") from exc

@@ -14,7 +14,7 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
-import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -25,6 +25,10 @@ import java.util.zip.ZipInputStream;
 public final class Npz {
     private static final Pattern HEADER = Pattern.compile(
             "'descr': *'([<|](?:f[48]|[iub][1248]))'.*'fortran_order': *False.*'shape': *\\(([0-9, ]*)\\)");
+
+    /** Names by which people call y. */
+    private static final Pattern TARGET = Pattern.compile("(?i)(?:y|y_.*|labels?|targets?)\\.npy");
+    private static final int IMAGES_NDIM = 4;
 
     /** One array: its type by numpy's letter, its shape, its numbers. */
     private static final class Array {
@@ -71,33 +75,32 @@ public final class Npz {
     private Npz() {}
 
     /**
-     * The examples, as the Python agent reads them: x of unsigned bytes are pixels, scaled to 0 to 1; floating-point
-     * numbers are float32, and a y (N,) of them a column; integers are int64. Throws {@code DataError} for another file.
+     * The examples, as the Python agent reads them: images (N, C, H, W) of unsigned bytes are pixels, scaled to 0 to 1;
+     * floating-point numbers are float32; integers are int64. Throws {@code DataError} for another file.
      */
     public static Examples read(File file) throws SedgeException {
-        Array x;
-        Array y;
+        Map<String, Array> arrays;
         try {
-            Map<String, Array> arrays = arrays(file);
+            arrays = arrays(file);
             if (arrays.isEmpty()) {
                 throw new IllegalArgumentException("expected a zip archive of arrays");
             }
-            x = arrays.get("x.npy");
-            y = arrays.get("y.npy");
         } catch (IOException | RuntimeException error) {
             throw new DataError(file + ": not an .npz with plain arrays x and y: " + error.getMessage());
         }
-        if (x == null) {
-            throw new DataError(file + ": no array x, expected x and y");
+        Array x = arrays.get("x.npy");
+        Array y = arrays.get("y.npy");
+        if (x == null || y == null && arrays.keySet().stream().anyMatch(name -> TARGET.matcher(name).matches())) {
+            throw new DataError(file + ": the arrays are " + String.join(", ", arrays.keySet()).replace(".npy", "")
+                    + ", expected the names x and y");
         }
         try {
-            Rows inputs = x.kind == 'u' && x.size == 1 ? pixels(x) : rows(x, "x");
+            Rows inputs = x.kind == 'u' && x.size == 1 && x.shape.length == IMAGES_NDIM ? pixels(x) : rows(x, "x");
             if (y != null && y.kind == 'b') {
                 throw new DataError("y is bool, expected numbers: integers are labels");
             }
             Rows targets = y == null ? null : rows(y, "y");
-            boolean column = targets != null && targets.floats != null && targets.shape.length == 0;
-            return new Examples(inputs, column ? new Rows(targets.floats, 1) : targets);
+            return new Examples(inputs, targets);
         } catch (DataError error) {
             throw new DataError(file + ": " + error.getMessage());
         }
@@ -135,7 +138,7 @@ public final class Npz {
     }
 
     private static Map<String, Array> arrays(File file) throws IOException {
-        Map<String, Array> found = new HashMap<>();
+        Map<String, Array> found = new LinkedHashMap<>();
         try (ZipInputStream in = new ZipInputStream(new FileInputStream(file))) {
             for (ZipEntry entry = in.getNextEntry(); entry != null; entry = in.getNextEntry()) {
                 found.put(entry.getName(), new Array(whole(in)));

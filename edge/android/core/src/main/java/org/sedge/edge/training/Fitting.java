@@ -2,42 +2,97 @@ package org.sedge.edge.training;
 
 import org.sedge.edge.Examples;
 import org.sedge.edge.Rows;
+import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.DataError;
 import org.sedge.edge.wire.Bundle;
 
 import java.util.Arrays;
 import java.util.Locale;
 
-/** Whether a model can be trained and evaluated on examples; the texts are the Python agent's. */
+/** Examples as a model takes them, or why it cannot; the texts are the Python agent's. */
 final class Fitting {
+    /** float32 holds every integer up to this magnitude. */
+    private static final int MAX_INTEGER = 1 << 24;
+
     private Fitting() {}
 
-    /** Throws {@code DataError} for examples that the model does not take. */
-    static void check(Examples examples, Bundle bundle) throws DataError {
+    /**
+     * The examples, in the model's types where every value stays what it is. Throws {@code DataError} for examples that
+     * the model does not take.
+     */
+    static Examples fitted(Examples examples, Bundle bundle) throws SedgeException {
         if (examples.count() == 0) {
             throw new DataError("x has no rows, expected at least one");
         }
-        check(examples.inputs, bundle.input, "x");
-        if (bundle.target == null) {
-            return;
-        }
-        if (examples.targets == null) {
+        if (bundle.target != null && examples.targets == null) {
             throw new DataError("there is no y, the model expects " + bundle.target.dtype + " targets");
         }
-        check(examples.targets, bundle.target, "y");
-        long[] labels = examples.targets.longs;
+        Rows inputs = typed(examples.inputs, bundle.input, "x");
+        check(inputs, bundle.input, "x");
+        if (bundle.target == null) {
+            return new Examples(inputs, examples.targets);
+        }
+        Rows targets = typed(column(examples.targets, bundle.target), bundle.target, "y");
+        check(targets, bundle.target, "y");
+        long[] labels = targets.longs;
         for (int i = 0; bundle.numClasses > 0 && labels != null && i < labels.length; i++) {
             if (labels[i] < 0 || labels[i] >= bundle.numClasses) {
-                throw new DataError("y[" + i / examples.targets.rowSize + "] is " + labels[i]
+                throw new DataError("y[" + i / targets.rowSize + "] is " + labels[i]
                         + ", the model has classes 0 to " + (bundle.numClasses - 1));
             }
         }
+        return new Examples(inputs, targets);
+    }
+
+    /** The rows in the model's type; others where their shape is another, which is refused with better words. */
+    private static Rows typed(Rows rows, Bundle.Row wanted, String name) throws SedgeException {
+        if (type(rows).equals(wanted.dtype) || !Arrays.equals(rows.shape, wanted.shape)) {
+            return rows;
+        }
+        int count = rows.count * rows.rowSize;
+        float[] floats = new float[rows.floats == null ? count : 0];
+        long[] longs = new long[rows.floats == null ? 0 : count];
+        for (int i = 0; i < count; i++) {
+            if (rows.floats == null) {
+                exact(Math.abs(rows.longs[i]) <= MAX_INTEGER && rows.longs[i] != Long.MIN_VALUE,
+                        rows, wanted, name, i, String.valueOf(rows.longs[i]));
+                floats[i] = rows.longs[i];
+            } else {
+                float value = rows.floats[i];
+                exact(Math.abs(value) <= MAX_INTEGER && value == Math.rint(value),
+                        rows, wanted, name, i, String.valueOf(value).replace("NaN", "nan").replace("Infinity", "inf"));
+                longs[i] = (long) value;
+            }
+        }
+        return rows.floats == null ? new Rows(floats, rows.shape) : new Rows(longs, rows.shape);
+    }
+
+    private static void exact(boolean isExact, Rows rows, Bundle.Row wanted, String name, int i, String value)
+            throws DataError {
+        if (!isExact) {
+            throw new DataError(name + " is " + type(rows) + " and " + name + "[" + i / rows.rowSize + "] holds " + value
+                    + ", the model expects " + wanted.dtype + ": whole numbers are taken for it, at most " + MAX_INTEGER
+                    + " in magnitude");
+        }
+    }
+
+    /** Single numbers (N,) for a column (N, 1), or the other way round, as the model has them. */
+    private static Rows column(Rows targets, Bundle.Row wanted) throws SedgeException {
+        boolean single = targets.rowSize == 1 && targets.shape.length + wanted.shape.length == 1
+                && (wanted.shape.length == 0 || wanted.shape[0] == 1);
+        if (!single) {
+            return targets;
+        }
+        return targets.floats == null ? new Rows(targets.longs, wanted.shape) : new Rows(targets.floats, wanted.shape);
+    }
+
+    private static String type(Rows rows) {
+        return rows.type.name().toLowerCase(Locale.ROOT);
     }
 
     private static void check(Rows rows, Bundle.Row expected, String name) throws DataError {
-        String found = rows.type.name().toLowerCase(Locale.ROOT);
-        if (!found.equals(expected.dtype)) {
-            throw new DataError(name + " is " + found + ", the model expects " + expected.dtype);
+        if (!type(rows).equals(expected.dtype)) {
+            throw new DataError(name + " is " + type(rows) + ", the model expects " + expected.dtype);
         }
         if (!Arrays.equals(rows.shape, expected.shape)) {
             throw new DataError(name + " has rows of shape " + Rows.tuple(rows.shape) + ", the model expects "

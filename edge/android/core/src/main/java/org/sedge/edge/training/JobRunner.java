@@ -69,8 +69,8 @@ public final class JobRunner {
     private Outcome done(Job job, BooleanSupplier stopped) throws SedgeException, JobStopped {
         Struct order = job.order;
         Bundle bundle = Bundle.unpack(blobs.read(order.get(Order.BUNDLE).sha256));
-        Fitting.check(train, bundle);
-        Fitting.check(test, bundle);
+        Examples train = Fitting.fitted(this.train, bundle);
+        Examples test = Fitting.fitted(this.test, bundle);
         List<Tensor> kept = bundle.layout.named(order.get(Order.WORK).get(Work.KEEP), "keep");
         List<Struct> trainings = trainings(order.get(Order.WORK), bundle.layout);
         float[] start = start(job, bundle.layout.size, kept);
@@ -80,7 +80,7 @@ public final class JobRunner {
             SparseVector.decode(blobs.read(order.get(Order.CORRECTION).sha256), start.length).writeTo(correction);
         }
         try (Trainer trainer = programs.open(bundle)) {
-            byte[] same = jobHash(job, bundle);
+            byte[] same = jobHash(job, bundle, train);
             Attempt attempt = new Attempt(trainer, order, trainings);
             Struct earlier = job.checkpoint == null ? null : Checkpoint.decode(blobs.read(job.checkpoint), same);
             if (earlier == null) {
@@ -199,7 +199,7 @@ public final class JobRunner {
     }
 
     /** What a checkpoint must agree with: the order, what is kept, and the examples' targets. */
-    private byte[] jobHash(Job job, Bundle bundle) {
+    private static byte[] jobHash(Job job, Bundle bundle, Examples train) {
         List<Long> shape = new ArrayList<>();
         shape.add((long) train.count());
         for (long extent : train.inputs.shape) {

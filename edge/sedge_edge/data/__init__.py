@@ -1,0 +1,34 @@
+"""The user's examples, from a file, a folder of images or a function.
+
+A source is one of
+
+    a path to an .npz with arrays x (N, ...) and y; without x, every other array is an input by its name
+    a path to a .csv, one example a line (table.py)
+    a folder of folders named by label, ``3`` or ``3-cat``, with images in them (images.py)
+    "module:function", a function without arguments that returns (x, y) or (x, y, group), where x may be
+    a dict of arrays by name
+
+y has labels (N,) or floating-point numbers (N, ...), of which (N,) is a column (N, 1). It may be missing
+(or None) for a model whose input is its target. An array ``group`` (N,), or a third value, says whose each
+example is; a device ignores it, and an emulated fleet can be split by it.
+
+x becomes float32, or int64 when it holds integers. Unsigned 8-bit values are pixels and scaled to [0, 1]
+where x holds images (N, C, H, W), and integers like any others elsewhere. y becomes int64 or float32.
+Nothing is resized or normalised further; the model has the last word on the types (training/examples.py).
+Whatever is wrong with the data raises ``DataError``.
+"""
+
+from sedge_edge.data.live import LiveData
+from sedge_edge.data.raw import Raw, as_inputs, converted
+from sedge_edge.data.sources import load_data, load_grouped, load_source, read_source
+
+__all__ = [
+    "LiveData",
+    "Raw",
+    "as_inputs",
+    "converted",
+    "load_data",
+    "load_grouped",
+    "load_source",
+    "read_source",
+]

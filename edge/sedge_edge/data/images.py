@@ -1,0 +1,160 @@
+"""Examples from a folder of folders of images, one for each label.
+
+A class folder must name its label: devices rarely hold every class, and numbering the folders that are
+there would give one class different labels on different devices.
+"""
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.data.memory import require_room
+from sedge_edge.data.raw import Raw
+from sedge_protocol.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_Found = TypeVar("_Found")
+
+_CLASS_FOLDER = re.compile(r"(\d{1,9})([-_ ].*)?")
+# Pillow's own decoders; others that it knows start programs, or read what is no image.
+_FORMATS = {"BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP", "AVIF"}
+_MOVING = {"GIF", "TIFF", "WEBP", "AVIF"}
+_GREY_MODES = {"1", "L", "LA"}
+_DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
+# An unsigned byte, and the same as float32.
+_BYTES_A_NUMBER = 1 + 4
+
+
+def read_images(folder: Path, shape: tuple[int, ...] | None) -> Raw:
+    """All images (N, C, H, W) with their labels; ``shape`` is what a model takes, where one is known.
+
+    Raises ``DataError``, before memory is taken for images that do not fit it or the model.
+    """
+    endings = _endings(folder)
+    paths: list[Path] = []
+    labels: list[int] = []
+    left_out: Counter[str] = Counter()
+    for place in sorted(folder.iterdir()):
+        if place.name.startswith("."):
+            continue
+        if not place.is_dir():
+            left_out[_ending(place)] += 1
+            continue
+        images, others = _listed(place, endings)
+        labels += [_label(place)] * len(images)
+        paths += images
+        left_out += others
+    if not paths:
+        kinds = ", ".join(f"{count} {ending}" for ending, count in sorted(left_out.items()))
+        found = f"no images{f' among {kinds}' if kinds else ''}"
+        raise DataError(f"{folder}: {found}, expected <label>-<name>/*.png or *.jpg")
+    first = _shape(paths[0])
+    _require_fit(len(paths), first, shape, paths[0])
+    inputs = np.empty((len(paths), *first), np.uint8)  # (N, C, H, W)
+    for row, path in enumerate(paths):
+        pixels = _read(path, _pixels)
+        if pixels.shape != first:
+            raise DataError(f"{path}: {pixels.shape}, expected {first} as in {paths[0]}")
+        inputs[row] = pixels
+    return Raw(inputs, np.array(labels, np.int64), str(folder), notes=_note(left_out))
+
+
+def _label(folder: Path) -> int:
+    match = _CLASS_FOLDER.fullmatch(folder.name)
+    if match is None:
+        raise DataError(
+            f"{folder}: the folder's name has no label; call it '<label>' or "
+            "'<label>-<name>', with the same label on every device"
+        )
+    return int(match[1])
+
+
+def _listed(folder: Path, endings: set[str]) -> tuple[list[Path], Counter[str]]:
+    """The images of a class, and how many other things there are, by ending."""
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    images = [path for path in inside if path.suffix.lower() in endings]
+    others = Counter(_ending(path) for path in inside if path.suffix.lower() not in endings)
+    return images, others
+
+
+def _ending(path: Path) -> str:
+    return path.suffix.lower() or ("folders" if path.is_dir() else "without ending")
+
+
+def _note(left_out: Counter[str]) -> tuple[str, ...]:
+    if not left_out:
+        return ()
+    kinds = ", ".join(f"{count} {ending}" for ending, count in sorted(left_out.items()))
+    return (f"left out as no images: {kinds}",)
+
+
+def _require_fit(
+    count: int, first: tuple[int, ...], shape: tuple[int, ...] | None, path: Path
+) -> None:
+    if shape is not None and first != shape:
+        raise DataError(f"{path}: an image {first}, the model expects {shape}")
+    channels, height, width = first
+    size = count * channels * height * width * _BYTES_A_NUMBER
+    what = f"{path.parent.parent}: {count} images of {width} x {height} pixels"
+    require_room(size, what, "make them as small as the model takes them")
+
+
+def _endings(folder: Path) -> set[str]:
+    """The endings of images that Pillow reads here."""
+    try:
+        from PIL import Image
+    except ImportError as exc:
+        raise DataError(f"{folder}: reading images needs pillow: pip install pillow") from exc
+    known = Image.registered_extensions()
+    return {ending for ending, kind in known.items() if kind in _FORMATS & Image.OPEN.keys()}
+
+
+def _shape(path: Path) -> tuple[int, int, int]:
+    """(C, H, W) of an image, from its header."""
+    return _read(path, lambda image: (1 if _is_grey(image) else 3, image.height, image.width))
+
+
+def _pixels(image: "Image") -> NDArray[np.uint8]:
+    """The pixels (C, H, W) of an image, C = 1 when it is grey and 3 otherwise."""
+    pixels = np.asarray(image.convert("L" if _is_grey(image) else "RGB"), np.uint8)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def _is_grey(image: "Image") -> bool:
+    return image.mode in _GREY_MODES
+
+
+def _read(path: Path, work: Callable[["Image"], _Found]) -> _Found:
+    """What ``work`` finds in an opened image. Raises ``DataError`` for anything that is none."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's, on palettes and on many pixels
+            with Image.open(path) as image:
+                _require_plain(image, path)
+                return work(image)
+    except (DataError, MemoryError):
+        raise
+    except Image.DecompressionBombError as exc:
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise DataError(f"{path}: too large, expected at most {most:,} pixels") from exc
+    except Exception as exc:  # Pillow raises ten kinds of error for a damaged file
+        why = exc.strerror if isinstance(exc, OSError) else None
+        raise DataError(f"{path}: {why or 'not an image, or a damaged one'}") from exc
+
+
+def _require_plain(image: "Image", path: Path) -> None:
+    if image.mode in _DEEP_MODES:
+        raise DataError(f"{path}: mode {image.mode}, expected 8 bits a channel")
+    frames: int = getattr(image, "n_frames", 1) if image.format in _MOVING else 1
+    if frames > 1:
+        raise DataError(f"{path}: {frames} images in one file, expected one")

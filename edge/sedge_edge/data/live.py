@@ -1,0 +1,51 @@
+"""A device's examples while it runs: read again when they have changed."""
+
+import logging
+from pathlib import Path
+
+from sedge_edge.config import FUNCTION_SOURCE, DataConfig
+from sedge_edge.data.sources import load_data
+from sedge_edge.training.examples import Examples
+from sedge_protocol.errors import DataError
+
+_LOG = logging.getLogger("sedge.edge")
+
+
+class LiveData:
+    """A configuration's training and test examples; a call reads them again when they have changed.
+
+    Files and folders are looked at; what a function returns is read once. What has changed and cannot be
+    read is logged, and the examples from before stay. Raises ``DataError`` when it is made.
+    """
+
+    def __init__(self, data: DataConfig, base: Path) -> None:
+        self._data, self._base = data, base
+        self._seen = self._refused = self._stamps()
+        self._examples = load_data(data, base)
+
+    def __call__(self) -> tuple[Examples, Examples]:
+        """The training and the test examples."""
+        stamps = self._stamps()
+        if stamps != self._seen:
+            try:
+                self._examples = load_data(self._data, self._base)
+                self._seen = stamps  # else again: the end of an image's writing changes no folder
+            except DataError as exc:
+                if stamps != self._refused:  # said once
+                    _LOG.error("new data: %s; going on with the examples from before", exc)
+                self._refused = stamps
+        return self._examples
+
+    def _stamps(self) -> tuple[object, ...]:
+        sources = (self._data.train, self._data.test or "")
+        return tuple(_stamp(self._base / s) for s in sources if not FUNCTION_SOURCE.fullmatch(s))
+
+
+def _stamp(path: Path) -> tuple[object, ...]:
+    """Another one when a file is replaced or written, or an image comes or goes."""
+    try:
+        folders = sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else ()
+        found = [path.stat(), *(folder.stat() for folder in folders)]
+    except OSError:
+        return ()
+    return tuple((one.st_ino, one.st_mtime_ns, one.st_size) for one in found)

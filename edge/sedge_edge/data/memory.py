@@ -1,0 +1,22 @@
+"""Whether examples fit into this device's memory, said before any of it is taken."""
+
+from sedge_edge.memory_limit import memory_mb
+from sedge_protocol.errors import DataError
+
+
+def require_room(needed: int, what: str, instead: str) -> None:
+    """Raise ``DataError`` where ``needed`` bytes are more than this device has."""
+    memory = memory_mb()
+    if 0 < memory < needed / 1e6:
+        raise DataError(
+            f"{what} need {_words(needed)} of memory, this device has {_words(memory * 10**6)}: {instead}"
+        )
+
+
+def no_room(where: str) -> DataError:
+    """The error for examples that did not fit after all."""
+    return DataError(f"{where}: the examples need more memory than is left")
+
+
+def _words(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

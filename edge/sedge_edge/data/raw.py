@@ -1,0 +1,158 @@
+"""A source's arrays before and after their conversion to the types that programs take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.data.memory import no_room
+from sedge_edge.training.examples import Examples, Inputs, check_inputs, for_model
+from sedge_protocol.errors import DataError
+from sedge_protocol.wire.bundle import BundleManifest
+from sedge_protocol.wire.parts import InputPart, arranged, pack
+
+_IMAGES_NDIM = 4  # (N, C, H, W)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A source's unconverted x (N, ...) and its targets y (N, ...), if any.
+
+    ``where`` names the source, and ``group`` is what it says of groups, unchecked. ``parts`` are the arrays
+    that x holds, where the source gives several. ``notes`` are what its reader decided or left out, a
+    sentence each.
+    """
+
+    x: NDArray[np.generic]
+    y: Inputs | None
+    where: str
+    group: object = None
+    parts: tuple[InputPart, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def examples(self, rows: NDArray[np.intp] | None = None) -> Examples:
+        """These rows (default: all), converted to the types that programs take. Raises ``DataError``."""
+        try:
+            x = _converted(self.x if rows is None else self.x[rows], self.where)
+            if self.y is None:
+                return Examples(x, x, self.parts)
+            return Examples(x, self.y if rows is None else self.y[rows], self.parts)
+        except MemoryError as exc:
+            raise no_room(self.where) from exc
+
+    def groups(self) -> NDArray[np.generic] | None:
+        """The group of each example, (N,), where the source says it. Raises ``DataError``."""
+        if self.group is None:
+            return None
+        groups, expected = _array(self.group, self.where), (len(self.x),)
+        if groups.shape != expected or groups.dtype.kind not in "iuUS":
+            is_now = f"{groups.dtype} of shape {groups.shape}"
+            raise DataError(
+                f"{self.where}: group is {is_now}, expected integers or names {expected}"
+            )
+        return groups
+
+
+def raw(x: object, y: object, group: object, where: str, notes: tuple[str, ...] = ()) -> Raw:
+    """Check x and y, which are still of any numeric type, with one example per row."""
+    parts: tuple[InputPart, ...] = ()
+    if isinstance(x, Mapping):
+        parts, x = _packed(cast(Mapping[str, object], x), where)
+    inputs = _rows(x, where)
+    if is_bytes(inputs) and not is_pixels(inputs):
+        notes += (
+            f"x holds unsigned bytes in rows of shape {inputs.shape[1:]}, taken as numbers from 0 to 255; "
+            "only images (C, H, W) are pixels, scaled to 0 to 1",
+        )
+    if y is None:
+        return Raw(inputs, None, where, group, parts, notes)
+    targets = _array(y, where)
+    if targets.ndim == 0:
+        raise DataError(f"{where}: y is a single value, expected an array (N, ...)")
+    if targets.dtype.kind not in "iuf":
+        raise DataError(f"{where}: y is {targets.dtype}, expected numbers: integers are labels")
+    if len(inputs) != len(targets):
+        raise DataError(
+            f"{where}: x has {len(inputs)} rows and y {len(targets)}, expected the same number"
+        )
+    floats = targets.dtype.kind == "f"
+    if floats and targets.ndim == 1:
+        targets = targets[:, None]
+    if not floats and targets.shape[1:] == (1,):
+        targets = targets[:, 0]
+    with np.errstate(over="ignore"):  # as for x
+        numbers: Inputs = np.ascontiguousarray(targets, np.float32 if floats else np.int64)
+    return Raw(inputs, numbers, where, group, parts, notes)
+
+
+def converted(x: object, y: object, where: str) -> Examples:
+    """x (N, ...) and y as examples of the types that programs take. Raises ``DataError``."""
+    return raw(x, y, None, where).examples()
+
+
+def as_inputs(x: object, manifest: BundleManifest, where: str) -> Inputs:
+    """x as inputs (N, ...) of the model. Raises ``DataError`` when the model cannot take them."""
+    if isinstance(x, Mapping):
+        parts, packed = _packed(cast(Mapping[str, object], x), where)
+        inputs: Inputs = arranged(packed, parts, manifest.parts, where)
+    else:
+        inputs = _converted(_rows(x, where), where)
+    name = f"{where}: x"
+    inputs = for_model(inputs, manifest.input, name)
+    check_inputs(inputs, manifest, name)
+    return inputs
+
+
+def is_bytes(x: NDArray[np.generic]) -> bool:
+    """Whether x holds unsigned bytes."""
+    return x.dtype == np.uint8
+
+
+def is_pixels(x: NDArray[np.generic]) -> bool:
+    """Whether x (N, ...) holds images of unsigned bytes."""
+    return is_bytes(x) and x.ndim == _IMAGES_NDIM
+
+
+def _packed(arrays: Mapping[str, object], where: str) -> tuple[tuple[InputPart, ...], Inputs]:
+    """The named inputs, converted, as one row of each example (N, K)."""
+    if not arrays:
+        raise DataError(f"{where}: no inputs, expected x or arrays by name")
+    by_name = {name: _converted(_rows(x, where), f"{where}, {name}") for name, x in arrays.items()}
+    return pack(by_name, where)
+
+
+def _array(value: object, where: str) -> NDArray[np.generic]:
+    try:
+        return np.asarray(value)
+    except MemoryError:
+        raise
+    except (
+        Exception
+    ) as exc:  # of numpy, or of the value: a tensor on another device, or with a gradient
+        kind = type(value).__name__
+        expected = "numbers in rows of one length, as numpy takes them"
+        raise DataError(f"{where}: a {kind} that is not an array, expected {expected}") from exc
+
+
+def _rows(x: object, where: str) -> NDArray[np.generic]:
+    inputs = _array(x, where)
+    if inputs.ndim == 0:
+        raise DataError(f"{where}: x is a single value, expected an array (N, ...)")
+    return inputs
+
+
+def _converted(inputs: NDArray[np.generic], where: str) -> Inputs:
+    """Numbers as float32, or as int64 when their type is an integer; pixels are scaled."""
+    if is_pixels(inputs):
+        scaled: NDArray[np.float32] = np.divide(inputs, np.float32(255), dtype=np.float32)
+        return scaled
+    if inputs.dtype.kind == "f":
+        with np.errstate(
+            over="ignore"
+        ):  # a float64 beyond float32 becomes inf, which is refused later
+            return np.ascontiguousarray(inputs, np.float32)
+    if inputs.dtype.kind in "iub":
+        return np.ascontiguousarray(inputs, np.int64)
+    raise DataError(f"{where}: x is {inputs.dtype}, expected numbers")

@@ -1,0 +1,117 @@
+"""From a source's name to its examples."""
+
+import importlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.config import FUNCTION_SOURCE, DataConfig
+from sedge_edge.data.archive import read_archive
+from sedge_edge.data.images import read_images
+from sedge_edge.data.memory import no_room
+from sedge_edge.data.raw import Raw, raw
+from sedge_edge.data.table import DELIMITERS, read_table
+from sedge_edge.training.examples import Examples, split_rows
+from sedge_protocol.errors import DataError
+from sedge_protocol.host.user_code import importable
+
+_LOG = logging.getLogger("sedge.edge")
+# What people keep tables in, besides what is read here.
+_OTHERS = {
+    ".arrow", ".feather", ".h5", ".hdf5", ".json", ".jsonl", ".mat", ".npy", ".ods", ".parquet", ".pickle",
+    ".pkl", ".pt", ".pth", ".xls", ".xlsx",
+}  # fmt: skip
+
+
+def load_data(data: DataConfig, base: Path) -> tuple[Examples, Examples]:
+    """The training and test examples of a configuration. Raises ``DataError``.
+
+    Raw values are split before they are converted, because pixels take four times the memory as float32.
+    """
+    if data.test is not None:
+        return load_source(data.train, base), load_source(data.test, base)
+    whole = _noted(read_source(data.train, base))
+    train, test = split_rows(len(whole.x), data.test_fraction, data.split_seed)
+    return whole.examples(train), whole.examples(test)
+
+
+def load_source(source: str, base: Path) -> Examples:
+    """The examples of one source; relative paths and modules are resolved in ``base``.
+
+    Raises ``DataError`` for a source that is missing, unreadable, or does not hold x and y.
+    """
+    return _noted(read_source(source, base)).examples()
+
+
+def load_grouped(source: str, base: Path) -> tuple[Examples, NDArray[np.generic] | None]:
+    """The examples of one source, and the group of each, (N,), where the source says it."""
+    whole = _noted(read_source(source, base))
+    return whole.examples(), whole.groups()
+
+
+def read_source(source: str, base: Path, shape: tuple[int, ...] | None = None) -> Raw:
+    """What a source holds, before its conversion. ``shape`` is one example's, where a model is known.
+
+    Raises ``DataError``. Only images are compared with the shape, before they are all read.
+    """
+    try:
+        return _read(source, base, shape)
+    except MemoryError as exc:
+        raise no_room(source) from exc
+
+
+def _read(source: str, base: Path, shape: tuple[int, ...] | None) -> Raw:
+    if FUNCTION_SOURCE.fullmatch(source):
+        return raw(*_call(source, base), source)
+    if "\0" in source:
+        raise DataError(f"{source!r}: a name with a null byte, expected that of a file or folder")
+    path = base / source
+    try:
+        if path.is_dir():
+            return read_images(path, shape)
+    except OSError as exc:  # a folder without access, or an invalid file name
+        where = path if exc.filename is None else exc.filename
+        raise DataError(
+            f"{where}: {exc.strerror or exc}, expected a file or folder we may read"
+        ) from exc
+    ending = path.suffix.lower()
+    if ending in _OTHERS:
+        expected = ".npz, .csv, a folder of images, or a function that reads it"
+        raise DataError(f"{path}: {ending} is not read, expected {expected}: 'my_data:load'")
+    if ending in DELIMITERS:
+        table = read_table(path)
+        return raw(table.x, table.y, table.group, str(path), table.notes)
+    return raw(*read_archive(path), source)
+
+
+def _noted(whole: Raw) -> Raw:
+    for note in whole.notes:
+        _LOG.warning("%s: %s", whole.where, note)
+    return whole
+
+
+def _call(source: str, base: Path) -> tuple[object, object, object]:
+    """The result of the user's function. Any exception in it becomes a ``DataError`` with its text.
+
+    So does ``sys.exit``, which must not end the agent.
+    """
+    module, _, name = source.partition(":")
+    try:
+        with importable(base):
+            function = cast(Callable[[], object], getattr(importlib.import_module(module), name))
+            result = function()
+    except (Exception, SystemExit) as exc:
+        raise DataError(f"{source}: {type(exc).__name__}: {exc}") from exc
+    if isinstance(result, tuple):
+        match cast(tuple[object, ...], result):
+            case (x, y):
+                return x, y, None
+            case (x, y, group):
+                return x, y, group
+            case _:
+                pass
+    raise DataError(f"{source}: returned {type(result).__name__}, expected a tuple (x, y)")

@@ -1,0 +1,45 @@
+"""Numpy's files, read without pickles, and refused in words of our own.
+
+Of a file that is no array, numpy's own error says how to load it unsafely.
+"""
+
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_protocol.errors import DataError
+
+_ZIP, _NPY = b"PK", b"\x93NUMPY"
+
+
+def read_arrays(
+    file: BinaryIO, where: str, expected: str
+) -> NDArray[np.generic] | dict[str, NDArray[np.generic]]:
+    """The array of a .npy file, or those of an .npz by name.
+
+    Raises ``DataError``, which calls the file ``where`` and says what was ``expected``, for anything else.
+    """
+    start = file.read(len(_NPY))
+    file.seek(0)
+    if not start.startswith((_ZIP, _NPY)):
+        raise DataError(f"{where}: neither .npy nor .npz, expected {expected}")
+    name = ""
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        arrays: dict[str, NDArray[np.generic]] = {}
+        for name in loaded.files:
+            member: object = loaded[name]
+            if not isinstance(member, np.ndarray):  # numpy gives bytes for one that it did not write
+                raise TypeError(name)
+            arrays[name] = member
+        return arrays
+    except MemoryError as exc:
+        raise DataError(f"{where}: larger than the memory that is left") from exc
+    except Exception as exc:  # numpy, zipfile and zlib raise ten kinds of error for a damaged file
+        objects = "Object arrays" in str(exc)
+        wrong = "holds Python objects" if objects else f"is damaged ({type(exc).__name__})"
+        array = f"array {name} " if name else ""
+        raise DataError(f"{where}: {array}{wrong}, expected {expected}") from exc

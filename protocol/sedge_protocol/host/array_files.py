@@ -32,7 +32,7 @@ def read_arrays(
         arrays: dict[str, NDArray[np.generic]] = {}
         for name in loaded.files:
             member: object = loaded[name]
-            if not isinstance(member, np.ndarray):  # numpy gives bytes for one that it did not write
+            if not isinstance(member, np.ndarray):  # bytes that are no array
                 raise TypeError(name)
             arrays[name] = member
         return arrays

@@ -14,13 +14,14 @@ from sedge_edge.data import Raw, read_source
 from sedge_edge.data.raw import is_pixels
 from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
-from sedge_edge.prediction import newest
 from sedge_edge.question import ask_coordinator
 from sedge_edge.rounds.frozen_data import read_bundle
+from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.sensors import Sensors
 from sedge_edge.training.examples import Examples, fitting, split_rows
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.user_code import imported
 from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS, BundleManifest
@@ -120,10 +121,16 @@ def _range(raw: Raw, whole: Examples) -> str:
 
 
 def _manifest(config: EdgeConfig) -> BundleManifest | None:
-    """That of the newest model; None before there is one, and where the disk's check tells why not."""
+    """Return the manifest of the newest run; None before its bundle is here.
+
+    The newest run is the one that the last order was for: it may have another model than the newest
+    personal model. Where the disk cannot be read, its own check says why.
+    """
     folder = act_as_owner(config.state_dir)
     with suppress(ConfigError, StorageError):
-        return read_bundle(BlobFolder(folder), newest(folder, None).bundle).manifest
+        state = Journal(folder / "journal", AgentState, SCHEMA).load()
+        if state is not None and (bundle := state.newest_bundle()) is not None:
+            return read_bundle(BlobFolder(folder), bundle).manifest
     return None
 
 

@@ -10,14 +10,23 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
+import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from PIL import Image
 from tests.edge.home import make_home, put_models
 
 from sedge_edge import doctor
 from sedge_edge.doctor import examine
+from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
+from sedge_edge.training.preparation import Kept
+from sedge_export import export
+from sedge_export.models import mlp
 from sedge_protocol.errors import LinkError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.journal import Journal
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire import bundle as bundles
 
 T = TypeVar("T")
 
@@ -209,6 +218,36 @@ def test_photographs_are_compared_with_the_model_first(
     good, text = findings(home)[1]["data"]
     assert not good
     assert text == f"{folder / 'a.png'}: an image (3, 30, 40), the model expects (6,)"
+
+
+def test_data_are_held_against_the_newest_run_not_the_newest_personal_model(
+    home: Path, tiny: tuple[bytes, Theta], tmp_path: Path
+) -> None:
+    """A fleet went on with a model of four classes; the device has not trained it yet."""
+    put_models(home, tiny[0], {"old": tiny[1]})
+    blobs, journal = BlobFolder(home.parent / "state", 0), home.parent / "state" / "journal"
+    torch.manual_seed(0)
+    export(
+        mlp(6, 4, 4),
+        torch.randn(4, 6),
+        batch_size=4,
+        name="new",
+        num_classes=4,
+        folder=tmp_path / "b",
+    )
+    name = blobs.write(bundles.pack(bundles.load(tmp_path / "b")[0]))
+    store = Journal(journal, AgentState, SCHEMA)
+    state = store.load()
+    assert state is not None
+    runs = {"new": RunState(name, bytes(32), 1, Kept()), **state.runs}
+    with np.load(home.parent / "train.npz") as arrays:
+        x, y = arrays["x"], arrays["y"]
+    np.savez(home.parent / "train.npz", x=x, y=np.where(np.arange(len(y)) == 17, 3, y))
+    store.commit(replace(state, runs=runs, recent=("new", "old")))
+    good, text = findings(home)[1]["data"]
+    assert not good and "y[17] is 3" in text
+    store.commit(replace(state, runs=runs, recent=("old", "new", "deleted")))
+    assert findings(home)[1]["data"][0]
 
 
 def test_code_of_the_devices_own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,11 @@ Every rule is here, and each names its code (records.py); what commands, page, a
 this list.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
 from sedge_cloud.status.history import refusals
+from sedge_cloud.status.numbers import clock, listed
 from sedge_cloud.status.open_rounds import NEVER, unheard
 from sedge_cloud.status.records import (
     Code,
@@ -32,6 +33,17 @@ LOST = timedelta(minutes=10)
 WORSE = 0.05
 # A round is stuck when it takes so many times as long as usual, and at least so many seconds.
 STUCK_TIMES, STUCK_S = 5.0, 60.0
+# Of the devices that keep a round from its quorum, so many are named.
+MAX_NAMED = 4
+# A device with one of these is at work; with one of the others its update does not come for now.
+_COMING: frozenset[Code] = frozenset({"device_working", "device_slow"})
+_ABSENT: Mapping[Code, str] = {
+    "device_lost": "is offline",
+    "device_never": "has never connected",
+    "device_unheard": "is not heard",
+    "device_unable": "cannot do the work",
+    "device_waits": "waits",
+}
 _MILD: frozenset[Code] = frozenset({"device_waits", "device_slow"})
 
 
@@ -100,14 +112,10 @@ def _of_run(facts: Fleet, run: RunFacts, newest: bool) -> Iterator[Problem]:
 
 
 def _of_open(facts: Fleet, it: RoundFacts) -> Iterator[Problem]:
-    present = sum(1 for w in it.waiting if w.code in ("device_working", "device_slow"))
-    missing = sum(1 for w in it.waiting if w.code != "device_waits") - present
+    coming = sum(1 for w in it.waiting if w.code in _COMING)
     where = f"round {it.round}"
-    if facts.coordinator.link and it.updates + present < it.needed:
-        text = (
-            f"{where} waits for {it.needed} updates and can get {it.updates + present} now: "
-            f"{it.updates} are here, {missing} of {len(it.waiting)} devices are missing"
-        )
+    if facts.coordinator.link and it.updates + coming < it.needed:
+        text = _below_quorum(it, it.updates + coming, facts.at)
         yield _problem("round_below_quorum", it.run, text, it.opened, it.run)
     open_s = (facts.at - it.opened).total_seconds() if it.opened else 0.0
     if it.extended:
@@ -118,6 +126,21 @@ def _of_open(facts: Fleet, it: RoundFacts) -> Iterator[Problem]:
         yield _problem("round_stuck", it.run, text, it.opened, it.run)
     for waiting in it.waiting:
         yield from _of_waiting(it, waiting)
+
+
+def _below_quorum(it: RoundFacts, reachable: int, now: datetime) -> str:
+    """Who keeps the round from its quorum of updates, and when it closes all the same."""
+    absent = [f"{name} declined" for name in it.declined]
+    absent += [f"{name} was rejected" for name in it.rejected]
+    absent += [f"{w.device} {_ABSENT[w.code]}" for w in it.waiting if w.code in _ABSENT]
+    if len(absent) > MAX_NAMED:
+        absent[MAX_NAMED:] = [f"{len(absent) - MAX_NAMED} more are missing"]
+    enough = reachable >= it.least
+    then = "closes with the updates that it has" if enough else f"goes on waiting for {it.least}"
+    end = f" At {clock(it.deadline, now)} it {then}." if it.deadline else ""
+    return (
+        f"round {it.round} cannot reach its quorum of {it.needed} updates: {listed(absent)}.{end}"
+    )
 
 
 def _of_waiting(it: RoundFacts, waiting: Waiting) -> Iterator[Problem]:
@@ -133,6 +156,8 @@ def _of_waiting(it: RoundFacts, waiting: Waiting) -> Iterator[Problem]:
 def _of_devices(facts: Fleet) -> Iterator[Problem]:
     """What is wrong with devices whether or not a round waits for them."""
     running = [run for run in facts.runs if run.status == "running"]
+    if running:
+        yield from _never_connected(facts)
     names, short = {run.run for run in running}, any(run.why for run in running)
     for device in facts.devices:
         trouble = device.trouble
@@ -144,12 +169,9 @@ def _of_devices(facts: Fleet) -> Iterator[Problem]:
             less = "points less" if device.metric.share else "% worse"
             text = f"gets worse: {-100 * device.change:.0f} {less} before training than it had"
             yield _problem("device_worse", device.device, text, severity="warning")
-        if device.error_since is not None and facts.at - device.error_since < RECENT:
-            if device.state == "never" or unheard(device):
-                text = f"is not heard: {device.error}"
-                yield _problem("device_unheard", device.device, text, device.error_since)
-        elif running and device.state == "never":
-            yield _problem("device_never", device.device, NEVER, severity="warning")
+        if _is_unheard(facts, device):
+            text = f"is not heard: {device.error}"
+            yield _problem("device_unheard", device.device, text, device.error_since)
         if running and device.state == "online" and device.waits:
             yield _problem(
                 "device_waits", device.device, f"waits: {device.waits}", severity="warning"
@@ -158,6 +180,24 @@ def _of_devices(facts: Fleet) -> Iterator[Problem]:
             yield _problem(
                 "device_lost", device.device, "is offline", device.since, severity="warning"
             )
+
+
+def _never_connected(facts: Fleet) -> Iterator[Problem]:
+    """One line however many there are: a fleet is often enrolled before it is deployed."""
+    names = [d.device for d in facts.devices if d.state == "never" and not _is_unheard(facts, d)]
+    if len(names) == 1:
+        yield _problem("device_never", names[0], NEVER, severity="warning")
+    elif names:
+        text = (
+            f"{len(names)} enrolled devices are not yet deployed: none of them has ever connected"
+        )
+        yield _problem("device_never", "devices", text, severity="warning")
+
+
+def _is_unheard(facts: Fleet, device: DeviceFacts) -> bool:
+    """Whether a message of the device was dropped a short while ago."""
+    recent = device.error_since is not None and facts.at - device.error_since < RECENT
+    return recent and (device.state == "never" or unheard(device))
 
 
 def _is_over(facts: Fleet, device: DeviceFacts, trouble: Problem) -> bool:

@@ -105,6 +105,15 @@ class AgentState(msgspec.Struct, frozen=True):
         """The update of a round that still awaits its receipt."""
         return next((p for p in self.outbox if (p.run, p.round) == (run, number)), None)
 
+    def newest_bundle(self) -> bytes | None:
+        """The bundle's hash of the run that the last order was for, of those that are still here."""
+        for run in reversed([*self.runs, *self.orders, *self.recent]):
+            if run in self.orders:
+                return self.orders[run].bundle.sha256
+            if run in self.runs:
+                return self.runs[run].bundle
+        return None
+
     def kept_for(self, order: Order) -> Kept:
         """What the device keeps of the order's run; nothing for another bundle."""
         run = self.runs.get(order.run)

@@ -138,7 +138,7 @@ def full(seen: Seen) -> None:
             gone,
             "round_below_quorum",
             "run",
-            "can get 1 now: 0 are here, 2 of 3 devices are missing",
+            "round 1 cannot reach its quorum of 3 updates: a is offline and b is offline. At ",
         ),
         (gated, "device_waits", "b", "waits: 31 % battery; round 1"),
         (unable, "device_unable", "c", "lacks a backend of"),
@@ -165,6 +165,16 @@ def test_it_is_seen_with_its_reason(
     found = seen.found(later)
     assert (code, subject) in found, found
     assert words in found[code, subject]
+    seen.cloud.store.close()
+
+
+def test_devices_that_are_not_yet_deployed_are_one_line(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, MANY, [f"pi-{number}" for number in range(50)])
+    seen.cloud.hello("pi-0")
+    found = seen.found()
+    text = found["device_never", "devices"]
+    assert text == "49 enrolled devices are not yet deployed: none of them has ever connected"
+    assert len([code for code, _ in found if code == "device_never"]) == 1
     seen.cloud.store.close()
 
 

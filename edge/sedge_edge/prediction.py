@@ -29,11 +29,15 @@ from sedge_protocol.wire.messages import Order
 
 @dataclass(frozen=True)
 class PersonalModel:
-    """A bundle and the device's own theta (n,) for it; the fleet's, ``trained`` false, until it has one."""
+    """A bundle and the device's own theta (n,) for it; the fleet's, ``trained`` false, until it has one.
+
+    ``state_dir`` is the folder of the agent that it comes from.
+    """
 
     bundle: Bundle
     theta: Theta
     trained: bool = True
+    state_dir: Path | None = None
 
     @property
     def num_classes(self) -> int:
@@ -116,7 +120,7 @@ def load_model(state_dir: Path, source: Source) -> PersonalModel:
         theta = vectors.read(entry.kept.model, layout)
     else:
         theta = held_model(entry.base, entry.steps, blobs, vectors, layout)
-    return PersonalModel(bundle, theta.copy(), source.trained)
+    return PersonalModel(bundle, theta.copy(), source.trained, state_dir)
 
 
 def personal_model(state_dir: Path, run: str | None = None) -> PersonalModel:
@@ -142,5 +146,5 @@ def predict_file(
         inputs = found["x"] if "x" in found else named_inputs(found)
     rows = as_inputs(inputs, model.bundle.manifest, str(path))
     code = UserCode(folder, backend.model)
-    trainer = open_trainer(model.bundle, backend.name, backend.threads, code)
+    trainer = open_trainer(model.bundle, backend.name, backend.threads, code, model.state_dir)
     return trainer.predictor(model.theta)(rows)

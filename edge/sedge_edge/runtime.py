@@ -33,11 +33,15 @@ from sedge_protocol.wire.topics import down
 
 @dataclass
 class OpenBundles:
-    """The last opened bundles, by hash. Devices in one process may share them."""
+    """The last opened bundles, by hash. Devices in one process may share them.
+
+    ``state_dir`` keeps what the trials of their programs found.
+    """
 
     backend: str
     threads: int
     code: UserCode = NO_CODE
+    state_dir: Path | None = None
     capacity: int = 2
     _open: dict[bytes, tuple[Bundle, Trainer]] = field(
         default_factory=dict[bytes, tuple[Bundle, Trainer]]
@@ -52,7 +56,9 @@ class OpenBundles:
                 bundle = read_bundle(blobs, sha256, memory_mb(), others)
                 while len(self._open) >= self.capacity:
                     del self._open[next(iter(self._open))]
-                trainer = open_trainer(bundle, self.backend, self.threads, self.code)
+                trainer = open_trainer(
+                    bundle, self.backend, self.threads, self.code, self.state_dir
+                )
                 self._open[sha256] = (bundle, trainer)
             return self._open[sha256]
 

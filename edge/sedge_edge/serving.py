@@ -105,7 +105,9 @@ class Model:
         if self._source is not None and source.bundle == self._source.bundle:
             trainer = self._trainer
         else:
-            trainer = open_trainer(model.bundle, self._backend, self._threads, self._code)
+            trainer = open_trainer(
+                model.bundle, self._backend, self._threads, self._code, self._folder
+            )
         predictor = trainer.predictor(model.theta)  # the old one serves until this one is ready
         self._trainer: Trainer = trainer
         self._predictor: Predictor = predictor

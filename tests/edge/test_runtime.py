@@ -413,7 +413,7 @@ def test_programs_are_opened_once_and_the_oldest_is_closed(
 ) -> None:
     opened: list[tuple[str, str, int]] = []
 
-    def open_trainer(bundle: Bundle, backend: str, threads: int, code: object) -> DriftTrainer:
+    def open_trainer(bundle: Bundle, backend: str, threads: int, *_: object) -> DriftTrainer:
         opened.append((bundle.manifest.programs[0].sha256, backend, threads))
         return DriftTrainer()
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from sedge_edge.backends.trial import crash
+from sedge_edge.backends.trial import fault
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import ConfigError
@@ -39,16 +39,13 @@ class Backend(NamedTuple):
 
     ``open`` takes the bundle, the setting ``backend.name``, the number of threads, and the user's code. It
     raises ``ImportError`` when the package is broken, ``CodecError`` for a bundle's program that cannot be
-    loaded, ``ConfigError`` for user code that fails. A bundle's programs first have a trial run in another
-    process: once, or with ``tries_each`` for each program, where no check of ours says that it can do no
-    harm.
+    loaded, ``ConfigError`` for user code that fails.
     """
 
     package: str
     distribution: str
     install: str
     open: Callable[[Bundle, str, int, UserCode], Trainer]
-    tries_each: bool = False
 
 
 def _onnxruntime(bundle: Bundle, backend: str, threads: int, code: UserCode) -> Trainer:
@@ -89,7 +86,6 @@ BACKENDS = {
         "sedge-executorch",
         "pip install 'sedge-fl[executorch]'",
         _executorch,
-        tries_each=True,
     ),
     TORCH: Backend("torch", "torch", "pip install 'sedge-fl[torch]'", _torch),
     FUNCTION: Backend("numpy", "numpy", "pip install numpy", _function),
@@ -140,8 +136,17 @@ def _version(distribution: str) -> str:
         return "of unknown version"
 
 
-def open_trainer(bundle: Bundle, backend: str, threads: int, code: UserCode = NO_CODE) -> Trainer:
+def open_trainer(
+    bundle: Bundle,
+    backend: str,
+    threads: int,
+    code: UserCode = NO_CODE,
+    state_dir: Path | None = None,
+) -> Trainer:
     """A trainer for the bundle on ``backend``; "auto" takes the fastest of those that work and fit.
+
+    No program runs in this process that has not passed a trial in another one (trial.py), whose verdict is
+    kept in ``state_dir``, the agent's folder.
 
     Where none fits into the device's memory, by the bundle's own figures, that is the one that needs least.
 
@@ -161,7 +166,9 @@ def open_trainer(bundle: Bundle, backend: str, threads: int, code: UserCode = NO
     faults: list[str] = []
     for name in known:
         row = BACKENDS[name]
-        tried = "" if name in WITHOUT_PROGRAMS else crash(name, bundle, threads, row.tries_each)
+        tried = ""
+        if name not in WITHOUT_PROGRAMS:
+            tried = fault(name, row.package, bundle, threads, state_dir)
         try:
             if tried:
                 faults.append(f"{name}: {tried}")

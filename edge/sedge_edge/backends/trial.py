@@ -1,28 +1,42 @@
-"""Runs a step of a bundle in a process of its own first: a runtime that crashes takes its process along.
+"""Runs every program of a bundle in a process of its own first: a crash takes its process along.
 
-It crashes where the processor lacks an instruction that it was built for, where the system hides what it
-reads, or on a damaged program. An error that it reports instead is left to the agent's own process, which
-meets it again.
+A runtime crashes where the processor lacks an instruction that it was built for, where the system hides
+what it reads, or on a damaged program. An error that it reports instead is left to the caller's own
+process, which meets it again.
+
+A verdict holds for these programs, this runtime and this machine. It is kept in the agent's folder, so that
+neither a restart nor another program that opens the model repeats the trial. Not kept are the ends that
+another start may not meet: the kernel's lack of memory, and a trial that took too long.
 """
 
+import hashlib
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from sedge_edge.training.examples import Examples
+from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.trainer import Trainer
+from sedge_protocol.errors import StorageError
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, pack, unpack
 from sedge_protocol.wire.messages import Training
 
-_CRASHES = {
-    signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP,
-    signal.SIGKILL,
-}  # fmt: skip
+# Some five steps of training. The slowest step that a device could live with takes seconds.
+TIMEOUT_S = 300.0
+# Verdicts in the folder; a device keeps the bundles of 16 runs, of up to a few widths each.
+MAX_VERDICTS = 64
+# Who stops the agent stops its trial as well, which then says nothing.
+_STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # As /proc/cpuinfo names them; wheels have been built for each of them by mistake.
 _FEATURES = {
     "flags": ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f"),
@@ -30,35 +44,91 @@ _FEATURES = {
 }
 _CPUINFO = Path("/proc/cpuinfo")
 _SYSTEM = Path("/sys/devices/system/cpu")
-_found: dict[tuple[str, str], str] = {}
+_found: dict[str, str] = {}
 _lock = Lock()
 
 
-def crash(backend: str, bundle: Bundle, threads: int, each: bool) -> str:
-    """How the backend crashed with the bundle's gradient program, or "" when it did not.
+class Verdicts(msgspec.Struct, frozen=True):
+    """How trials ended, oldest first: "" for a pass, or how the runtime crashed."""
 
-    Tried once in this process, or with ``each`` once for each program.
+    found: dict[str, str] = {}
+
+
+def fault(backend: str, package: str, bundle: Bundle, threads: int, state_dir: Path | None) -> str:
+    """Why this process must not run the bundle's programs for a backend, or "" when it may.
+
+    ``package`` is the runtime's. The verdict comes from this process's memory, the agent's folder
+    ``state_dir``, or a trial. Raises ``CodecError`` for a program that no runtime may read.
     """
-    wanted = "gradient", backend
-    program = next(p for p in bundle.manifest.programs if (p.name, p.backend) == wanted)
-    key = backend, program.sha256 if each else ""
+    ours = tuple(one for one in bundle.manifest.programs if one.backend == backend)
+    subject = _subject(package, [one.sha256 for one in ours])
+    journal = None if state_dir is None else Journal(state_dir / "trials", Verdicts, 1)
     with _lock:
-        if key not in _found:
-            manifest = msgspec.structs.replace(bundle.manifest, programs=(program,))
-            only = Bundle(manifest, {program.file: bundle.files[program.file]})
-            _found[key] = _try(backend, only, threads)
-        return _found[key]
+        kept = _kept(journal)
+        if subject in _found or subject in kept:
+            return _found.get(subject, kept.get(subject, ""))
+        manifest = msgspec.structs.replace(bundle.manifest, programs=ours)
+        only = Bundle(manifest, {one.file: bundle.files[one.file] for one in ours})
+        said, lasting = _try(backend, only, threads)
+        if said is None:
+            return ""
+        if lasting and not said:
+            only.check_programs()  # one of them may not be needed before somebody predicts
+        _found[subject] = said
+        if lasting and journal is not None:
+            newest = dict([*kept.items(), (subject, said)][-MAX_VERDICTS:])
+            with suppress(StorageError):  # a full disk, or a reader that may not write there
+                journal.commit(Verdicts(newest))
+        return said
 
 
-def _try(backend: str, bundle: Bundle, threads: int) -> str:
+def _subject(package: str, programs: list[str]) -> str:
+    """What a verdict is about: another runtime, processor or sandbox may end otherwise."""
+    spec = find_spec(package)
+    origin = None if spec is None else spec.origin
+    installed = Path(origin).stat().st_mtime_ns if origin else 0
+    facts = [package, origin, installed, _lacking(), _SYSTEM.exists(), programs]
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()
+
+
+def _kept(journal: Journal[Verdicts] | None) -> dict[str, str]:
+    """The verdicts in the folder; none where they cannot be read, as a trial can be repeated."""
+    try:
+        verdicts = None if journal is None else journal.load()
+    except StorageError:
+        return {}
+    return {} if verdicts is None else verdicts.found
+
+
+def _try(backend: str, bundle: Bundle, threads: int) -> tuple[str | None, bool]:
+    """How the trial ended, None when it was stopped; and whether it would end so again."""
     code = f"from {__name__} import main; main()"
     words = [sys.executable, "-P", "-c", code, backend, str(threads)]
-    done = subprocess.run(words, input=pack(bundle), capture_output=True, check=False)
-    if -done.returncode not in _CRASHES:
-        return ""
-    ended = signal.Signals(-done.returncode)
+    try:
+        done = subprocess.run(
+            words, input=pack(bundle), capture_output=True, check=False, timeout=TIMEOUT_S
+        )
+    except OSError as exc:
+        return f"a trial run could not begin: {exc}", False
+    except subprocess.TimeoutExpired as exc:
+        return f"a trial run{_program(exc.stdout)} did not end within {TIMEOUT_S:.0f} s", False
+    if done.returncode == 0:
+        return "", bool(done.stdout)  # without a word no program has run
     last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
-    return f"a trial run ended with {ended.name}{_reason(ended)}{last and f' ({last})'}"
+    where = f"a trial run{_program(done.stdout)} ended with"
+    if done.returncode > 0:
+        return f"{where} exit status {done.returncode}{last and f' ({last})'}", False
+    ended = signal.Signals(-done.returncode)
+    if ended in _STOPS:
+        return None, False
+    said = f"{where} {ended.name}{_reason(ended)}{last and f' ({last})'}"
+    return said, ended is not signal.SIGKILL
+
+
+def _program(printed: bytes | None) -> str:
+    """The program that the trial began last, for a message."""
+    names = (printed or b"").decode(errors="replace").split()
+    return f" of {names[-1]!r}" if names else ""
 
 
 def _reason(ended: signal.Signals) -> str:
@@ -84,22 +154,54 @@ def _lacking() -> list[str]:
     return []
 
 
-def _step(backend: str, bundle: Bundle, threads: int) -> None:
-    """One step of training, on zeros."""
-    from sedge_edge.backends import BACKENDS, NO_CODE
+def _samples(bundle: Bundle) -> list[tuple[Theta, Inputs]]:
+    """Models (n,) with inputs (B, ...): zeros, ordinary numbers, and what diverged training leaves.
 
-    manifest = bundle.manifest
-    inputs = np.zeros((manifest.batch_size, *manifest.input.shape), manifest.input.dtype)
-    row = manifest.row_target
-    examples = Examples(inputs, np.zeros((manifest.batch_size, *row.shape), row.dtype))
-    theta = np.zeros(manifest.layout.size, np.float32)
-    if manifest.frozen is not None:
-        bundle = Bundle(manifest, bundle.files, np.zeros(manifest.frozen.layout.size, np.float32))
-    trainer = BACKENDS[backend].open(bundle, backend, threads, NO_CODE)
-    trainer.train(theta, examples, Training(1), 0, lambda: False)
+    Whole numbers stay 0: a runtime may rely on indices that the model has.
+    """
+    manifest, rng = bundle.manifest, np.random.default_rng(0)
+    n, rows = (manifest.layout.size,), (manifest.batch_size, *manifest.input.shape)
+
+    def sample(theta: NDArray[np.float64], inputs: NDArray[np.float64]) -> tuple[Theta, Inputs]:
+        if manifest.input.dtype != "float32":
+            inputs = np.zeros(rows)
+        return theta.astype(np.float32), inputs.astype(manifest.input.dtype)
+
+    return [
+        sample(np.zeros(n), np.zeros(rows)),
+        sample(rng.standard_normal(n), rng.standard_normal(rows)),
+        sample(np.full(n, np.nan), np.full(rows, np.nan)),
+    ]
+
+
+def _run(trainer: Trainer, bundle: Bundle, theta: Theta, inputs: Inputs) -> None:
+    """Every program once; each is named before it runs."""
+    manifest, row = bundle.manifest, bundle.manifest.row_target
+    targets: Inputs = np.zeros((manifest.batch_size, *row.shape), row.dtype)
+    examples = Examples(inputs, inputs if manifest.target is None else targets)
+    steps: dict[str, Callable[[], object]] = {
+        "gradient": lambda: trainer.train(theta, examples, Training(1), 0, lambda: False),
+        "evaluate": lambda: trainer.evaluate(theta, examples),
+        "predict": lambda: trainer.predictor(theta)(inputs),
+    }
+    for name, step in steps.items():
+        print(name, flush=True)
+        with suppress(Exception):
+            step()
 
 
 def main() -> None:
     """In the process of a trial: backend and threads are its arguments, standard input the bundle."""
+    from sedge_edge.backends import BACKENDS, NO_CODE
+
+    with suppress(OSError):  # where memory is short, the trial ends and not the agent
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    backend, threads = sys.argv[1], int(sys.argv[2])
     with suppress(Exception):
-        _step(sys.argv[1], unpack(sys.stdin.buffer.read()), int(sys.argv[2]))
+        bundle = unpack(sys.stdin.buffer.read())
+        if bundle.manifest.frozen is not None:
+            frozen = np.zeros(bundle.manifest.frozen.layout.size, np.float32)
+            bundle = Bundle(bundle.manifest, bundle.files, frozen)
+        trainer = BACKENDS[backend].open(bundle, backend, threads, NO_CODE)
+        for theta, inputs in _samples(bundle):
+            _run(trainer, bundle, theta, inputs)

@@ -14,7 +14,7 @@ from sedge_edge.backends import open_trainer, trial
 from sedge_edge.backends.bundle_trainer import BundleTrainer
 from sedge_edge.backends.executorch import LIBRARY, PACKAGE
 from sedge_edge.backends.onnx_runtime import OnnxProgram
-from sedge_edge.backends.trial import crash
+from sedge_edge.backends.trial import fault
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle, Program
 
@@ -27,6 +27,11 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 Break = Callable[[str], None]
+
+
+def tried(programs: dict[str, bytes], state_dir: Path | None = None) -> str:
+    """The verdict on programs of ExecuTorch."""
+    return fault(EXECUTORCH, PACKAGE, bundle(programs, EXECUTORCH), 1, state_dir)
 
 
 @pytest.fixture
@@ -92,16 +97,14 @@ def test_what_a_processor_lacks(
     if text is not None:
         cpuinfo.write_text(text)
     monkeypatch.setattr(trial, "_CPUINFO", cpuinfo)
-    found = crash(EXECUTORCH, bundle(PTE, EXECUTORCH), 1, True)
-    assert found == f"a trial run ended with SIGILL: this processor lacks {lacks}"
+    assert tried(PTE) == f"a trial run ended with SIGILL: this processor lacks {lacks}"
 
 
 def test_a_hidden_sys(broken: Break, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken("raise(SIGSEGV);")
     monkeypatch.setattr(trial, "_SYSTEM", tmp_path / "sys")
-    found = crash(EXECUTORCH, bundle(PTE, EXECUTORCH), 1, True)
     reason = f"{tmp_path / 'sys'} is not to be seen here, and runtimes read it"
-    assert found == f"a trial run ended with SIGSEGV: {reason}"
+    assert tried(PTE) == f"a trial run ended with SIGSEGV: {reason}"
 
 
 def both() -> Bundle:
@@ -128,36 +131,94 @@ def test_auto_takes_another_backend(broken: Break, monkeypatch: pytest.MonkeyPat
     assert isinstance(opened._programs["gradient"], OnnxProgram)
 
 
-def test_who_stops_the_agent_stops_a_trial(broken: Break) -> None:
-    """That is no crash: the job goes on in the agent, and is stopped there."""
+def test_who_stops_the_agent_stops_a_trial(broken: Break, tmp_path: Path) -> None:
+    """That is no crash: the job goes on in the agent, and is stopped there. It is no pass either."""
     broken("raise(SIGTERM);")
-    assert crash(EXECUTORCH, bundle(PTE, EXECUTORCH), 1, True) == ""
+    assert tried(PTE, tmp_path / "state") == ""
+    assert not (tmp_path / "state" / "trials").exists()
+    assert not trial._found
 
 
-def test_what_works_is_tried_once(
-    executorch_libraries: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_trial_that_does_not_end(
+    broken: Break, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried: list[str] = []
+    """It may be the machine's load: the next start of the agent tries again, this one does not."""
+    broken("for (;;) pause();")
+    monkeypatch.setattr(trial, "TIMEOUT_S", 2.0)
+    for _ in range(2):
+        assert tried(PTE, tmp_path / "state") == "a trial run did not end within 2 s"
+        monkeypatch.setattr(trial, "_try", None)
+    assert not (tmp_path / "state" / "trials").exists()
 
-    def run(backend: str, one: Bundle, threads: int) -> str:
-        tried.append(backend)
-        assert list(one.files) == ["gradient"]
+
+def test_a_trial_that_cannot_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a trial a program is not used."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert tried(PTE).startswith("a trial run could not begin: ")
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with each trial, by its number of files."""
+    made: list[int] = []
+    real = trial._try
+
+    def run(backend: str, one: Bundle, threads: int) -> tuple[str | None, bool]:
+        made.append(len(one.files))
         return real(backend, one, threads)
 
-    real = trial._try
     monkeypatch.setattr(trial, "_try", run)
-    changed = {**FILES, "gradient": FILES["predict"]}  # an error, and not a crash
-    assert crash(ONNXRUNTIME, bundle(changed), 1, False) == ""
-    assert crash(ONNXRUNTIME, bundle(FILES), 1, False) == ""
-    assert tried == [ONNXRUNTIME]
-    for programs in (PTE, PTE, {"gradient": PTE["gradient"] + b"\0"}):
-        assert crash(EXECUTORCH, bundle(programs, EXECUTORCH), 1, True) == ""
-    assert tried == [ONNXRUNTIME, EXECUTORCH, EXECUTORCH]
+    return made
 
 
-def test_a_program_that_aborts(executorch_libraries: Path) -> None:
-    """A changed byte that passes every check, and then breaks the runtime: one of 400 of this file."""
+def test_a_verdict_outlives_the_process(
+    executorch_libraries: Path, tmp_path: Path, trials: list[int]
+) -> None:
+    """Of all programs of a bundle together; other programs, or another runtime, are tried anew."""
+    for _ in range(2):
+        assert fault(ONNXRUNTIME, "onnxruntime", bundle(FILES), 1, tmp_path) == ""
+        assert tried(PTE, tmp_path) == ""
+        trial._found.clear()
+    assert trials == [3, 3]
+    (tmp_path / "trials").write_bytes(b"damaged")
+    assert tried(PTE, tmp_path) == ""
+    assert fault(EXECUTORCH, "numpy", bundle(PTE, EXECUTORCH), 1, tmp_path) == ""
+    assert tried({"gradient": PTE["gradient"] + b"\0"}, tmp_path) == ""
+    assert trials == [3, 3, 3, 3, 1]
+
+
+def test_a_program_that_reports_an_error_is_no_crash(tmp_path: Path) -> None:
+    """No program ran, so that the verdict is not kept."""
+    changed = {**FILES, "gradient": FILES["predict"]}
+    assert fault(ONNXRUNTIME, "onnxruntime", bundle(changed), 1, tmp_path) == ""
+    assert not (tmp_path / "trials").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value"),
+    [("gradient", 5240, 47), ("evaluate", 8411, 191), ("predict", 477, 255)],
+)
+def test_a_program_that_crashes(
+    executorch_libraries: Path, tmp_path: Path, trials: list[int], name: str, at: int, value: int
+) -> None:
+    """A changed byte that passes every check, and then breaks the runtime: the next process knows it."""
     changed = bytearray(PTE["gradient"])
-    changed[5240] = 47
-    found = crash(EXECUTORCH, bundle({"gradient": bytes(changed)}, EXECUTORCH), 1, True)
-    assert found.startswith("a trial run ended with SIG")
+    changed[at] = value
+    for _ in range(2):
+        said = tried(dict.fromkeys(PTE, bytes(changed)), tmp_path)
+        assert said.startswith(f"a trial run of '{name}' ended with SIG")
+        trial._found.clear()
+    assert trials == [3]
+
+
+def test_a_reader_that_may_not_write(
+    executorch_libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program that opens the model makes a trial of its own, and keeps it to itself."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr("sedge_protocol.host.journal.replace_file", refuse)
+    assert tried(PTE, tmp_path) == ""
+    assert len(trial._found) == 1

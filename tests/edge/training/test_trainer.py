@@ -93,7 +93,7 @@ def test_what_does_not_fit_into_memory_is_tried_last(
     def works(*_: object) -> str:
         return ""
 
-    monkeypatch.setattr(backends, "crash", works)
+    monkeypatch.setattr(backends, "fault", works)
     monkeypatch.setattr(backends, "memory_mb", lambda: memory)
     expected = "; ".join(f"{name}: no {name} (get {name})" for name in tried)
     with pytest.raises(ConfigError, match=f"a working backend; {re.escape(expected)}$"):

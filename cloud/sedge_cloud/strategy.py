@@ -338,6 +338,11 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return False
 
     @property
+    def widths_vary(self) -> bool:
+        """Whether ``plan`` may give a device a narrower form of the model, for which less memory does."""
+        return False
+
+    @property
     def codec(self) -> Codec:
         """How devices code their updates where the run file leaves it out."""
         return LARGEST_ELEMENTS

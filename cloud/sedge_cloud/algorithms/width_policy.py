@@ -53,6 +53,11 @@ class WidthPolicy(Strategy, frozen=True):
             both = (self.memory_mb, self.step_s)
             raise ConfigError("memory_mb, step_s", both, "neither of them together with dropped")
 
+    @property
+    def widths_vary(self) -> bool:
+        """True: that is what the options are for."""
+        return True
+
     def width_of(self, context: Context, client: ClientModel) -> tuple[int, Arrays]:
         """A device's width, and the arrays that keep it.
 

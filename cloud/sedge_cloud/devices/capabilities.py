@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from sedge_cloud.algorithms.width_policy import WidthPolicy
 from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.bundle import FROZEN, WITHOUT_PROGRAMS
@@ -24,7 +23,7 @@ def lacking(run: Run) -> Callable[[Hello], list[str]]:
     compressions = {broadcast.compression, patch.compression} - {Compression.NONE, Compression.ZLIB}
     frozen = run.manifest.frozen
     codings = {broadcast.values, run.patch_values}.difference(COMMON_VALUES)
-    narrows = isinstance(run.strategy, WidthPolicy)
+    narrowest = len(run.manifests) - 1 if run.strategy.widths_vary else 0
     words: set[str] = {*codings, *([] if frozen is None else [FROZEN])}
 
     def missing(hello: Hello) -> list[str]:
@@ -36,7 +35,7 @@ def lacking(run: Run) -> Callable[[Hello], list[str]]:
             *([] if runs else [f"a backend of {', '.join(sorted(backends))}"]),
             *sorted(compressions.difference(hello.compressions)),
             *sorted(words.difference(hello.codecs)),
-            *(too_large or without_memory(run, hello, len(run.manifests) - 1 if narrows else 0)),
+            *(too_large or without_memory(run, hello, narrowest)),
         ]
 
     return missing

@@ -47,6 +47,12 @@ class Custom(Strategy, frozen=True):
             return bool(self.inner.coordinate_rules)
 
     @property
+    def widths_vary(self) -> bool:
+        """Whether ``inner`` may give a device a narrower form of the model."""
+        with self._step("widths_vary"):
+            return bool(self.inner.widths_vary)
+
+    @property
     def codec(self) -> Codec:
         """How ``inner`` lets devices code their updates."""
         with self._step("codec"):

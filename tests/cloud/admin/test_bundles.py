@@ -1,7 +1,9 @@
 """Bundles of one run: forms of one model, or a refusal that says which is not and why."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import numpy as np
@@ -12,6 +14,7 @@ from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.devices.capabilities import lacking
 from sedge_cloud.store.runs import Run
+from sedge_cloud.strategies.heterofl import HeteroFL
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
@@ -127,16 +130,24 @@ def costing(manifest: BundleManifest, memory_mb: int) -> BundleManifest:
     return msgspec.structs.replace(manifest, programs=(program,))
 
 
+class OwnWidths(HeteroFL, frozen=True):
+    """A strategy of the user's own that narrows the model."""
+
+
 @pytest.mark.parametrize(
     ("strategy", "widths"),
     [
         ("heterofl", {0: 0, 400: 0, 399: 1, 200: 1, 199: None}),
+        ("own_widths:Own", {0: 0, 400: 0, 399: 1, 200: 1, 199: None}),
         ("fedavg", {0: 0, 400: 0, 399: None}),
     ],
 )
 def test_a_device_gets_what_fits_into_its_memory(
-    tmp_path: Path, strategy: str, widths: dict[int, int | None]
+    tmp_path: Path, strategy: str, widths: dict[int, int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    module = ModuleType("own_widths")
+    module.__dict__["Own"] = OwnWidths
+    monkeypatch.setitem(sys.modules, "own_widths", module)
     names = tuple(f"pi-{number}" for number in range(len(widths)))
     config = msgspec.structs.replace(CONFIG, strategy=strategy, min_train_devices=1)
     cloud = Cloud(tmp_path, config, names, widths=(0.5,))
@@ -150,7 +161,7 @@ def test_a_device_gets_what_fits_into_its_memory(
             assert cloud.order(name).bundle == run.bundles[width]
             continue
         (refusal,) = cloud.messages(name, Refusal)
-        least = 200 if strategy == "heterofl" else 400
+        least = 400 if strategy == "fedavg" else 200
         what = f"memory for a step: {least} MB, of which it has {memory_mb}"
         text = f"run {RUN} has no work for {name}: it lacks {what}"
         assert refusal == Refusal("unable", text)

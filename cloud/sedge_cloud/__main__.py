@@ -43,7 +43,7 @@ from sedge_cloud.status.live import Recorder
 from sedge_cloud.store.database import Store
 from sedge_cloud.strategies import STRATEGIES
 from sedge_protocol.errors import ConfigError, SedgeError
-from sedge_protocol.host.console import reader_may_leave
+from sedge_protocol.host.console import printing
 from sedge_protocol.host.loop import Loop, lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
@@ -58,9 +58,9 @@ TRIAL_URL = "mqtt://127.0.0.1:1883"
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command: 0 for success, 1 when the doctor found a problem, 2 for an error."""
-    arguments = _parser().parse_args(argv)
     try:
-        with reader_may_leave():
+        with printing():
+            arguments = _parser().parse_args(argv)
             return int(arguments.call(arguments))
     except SedgeError as exc:
         print(f"sedge-cloud: {exc}", file=sys.stderr)

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from sedge_edge import VERSION
@@ -34,7 +33,7 @@ from sedge_edge.training.job import CODECS
 from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.host.console import reader_may_leave
+from sedge_protocol.host.console import json_text, printing
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import Loop, lock_folder
@@ -48,9 +47,9 @@ DEFAULT_CONFIG = Path("/etc/sedge/edge.toml")
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Returns 0 for success, 1 when the doctor found a problem, 2 for an error."""
-    arguments = _parser().parse_args(argv)
     try:
-        with reader_may_leave():
+        with printing():
+            arguments = _parser().parse_args(argv)
             return int(arguments.call(arguments))
     except SedgeError as exc:
         print(f"sedge-edge: {exc}", file=sys.stderr)
@@ -208,7 +207,7 @@ def _status(arguments: argparse.Namespace) -> int:
     state = Journal(folder / "journal", AgentState, SCHEMA).load()
     found = status(config.device, config.fleet, state, folder)
     if arguments.json:
-        print(msgspec.json.encode(found).decode())
+        print(json_text(found))
     else:
         print(*found.lines(), sep="\n")
     return 0

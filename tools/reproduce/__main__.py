@@ -17,9 +17,9 @@ from sedge_emulate.config import TrainerConfig
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; its exit status."""
-    arguments = parser().parse_args(argv)
 
     def call() -> int:
+        arguments = parser().parse_args(argv)
         from tools.reproduce.command import reproduce  # with torch, which takes seconds
 
         return reproduce(arguments)

@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-import msgspec
-
 from sedge_cloud.admin import enrolment
 from sedge_cloud.admin.commands import Parsers, at_least_one, open_reader, open_state
 from sedge_cloud.admin.device_names import device_names
@@ -12,6 +10,7 @@ from sedge_cloud.admin.revocation import SIGHUP, revoke_device
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.status import lines
 from sedge_protocol.errors import StorageError
+from sedge_protocol.host.console import json_text
 
 
 def add_device_commands(commands: Parsers) -> None:
@@ -114,7 +113,7 @@ def _list(arguments: argparse.Namespace) -> int:
     facts = open_reader(arguments).read()
     if arguments.json:
         for device in facts.devices:
-            print(msgspec.json.encode(device).decode())
+            print(json_text(device))
         return 0
     print(lines.DEVICES)
     for device in facts.devices:

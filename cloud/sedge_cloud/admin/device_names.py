@@ -56,7 +56,7 @@ def device_names(
 def _read(file: Path) -> tuple[str, ...]:
     with as_caller(), translated("read", file):
         try:
-            rows = list(csv.reader(file.read_text().splitlines()))
+            rows = list(csv.reader(file.read_text("utf-8").splitlines()))
         except (UnicodeDecodeError, csv.Error) as exc:
             raise ConfigError("--names", str(file), f"a CSV file ({exc})") from exc
     names = [row[0].strip() for row in rows if row and row[0].strip()]

@@ -58,7 +58,7 @@ def outcome_page(action: Action, revocation: Revocation) -> str:
 @cache
 def script() -> str:
     """The page's script."""
-    return (files("sedge_cloud.status") / "templates" / "live.js").read_text()
+    return (files("sedge_cloud.status") / "templates" / "live.js").read_text("utf-8")
 
 
 @cache

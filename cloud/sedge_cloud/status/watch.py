@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 
-import msgspec
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
@@ -13,6 +12,7 @@ from sedge_cloud.status.lines import headline, problem_lines, run_lines, value_t
 from sedge_cloud.status.numbers import age
 from sedge_cloud.status.reader import Reader
 from sedge_cloud.status.records import Fleet, RunFacts, essence
+from sedge_protocol.host.console import json_text
 
 EVERY_S = 1.0
 # Closed rounds that are shown of a run.
@@ -45,7 +45,7 @@ def as_json(reader: Reader, name: str | None) -> None:
         nonlocal last
         if essence(facts) != last:
             last = essence(facts)
-            print(msgspec.json.encode(facts).decode(), flush=True)
+            print(json_text(facts), flush=True)
 
     follow(reader, name, show)
 

@@ -1,16 +1,41 @@
-"""Ending a command quietly when the reader of its output has left."""
+"""What a command prints: on a stream of any encoding, to a reader who may leave early."""
 
+import codecs
+import io
+import json
 import os
 import select
 import signal
 import sys
+import unicodedata
 from collections.abc import Generator
 from contextlib import contextmanager
 
+import msgspec
+
+# Signs that we print and that not every encoding has. Of any other its letters are left, or "?".
+_WORDS = {
+    "↑": "up",
+    "↓": "down",
+    "→": "to",
+    "±": "+/-",
+    "°": "",
+    "\N{MULTIPLICATION SIGN}": "x",
+    "\N{EN DASH}": "-",
+}
+
 
 @contextmanager
-def reader_may_leave() -> Generator[None]:
-    """When the reader leaves (``| head``), end as SIGPIPE ends other commands: without a traceback."""
+def printing() -> Generator[None]:
+    """Inside, a command can print anything on stdout and stderr, which stay so.
+
+    A sign that a stream's encoding lacks is printed as a word. When the reader leaves (``| head``), the
+    command ends as SIGPIPE ends others: without a traceback.
+    """
+    codecs.register_error("sedge.words", _in_words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="sedge.words")
     try:
         yield
         print(end="", flush=True)
@@ -20,6 +45,23 @@ def reader_may_leave() -> Generator[None]:
         # The interpreter flushes stdout once more at its end, and would report the error then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(128 + signal.SIGPIPE) from None
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON that every stream can print as it is."""
+    return json.dumps(json.loads(msgspec.json.encode(value)), indent=indent)
+
+
+def _in_words(error: UnicodeError) -> tuple[str, int]:
+    """An error handler of Python's codecs: the text in the place of what cannot be encoded, and its end."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    return "".join(_WORDS.get(sign, _plain(sign)) for sign in signs), error.end
+
+
+def _plain(sign: str) -> str:
+    return unicodedata.normalize("NFKD", sign).encode("ascii", "ignore").decode() or "?"
 
 
 def _reader_has_left() -> bool:

@@ -1,12 +1,18 @@
-"""Commands whose reader leaves early: in processes of their own, as only their pipes are real ones."""
+"""Commands whose reader leaves early, or whose stream has few signs: in processes of their own."""
 
+import json
+import os
 import subprocess
 import sys
 
+import pytest
+
+from sedge_protocol.host.console import json_text
+
 COMMAND = """\
 import os, sys
-from sedge_protocol.host.console import reader_may_leave
-with reader_may_leave():
+from sedge_protocol.host.console import printing
+with printing():
     print("first", flush=True)
     sys.stdin.read()
     {body}
@@ -43,3 +49,32 @@ def test_another_pipe_that_breaks_is_an_error() -> None:
     status, _, errors = run(body, reads=True)
     assert status == 1
     assert "BrokenPipeError" in errors
+
+
+SAID = "↑ 4 kB ↓ 5 kB, 0.5 → 0.7 ± 0.1 at 21 °C; café … 猫"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"),
+    [
+        ("utf-8", SAID),
+        ("ascii", "up 4 kB down 5 kB, 0.5 to 0.7 +/- 0.1 at 21 C; cafe ... ?"),
+        ("latin-1", "up 4 kB down 5 kB, 0.5 to 0.7 ± 0.1 at 21 °C; café ... ?"),
+        ("cp1252", "up 4 kB down 5 kB, 0.5 to 0.7 ± 0.1 at 21 °C; café … ?"),
+    ],
+)
+def test_signs_that_a_stream_has_not_become_words(encoding: str, expected: str) -> None:
+    code = (
+        "import sys\nfrom sedge_protocol.host.console import printing\n"
+        f"with printing():\n    print({SAID!a})\n    print({SAID!a}, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert done.stdout.decode(encoding) == done.stderr.decode(encoding) == expected + "\n"
+
+
+def test_json_loses_no_sign() -> None:
+    text = json_text({"error": SAID, "values": [1.5, None]})
+    assert text.isascii() and json.loads(text) == {"error": SAID, "values": [1.5, None]}

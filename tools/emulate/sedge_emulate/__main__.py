@@ -12,19 +12,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sedge_protocol.errors import SedgeError
+from sedge_protocol.host.console import printing
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; its exit status."""
     argv = sys.argv[1:] if argv is None else argv
-    arguments = _parser().parse_args(argv, argparse.Namespace(argv=argv))
-    return exit_status("sedge-emulate", lambda: int(arguments.call(arguments)))
+
+    def call() -> int:
+        arguments = _parser().parse_args(argv, argparse.Namespace(argv=argv))
+        return int(arguments.call(arguments))
+
+    return exit_status("sedge-emulate", call)
 
 
 def exit_status(name: str, call: Callable[[], int]) -> int:
     """Make the call; 0 when it went well, 2 for an error, 130 when interrupted."""
     try:
-        with _ended_by(signal.SIGTERM), _ended_by(signal.SIGHUP):
+        with printing(), _ended_by(signal.SIGTERM), _ended_by(signal.SIGHUP):
             return call()
     except SedgeError as exc:
         print(f"{name}: {exc}", file=sys.stderr)

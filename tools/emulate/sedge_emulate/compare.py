@@ -27,6 +27,7 @@ from sedge_emulate.paired import pooled
 from sedge_emulate.result import Result, StrategyResult, read_json
 from sedge_emulate.settings import conditions, conditions_of
 from sedge_protocol.errors import DataError
+from sedge_protocol.host.console import json_text
 from sedge_protocol.wire.objective import Metric
 
 # A run's figures by name.
@@ -113,7 +114,7 @@ def compare(arguments: argparse.Namespace) -> int:
     """Run the command; its exit status."""
     found = compared(arguments.folders)
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        print(json_text(found, indent=1))
     elif arguments.latex:
         print(latex(found), end="")
     else:

@@ -37,6 +37,7 @@ from sedge_export.objective import OwnMetric
 from sedge_export.personal import export_personal
 from sedge_export.several_inputs import Given, one_input
 from sedge_protocol.errors import ConfigError, SedgeError
+from sedge_protocol.host.console import printing
 from sedge_protocol.wire.bundle import BundleManifest, Program, Verification, load
 from sedge_protocol.wire.objective import LOSSES, Loss, own_metric
 
@@ -48,21 +49,25 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command. Returns 0 for success, 2 after one line on stderr for an error."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        if arguments[:1] == ["show"]:
-            folder = Path(show_parser().parse_args(arguments[1:]).folder)
-            text = summary(load(folder)[0].manifest, folder)
-        elif arguments[:1] == ["personal"]:
-            text = _personal(personal_parser(), arguments[1:])
-        else:
-            made = _export(export_parser(), arguments)
-            text = "\n\n".join(summary(manifest, folder) for folder, manifest in made.items())
-        print(text)
+        with printing():
+            print(_run(arguments))
     except (SedgeError, OSError) as exc:
         print(
             "sedge-export:", *str(exc).split(), file=sys.stderr
         )  # on one line, whatever the message contains
         return 2
     return 0
+
+
+def _run(arguments: list[str]) -> str:
+    """Do what is asked; what to print of it."""
+    if arguments[:1] == ["show"]:
+        folder = Path(show_parser().parse_args(arguments[1:]).folder)
+        return summary(load(folder)[0].manifest, folder)
+    if arguments[:1] == ["personal"]:
+        return _personal(personal_parser(), arguments[1:])
+    made = _export(export_parser(), arguments)
+    return "\n\n".join(summary(manifest, folder) for folder, manifest in made.items())
 
 
 def summary(manifest: BundleManifest, folder: Path) -> str:

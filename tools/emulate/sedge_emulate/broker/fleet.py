@@ -177,7 +177,7 @@ def invited_port(join: Path, devices: Sequence[str]) -> int | None:
     for device in devices:
         path = join / device / "edge.toml"
         with translated("read", path):
-            match = _OURS.search(path.read_text()) if path.exists() else None
+            match = _OURS.search(path.read_text("utf-8")) if path.exists() else None
         if match is not None:
             return int(match[1])
     return None
@@ -185,10 +185,10 @@ def invited_port(join: Path, devices: Sequence[str]) -> int | None:
 
 def _point(path: Path, url: str) -> None:
     """Replace the address of a broker of our own in edge.toml by ``url``. Raises ``OSError``."""
-    text = path.read_text() if path.exists() else ""
+    text = path.read_text("utf-8") if path.exists() else ""
     pointed = _OURS.sub(f'url = "{url}"', text, count=1)
     if pointed != text:
-        path.write_text(pointed)
+        path.write_text(pointed, "utf-8")
 
 
 def _require_same(begun: RunConfig, wanted: RunConfig) -> None:

@@ -1,0 +1,94 @@
+"""Every command on streams whose encodings lack some of the signs that are printed."""
+
+import argparse
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tools.reproduce.__main__ import main as reproduce
+from tools.reproduce.__main__ import parser as reproduce_parser
+
+from sedge_cloud.__main__ import _parser as cloud_parser
+from sedge_cloud.__main__ import main as cloud
+from sedge_edge.__main__ import _parser as edge_parser
+from sedge_edge.__main__ import main as edge
+from sedge_emulate.__main__ import _parser as emulate_parser
+from sedge_emulate.__main__ import main as emulate
+from sedge_export.__main__ import main as export
+
+ENCODINGS = ("ascii", "cp1252", "latin-1")
+Main = Callable[[list[str]], int]
+
+
+def helps(parser: argparse.ArgumentParser, *words: str) -> Iterator[list[str]]:
+    """The words that print the help of a command and of everything below it."""
+    yield [*words, "--help"]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                yield from helps(below, *words, name)
+
+
+CASES: Sequence[tuple[Main, Sequence[list[str]]]] = [
+    (cloud, [*helps(cloud_parser()), ["reference"]]),
+    (edge, [*helps(edge_parser()), ["reference"]]),
+    (emulate, [*helps(emulate_parser()), ["reference"]]),
+    (export, [["--help"], ["show", "--help"], ["personal", "--help"], ["show", "nowhere-→"]]),
+    (reproduce, [*helps(reproduce_parser()), ["--list"]]),
+]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(
+    ("main", "calls"), CASES, ids=["cloud", "edge", "emulate", "export", "reproduce"]
+)
+def test_every_help_and_reference_can_be_printed(
+    monkeypatch: pytest.MonkeyPatch, main: Main, calls: Sequence[list[str]], encoding: str
+) -> None:
+    for words in calls:
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding) for _ in range(2)]
+        monkeypatch.setattr(sys, "stdout", streams[0])
+        monkeypatch.setattr(sys, "stderr", streams[1])
+        try:
+            status = main(words)
+        except SystemExit as exc:
+            status = int(exc.code or 0)
+        for stream in streams:
+            stream.flush()
+        assert status in (0, 2) and any(stream.tell() for stream in streams), words
+
+
+FLEET = """\
+devices = 2
+workers = 1
+[data]
+dataset = "digits"
+examples = 100
+[rounds]
+num_rounds = 1
+[trainer]
+backend = "onnx"
+[[strategies]]
+name = "fedavg"
+"""
+
+
+@pytest.mark.fleet
+def test_an_emulation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines of progress, which have arrows, and its tables."""
+    fleet, out = tmp_path / "fleet.toml", str(tmp_path / "out")
+    fleet.write_text(FLEET)
+    # What ASCII can say, every encoding can.
+    calls = [("ascii", ["run", str(fleet), "--seeds", "1", "--out", out])]
+    said = {}
+    for encoding, words in [*calls, *((encoding, ["compare", out]) for encoding in ENCODINGS)]:
+        stream = io.TextIOWrapper(io.BytesIO(), encoding)
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert emulate(words) == 0
+        stream.seek(0)
+        said[words[0], encoding] = stream.read()
+    assert " newcomers up " in said["run", "ascii"] and " kB down " in said["run", "ascii"]
+    assert "mean +/- sample" in said["compare", "ascii"]
+    assert "mean ± sample" in said["compare", "latin-1"]

@@ -19,7 +19,6 @@ from sedge_edge.data import (
     LiveData,
     as_inputs,
     load_data,
-    load_grouped,
     load_source,
     memory,
     read_source,
@@ -52,7 +51,8 @@ def test_a_group_is_no_matter_to_a_device(tmp_path: Path) -> None:
     x, y = np.zeros((3, 2)), np.arange(3)
     write_npz(tmp_path, x=x, y=y, group=np.array(["ann", "bob", "ann"]))
     assert load_source("data.npz", tmp_path).targets.tolist() == [0, 1, 2]
-    examples, group = load_grouped("data.npz", tmp_path)
+    source = read_source("data.npz", tmp_path)
+    examples, group = source.examples(), source.groups()
     assert examples.targets.tolist() == [0, 1, 2]
     assert group is not None
     assert group.tolist() == ["ann", "bob", "ann"]
@@ -60,7 +60,7 @@ def test_a_group_is_no_matter_to_a_device(tmp_path: Path) -> None:
         write_npz(tmp_path, x=x, y=y, group=wrong)
         assert len(load_source("data.npz", tmp_path).targets) == 3
         with pytest.raises(DataError, match=r"group is .*, expected integers or names \(3,\)"):
-            load_grouped("data.npz", tmp_path)
+            read_source("data.npz", tmp_path).groups()
 
 
 @pytest.mark.parametrize(

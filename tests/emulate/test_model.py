@@ -1,27 +1,43 @@
 """The fleet's model: what it is without a word, and the user's own."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import Dataset
+from sedge_emulate.data.datasets import load as load_data_set
 from sedge_emulate.model import ModelSource, export_model
-from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.bundle import load
+from sedge_protocol.errors import ConfigError, DataError
+from sedge_protocol.wire.bundle import TensorSpec, load
 
 OWN = """
+import torch
 from torch import nn
 import beside
 
+class Coded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Embedding(2, 3), nn.Embedding(7, 3)
+        self.head = nn.Linear(10, 5)
+
+    def forward(self, x):
+        codes = x[:, 4:].long()
+        return self.head(torch.cat([x[:, :4], self.first(codes[:, 0]), self.second(codes[:, 1])], 1))
+
 def build(): return nn.Linear(6, beside.OUTPUTS)
+def one(): return nn.Linear(6, 1)
 def three(): return 3
 def leaves(): raise SystemExit(0)
 """
@@ -154,6 +170,53 @@ def test_the_exported_model_is_the_one_that_workers_build(base: Path) -> None:
     assert manifest.input.shape == (6,)
     weights = torch.nn.utils.parameters_to_vector(source.build(3).parameters())
     np.testing.assert_array_equal(theta, weights.detach().numpy())
+
+
+def exported(
+    base: Path, y: NDArray[Any], target: str = "", factory: str = "own_model:build"
+) -> Path:
+    """The bundle of a model for rows of six numbers and this y."""
+    np.savez(base / "data.npz", x=dataset(6).inputs, y=y)
+    data = load_data_set("data.npz", base=base)
+    config = msgspec.convert({"factory": factory, "target": target, "batch_size": 4}, ModelConfig)
+    export_model(ModelSource.of(config, data, base), data, 3, base / "bundle")
+    return base / "bundle"
+
+
+@pytest.mark.parametrize(
+    ("factory", "has"), [("own_model:build", " and the model has 5 outputs"), ("", "")]
+)
+def test_whole_numbers_as_floats_are_asked_about(base: Path, factory: str, has: str) -> None:
+    """A table writes labels as floats. They must not become a regression without a word."""
+    said = (
+        f"data.npz: y holds whole numbers as floats{has}: labels? y.astype(int); targets? [model] "
+    )
+    with pytest.raises(DataError, match=re.escape(said)):
+        exported(base, np.arange(40) % 5.0, factory=factory)
+    assert not (base / "bundle").exists()
+    exported(base, np.arange(40) % 5 / 2, factory="")
+    exported(base, np.arange(40) % 5.0, "float", "")
+    exported(base, np.arange(40) % 5.0, factory="own_model:one")
+
+
+def test_targets_that_each_device_would_decline_are_refused_at_once(base: Path) -> None:
+    with pytest.raises(DataError, match=r"y has rows of shape \(1,\), the model expects \(5,\)"):
+        exported(base, np.arange(40) % 5.0, "float")
+
+
+def test_a_column_of_labels_is_labels(base: Path) -> None:
+    manifest = load(exported(base, np.arange(40)[:, None] % 5))[0].manifest
+    assert (manifest.num_classes, manifest.target) == (5, TensorSpec("int64", ()))
+
+
+def test_category_codes_among_numbers(base: Path) -> None:
+    """A code of one column is none in another: the sample's rows are taken whole."""
+    data = dataset(6)
+    data.inputs[:, 4], data.inputs[:, 5] = np.arange(40) % 2, np.arange(40) % 7
+    config = ModelConfig(factory="own_model:Coded", batch_size=16)
+    export_model(ModelSource.of(config, data, base), data, 3, base / "bundle")
+    verified = load(base / "bundle")[0].manifest.verification
+    assert verified is not None and verified.step_error < 1e-5
 
 
 def test_torch_is_loaded_only_to_build() -> None:

@@ -145,6 +145,3 @@ def test_whoever_tells_why_a_run_has_failed_it_is_known(run: Run) -> None:
     run.watch.observe(RoundClosed(replace(summary(1), failure="not a finite number")))
     run.watch.observe(RunEnded("s", "failed"))
     assert run.watch.failure == "not a finite number"
-    run.watch.remember(replace(summary(2), failure="too few", declined=1))
-    run.watch.observe(RunEnded("s", "failed"))
-    assert run.watch.failure == "too few; each device's reason is in the log (--verbose)"

@@ -135,6 +135,33 @@ def test_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bundle.load(tmp_path / "b")[0].manifest.input.dtype == "int64"
 
 
+def test_category_codes_among_numbers_need_real_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Random numbers are no codes; nor is one column's code valid in another."""
+    (tmp_path / "coded_model.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Model(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.codes, self.head = nn.Embedding(20, 4), nn.Linear(22, 10)\n"
+        "    def forward(self, x):\n"
+        "        codes = self.codes(x[:, 10:].long()).flatten(1)\n"
+        "        return self.head(torch.cat([x[:, :10], codes], 1))\n"
+        "def rows():\n"
+        "    x = 30 * torch.randn(64, 13)\n"
+        "    x[:, 10:] = torch.randint(20, (64, 3)).float()\n"
+        "    return x, torch.randint(10, (64,))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = {"sample_shape": "13", "model": "coded_model:Model"}
+    assert main(arguments(tmp_path / "b", **options)) == 2
+    assert "IndexError: index out of range in self; the sample is random" in capsys.readouterr().err
+    assert main(arguments(tmp_path / "b", **options, data="coded_model:rows")) == 0
+    assert bundle.load(tmp_path / "b")[0].manifest.verification is not None
+
+
 @pytest.mark.parametrize(
     ("changes", "pattern"),
     [
@@ -145,7 +172,10 @@ def test_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"model": "sedge_export.models:nothing"}, "nothing"),
         ({"model": "sedge_export.models"}, "expected module:function"),
         ({"model": "pathlib:Path"}, "expected an nn.Module, not a"),
-        ({"sample_shape": "3"}, "fails on the sample input"),
+        (
+            {"sample_shape": "3"},
+            "fails on the sample input .*; the sample is random numbers: --data .* by name",
+        ),
         ({"num_classes": "7"}, "expected float32"),
     ],
 )

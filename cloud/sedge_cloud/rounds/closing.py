@@ -98,7 +98,8 @@ def _shortage(run: Run, summary: Summary) -> str:
     if good >= needed:
         return ""
     rejected = summary.cohort - good - summary.declined
+    why = f"; most declined because {summary.why_declined}" if summary.declined else ""
     return (
         f"{good} of {summary.cohort} devices sent an update that counts, expected min_updates = "
-        f"{needed}; {summary.declined} declined, {rejected} were rejected"
+        f"{needed}; {summary.declined} declined, {rejected} were rejected{why}"
     )

@@ -10,6 +10,7 @@ import numpy as np
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
 from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.wire.objective import ACCURACY, Metric
+from sedge_protocol.wire.reasons import without_numbers
 from sedge_protocol.wire.update import Report
 
 
@@ -35,7 +36,8 @@ class Summary(msgspec.Struct, frozen=True):
     (outliers.py), and ``late`` names those whose updates for earlier rounds counted in this one.
     ``replaced`` says that the strategy replaced the global model, so that every element of the change is
     sent although the run's broadcast sends a share.
-    ``before`` and ``after`` are means of ``metric``.
+    ``before`` and ``after`` are means of ``metric``. ``why_declined`` is the reason that most of the
+    ``declined`` gave, and how many; numbers in it do not tell reasons apart.
     """
 
     run: str
@@ -54,6 +56,7 @@ class Summary(msgspec.Struct, frozen=True):
     late: tuple[str, ...] = ()
     replaced: bool = False
     metric: Metric = ACCURACY
+    why_declined: str = ""
 
 
 def summarise(
@@ -95,7 +98,17 @@ def summarise(
         update_bytes=sum(device.update_bytes for device in devices),
         personal=personal_elements(run, run_store, orders, picked),
         metric=run.manifest.metric,
+        why_declined=_commonest([order.declined for order in orders if order.device in declined]),
     )
+
+
+def _commonest(reasons: Sequence[str]) -> str:
+    """The reason that most gave, in the words of the first of them; empty without any."""
+    if not reasons:
+        return ""
+    ((kind, count),) = Counter(map(without_numbers, reasons)).most_common(1)
+    reason = next(reason for reason in reasons if without_numbers(reason) == kind)
+    return f"{reason!r} ({count} of {len(reasons)})"
 
 
 def personal_elements(

@@ -20,7 +20,7 @@ Whatever is wrong with the data raises ``DataError``.
 
 from sedge_edge.data.live import LiveData
 from sedge_edge.data.raw import Raw, as_inputs, converted
-from sedge_edge.data.sources import load_data, load_grouped, load_source, read_source
+from sedge_edge.data.sources import load_data, load_source, read_source
 
 __all__ = [
     "LiveData",
@@ -28,7 +28,6 @@ __all__ = [
     "as_inputs",
     "converted",
     "load_data",
-    "load_grouped",
     "load_source",
     "read_source",
 ]

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sedge_edge.config import FUNCTION_SOURCE, DataConfig
 from sedge_edge.data.archive import read_archive
 from sedge_edge.data.images import read_images
@@ -45,12 +42,6 @@ def load_source(source: str, base: Path) -> Examples:
     Raises ``DataError`` for a source that is missing, unreadable, or does not hold x and y.
     """
     return _noted(read_source(source, base)).examples()
-
-
-def load_grouped(source: str, base: Path) -> tuple[Examples, NDArray[np.generic] | None]:
-    """The examples of one source, and the group of each, (N,), where the source says it."""
-    whole = _noted(read_source(source, base))
-    return whole.examples(), whole.groups()
 
 
 def read_source(source: str, base: Path, shape: tuple[int, ...] | None = None) -> Raw:

@@ -328,6 +328,8 @@ def test_a_round_that_settles_with_too_few_updates_ends_the_run(
         f"{sent} of {size} devices sent an update that counts, expected min_updates = {min_updates}; "
         f"{declined} declined, {rejected} were rejected"
     )
+    if declined:
+        why += f"; most declined because 'DataError: x has wrong rows' ({declined} of {declined})"
     assert cloud.run_row().status == "failed" and cloud.state() == before
     (summary,) = cloud.summaries()
     assert (summary.failure, len(summary.devices), summary.declined) == (why, sent, declined)

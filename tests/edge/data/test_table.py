@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sedge_edge.data import load_grouped, load_source
+from sedge_edge.data import load_source, read_source
 from sedge_protocol.errors import DataError
 
 NUMBERS = [[5.25, -1.0], [0.5, 2.0], [1e-3, 7.0]]
@@ -36,7 +36,8 @@ def write(folder: Path, text: str, name: str = "train.csv") -> str:
     ],
 )
 def test_the_same_table_as_people_write_it(tmp_path: Path, text: str) -> None:
-    examples, group = load_grouped(write(tmp_path, text), tmp_path)
+    source = read_source(write(tmp_path, text), tmp_path)
+    examples, group = source.examples(), source.groups()
     assert examples.inputs.dtype == np.float32
     np.testing.assert_array_equal(examples.inputs, np.array(NUMBERS, np.float32))
     assert examples.targets.dtype == np.int64

@@ -23,6 +23,7 @@ from sedge_emulate.training.checks import (
     Wrong,
     check,
     drawn,
+    drawn_examples,
     references,
 )
 from sedge_emulate.training.module import Module
@@ -282,6 +283,27 @@ def test_a_model_that_does_not_fit_its_input(shape: tuple[int, ...], model: nn.M
     of = Problem(model, OF.objective, 8, TensorSpec("float32", shape))
     with pytest.raises(ExportError, match=r"expected outputs \(B, C, ...\) for rows of float32"):
         references(of)
+
+
+class Coded(nn.Module):
+    """Two numbers and a category's code in each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes, self.head = nn.Embedding(3, 4), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(torch.cat([x[:, :2], self.codes(x[:, 2].long())], 1))
+        return found
+
+
+def test_a_model_that_takes_no_random_rows_is_checked_on_real_ones() -> None:
+    rng = np.random.default_rng(0)
+    sample = rng.standard_normal((40, 3), np.float32)
+    sample[:, 2] = rng.integers(0, 3, 40)
+    of = Problem(Coded(), OF.objective, 8, TensorSpec("float32", (3,)), sample=sample)
+    assert set(drawn_examples(of, 30, 2, rng).inputs[:, 2]) == {0, 1, 2}
+    check(AutogradTrainer(of, "fp32", torch.device("cpu")), of, "fp32", references(of))
 
 
 def test_inputs_have_flat_halves_and_whole_numbers_stay_small() -> None:

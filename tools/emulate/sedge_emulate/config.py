@@ -49,13 +49,13 @@ KbitPerS: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[data]: the devices' examples.
 
-    ``dataset`` is auto, fashion-mnist, digits, or a source of your own: "module:function", .npz, a folder
-    of images or of PFLlib's. ``examples`` of the data set are used (0: all) and divided by ``split``:
-    by Dir(``alpha``) of every class, by ``classes_per_device``, at random (iid), by the groups that the
-    source names, such as persons (natural), or as the file ``partition`` says (given: .npy, .json, or
-    FL-bench's .pkl). Every device has at least ``min_examples``, unless they are given, and keeps
-    ``test_fraction`` of them for testing, unless the file or PFLlib says which. ``seed`` draws the split;
-    without it, the fleet's seed does. With it, ``--seeds`` compares first models on one split.
+    ``dataset`` is auto, fashion-mnist, digits, or a source of your own: "module:function", .npz, .csv,
+    a folder of images or of PFLlib's. ``examples`` of the data set are used (0: all) and divided by
+    ``split``: by Dir(``alpha``) of every class, by ``classes_per_device``, at random (iid), by the
+    groups that the source names, such as persons (natural), or as the file ``partition`` says (given:
+    .npy, .json, or FL-bench's .pkl). Every device has at least ``min_examples``, unless they are given,
+    and keeps ``test_fraction`` of them for testing, unless the file or PFLlib says which. ``seed`` draws
+    the split; without it, the fleet's seed does. With it, ``--seeds`` compares first models on one split.
 
     ``central_test``, a share of the examples that no device gets or another source, is a test set for every
     device's model and for the global one, besides the devices' own.

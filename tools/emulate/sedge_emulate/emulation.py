@@ -143,6 +143,8 @@ def set_up(
         _clear(out)
     split = described_split(config, dataset, len(shares.central))
     note(f"{split}; link: {config.link}")
+    for text in dataset.notes:
+        note(f"{dataset.name}: {text}")
     if not mark.exists():
         shares.save(state / "data")
         export_forms(source, dataset, config, out)

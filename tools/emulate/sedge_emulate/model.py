@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from sedge_edge.training.examples import Examples, fitting
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import Dataset
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.user_code import imported
 from sedge_protocol.wire.objective import Loss, TargetKind, own_metric
 from sedge_protocol.wire.parts import InputPart, unpack
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from sedge_edge.backends.rows import Rows
+    from sedge_export.several_inputs import Given
 
 AVGCNN, MLP, RESNET8 = "avgcnn", "mlp", "resnet8"
 
@@ -164,7 +168,8 @@ def export_model(
 ) -> None:
     """Export the model into a bundle at ``folder``, verified on the data's first batch.
 
-    With ``dropped`` it is the form that lacks this share of the channels.
+    With ``dropped`` it is the form that lacks this share of the channels. Raises ``DataError`` for data
+    that every device would decline to train on.
     """
     import torch
 
@@ -174,10 +179,12 @@ def export_model(
     torch.set_num_threads(1)
     rows = dataset.inputs[: source.config.batch_size]
     metric, judged = own_metric(source.config.metric), source.own_metric()
-    several = unpack(rows, source.parts)
-    export(
-        source.bare(seed),
-        {name: torch.from_numpy(part) for name, part in several.items()} or torch.from_numpy(rows),
+    several = {name: torch.from_numpy(part) for name, part in unpack(rows, source.parts).items()}
+    module, sample = source.bare(seed), several or torch.from_numpy(rows)
+    _require_kind_of_y(source, dataset, module, sample)
+    manifest = export(
+        module,
+        sample,
         batch_size=source.config.batch_size,
         name=source.name.rpartition(":")[2],
         num_classes=source.num_classes,
@@ -187,3 +194,37 @@ def export_model(
         folder=folder,
         dropped=dropped,
     )
+    fitting(Examples(dataset.inputs, dataset.targets, source.parts), manifest)
+
+
+def _require_kind_of_y(
+    source: ModelSource, dataset: Dataset, module: "nn.Module", sample: "Given"
+) -> None:
+    """Raise ``DataError`` where y may be labels that a table has made floating-point.
+
+    A model with one output is meant for numbers. All other models are asked about.
+    """
+    y = dataset.targets
+    if source.config.target or source.target != "float" or not (y == np.rint(y)).all():
+        return
+    outputs = _outputs(module, sample) if source.factory else 0
+    if outputs == 1:
+        return
+    has = f" and the model has {outputs} outputs" if outputs else ""
+    raise DataError(
+        f"{dataset.name}: y holds whole numbers as floats{has}: labels? y.astype(int); "
+        'targets? [model] target = "float"'
+    )
+
+
+def _outputs(module: "nn.Module", sample: "Given") -> int:
+    """How many numbers the model gives for a row; 0 where it fails, which its export says."""
+    import torch
+
+    module.eval()
+    try:
+        with torch.no_grad():
+            given: object = module(sample) if isinstance(sample, torch.Tensor) else module(**sample)
+    except Exception:  # the user's code may raise anything
+        return 0
+    return math.prod(given.shape[1:]) if isinstance(given, torch.Tensor) else 0

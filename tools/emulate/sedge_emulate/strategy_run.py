@@ -137,10 +137,8 @@ def _result(
             msgspec.structs.replace(one, **fleet.seen(number))
         )
     if not devices:
-        why = f"no device answered in round {final.round}"
-        raise DataError(
-            f"{strategy_run.title}: {why}; each device's reason is in the log (--verbose)"
-        )
+        why = f"; most declined because {final.why_declined}" if final.declined else ""
+        raise DataError(f"{strategy_run.title}: no device answered in round {final.round}{why}")
     return StrategyResult(
         name=strategy_run.title,
         options=msgspec.to_builtins(strategy_run.config.options),

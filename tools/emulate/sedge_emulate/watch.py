@@ -131,8 +131,7 @@ class Watch:
         last = self.summaries[-1] if self.summaries else None
         if last is None or not last.failure:
             return ended.why or f"the run is {ended.status}; start it again with --fresh"
-        hint = "; each device's reason is in the log (--verbose)" if last.declined else ""
-        return last.failure + hint
+        return last.failure
 
     def _close(self, summary: Summary) -> None:
         self.summaries.append(summary)

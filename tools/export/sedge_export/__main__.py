@@ -15,7 +15,8 @@ channels of every axis to ``folder-0.25``, and so on. Each is verified like any 
 import argparse
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import cast
@@ -33,10 +34,11 @@ from sedge_export.arguments import (
     show_parser,
 )
 from sedge_export.export import export
+from sedge_export.inspection import FAILS_ON_SAMPLE
 from sedge_export.objective import OwnMetric
 from sedge_export.personal import export_personal
 from sedge_export.several_inputs import Given, one_input
-from sedge_protocol.errors import ConfigError, SedgeError
+from sedge_protocol.errors import ConfigError, ExportError, SedgeError
 from sedge_protocol.host.console import printing
 from sedge_protocol.wire.bundle import BundleManifest, Program, Verification, load
 from sedge_protocol.wire.objective import LOSSES, Loss, own_metric
@@ -192,27 +194,42 @@ def _export(parser: argparse.ArgumentParser, arguments: list[str]) -> dict[Path,
         dropped: Path(f"{Path(options.out)}-{dropped:g}" if dropped else options.out)
         for dropped in options.widths
     }
-    return {
-        folder: export(
-            model,
-            sample,
-            batch_size=options.batch_size,
-            name=options.name,
-            num_classes=num_classes,
-            loss=loss,
-            target=target,
-            metric=metric,
-            real_data=data,
-            folder=folder,
-            tolerance=options.tolerance,
-            seed=options.seed,
-            dropped=dropped,
-            backends=options.backend,
-            measure=True,
-            labels=options.labels,
-        )
-        for dropped, folder in folders.items()
-    }
+    with _random_sample(given=data is not None):
+        return {
+            folder: export(
+                model,
+                sample,
+                batch_size=options.batch_size,
+                name=options.name,
+                num_classes=num_classes,
+                loss=loss,
+                target=target,
+                metric=metric,
+                real_data=data,
+                folder=folder,
+                tolerance=options.tolerance,
+                seed=options.seed,
+                dropped=dropped,
+                backends=options.backend,
+                measure=True,
+                labels=options.labels,
+            )
+            for dropped, folder in folders.items()
+        }
+
+
+@contextmanager
+def _random_sample(given: bool) -> Generator[None]:
+    """Say of a sample that was not given, and that the model refuses, where it came from."""
+    try:
+        yield
+    except ExportError as exc:
+        if given or FAILS_ON_SAMPLE not in str(exc):
+            raise
+        raise ExportError(
+            f"{exc}; the sample is random numbers: --data module:function gives rows of yours, and category"
+            " codes can be an input by name (--sample-shape codes:3:20)"
+        ) from exc
 
 
 def _loss(options: argparse.Namespace) -> Loss | Rows | None:

@@ -62,6 +62,15 @@ def random_samples(
     return Samples(x, y)
 
 
+def whole_rows(sample: Tensor, like: Samples, rng: Generator) -> Samples:
+    """As many rows as ``like`` has, each as it is in the sample (B, ...).
+
+    For a model whose rows are not numbers of one kind: a category's code is no index in another column.
+    """
+    x = sample[torch.randint(len(sample), (len(like.x),), generator=rng)]
+    return Samples(x, x if like.y is like.x else like.y)
+
+
 def _drawn(sample: Tensor, integers: bool, count: int, rng: Generator) -> Tensor:
     """Random rows (count, ...) of one input."""
     shape = (count, *sample.shape[1:])

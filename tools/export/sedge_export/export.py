@@ -15,8 +15,8 @@ from torch import Tensor, fx, nn
 
 from sedge_edge.backends.rows import Objective, Rows
 from sedge_export.axes import find_axes
-from sedge_export.batches import Samples, random_samples
-from sedge_export.inspection import OperatorRecorder, inspect_model
+from sedge_export.batches import Samples, random_samples, whole_rows
+from sedge_export.inspection import OperatorRecorder, accepts, inspect_model
 from sedge_export.narrow import cut
 from sedge_export.network import (
     Network,
@@ -80,12 +80,12 @@ def export(
     ``objective.LOSSES`` or maps outputs (B, C, ...) and targets to one number per row; by default it is
     cross entropy, or the squared error when ``num_classes`` is 0. ``target`` describes a row of y: by
     default a label, or numbers like the outputs; with "none" the input is the target. ``metric`` is one
-    of ``objective.METRICS``, or the user's own. ``real_data`` (x, y), any number of rows, is used for
-    verification in addition to random rows. ``dropped`` (0 to below 1) exports a narrower
-    form, without this share of the channels of every axis: its tensors have the names and the order of the
-    whole model's, and are slices of them. ``backends`` are the runtimes that get programs, names of
-    ``target.TARGETS``. With ``measure`` the memory of a step is measured in each, which takes a second or
-    more (``step_memory``). ``labels`` are the classes' names.
+    of ``objective.METRICS``, or the user's own. ``real_data`` (x, y), any number of rows, is the sample
+    from then on, and is used for verification in addition to random rows. ``dropped`` (0 to below 1)
+    exports a narrower form, without this share of the channels of every axis: its tensors have the names
+    and the order of the whole model's, and are slices of them. ``backends`` are the runtimes that get
+    programs, names of ``target.TARGETS``. With ``measure`` the memory of a step is measured in each, which
+    takes a second or more (``step_memory``). ``labels`` are the classes' names.
 
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.
@@ -96,14 +96,19 @@ def export(
     with _one_reason():
         model, sample, parts = one_input(model, sample_input)
         x = _sample_batch(sample, batch_size)
+        real = None if real_data is None else _real_inputs(real_data[0], parts, x)
+        x = x if real is None else _sample_batch(real, batch_size)
         choice = chosen(num_classes, target, loss, metric)
         form = _form(model, x, choice.rows, num_classes, dropped)
         row = target if isinstance(target, TensorSpec) else _row_target(choice, form, x)
         rng = torch.Generator().manual_seed(seed)
         samples = random_samples(x, row, num_classes, batch_size, rng, parts)
+        if not accepts(copied(form.model), samples.x):
+            samples = whole_rows(x, samples, rng)
         sources = [samples]
-        if real_data is not None:
-            sources.append(_real(real_data, parts, x, samples.y))
+        if real is not None and real_data is not None:
+            _require_like("y", real_data[1], samples.y)
+            sources.append(Samples(real, real_data[1].detach().cpu()))
         graphs = _traced(form, x, samples.y[:batch_size])
         lowered: dict[str, dict[str, File]] = {}
         measured: list[Verification] = []
@@ -178,8 +183,8 @@ def _sample_batch(given: object, batch_size: int) -> Tensor:
     return sample[torch.arange(batch_size) % len(sample)]
 
 
-def _real(data: tuple[Given, Tensor], parts: Sequence[InputPart], x: Tensor, y: Tensor) -> Samples:
-    given, targets = data
+def _real_inputs(given: Given, parts: Sequence[InputPart], x: Tensor) -> Tensor:
+    """The user's rows as one tensor like x. Raises ``ExportError``."""
     if not isinstance(given, Tensor):
         missing = [part.name for part in parts if part.name not in given]
         if missing or not parts:
@@ -188,13 +193,16 @@ def _real(data: tuple[Given, Tensor], parts: Sequence[InputPart], x: Tensor, y: 
         found_parts, given = packed({part.name: given[part.name] for part in parts}, "real_data")
         if found_parts != tuple(parts):
             raise ExportError(f"real_data: x has {found_parts}, expected {tuple(parts)}")
-    for label, found, like in (("x", given, x), ("y", targets, y)):
-        if found.dtype != like.dtype or found.shape[1:] != like.shape[1:] or not len(found):
-            raise ExportError(
-                f"real_data: {label} is {found.dtype} {tuple(found.shape)},"
-                f" expected {like.dtype} (N, {', '.join(map(str, like.shape[1:]))})"
-            )
-    return Samples(given.detach().cpu(), targets.detach().cpu())
+    _require_like("x", given, x)
+    return given.detach().cpu()
+
+
+def _require_like(label: str, found: Tensor, like: Tensor) -> None:
+    if found.dtype != like.dtype or found.shape[1:] != like.shape[1:] or not len(found):
+        raise ExportError(
+            f"real_data: {label} is {found.dtype} {tuple(found.shape)},"
+            f" expected {like.dtype} (N, {', '.join(map(str, like.shape[1:]))})"
+        )
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from sedge_export.survey import Watch
 from sedge_export.trace import plain_kernels
 from sedge_protocol.errors import ExportError
 
+FAILS_ON_SAMPLE = "fails on the sample input"
+
 
 class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records each operator's first call by its bare name (``add`` for add, add_ and add_backward)."""
@@ -123,12 +125,23 @@ def inspect_model(
         except Exception as exc:  # the user's code may raise anything
             integers = "; integers are for token ids, measurements must be float32"
             raise ExportError(
-                f"model: fails on the sample input {x.dtype} {tuple(x.shape)}{place(exc)}:"
+                f"model: {FAILS_ON_SAMPLE} {x.dtype} {tuple(x.shape)}{place(exc)}:"
                 f" {reason(exc)}{'' if x.is_floating_point() else integers}"
             ) from exc
         row = _check_output(output, x.shape[0], num_classes)
         _check_unchanged(before, _tensors(model))
     return recorder, row
+
+
+def accepts(model: nn.Module, x: Tensor) -> bool:
+    """Whether the model takes these values; it has taken others of their shape."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(x)
+    except Exception:  # the user's code may raise anything
+        return False
+    return True
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ from typing import BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.data import load_grouped
+from sedge_edge.data import read_source
 from sedge_edge.training.examples import Examples, Inputs, require_finite
 from sedge_emulate.data.pfllib import is_pfllib, joined, read_pfllib
 from sedge_protocol.errors import DataError
@@ -57,7 +57,8 @@ class Dataset:
     These are labels (N,) from 0, or numbers (N, ...); with 0 classes, labels say nothing. ``groups`` (N,),
     numbers from 0, say whose each example is, and ``tests`` (N,) which of them are for testing, where the
     source says it. ``parts`` are the arrays that a row of ``inputs`` (N, K) holds, where the source gives
-    several. ``sha256`` stands for all that a split is made of (see shares.py).
+    several. ``sha256`` stands for all that a split is made of (see shares.py). ``notes`` are what a reader
+    of the user's files decided or left out.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Dataset:
     tests: NDArray[np.bool_] | None = None
     sha256: str = ""
     parts: tuple[InputPart, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         numbers = self.targets.dtype == np.float32
@@ -114,9 +116,9 @@ class Dataset:
 def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dataset:
     """The named data set; ``auto`` is Fashion-MNIST where it is found and the digits otherwise.
 
-    Any other name is a data source of the user's, as in edge.toml ("module:function", .npz, a folder of
-    class folders), or a folder of PFLlib's, looked up in ``base``. Raises ``DataError`` for what is missing
-    or broken.
+    Any other name is a data source of the user's, as in edge.toml ("module:function", .npz, .csv, a folder
+    of class folders), or a folder of PFLlib's, looked up in ``base``. Raises ``DataError`` for what is
+    missing or broken.
     """
     if name not in ("auto", "fashion-mnist", "digits"):
         return _own(name, base or Path.cwd())
@@ -134,8 +136,9 @@ def _own(name: str, base: Path) -> Dataset:
         tests = np.repeat(np.repeat([False, True], len(train)), sizes)
         found = _labelled(name, joined([*train, *test]))
         return replace(found, groups=clients, tests=tests)
-    own, group = load_grouped(name, base)
-    found = replace(_labelled(name, own), parts=own.parts)
+    source = read_source(name, base)
+    own, group = source.examples(), source.groups()
+    found = replace(_labelled(name, own), parts=own.parts, notes=source.notes)
     if group is None:
         return found
     return replace(found, groups=np.unique(group, return_inverse=True)[1].astype(np.int64))

@@ -29,6 +29,7 @@ from sedge_emulate.training.problem import LABELS, Problem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_export.batches import Batch
 from sedge_export.eager import Eager, Vector
+from sedge_export.inspection import accepts
 from sedge_export.network import Network, copied
 from sedge_protocol.errors import ExportError, SedgeError
 from sedge_protocol.layout import Layout, Theta
@@ -209,8 +210,10 @@ def _compare(
 
 
 def drawn_examples(problem: Problem, rows: int, classes: int, rng: np.random.Generator) -> Examples:
-    """Random examples of the problem."""
+    """Random examples of the problem, or some of its sample where the model takes no random ones."""
     x, target = drawn(problem, rows, rng), problem.target
+    if problem.sample is not None and not accepts(copied(problem.module), torch.from_numpy(x)):
+        x = problem.sample[rng.integers(0, len(problem.sample), rows)]
     if target is None:
         return Examples(x, x)
     shape = (rows, *target.shape)
@@ -233,7 +236,8 @@ def drawn(problem: Problem, rows: int, rng: np.random.Generator) -> Inputs:
 
 
 def _num_outputs(problem: Problem) -> int:
-    row = torch.from_numpy(drawn(problem, 1, np.random.default_rng(0)))
+    given, rng = problem.sample, np.random.default_rng(0)
+    row = torch.from_numpy(drawn(problem, 1, rng) if given is None else given[:1])
     problem.network.model.eval()
     try:
         with torch.no_grad():

@@ -16,6 +16,7 @@ from torch import nn
 
 from sedge_edge.backends.rows import Objective
 from sedge_edge.training.batches import Permutations, permutations
+from sedge_edge.training.examples import Inputs
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import check, references
 from sedge_emulate.training.problem import LABELS, Problem
@@ -44,21 +45,23 @@ def open_trainer(
     bundle: Bundle | None = None,
     shuffles: Permutations = permutations,
     parts: tuple[InputPart, ...] = (),
+    sample: Inputs | None = None,
 ) -> FleetTrainer:
     """A trainer that has passed its checks: the named one, or the rule's.
 
     ``input`` and ``target`` are a row's types and shapes, ``parts`` the inputs in it, if there are several;
-    ``bundle`` the model's programs, for "onnx". The number of threads is torch's present one; several
-    processes of one thread are faster than one process of several. Raises ``ConfigError`` for a name,
-    device or precision that is none or cannot train this model, ``Wrong`` when the trainer fails its
-    checks, ``ExportError`` for a model that no device can train.
+    ``bundle`` the model's programs, for "onnx", and ``sample`` some real inputs. The number of threads is
+    torch's present one; several processes of one thread are faster than one process of several.
+
+    Raises ``ConfigError`` for an unknown name, device or precision, or one that cannot train this model,
+    ``Wrong`` when the trainer fails its checks, ``ExportError`` for a model that no device can train.
     """
     if name not in (AUTO, *NAMES):
         raise ConfigError("trainer", name, f"one of {AUTO}, {', '.join(NAMES)}")
     where = _device(device)
     if precision != "fp32" and where.type == "cpu":
         raise ConfigError("trainer.precision", precision, "fp32 on a CPU")
-    problem = Problem(module, objective, batch_size, input, target, shuffles, parts)
+    problem = Problem(module, objective, batch_size, input, target, shuffles, parts, sample)
     programs = bundle is not None and shuffles is permutations
     chosen = ruled(where.type, problem.network.layout, programs) if name == AUTO else name
     try:

@@ -9,6 +9,7 @@ from torch import nn
 
 from sedge_edge.backends.rows import Objective
 from sedge_edge.training.batches import Batch, Permutations, batches, permutations
+from sedge_edge.training.examples import Inputs
 from sedge_emulate.training.tasks import MixedTask, Task
 from sedge_export.network import Network, random_numbers
 from sedge_protocol.wire.bundle import TensorSpec
@@ -22,7 +23,7 @@ class Problem:
     """A model for rows of the shape and type of ``input``, trained in batches of ``batch_size``.
 
     ``target`` is a row of y, None where that is the input; ``parts`` is what an input holds, where it is
-    several.
+    several. ``sample`` (N, ...) are real inputs, for a model that does not take any numbers.
     """
 
     module: nn.Module
@@ -32,6 +33,7 @@ class Problem:
     target: TensorSpec | None = LABELS
     shuffles: Permutations = permutations
     parts: tuple[InputPart, ...] = ()
+    sample: Inputs | None = None
 
     @cached_property
     def network(self) -> Network:

@@ -23,7 +23,7 @@ import msgspec
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.storage import FolderVectors, Vectors, WholeBlobs
 from sedge_edge.training.batches import Permutations, permutations
-from sedge_edge.training.examples import Examples
+from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.job import Outcome, complete, update_base
 from sedge_edge.training.local_training import LocalResult
 from sedge_edge.training.preparation import Job, JobContext, Prepared, prepare
@@ -221,7 +221,8 @@ class Worker:
         frozen = bundle.manifest.frozen
         key = bundle.manifest.layout.hash + (b"" if frozen is None else frozen.blob.sha256)
         if key not in self._trainers:
-            self._trainers[key] = trainer_for(self.setup, bundle)
+            sample = self._shares.inputs[: bundle.manifest.batch_size].copy()
+            self._trainers[key] = trainer_for(self.setup, bundle, sample)
         return self._trainers[key]
 
 
@@ -261,8 +262,8 @@ def _within_reach(job: Job, blobs: WholeBlobs) -> Job:
     return replace(job, order=msgspec.structs.replace(job.order, steps=steps[missing[-1] + 1 :]))
 
 
-def trainer_for(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
-    """The trainer that the fleet file asks for."""
+def trainer_for(setup: WorkerSetup, bundle: Bundle, sample: Inputs) -> FleetTrainer:
+    """The trainer that the fleet file asks for; ``sample`` (N, ...) are some of the data's inputs."""
     import torch
 
     from sedge_edge.backends.flat_module import place_frozen
@@ -284,6 +285,7 @@ def trainer_for(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
         bundle=bundle,
         shuffles=setup.shuffles,
         parts=manifest.parts,
+        sample=sample,
     )
 
 

@@ -77,6 +77,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/protocol/test_mqtt_state.py",
         "on the sockets of a real link",
     ),
+    "sedge_protocol.wire.serving": (
+        "tests/protocol/test_transfer_download.py",
+        "with the end that asks",
+    ),
     "sedge_edge.backends.several_inputs": (
         "tests/export/test_several_inputs.py",
         "beside the programs of the same model",

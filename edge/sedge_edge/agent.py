@@ -27,7 +27,6 @@ from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import (
     DISK_RETRY_S,
     MAX_RUNS,
-    MAX_STARTS,
     AgentState,
     StateStore,
     TooManyRuns,
@@ -109,7 +108,7 @@ class Agent:
         self._down = topics.down(fleet, device)
         self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng, hello.memory_mb)
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
-        self._handshake = Handshake(hello, self.peer, rng)
+        self.handshake = Handshake(hello, self.peer, rng)
         self._gate = gate
         self._retention = retention or Retention()
         self._connected = False
@@ -128,12 +127,7 @@ class Agent:
     @property
     def welcomed(self) -> bool:
         """Whether the coordinator has welcomed this connection's hello."""
-        return self._connected and self._handshake.welcomed
-
-    @property
-    def fleet_devices(self) -> int:
-        """How many devices the fleet has; 0: the coordinator has not said it."""
-        return self._handshake.fleet_devices
+        return self._connected and self.handshake.welcomed
 
     @property
     def idle(self) -> bool:
@@ -142,16 +136,16 @@ class Agent:
 
     def will(self) -> tuple[str, bytes]:
         """Topic and payload of the MQTT last will; begins a new session."""
-        return self._handshake.will()
+        return self.handshake.will()
 
     def goodbye(self) -> list[AgentEffect]:
         """Announce that we leave on purpose."""
-        return [self._handshake.goodbye()]
+        return [self.handshake.goodbye()]
 
     def connected(self, now: float, max_packet_bytes: int) -> list[AgentEffect]:
         """The link is up: send the hello, request missing blobs, offer pending updates."""
         self._connected = True
-        self._handshake.begin(now)
+        self.handshake.begin(now)
         self._outbox.connected(now, max_packet_bytes - PACKET_OVERHEAD)
         return [*self._fetches.connected(now), *self.poll(now)]
 
@@ -163,26 +157,24 @@ class Agent:
 
     def timer(self) -> float | None:
         """When ``poll`` is next due."""
-        due = [self._outbox.timer()]
+        due = [self._outbox.timer(), self.handshake.timer() if self._connected else None]
         due += (
             [self._disk_retry_at]
             if self._disk_retry_at
             else [self._fetches.timer(), self._job_retry_at]
         )
-        if self._connected:
-            due.append(self._handshake.timer())
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[AgentEffect]:
         """Do what is due now. A full disk stops new work but not uploads, which make room."""
-        effects: list[AgentEffect] = [*self._handshake.poll(now)] if self._connected else []
+        effects: list[AgentEffect] = [*self.handshake.poll(now)] if self._connected else []
         effects += self._outbox.poll(now)
         if now < self._disk_retry_at:
             return effects
         self._disk_retry_at = 0.0
         orders, has = self.state.continued_orders, self.blobs.has
         steps: tuple[Callable[[], list[AgentEffect]], ...] = (
-            lambda: [*self._fetches.sync(orders(has), now, self._handshake.waits)],
+            lambda: [*self._fetches.sync(orders(has), now, self.handshake.waits)],
             lambda: self._next_job(orders(has), now),
         )
         effects += self._collect(now)
@@ -200,13 +192,18 @@ class Agent:
                 return self._chunk(open_frame(payload, topic, None), now)
             opened = self.peer.open(payload, topic)
             if opened is None:
-                return [*self._handshake.replayed(payload, now)]
+                return [*self.handshake.replayed(payload, now)]
             frame, message = opened
             if message is None:
                 return self._chunk(frame, now)
-            self._store.heard_coordinator(frame.incarnation)
+            is_new = self._store.heard_coordinator(frame.incarnation)
+            if is_new:  # it knows nobody, and its own request for a hello may have been lost
+                self.handshake.begin(now)
+            if is_new or isinstance(message, messages.Welcome | Order):
+                self._outbox.woken(now)
+                self._fetches.woken(now)
             overtaken = frame.seq < self.peer.window.top
-            if isinstance(message, Order) and (overtaken or not self._handshake.ever_welcomed):
+            if isinstance(message, Order) and (overtaken or not self.handshake.ever_welcomed):
                 # The frame that overtook it may have been its receipt or its cancellation. Before the
                 # first welcome since our start, we cannot know what has overtaken it.
                 return [Note(logging.INFO, "dropped an overtaken order; it may come again")]
@@ -214,7 +211,7 @@ class Agent:
         except RemoteError as exc:
             self.peer.counters["refused"] += 1
             note = Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")
-            order = messages.unreadable_order(exc) if self._handshake.ever_welcomed else None
+            order = messages.unreadable_order(exc) if self.handshake.ever_welcomed else None
             return [note] if order is None else [note, self._decline(order, exc)]
         except StorageError as exc:  # one log line for all the chunks in flight
             return [] if now < self._disk_retry_at else self._wait_for_disk(exc, now)
@@ -251,7 +248,7 @@ class Agent:
 
     def has_examples(self, num_train: int, num_test: int, now: float) -> list[AgentEffect]:
         """The device has this many examples now."""
-        return [*self._handshake.has_examples(num_train, num_test, now)]
+        return [*self.handshake.has_examples(num_train, num_test, now)]
 
     def interrupted(self, checkpoint: bytes | None = None) -> list[AgentEffect]:
         """The current job was stopped on purpose; its order stays, to go on from this blob."""
@@ -280,7 +277,7 @@ class Agent:
         match message:
             case messages.Welcome():
                 self.peer.agree(message.versions)
-                return [*self._handshake.welcome(message, now)]
+                return [*self.handshake.welcome(message, now)]
             case Order():
                 return self._order(message)
             case messages.Cancel():
@@ -375,7 +372,7 @@ class Agent:
                 self._store.refuse(order.run)
                 effects += self._refusal(order)
             elif not self._fetches.missing(order):
-                effects += self._handshake.waits(why := self._gate(), now)
+                effects += self.handshake.waits(why := self._gate(), now)
                 if why:
                     self._job_retry_at = now + GATE_RETRY_S
                     return effects
@@ -387,9 +384,7 @@ class Agent:
 
     def _refusal(self, order: Order) -> list[AgentEffect]:
         """Decline an order that keeps killing the agent, so that the other runs can go on."""
-        where = f"run {order.run}, round {order.round}"
-        text = f"{where}: the agent was killed or lost power in each of {MAX_STARTS} attempts"
-        error = TooManyStarts(f"{text}, expected one to finish; is there enough memory?")
+        error = TooManyStarts.of(order)
         return [Note(logging.ERROR, str(error)), self._decline(order, error)]
 
     def _back_off(self, error: StorageError, now: float) -> list[AgentEffect]:

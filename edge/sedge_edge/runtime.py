@@ -119,7 +119,7 @@ class Runtime:
                     self.agent.disconnected()
                 case Received():
                     self._do(self.agent.receive(event.topic, event.payload, now))
-                    self.link.reconnect.devices = self.agent.fleet_devices
+                    self.link.reconnect.devices = self.agent.handshake.fleet_devices
         if self._job is not None and self._job.done():
             self._finish(self._job)
         self._do(self.agent.poll(time.monotonic()))

@@ -30,6 +30,7 @@ from sedge_protocol.wire.messages import (
     Cancel,
     Codec,
     Committed,
+    Get,
     Goodbye,
     Have,
     Hello,
@@ -344,6 +345,37 @@ def test_busy_waits(device: Harness) -> None:
     assert device.agent.poll(device.now + 44.9) == []
     assert isinstance(device.messages(device.agent.poll(device.now + 45.0))[0], Offer)
     device.tell(Busy(1000), b"x" * 16)  # another transfer's
+
+
+@pytest.mark.parametrize(
+    ("says", "incarnation", "answers"),
+    [
+        (Welcome(bytes(16), "0"), 8, {Hello, Offer, Get}),
+        (Have(0, b"\1", 4), 8, {Hello, Offer, Get}),  # its first frame was lost
+        (Welcome(bytes(16), "0"), 7, {Hello, Offer, Get}),  # its link was cut
+        (None, 7, {Offer, Get}),  # its order is repeated
+    ],
+)
+def test_a_coordinator_that_is_back_is_offered_and_asked_at_once(
+    device: Harness,
+    says: Message | None,
+    incarnation: int,
+    answers: set[type[Message]],
+) -> None:
+    """It was away for two minutes, in the middle of an upload and a download."""
+    pending(device)
+    device.tell(device.order(2, run="other"))
+    back = device.now + 120.0
+    while (at := device.agent.timer()) is not None and at < back:
+        device.agent.poll(at)
+    device.now = back
+    if incarnation > 7:  # the harness's own
+        device.peer = Peer(DOWN, KEYS.down, KEYS.up, incarnation, 1)
+    sent = device.messages(device.tell(says or device.order(1)))
+    assert {type(message) for message in sent} == answers
+    nonce = next((message.nonce for message in sent if isinstance(message, Hello)), bytes(16))
+    again = device.tell(Welcome(nonce, "0")) if any(nonce) else []
+    assert device.messages([*again, *device.tell(device.order(1))]) == []  # on their way
 
 
 def test_a_have_brings_what_is_missing(device: Harness) -> None:

@@ -59,16 +59,20 @@ def uploaded(case: Case) -> Iterator[list[Any]]:
     small = 4096 * (count - 1) + 10 <= min(32768, 4096)
     number, credit, state = 0, 0, "offline"
     known, flight = set[int](), list[tuple[int, int]]()  # chunk, number of the offer before it
+    unanswered = 0.0  # seconds that the newest offer has been, since no BUSY came
     for event in events:
         sends: list[Any] = []
         what = event["event"]
-        if what == "connected" or (what == "timer" and state != "offline"):
+        unanswered += {"woken": 2.0, "woken soon": 0.5}.get(what, 0.0)
+        woken = what.startswith("woken") and state == "offered" and unanswered >= 2
+        if what == "connected" or (what == "timer" and state != "offline") or woken:
             number, credit, state = number + 1, 0, "offered"
+            unanswered = 0.0
             sends.append({"offer": number, "data": number == 1 and small})
         elif what == "disconnected":
             flight, state = [], "offline"
         elif what == "busy" and state != "offline":
-            credit = 0
+            credit, unanswered = 0, float("-inf")
         elif what == "have" and state != "offline" and event["number"] <= number:
             bitmap = set(event["held"])
             if event["number"] == number and state == "offered":
@@ -89,7 +93,7 @@ def longest(events: list[str]) -> Iterator[float]:
     """7.2: the longest that each offer waits for the next."""
     a = 0
     for event in events:
-        a = 0 if event in ("connected", "new") else a
+        a = 0 if event in ("connected", "new", "woken") else a
         if event != "new":
             yield 2 + min(60, 0.5 * 2**a)
             a += 1
@@ -127,7 +131,7 @@ def halved(case: Case) -> Iterator[int]:
 
 def downloaded(case: Case) -> Iterator[list[int] | None]:
     """8.3: the chunks that are asked for at each event."""
-    held, asked, state = set(case["held"]), set[int](), "offline"
+    held, asked, state, silent = set(case["held"]), set[int](), "offline", 0.0
     for step in case["events"]:
         event, due = step["event"], False
         if event == "connected":
@@ -136,7 +140,11 @@ def downloaded(case: Case) -> Iterator[list[int] | None]:
             state = "offline"
         elif event == "timer":
             due = state != "offline"
+        elif event in ("woken", "woken soon"):
+            silent += 2.0 if event == "woken" else 0.5
+            due = state != "offline" and silent >= 2
         else:
+            silent = float("-inf")
             held.add(event)
             if state != "offline":
                 state, due = "fetching", asked <= held
@@ -145,7 +153,7 @@ def downloaded(case: Case) -> Iterator[list[int] | None]:
             yield None
             continue
         missing = missing[:1] if state == "probing" else missing
-        asked = set(missing)
+        asked, silent = set(missing), 0.0
         yield missing
 
 

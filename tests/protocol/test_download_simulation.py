@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from tests.protocol.fake_link import BLOB, CLEAN, CUTS, FRAME, HOSTILE, SLOW, Faults, Wire, World
 
-from sedge_protocol.wire.transfer import CREDIT, Fetch, Serving, describe
+from sedge_protocol.wire.serving import Serving
+from sedge_protocol.wire.transfer import CREDIT, Fetch, describe
 
 
 class Device:

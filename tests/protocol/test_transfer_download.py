@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from sedge_protocol.wire.serving import Serving
 from sedge_protocol.wire.transfer import (
     MIN_CHUNK_BYTES,
     RETRY_MAX_S,
     SILENCE_S,
     Fetch,
-    Serving,
     describe,
     from_bitmap,
     to_bitmap,

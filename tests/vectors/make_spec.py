@@ -25,7 +25,7 @@ from sedge_protocol.wire.messages import Codec
 from sedge_protocol.wire.protobuf import field
 from sedge_protocol.wire.reconnect import Ended, Reconnect
 from sedge_protocol.wire.training import LastBatch, Training
-from sedge_protocol.wire.transfer import Fetch, Upload, describe, from_bitmap, to_bitmap
+from sedge_protocol.wire.transfer import SILENCE_S, Fetch, Upload, describe, from_bitmap, to_bitmap
 
 ABOUT = (
     "Cases of protocol/WIRE.md and its pages. Bytes are hex, floats are binary32 as 8 hex digits of "
@@ -33,7 +33,8 @@ ABOUT = (
     "T4, each as epoch, rows and w. rates: X18. error_feedback: T9 to T11, round after round: change is "
     "trained - start, coded the coded vector, owed what is kept after it. replay: 3.6, the verdicts on "
     "control frames (incarnation, seq) in turn. uploads and downloads: sections 7 and 8, an event and "
-    "what is sent at once after it; timer means that time is up, whatever it was. bundles: B1 to B6, "
+    "what is sent at once after it; timer means that time is up, whatever it was; woken comes 2 s, woken "
+    "soon 0.5 s after the event before it. bundles: B1 to B6, "
     "X14, blobs to accept or refuse. programs: B13, B15, ONNX models to accept or to refuse. versions: "
     "5.14, a base, a step and the model that they make. backoffs: 7.2, the longest wait after each "
     "offer, with `new` where something new is held between two. waits: 1.9, connections that end at a "
@@ -153,6 +154,10 @@ def replays() -> Events:
     return found
 
 
+# How long after the event before it a device is woken.
+WOKEN_AFTER_S = {"woken": SILENCE_S, "woken soon": 0.5}
+
+
 class Sender:
     """Plays an upload and writes down what it sends."""
 
@@ -171,7 +176,10 @@ class Sender:
             held = to_bitmap(given["held"], upload.manifest.count)
             upload.receive(given["number"], held, given["credit"], self.now)
         elif event == "busy":
-            upload.busy(1.0, self.now)
+            upload.busy(5.0, self.now)
+        elif event in WOKEN_AFTER_S:
+            self.now += WOKEN_AFTER_S[event]
+            upload.woken(self.now)
         else:  # the timer
             self.now = upload.timer() or self.now
         sent: list[object] = []
@@ -228,6 +236,13 @@ def uploads() -> Events:
             ("connected", {}), ("have", {"number": 1, "held": [0, 1], "credit": 2}), ("timer", {}),
             ("have", {"number": 2, "held": [], "credit": 4}),
         ]),
+        ("woken after silence: an offer at once", 5, [
+            ("connected", {}), ("woken soon", {}), ("timer", {}), ("woken", {}), ("woken", {}),
+            ("have", {"number": 4, "held": [], "credit": 2}), ("woken soon", {}),
+        ]),
+        ("woken while it is put off: nothing before its time", 3, [
+            ("connected", {}), ("busy", {}), ("woken", {}), ("timer", {}), ("woken", {}),
+        ]),
         ("a report that lacks what an earlier one had", 7, [
             ("connected", {}), ("have", {"number": 1, "held": [], "credit": 4}),
             ("have", {"number": 0, "held": [0, 1, 2, 3], "credit": 2}),
@@ -255,6 +270,7 @@ def backoffs() -> Events:
         ["connected", *["timer"] * 9],
         ["connected", "timer", "timer", "new", "timer", "timer"],
         ["connected", "timer", "timer", "connected", "timer"],
+        ["connected", "timer", "timer", "woken", "timer"],
     ):
         upload = Upload(describe(bytes(40_000), 4096), cast(np.random.Generator, Highest()))
         now, longest = 0.0, list[float]()
@@ -265,6 +281,9 @@ def backoffs() -> Events:
             if event == "connected":
                 upload.disconnected()
                 upload.connected(now)
+            if event == "woken":
+                now += WOKEN_AFTER_S[event]
+                upload.woken(now)
             now = upload.timer() or now
             upload.poll(now)
             longest.append((upload.timer() or now) - now)
@@ -299,6 +318,9 @@ def downloads() -> Events:
         ("silence: the first alone, again", [], ["connected", "timer", "timer", 0]),
         ("a chunk lost: only what is missing", [], ["connected", 0, 1, 3, "timer", 2]),
         ("chunks that others asked for are as good", [], ["connected", 3, 2, 0, "timer", 1]),
+        ("woken after silence: the same again at once", [],
+         ["connected", "woken soon", "woken", 0, 2, "timer", "woken soon", "woken", 1]),
+        ("woken while chunks come: nothing", [], ["connected", 0, 1, "woken soon", 2, 3]),
         ("a cut: probing again", [], ["connected", 0, "disconnected", 1, "connected", 2, 3]),
     ]  # fmt: skip
     for name, held, script in cases:
@@ -313,6 +335,9 @@ def downloads() -> Events:
                 fetch.connected(now)
             elif event == "disconnected":
                 fetch.disconnected()
+            elif event in WOKEN_AFTER_S:
+                now += WOKEN_AFTER_S[event]
+                fetch.woken(now)
             else:
                 now = fetch.timer() or now
             asked = fetch.poll(now)

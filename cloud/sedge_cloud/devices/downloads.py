@@ -7,7 +7,8 @@ from typing import NamedTuple, TypeAlias
 from sedge_cloud.store.cache import Cache
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.wire.transfer import Manifest, Serving, describe
+from sedge_protocol.wire.serving import Serving
+from sedge_protocol.wire.transfer import Manifest, describe
 
 # Making a manifest hashes the whole blob, so manifests are cached. One of 2.3 MB has 36 digests of 16
 # bytes: there is room for two thousand starts or patches.

@@ -59,6 +59,11 @@ class Fetches:
             fetch.connected(now)
         return self._listen()
 
+    def woken(self, now: float) -> None:
+        """The coordinator is there: what it has left unanswered is due."""
+        for fetch in self._active.values():
+            fetch.woken(now)
+
     def disconnected(self) -> None:
         """The link is down."""
         self._connected = False

@@ -44,6 +44,11 @@ class Outbox:
             if manifest.chunk_bytes > chunk_size(manifest.size, self._max_chunk_bytes):
                 del self._uploads[waiting]
 
+    def woken(self, now: float) -> None:
+        """The coordinator is there: what it has left unanswered is due."""
+        for upload in self._uploads.values():
+            upload.woken(now)
+
     def disconnected(self) -> None:
         """The link is down."""
         self._connected = False

@@ -42,6 +42,13 @@ class TooManyRuns(SedgeError):
 class TooManyStarts(SedgeError):
     """Several starts of the agent began an order, and none survived it."""
 
+    @classmethod
+    def of(cls, order: Order) -> "TooManyStarts":
+        """For this order."""
+        where = f"run {order.run}, round {order.round}"
+        text = f"{where}: the agent was killed or lost power in each of {MAX_STARTS} attempts"
+        return cls(f"{text}, expected one to finish; is there enough memory?")
+
 
 class RunState(msgspec.Struct, frozen=True):
     """One run on the device: its bundle, its global model ``base``, and what the device keeps.
@@ -212,10 +219,15 @@ class StateStore:
             incarnation=incarnation, coordinator_incarnation=state.coordinator_incarnation, key=key
         )
 
-    def heard_coordinator(self, coordinator_incarnation: int) -> None:
-        """Note the coordinator's incarnation. A lower one than before has proved to be live (``Peer``)."""
-        if coordinator_incarnation != self.state.coordinator_incarnation:
+    def heard_coordinator(self, coordinator_incarnation: int) -> bool:
+        """Note the coordinator's incarnation; whether it is another one than before.
+
+        A lower one than before has proved to be live (``Peer``).
+        """
+        is_new = coordinator_incarnation != self.state.coordinator_incarnation
+        if is_new:
             self._save(coordinator_incarnation=coordinator_incarnation)
+        return is_new
 
     def accept(self, order: Order) -> str | None:
         """Accept an order in place of its run's older one. Returns the run that was evicted for it, if any.

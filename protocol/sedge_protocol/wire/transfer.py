@@ -8,7 +8,7 @@ on its disk, never from a record of them.
     Upload  (device -> coordinator)       offline -> offered -> sending -> (receipt)
     Intake  (its receiving end)           every good chunk sets a bit; answers Have
     Fetch   (coordinator -> device)       asks for what is missing until nothing is
-    Serving (its sending end)             gathers the requests of many devices, sends the union once
+    Serving (its sending end)             in serving.py
 """
 
 import hashlib
@@ -152,6 +152,7 @@ class Upload:
         self.fruitless = 0
         self._rng = rng
         self._due: float | None = None
+        self._unanswered_since: float | None = None  # when the newest offer went out
         self._attempt = 0
         self._answered = True
         self._tried = self._progress = False
@@ -185,7 +186,16 @@ class Upload:
         self.fruitless = 0 if self._progress else self.fruitless + self._tried
         self._tried = self._progress = self.put_off = False
         self._attempt = self._credit = 0
-        self._due = now
+        self._due, self._unanswered_since = now, None
+
+    def woken(self, now: float) -> None:
+        """The receiver is there: an offer that it has left unanswered is repeated as if it were the first.
+
+        So a link that works carries nothing twice: the answer to a fresh offer is on its way.
+        """
+        if self._due is not None and self._unanswered_since is not None:
+            self._attempt = 0
+            self._due = min(self._due, max(now, self._unanswered_since + SILENCE_S))
 
     def disconnected(self) -> None:
         """The link is down: chunks in flight are lost, and nothing is due until it is back."""
@@ -213,12 +223,13 @@ class Upload:
         ]
         self._in_flight = self._in_flight[max(settled, default=-1) + 1 :]
         self._credit, self.put_off = credit, False
-        self._due = now + SILENCE_S
+        self._due, self._unanswered_since = now + SILENCE_S, None
 
     def busy(self, retry_s: float, now: float) -> None:
         """The receiver cannot take it now: offer again after ``retry_s``."""
         if self._due is not None:
             self._credit, self._due, self.put_off = 0, now + retry_s, True
+            self._unanswered_since = None
 
     def poll(self, now: float) -> list[int | None]:
         """What to send now."""
@@ -226,6 +237,7 @@ class Upload:
             return []
         if now >= self._due:
             self._due = now + SILENCE_S + backoff(self._attempt, self._rng)
+            self._unanswered_since = now
             self._attempt += 1
             self.number += 1
             self._credit, self._answered = 0, False
@@ -300,6 +312,7 @@ class Fetch:
         self._attempt = 0
         self._due: float | None = None
         self._asked: set[int] = set()
+        self._unanswered_since: float | None = None  # when it asked last
         self._heard = False
         self._waiting_since: float | None = None
         self._silence_s = SILENCE_S
@@ -315,7 +328,18 @@ class Fetch:
         self._due = now
         self._asked.clear()
         self._heard = False
-        self._waiting_since, self._silence_s = None, SILENCE_S
+        self._unanswered_since = self._waiting_since = None
+        self._silence_s = SILENCE_S
+
+    def woken(self, now: float) -> None:
+        """The sender is there: what it has left unanswered for a silence is asked for again at once."""
+        if self._due is None or self._unanswered_since is None:
+            return
+        self._attempt = 0
+        again = self._unanswered_since + self._silence_s
+        if now >= again:  # it was away: that time says nothing of how fast chunks come
+            self._waiting_since = None
+        self._due = min(self._due, max(now, again))
 
     def disconnected(self) -> None:
         """The link is down: ask nothing until it is back."""
@@ -338,6 +362,7 @@ class Fetch:
         self._asked = set(missing if self._heard else missing[:1])
         if self._waiting_since is None:
             self._waiting_since = now
+        self._unanswered_since = now
         self._due = now + self._silence_s + backoff(self._attempt, self._rng)
         self._attempt += 1
         return to_bitmap(self._asked, self.manifest.count)
@@ -350,50 +375,7 @@ class Fetch:
         """Choose when to ask next: at once if everything asked for has arrived."""
         took = 0.0 if self._waiting_since is None else now - self._waiting_since
         self._silence_s = min(RETRY_MAX_S, max(SILENCE_S, 4 * took, self._silence_s / 2))
-        self._waiting_since = now
+        self._waiting_since, self._unanswered_since = now, None
         self._heard, self._attempt = True, 0
         answered = bool(self._asked) and self._asked <= self.have
         self._due = now if answered else now + self._silence_s
-
-
-class Serving:
-    """The sending end of downloads: many devices ask, and the union of their chunks is sent once.
-
-    It waits until all expected devices have asked, but no longer than ``gather_s`` after the first.
-    """
-
-    def __init__(self, manifest: Manifest, gather_s: float) -> None:
-        self.manifest = manifest
-        self._gather_s = gather_s
-        self._wanted: dict[int, None] = {}  # in the order in which they are asked for
-        self._askers: set[str] = set()
-        self._due: float | None = None
-
-    def request(self, asker: str, missing: bytes, expected: int, now: float) -> int:
-        """One of ``expected`` devices lacks these; the number of chunks added. Raises ``FrameError``."""
-        wanted, before = from_bitmap(missing, self.manifest.count), len(self._wanted)
-        if not wanted:
-            return 0
-        self._wanted |= dict.fromkeys(sorted(wanted))
-        self._askers.add(asker)
-        if self._due is None:
-            self._due = now + self._gather_s
-        if len(self._askers) >= expected:
-            self._due = min(self._due, now)
-        return len(self._wanted) - before
-
-    def poll(self, now: float, room: int) -> list[int]:
-        """Up to ``room`` chunks to send now, in the order of the first requests."""
-        if self._due is None or now < self._due:
-            return []
-        chunks = list(itertools.islice(self._wanted, room))
-        for index in chunks:
-            del self._wanted[index]
-        if not self._wanted:
-            self._due = None
-            self._askers.clear()
-        return chunks
-
-    def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
-        return self._due

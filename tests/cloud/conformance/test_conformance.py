@@ -195,6 +195,10 @@ def hurries(agent: Agent, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(agent._outbox, "busy", always(None))
 
 
+def sleeps_on(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(agent._outbox, "woken", always(None))
+
+
 class Anything:
     """Equal to every digest."""
 
@@ -251,6 +255,7 @@ def works_every_order(agent: Agent, patch: pytest.MonkeyPatch) -> None:
         (leaves_the_patch_out, {"5.9", "T1"}),
         (keeps_nothing, {"T1", "T3"}),
         (hurries, {"5.23"}),
+        (sleeps_on, {"7.2"}),
     ],
 )
 def test_a_wrong_client_is_shown_its_rule(

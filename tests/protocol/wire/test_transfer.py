@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sedge_protocol.errors import FrameError, LocalError
+from sedge_protocol.wire.serving import Serving
 from sedge_protocol.wire.transfer import (
     CREDIT,
     MAX_CHUNK_BYTES,
@@ -18,7 +19,6 @@ from sedge_protocol.wire.transfer import (
     Fetch,
     Intake,
     Manifest,
-    Serving,
     Upload,
     backoff,
     describe,

@@ -568,7 +568,12 @@ public class VectorsTest {
                                 integer(event, "credit"), now);
                         break;
                     case "busy":
-                        upload.busy(1, now);
+                        upload.busy(5, now);
+                        break;
+                    case "woken":
+                    case "woken soon":
+                        now += event.get("event").equals("woken") ? 2 : 0.5;
+                        upload.woken(now);
                         break;
                     default:
                         now = upload.timer();
@@ -628,6 +633,9 @@ public class VectorsTest {
                     fetch.connected(now);
                 } else if (event.get("event").equals("disconnected")) {
                     fetch.disconnected();
+                } else if (((String) event.get("event")).startsWith("woken")) {
+                    now += event.get("event").equals("woken") ? 2 : 0.5;
+                    fetch.woken(now);
                 } else {
                     now = fetch.timer();
                 }

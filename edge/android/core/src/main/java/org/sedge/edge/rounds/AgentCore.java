@@ -183,7 +183,15 @@ public final class AgentCore {
                 chunk(opened.frame, now);
                 return;
             }
+            boolean isNew = opened.frame.incarnation != store.get(State.COORDINATOR);
             store.heardCoordinator(opened.frame.incarnation);
+            if (isNew) { // it knows nobody, and its own request for a hello may have been lost
+                handshake.begin(now);
+            }
+            if (isNew || opened.frame.kind == Kind.WELCOME || opened.frame.kind == Kind.ORDER) {
+                outbox.woken(now);
+                fetches.woken(now);
+            }
             boolean overtaken = opened.frame.seq < peer.window.top();
             if (opened.frame.kind == Kind.ORDER && (overtaken || !handshake.everWelcomed())) {
                 // What overtook it may have been its receipt; and before the first welcome nothing tells.

@@ -55,6 +55,13 @@ final class Fetches {
         listen(effects);
     }
 
+    /** The coordinator is there: what it has left unanswered is due. */
+    void woken(double now) {
+        for (Fetch fetch : active.values()) {
+            fetch.woken(now);
+        }
+    }
+
     void disconnected() {
         connected = false;
         for (Fetch fetch : active.values()) {

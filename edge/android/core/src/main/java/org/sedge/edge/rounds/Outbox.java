@@ -59,6 +59,13 @@ final class Outbox {
         }
     }
 
+    /** The coordinator is there: what it has left unanswered is due. */
+    void woken(double now) {
+        for (Upload upload : uploads.values()) {
+            upload.woken(now);
+        }
+    }
+
     void disconnected() {
         connected = false;
         for (Upload upload : uploads.values()) {

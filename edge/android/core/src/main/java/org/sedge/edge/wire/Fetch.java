@@ -15,6 +15,7 @@ public final class Fetch {
     private int attempt;
     private double due = Double.NaN;
     private boolean heard;
+    private double unansweredSince = Double.NaN; // when it asked last
     private double waitingSince = Double.NaN;
     private double patience = Backoff.SILENCE_S;
 
@@ -35,8 +36,22 @@ public final class Fetch {
         due = now;
         asked.clear();
         heard = false;
+        unansweredSince = Double.NaN;
         waitingSince = Double.NaN;
         patience = Backoff.SILENCE_S;
+    }
+
+    /** The sender is there: what it has left unanswered for a silence is asked for again at once. */
+    public void woken(double now) {
+        if (Double.isNaN(due) || Double.isNaN(unansweredSince)) {
+            return;
+        }
+        attempt = 0;
+        double again = unansweredSince + patience;
+        if (now >= again) { // it was away: that time says nothing of how fast chunks come
+            waitingSince = Double.NaN;
+        }
+        due = Math.min(due, Math.max(now, again));
     }
 
     /** The link is down. */
@@ -53,6 +68,7 @@ public final class Fetch {
             double took = Double.isNaN(waitingSince) ? 0 : now - waitingSince;
             patience = Math.min(Backoff.MAX_S, Math.max(Backoff.SILENCE_S, Math.max(4 * took, patience / 2)));
             waitingSince = now;
+            unansweredSince = Double.NaN;
             heard = true;
             attempt = 0;
             BitSet left = (BitSet) asked.clone();
@@ -75,6 +91,7 @@ public final class Fetch {
         if (Double.isNaN(waitingSince)) {
             waitingSince = now;
         }
+        unansweredSince = now;
         due = now + patience + Backoff.after(attempt, random);
         attempt++;
         return asked;

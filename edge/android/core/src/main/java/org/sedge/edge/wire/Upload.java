@@ -19,6 +19,7 @@ public final class Upload {
     private long number;
     private int fruitless;
     private double due = Double.NaN;
+    private double unansweredSince = Double.NaN; // when the newest offer went out
     private int attempt;
     private boolean answered = true;
     private boolean tried;
@@ -70,6 +71,18 @@ public final class Upload {
         attempt = 0;
         credit = 0;
         due = now;
+        unansweredSince = Double.NaN;
+    }
+
+    /**
+     * The receiver is there: an offer that it has left unanswered is repeated as if it were the first. So a link that
+     * works carries nothing twice.
+     */
+    public void woken(double now) {
+        if (!Double.isNaN(due) && !Double.isNaN(unansweredSince)) {
+            attempt = 0;
+            due = Math.min(due, Math.max(now, unansweredSince + Backoff.SILENCE_S));
+        }
     }
 
     /** The link is down: what is in flight is lost. */
@@ -106,6 +119,7 @@ public final class Upload {
         credit = newCredit;
         putOff = false;
         due = now + Backoff.SILENCE_S;
+        unansweredSince = Double.NaN;
     }
 
     /** The receiver cannot take it now. */
@@ -114,6 +128,7 @@ public final class Upload {
             credit = 0;
             putOff = true;
             due = now + retryS;
+            unansweredSince = Double.NaN;
         }
     }
 
@@ -125,6 +140,7 @@ public final class Upload {
         }
         if (now >= due) {
             due = now + Backoff.SILENCE_S + Backoff.after(attempt, random);
+            unansweredSince = now;
             attempt++;
             number++;
             credit = 0;

@@ -94,8 +94,9 @@ final class MemoryDisk implements Blobs, DurableBytes {
     public byte[] write(byte[] data) throws StorageError {
         write();
         byte[] sha256 = Digests.sha256(data);
-        blobs.put(Hex.encode(sha256), data.clone());
-        unsettled.add(Hex.encode(sha256));
+        if (blobs.put(Hex.encode(sha256), data.clone()) == null) { // one that is there is not written again
+            unsettled.add(Hex.encode(sha256));
+        }
         return sha256;
     }
 

@@ -1,0 +1,48 @@
+"""The sending end of downloads, without I/O; transfer.py has the other ends of transfers."""
+
+import itertools
+
+from sedge_protocol.wire.transfer import Manifest, from_bitmap
+
+
+class Serving:
+    """The sending end of downloads: many devices ask, and the union of their chunks is sent once.
+
+    It waits until all expected devices have asked, but no longer than ``gather_s`` after the first.
+    """
+
+    def __init__(self, manifest: Manifest, gather_s: float) -> None:
+        self.manifest = manifest
+        self._gather_s = gather_s
+        self._wanted: dict[int, None] = {}  # in the order in which they are asked for
+        self._askers: set[str] = set()
+        self._due: float | None = None
+
+    def request(self, asker: str, missing: bytes, expected: int, now: float) -> int:
+        """One of ``expected`` devices lacks these; the number of chunks added. Raises ``FrameError``."""
+        wanted, before = from_bitmap(missing, self.manifest.count), len(self._wanted)
+        if not wanted:
+            return 0
+        self._wanted |= dict.fromkeys(sorted(wanted))
+        self._askers.add(asker)
+        if self._due is None:
+            self._due = now + self._gather_s
+        if len(self._askers) >= expected:
+            self._due = min(self._due, now)
+        return len(self._wanted) - before
+
+    def poll(self, now: float, room: int) -> list[int]:
+        """Up to ``room`` chunks to send now, in the order of the first requests."""
+        if self._due is None or now < self._due:
+            return []
+        chunks = list(itertools.islice(self._wanted, room))
+        for index in chunks:
+            del self._wanted[index]
+        if not self._wanted:
+            self._due = None
+            self._askers.clear()
+        return chunks
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        return self._due

@@ -73,6 +73,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/export/test_several_inputs.py",
         "with a model that takes several inputs",
     ),
+    "sedge_protocol.host.posix": (
+        "tests/test_windows.py",
+        "with and without what Windows lacks",
+    ),
     "sedge_protocol.host.sockets": (
         "tests/protocol/test_mqtt_state.py",
         "on the sockets of a real link",
@@ -344,6 +348,7 @@ def test_who_has_files_of_its_own_uses_them() -> None:
 def test_one_file_owns_each_library() -> None:
     owners = {
         "paho": "sedge_protocol.host.mqtt",
+        "fcntl": "sedge_protocol.host.posix",  # Windows lacks it
         "sqlite3": "sedge_cloud.store.connection",
         "onnxruntime": "sedge_protocol.host.onnx_runtime",
     }

@@ -45,6 +45,7 @@ from sedge_cloud.strategies import STRATEGIES
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.host.console import printing
 from sedge_protocol.host.loop import Loop, lock_folder
+from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
 from sedge_protocol.host.systemd import log_to_stderr
@@ -61,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with printing():
             arguments = _parser().parse_args(argv)
+            require_posix()
             return int(arguments.call(arguments))
     except SedgeError as exc:
         print(f"sedge-cloud: {exc}", file=sys.stderr)

@@ -37,6 +37,7 @@ from sedge_protocol.host.console import json_text, printing
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import Loop, lock_folder
+from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
 from sedge_protocol.host.systemd import log_to_stderr, notify
@@ -50,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with printing():
             arguments = _parser().parse_args(argv)
+            require_posix()
             return int(arguments.call(arguments))
     except SedgeError as exc:
         print(f"sedge-edge: {exc}", file=sys.stderr)

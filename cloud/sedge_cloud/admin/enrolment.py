@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.disk import opened, replace_file, sync_folder, translated, write_at
 from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.host.posix import lock
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.topics import check_id
@@ -216,7 +216,7 @@ def _replace_line(path: Path, user: str, lines: list[str]) -> None:
 def _locked(folder: Path) -> Generator[None]:
     """Hold a lock on the folder: one process at a time. Raises ``OSError``."""
     with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor)
         yield
 
 

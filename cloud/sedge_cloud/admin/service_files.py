@@ -9,7 +9,6 @@
 """
 
 import os
-import pwd
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -153,6 +152,8 @@ def _bracketed(host: str) -> str:
 
 def _account(name: str) -> tuple[int, int]:
     """A user's number and group. Raises ``ConfigError``, which says how to make one."""
+    import pwd  # which Windows lacks
+
     try:
         entry = pwd.getpwnam(name)
     except KeyError:

@@ -5,7 +5,6 @@ processes may have it open. This file owns sqlite3; the queries are in database.
 """
 
 import errno
-import fcntl
 import os
 import sqlite3
 import time
@@ -20,6 +19,7 @@ from sedge_cloud.store.schema import MIGRATIONS, SCHEMA, TABLES
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.disk import FILE_MODE, opened
+from sedge_protocol.host.posix import lock
 
 DATABASE_NAME = "sedge.sqlite"
 # How long one process waits for another's transaction, in seconds.
@@ -102,7 +102,7 @@ class Database:
     def blobs_held(self) -> Generator[None]:
         """No process collects blobs meanwhile."""
         with self._errors(), self._collecting() as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            lock(descriptor, shared=True)
             yield
 
     @contextmanager
@@ -110,7 +110,7 @@ class Database:
         """Whether blobs may be collected now; while it is so, nobody can begin to hold them."""
         with self._errors(), self._collecting() as descriptor:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(descriptor, wait=False)
             except BlockingIOError:
                 yield False
             else:

@@ -36,7 +36,7 @@ TIMEOUT_S = 300.0
 # Verdicts in the folder; a device keeps the bundles of 16 runs, of up to a few widths each.
 MAX_VERDICTS = 64
 # Who stops the agent stops its trial as well, which then says nothing.
-_STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_STOPS = {getattr(signal, name, signal.SIGTERM) for name in ("SIGTERM", "SIGINT", "SIGHUP")}
 # As /proc/cpuinfo names them; wheels have been built for each of them by mistake.
 _FEATURES = {
     "flags": ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f"),

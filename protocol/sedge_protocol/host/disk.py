@@ -15,6 +15,9 @@ from sedge_protocol.errors import StorageError
 # Models and secrets must not be readable by other users of the machine.
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+# Windows, where only the emulator uses this file, has none of these flags but the last.
+_DIRECTORY, _NOFOLLOW = (getattr(os, name, 0) for name in ("O_DIRECTORY", "O_NOFOLLOW"))
+_ALWAYS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 @contextlib.contextmanager
@@ -32,8 +35,8 @@ def opened(path: Path, flags: int) -> Generator[int]:
 
     A link in place of a file is refused; a folder may be one, as systemd's state folders are.
     """
-    nofollow = 0 if flags & os.O_DIRECTORY else os.O_NOFOLLOW
-    descriptor = os.open(path, flags | nofollow | os.O_CLOEXEC, FILE_MODE)
+    nofollow = 0 if flags & _DIRECTORY else _NOFOLLOW
+    descriptor = os.open(path, flags | nofollow | _ALWAYS, FILE_MODE)
     try:
         yield descriptor
     finally:
@@ -41,9 +44,10 @@ def opened(path: Path, flags: int) -> Generator[int]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names inside a folder durable. Raises ``OSError``."""
-    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-        os.fsync(descriptor)
+    """Make the names inside a folder durable, except on Windows, which cannot. Raises ``OSError``."""
+    if _DIRECTORY:
+        with opened(folder, os.O_RDONLY | _DIRECTORY) as descriptor:
+            os.fsync(descriptor)
 
 
 def make_folder(folder: Path) -> None:
@@ -63,14 +67,14 @@ def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     """Write all of ``data`` at ``offset``, in several steps if the kernel asks. Raises ``OSError``."""
     view = memoryview(data)
     while view:
-        written = os.pwrite(descriptor, view, offset)
+        written = _pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
 
 
 def read_at(descriptor: int, length: int, offset: int) -> bytes:
     """``length`` bytes at ``offset``, fewer only at the end of the file. Raises ``OSError``."""
     pieces: list[bytes] = []
-    while length > 0 and (piece := os.pread(descriptor, length, offset)):
+    while length > 0 and (piece := _pread(descriptor, length, offset)):
         pieces.append(piece)
         length, offset = length - len(piece), offset + len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -102,3 +106,17 @@ def write_and_rename(path: Path, data: bytes, temporary: Path, flush: bool = Tru
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _pwrite(descriptor: int, data: memoryview, offset: int) -> int:
+    if hasattr(os, "pwrite"):  # Windows has neither this nor pread
+        return os.pwrite(descriptor, data, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.write(descriptor, data)
+
+
+def _pread(descriptor: int, length: int, offset: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, length, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.read(descriptor, length)

@@ -4,7 +4,6 @@ A station is anything that owns a link: an agent's runtime, the coordinator's se
 single station on a device, or hundreds in the emulator.
 """
 
-import fcntl
 import os
 import select
 import signal
@@ -16,6 +15,7 @@ from typing import IO, Protocol
 
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import opened
+from sedge_protocol.host.posix import lock
 from sedge_protocol.host.systemd import notify, watchdog_interval_s
 
 # The longest wait. Nothing is missed by waiting; this bounds how late ``until`` is noticed.
@@ -115,7 +115,7 @@ def lock_folder(folder: Path) -> IO[bytes]:
     except OSError as exc:
         raise StorageError(f"{folder}: {exc}") from exc
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle.fileno(), wait=False)
     except OSError as exc:
         handle.close()
         is_locked = isinstance(exc, BlockingIOError)

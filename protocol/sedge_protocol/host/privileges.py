@@ -64,6 +64,9 @@ def _require_library(folder: Path, user: int) -> None:
 @contextlib.contextmanager
 def as_caller() -> Generator[None]:
     """Act with the caller's own identity inside, for files that are the caller's."""
+    if not hasattr(os, "geteuid"):  # Windows, where we never act as anybody else
+        yield
+        return
     user, group = os.geteuid(), os.getegid()
     os.seteuid(os.getuid())
     os.setegid(os.getgid())

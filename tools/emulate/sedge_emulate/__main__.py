@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
 def exit_status(name: str, call: Callable[[], int]) -> int:
     """Make the call; 0 when it went well, 2 for an error, 130 when interrupted."""
     try:
-        with printing(), _ended_by(signal.SIGTERM), _ended_by(signal.SIGHUP):
+        with printing(), _ended_by("SIGTERM"), _ended_by("SIGHUP"):
             return call()
     except SedgeError as exc:
         print(f"{name}: {exc}", file=sys.stderr)
@@ -40,11 +40,12 @@ def exit_status(name: str, call: Callable[[], int]) -> int:
 
 
 @contextmanager
-def _ended_by(number: signal.Signals) -> Generator[None]:
+def _ended_by(name: str) -> Generator[None]:
     """This signal is Ctrl-C: broker, workers and temporary folders end with this process.
 
-    One that is ignored stays so: nohup lets a closed terminal pass.
+    One that is ignored stays so: nohup lets a closed terminal pass. Windows has no SIGHUP.
     """
+    number = getattr(signal, name, signal.SIGTERM)
     before = signal.getsignal(number)
     if before is not signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler)

@@ -26,6 +26,7 @@ from sedge_emulate.strategy_run import result_of
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
+from sedge_protocol.host.posix import require_posix
 
 PACKAGES = ("numpy", "onnxruntime", "torch", "paho-mqtt", "msgspec")
 
@@ -160,6 +161,7 @@ def _link(
     """
     if config.link == "memory":
         return None, config.link
+    require_posix(f"link = {config.link!r}")
     if config.classes or config.churn != ChurnConfig():
         expected = "memory: classes and churn happen in virtual time"
         raise ConfigError("link", config.link, expected)

@@ -1,6 +1,5 @@
 """One strategy from its first round to its result, in virtual time or over a broker."""
 
-import resource
 import shutil
 import time
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from sedge_emulate.result import (
     spread,
 )
 from sedge_emulate.summaries import personal_shares
+from sedge_emulate.training.memory import peak_bytes
 from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Watch
@@ -101,7 +101,7 @@ def _last_model(store: Store) -> Theta:
 
 def _engine(watch: Watch, pool: WorkerPool, wall_s: float, train_s: float) -> Engine:
     jobs = sum(len(summary.devices) for summary in watch.summaries)
-    here = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    here = peak_bytes()
     return Engine(
         wall_s=wall_s,
         train_s=train_s,

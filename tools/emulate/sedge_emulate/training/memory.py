@@ -18,10 +18,18 @@ _LARGEST_BLOCKS = (2**30, 2**25)
 @cache
 def keep_memory() -> bool:
     """Let this process keep freed memory for its next tensors; False where the C library cannot."""
-    library = ctypes.CDLL(None)
     try:
-        tune = library.mallopt
-    except AttributeError:  # musl, macOS
+        tune = ctypes.CDLL(None).mallopt
+    except (AttributeError, TypeError):  # musl, macOS; Windows
         return False
     tune(_M_TRIM_THRESHOLD, _LARGEST_BLOCKS[0])
     return any(tune(_M_MMAP_THRESHOLD, block) == 1 for block in _LARGEST_BLOCKS)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process ever had; 0 on Windows, which does not say."""
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return 0
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -88,7 +88,8 @@ class JobVectors:
             # Under its own name at once: before the job's outcome is in the cache nobody reads this.
             with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
                 # Room for a new file at once takes ext4 a tenth of the time that it takes page by page.
-                os.posix_fallocate(descriptor, 0, theta.nbytes)
+                if hasattr(os, "posix_fallocate"):  # neither macOS nor Windows has it
+                    os.posix_fallocate(descriptor, 0, theta.nbytes)
                 write_at(descriptor, theta.data.cast("B"), 0)
                 os.ftruncate(descriptor, theta.nbytes)
         return name

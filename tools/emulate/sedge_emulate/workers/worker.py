@@ -7,7 +7,6 @@ trainer are batched over the jobs of a group (``lockstep.py``). All of this runs
 
 import multiprocessing
 import os
-import resource
 import signal
 import time
 from collections.abc import Generator, Sequence
@@ -33,6 +32,7 @@ from sedge_emulate.config import TrainerConfig
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.model import ModelSource
 from sedge_emulate.training.choice import open_trainer
+from sedge_emulate.training.memory import peak_bytes
 from sedge_emulate.training.tasks import FleetTrainer
 from sedge_emulate.workers.job_disk import JobBlobs, JobVectors
 from sedge_emulate.workers.lockstep import LocalRun, train_together
@@ -147,7 +147,7 @@ class Worker:
                 answers[one.place] = Finished(outcome, update, central)
             except SedgeError as exc:
                 answers[one.place] = _failed(exc)
-        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak = peak_bytes()
         in_order = [answers[place] for place in range(len(requests))]
         return Answers(in_order, train_s, os.getpid(), peak)
 

@@ -68,6 +68,11 @@ FILE_CALLS = {
 FILES_OF_ITS_OWN = {"sedge_protocol.wire.bundle": "a bundle is a folder before it is sent"}
 # Modules without a test file of their own name, and where they are tested.
 TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
+    "sedge_cloud.devices.admission": (
+        "tests/cloud/devices/test_rate_limit.py",
+        "it asks the buckets",
+    ),
+    "sedge_edge.rounds.declines": ("tests/edge/test_agent_declines.py", "with the whole agent"),
     "sedge_protocol.errors": ("tests/test_repository.py", "the tree in its docstring"),
     "sedge_protocol.wire.parts": (
         "tests/export/test_several_inputs.py",

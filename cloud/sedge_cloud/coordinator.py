@@ -19,8 +19,9 @@ from collections.abc import Sequence
 import msgspec
 
 from sedge_cloud.config import KeepConfig
+from sedge_cloud.devices.admission import Admission
 from sedge_cloud.devices.downloads import Downloads
-from sedge_cloud.devices.rate_limit import LogQuota, cost
+from sedge_cloud.devices.rate_limit import LogQuota
 from sedge_cloud.devices.registry import Device, Fleet, abilities
 from sedge_cloud.devices.traffic import Traffic
 from sedge_cloud.devices.uploads import RETRY_MS, Answer, Uploads
@@ -76,9 +77,7 @@ class Coordinator:
         self._uploads = Uploads(store, self.run_store, self._open_order)
         self._traffic = Traffic()
         self._log = LogQuota()
-        self._unadmitted: list[
-            Note
-        ] = []  # what the next poll logs of frames that were not admitted
+        self._admission = Admission(self.devices, self._log, self.counters)
         self._started = 0.0
         self._load_at = 0.0
         self._reload_at = math.inf  # finite while a run could not be read
@@ -140,8 +139,7 @@ class Coordinator:
 
     def poll(self, now: float, room: int) -> list[CloudEffect]:
         """Everything that is due; at most ``room`` chunks."""
-        effects: list[CloudEffect] = [*self._unadmitted]
-        self._unadmitted.clear()
+        effects: list[CloudEffect] = [*self._admission.poll()]
         for device, transfer, have in self._uploads.poll(now):
             effects.append(self.devices[device].peer.message(have, transfer))
         effects += self.rounds.poll(now)
@@ -151,22 +149,8 @@ class Coordinator:
         return self._counted(effects)
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether a frame is to be received; asked once about each, before it is queued or its MAC checked.
-
-        It is not when it comes from a stranger, or from a device that has sent too much.
-        """
-        device = self.devices.sender(topic)
-        if device is None:
-            self.counters["foreign"] += 1
-            if self.devices.may_refuse(topic, payload, now):
-                return True
-            self._unadmitted += self._log.admit("unknown senders", [_stranger(topic)], now)
-            return False
-        if device.bucket.spend(now, cost(payload)):
-            return True
-        self.counters["flood"] += 1
-        self._unadmitted += self.devices.rate_limited(device, now)
-        return False
+        """Whether a frame is to be received (admission.py); asked once about each."""
+        return self._admission.admits(topic, payload, now)
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
         """Process an admitted frame. Bad bytes are counted, logged and answered; they change nothing.
@@ -395,8 +379,3 @@ class Coordinator:
         if current is None or current.row.round != number or device not in current.orders:
             return None
         return current.orders[device], current.row
-
-
-def _stranger(topic: str) -> Note:
-    text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
-    return Note(logging.WARNING, text)

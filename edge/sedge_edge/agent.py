@@ -18,8 +18,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from sedge_edge.rounds.blob_limits import impossible_blob
+from sedge_edge.rounds.declines import Declines
 from sedge_edge.rounds.fetching import Fetches
-from sedge_edge.rounds.global_model import BrokenSteps, steps_left
+from sedge_edge.rounds.global_model import steps_left
 from sedge_edge.rounds.handshake import Handshake
 from sedge_edge.rounds.outbox import Outbox
 from sedge_edge.rounds.resuming import job_for
@@ -30,7 +32,6 @@ from sedge_edge.rounds.state import (
     AgentState,
     StateStore,
     TooManyRuns,
-    TooManyStarts,
 )
 from sedge_edge.rounds.storage import Blobs, DurableValue, FolderVectors, Vectors
 from sedge_edge.training.job import Outcome
@@ -109,6 +110,7 @@ class Agent:
         self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng, hello.memory_mb)
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
         self.handshake = Handshake(hello, self.peer, rng)
+        self._declines = Declines(self._store, blobs, self.peer)
         self._gate = gate
         self._retention = retention or Retention()
         self._connected = False
@@ -172,10 +174,10 @@ class Agent:
         if now < self._disk_retry_at:
             return effects
         self._disk_retry_at = 0.0
-        orders, has = self.state.continued_orders, self.blobs.has
         steps: tuple[Callable[[], list[AgentEffect]], ...] = (
-            lambda: [*self._fetches.sync(orders(has), now, self.handshake.waits)],
-            lambda: self._next_job(orders(has), now),
+            lambda: [*self._declines.impossible()],
+            lambda: [*self._fetches.sync(self._orders(), now, self.handshake.waits)],
+            lambda: self._next_job(self._orders(), now),
         )
         effects += self._collect(now)
         for step in steps:  # a download without room must not stop a job that needs none
@@ -184,6 +186,9 @@ class Agent:
             except StorageError as exc:
                 effects += self._wait_for_disk(exc, now)
         return [*effects, *self._fetches.poll(now)]
+
+    def _orders(self) -> list[Order]:
+        return self.state.continued_orders(self.blobs.has)
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[AgentEffect]:
         """Handle a message from the broker. Malformed bytes are counted and logged, and change nothing."""
@@ -212,7 +217,7 @@ class Agent:
             self.peer.counters["refused"] += 1
             note = Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")
             order = messages.unreadable_order(exc) if self.handshake.ever_welcomed else None
-            return [note] if order is None else [note, self._decline(order, exc)]
+            return [note] if order is None else [note, self._declines.message(order, exc)]
         except StorageError as exc:  # one log line for all the chunks in flight
             return [] if now < self._disk_retry_at else self._wait_for_disk(exc, now)
 
@@ -237,13 +242,13 @@ class Agent:
         if isinstance(error, StorageError):
             return self._back_off(error, now)
         where = f"run {done.run}, round {done.round}: " if done else ""
-        effects: list[AgentEffect] = [Note(logging.ERROR, f"{where}{error}")]
         order = self.state.orders.get(done.run) if done else None
-        if done is not None and order is not None and order.round == done.round:
-            try:
-                effects += self._give_up(order, error)
-            except StorageError as exc:
-                return [*effects, *self._wait_for_disk(exc, now)]
+        if done is None or order is None or order.round != done.round:
+            return [Note(logging.ERROR, f"{where}{error}"), *self.poll(now)]
+        try:
+            effects: list[AgentEffect] = [*self._declines.give_up(order, error)]
+        except StorageError as exc:
+            return [Note(logging.ERROR, f"{where}{error}"), *self._wait_for_disk(exc, now)]
         return [*effects, *self.poll(now)]
 
     def has_examples(self, num_train: int, num_test: int, now: float) -> list[AgentEffect]:
@@ -259,19 +264,6 @@ class Agent:
         except StorageError as exc:
             return [Note(logging.ERROR, str(exc))]
         return []
-
-    def _give_up(self, order: Order, error: SedgeError) -> list[AgentEffect]:
-        """Retry the order without its steps when these are broken; decline it otherwise."""
-        if isinstance(error, BrokenSteps):
-            self._store.strike_steps(order)
-            text = f"run {order.run}, round {order.round}: fetching the whole model instead"
-            return [Note(logging.WARNING, text)]
-        self._store.drop(order.run)
-        return [self._decline(order, error)]
-
-    def _decline(self, order: Order | messages.OrderName, error: SedgeError) -> AgentEffect:
-        why = type(error).__name__, str(error)[:1000]
-        return self.peer.message(messages.Decline(order.run, order.round, *why))
 
     def _message(self, frame: Frame, message: Message, now: float) -> list[AgentEffect]:
         match message:
@@ -302,13 +294,15 @@ class Agent:
         if done is not None or (current is not None and current.round == order.round):
             return []  # a repeat; the upload's own retries answer it
         if (unable := unannounced(order, self._announced)) is not None:
-            return [Note(logging.ERROR, str(unable)), self._decline(order, unable)]
+            return [Note(logging.ERROR, str(unable)), self._declines.message(order, unable)]
+        if (impossible := impossible_blob(order, self.blobs)) is not None:
+            return [*self._declines.decline(order, impossible)]
         if self.state.attempts_exhausted(order):  # our decline was lost
-            return self._refusal(order)
+            return [*self._declines.exhausted(order)]
         try:
             evicted = self._store.accept(order)
         except TooManyRuns as exc:
-            return [Note(logging.ERROR, str(exc)), self._decline(order, exc)]
+            return [Note(logging.ERROR, str(exc)), self._declines.message(order, exc)]
         effects: list[AgentEffect] = []
         if evicted is not None:
             text = f"deleted run {evicted} and its model: none of the last {MAX_RUNS} orders was for it"
@@ -370,7 +364,7 @@ class Agent:
         for order in orders:
             if self.state.attempts_exhausted(order):
                 self._store.refuse(order.run)
-                effects += self._refusal(order)
+                effects += self._declines.exhausted(order)
             elif not self._fetches.missing(order):
                 effects += self.handshake.waits(why := self._gate(), now)
                 if why:
@@ -381,11 +375,6 @@ class Agent:
                 job, notes = job_for(order, self.state, self.blobs, self.vectors)
                 return [*effects, *notes, StartJob(job)]
         return effects
-
-    def _refusal(self, order: Order) -> list[AgentEffect]:
-        """Decline an order that keeps killing the agent, so that the other runs can go on."""
-        error = TooManyStarts.of(order)
-        return [Note(logging.ERROR, str(error)), self._decline(order, error)]
 
     def _back_off(self, error: StorageError, now: float) -> list[AgentEffect]:
         """The disk refused a job's outcome or input: the job was wasted, so retry it ever more rarely."""

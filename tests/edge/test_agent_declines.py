@@ -57,7 +57,7 @@ BAD: dict[str, tuple[Change, str, str]] = {
     "a bundle for another layout": (
         lambda d: d.order(2, bundle=d.serve(make_bundle(layout=SMALL))),
         "CodecError",
-        "n=2568, expected 3",
+        "expected at most 4108 for the bundle's 3 parameters",
     ),
     "a bundle that is none": (
         lambda d: d.order(2, bundle=d.serve(b"not a bundle" * 1000)),

@@ -33,7 +33,7 @@ from sedge_protocol.wire.messages import (
     Reject,
 )
 from sedge_protocol.wire.transfer import CREDIT, Intake, Manifest
-from sedge_protocol.wire.update import MAX_REPORT_BYTES, Report
+from sedge_protocol.wire.update import Report, max_coded_bytes
 
 # A device has one update to send, or two while the last round's is still on its way.
 MAX_TRANSFERS = 2
@@ -41,8 +41,6 @@ MAX_TRANSFERS = 2
 # makes room for another.
 IDLE_S = 120.0
 RETRY_MS = 30_000
-# A coded vector is at most its float32 values and a bitmap: a 32nd more. A sixteenth covers headers too.
-DENSE_SLACK = 16
 
 
 # (run, round, device) -> the device's order and its round while that is open, without asking the store.
@@ -99,8 +97,7 @@ class Uploads:
             order, _ = self._order(run, offer.round, device)
         except UpdateRejected as exc:
             return Answer(_reject(offer.run, offer.round, sha256, exc))
-        dense = 4 * run.layout(order.width).size
-        limit = MAX_REPORT_BYTES + dense * (DENSE_SLACK + 1) // DENSE_SLACK
+        limit = max_coded_bytes(run.layout(order.width).size)
         if size > limit:
             why = f"{size} bytes, the limit is {limit}"
             return self._reject(device, run, offer.round, offer.manifest, "too-large", why)

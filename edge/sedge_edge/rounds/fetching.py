@@ -6,7 +6,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sedge_edge.rounds.frozen_data import frozen_data
+from sedge_edge.rounds.blob_limits import may_begin
+from sedge_edge.rounds.frozen_data import bundle_facts
 from sedge_edge.rounds.global_model import needed_blobs
 from sedge_edge.rounds.state import DISK_RETRY_S
 from sedge_edge.rounds.storage import Blobs
@@ -73,16 +74,21 @@ class Fetches:
     def missing(self, order: Order) -> list[Manifest]:
         """The blobs that an order needs and that are not here, as far as this can be told yet."""
         needed = needed_blobs(order, self._holds)
-        frozen = frozen_data(order.bundle.sha256, self._blobs)
-        if frozen is not None and frozen.fits(self._memory_mb):
-            needed.append(frozen.blob)
+        facts = bundle_facts(order.bundle.sha256, self._blobs)
+        if facts is not None and facts.frozen is not None and facts.frozen.fits(self._memory_mb):
+            needed.append(facts.frozen.blob)
         return [manifest for manifest in needed if not self._blobs.has(manifest.sha256)]
 
     def sync(
         self, orders: Iterable[Order], now: float, waits: Waits = lambda why, now: []
     ) -> list[Effect]:
         """Fetch exactly what these orders need; without room, say why to ``waits`` and try again later."""
-        pairs = [(order, manifest) for order in orders for manifest in self.missing(order)]
+        pairs = [
+            (order, manifest)
+            for order in orders
+            for manifest in self.missing(order)
+            if may_begin(order, manifest, self._blobs)
+        ]
         wanted = {manifest.transfer: manifest for _, manifest in pairs}
         self._wanted = {manifest.transfer: order for order, manifest in reversed(pairs)}
         for transfer in [t for t in self._active if t not in wanted]:

@@ -1,10 +1,11 @@
-"""The frozen data of bundles: which blob a bundle names, and a bundle together with its values.
+"""What bundles say of other blobs: the size of their vectors, and their frozen data, with its values.
 
 An order names the bundle, and the bundle's manifest names the blob. So a device learns of the blob once it
 has the bundle, and fetches it like any other. Bundles with the same values share it.
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from sedge_edge.rounds.storage import ReadableBlobs
 from sedge_edge.training.job import OutOfMemory
@@ -14,31 +15,42 @@ from sedge_protocol.wire.bundle import Bundle, FrozenData, unpack
 # More bundles than the runs that a device keeps. What a bundle says follows from its hash, so all devices
 # in one process share what was found.
 _CAPACITY = 64
-_found: dict[bytes, FrozenData | None] = {}
 
 
-def frozen_data(bundle: bytes, blobs: ReadableBlobs) -> FrozenData | None:
-    """What the bundle says of frozen data; None while it is not in ``blobs``, and for an invalid one.
+class BundleFacts(NamedTuple):
+    """The ``size`` n of a bundle's vectors and its frozen data, or the ``error`` of an invalid bundle."""
+
+    size: int = 0
+    frozen: FrozenData | None = None
+    error: CodecError | None = None
+
+
+_known: dict[bytes, BundleFacts] = {}
+
+
+def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
+    """What the bundle says of other blobs; None while it is not in ``blobs``.
 
     Raises ``StorageError`` when the disk refuses.
     """
     if not blobs.has(bundle):
         return None
-    if bundle not in _found:
+    if bundle not in _known:
         try:
-            found = unpack(blobs.read(bundle)).manifest.frozen
-        except CodecError:  # the job will say what is wrong with it
-            found = None
-        while len(_found) >= _CAPACITY:
-            _found.pop(next(iter(_found)), None)
-        _found[bundle] = found
-    return _found[bundle]
+            manifest = unpack(blobs.read(bundle)).manifest
+            facts = BundleFacts(manifest.layout.size, manifest.frozen)
+        except CodecError as exc:
+            facts = BundleFacts(error=exc)
+        while len(_known) >= _CAPACITY:
+            _known.pop(next(iter(_known)), None)
+        _known[bundle] = facts
+    return _known[bundle]
 
 
 def frozen_names(bundles: Iterable[bytes], blobs: ReadableBlobs) -> set[bytes]:
     """The blobs of the frozen data of these bundles, also of one that has been damaged since it came."""
-    found = (_found.get(bundle) or frozen_data(bundle, blobs) for bundle in bundles)
-    return {one.blob.sha256 for one in found if one is not None}
+    known = (_known.get(bundle) or bundle_facts(bundle, blobs) for bundle in bundles)
+    return {one.frozen.blob.sha256 for one in known if one is not None and one.frozen is not None}
 
 
 def read_bundle(

@@ -16,6 +16,8 @@ from sedge_protocol.wire.messages import Count, Hash, Id, Round, Share, Task
 _LENGTH = struct.Struct("<I")
 # A report has some 300 bytes; 4 KiB leave room for later versions.
 MAX_REPORT_BYTES = 4096
+# A coded vector is at most its float32 values and a bitmap: a 32nd more. A sixteenth covers headers too.
+DENSE_SLACK = 16
 # The largest binary32: devices compute losses in float32, and sums over any fleet stay finite.
 LARGEST = (2 - 2**-23) * 2.0**127
 
@@ -58,6 +60,11 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     step_s: Annotated[float, Meta(ge=0)] | None = None
     temperature_c: float | None = None
     energy_j: Annotated[float, Meta(ge=0)] | None = None
+
+
+def max_coded_bytes(size: int) -> int:
+    """The most bytes that an update, or any blob with one coded vector of ``size`` elements, may have."""
+    return MAX_REPORT_BYTES + 4 * size * (DENSE_SLACK + 1) // DENSE_SLACK
 
 
 def encode_update(report: Report, payload: bytes) -> bytes:

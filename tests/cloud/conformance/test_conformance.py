@@ -26,7 +26,7 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.bundle import load
-from sedge_protocol.wire.effects import Note, Send
+from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello, Order
 from sedge_protocol.wire.peer import Peer
@@ -175,12 +175,12 @@ def never_forgets(agent: Agent, patch: pytest.MonkeyPatch) -> None:
 
 
 def drops_what_it_cannot_read(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    decline = agent._decline
+    decline = agent._declines.message
 
-    def only_read(order: object, error: SedgeError) -> AgentEffect:
+    def only_read(order: object, error: SedgeError) -> Effect:
         return decline(order, error) if isinstance(order, Order) else Note(0, "")
 
-    patch.setattr(agent, "_decline", only_read)
+    patch.setattr(agent._declines, "message", only_read)
 
 
 def leaves_the_patch_out(agent: Agent, patch: pytest.MonkeyPatch) -> None:

@@ -25,14 +25,14 @@ from tests.cloud.helper import (
     update,
 )
 
-from sedge_cloud.devices.uploads import DENSE_SLACK, IDLE_S, RETRY_MS
+from sedge_cloud.devices.uploads import IDLE_S, RETRY_MS
 from sedge_cloud.events import RunEnded, UpdateReceived
 from sedge_cloud.store import runs as ledgers
 from sedge_cloud.store.database import LATE_ROUNDS
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Busy, Committed, Have, Message, Offer, Order, Reject
 from sedge_protocol.wire.transfer import CREDIT, Manifest, describe, from_bitmap, to_bitmap
-from sedge_protocol.wire.update import MAX_REPORT_BYTES, encode_update
+from sedge_protocol.wire.update import encode_update, max_coded_bytes
 
 CUT = 2**12
 
@@ -186,7 +186,7 @@ def test_a_late_update_of_a_strategy_with_arrays(
 
 
 def test_too_large_is_a_stored_answer_and_settles(cloud: Cloud) -> None:
-    limit = MAX_REPORT_BYTES + 4 * LAYOUT.size * (DENSE_SLACK + 1) // DENSE_SLACK
+    limit = max_coded_bytes(LAYOUT.size)
     fits, over = describe(bytes(limit)), describe(bytes(limit + 1))
     assert isinstance(offer(cloud, "b", fits), Have)
     answer = offer(cloud, "a", over)

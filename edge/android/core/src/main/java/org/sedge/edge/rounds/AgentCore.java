@@ -4,10 +4,10 @@ import org.sedge.edge.AgentListener;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.BodyError;
 import org.sedge.edge.SedgeException.BrokenSteps;
+import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.RemoteError;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.SedgeException.TooManyRuns;
-import org.sedge.edge.SedgeException.TooManyStarts;
 import org.sedge.edge.rounds.State.Pending;
 import org.sedge.edge.training.Outcome;
 import org.sedge.edge.wire.Backoff;
@@ -56,6 +56,7 @@ public final class AgentCore {
     private final StateStore store;
     private final Peer peer;
     private final Handshake handshake;
+    private final BlobLimits limits;
     private final Fetches fetches;
     private final Outbox outbox;
     private final Declines declines;
@@ -80,7 +81,8 @@ public final class AgentCore {
         peer = new Peer(Topics.up(fleet, device), keys, store.get(State.INCARNATION), store.get(State.COORDINATOR),
                 hello.get(Hello.VERSIONS));
         handshake = new Handshake(hello, peer, random);
-        fetches = new Fetches(fleet, blobs, peer, random, handshake);
+        limits = new BlobLimits(blobs);
+        fetches = new Fetches(fleet, blobs, peer, random, handshake, limits);
         outbox = new Outbox(store, blobs, peer, random);
         declines = new Declines(peer, this.effects, listener);
     }
@@ -154,6 +156,7 @@ public final class AgentCore {
         waits.diskTried();
         collect(now);
         try {
+            refuseImpossible();
             fetches.sync(store.get(State.ORDERS).values(), now, effects);
         } catch (StorageError error) { // a download without room must not stop a job that needs none
             waits.begin(error, now);
@@ -316,8 +319,16 @@ public final class AgentCore {
         if (unknown != null) {
             declines.send(run, round, new BodyError("ORDER: " + GlobalModel.where(order) + ": needs " + unknown
                     + ", which this device has not announced", new byte[0]));
-        } else if (store.attemptsExhausted(order)) { // our decline was lost
-            declineExhausted(order);
+            return;
+        }
+        try {
+            limits.check(order);
+        } catch (CodecError error) {
+            declines.send(order, error);
+            return;
+        }
+        if (store.attemptsExhausted(order)) { // our decline was lost
+            declines.exhausted(order);
         } else {
             try {
                 String evicted = store.accept(order);
@@ -391,7 +402,7 @@ public final class AgentCore {
         for (Struct order : new ArrayList<>(store.get(State.ORDERS).values())) {
             if (store.attemptsExhausted(order)) {
                 store.refuse(order.get(Order.RUN));
-                declineExhausted(order);
+                declines.exhausted(order);
             } else if (fetches.missing(order).isEmpty()) {
                 handshake.waits("", now, effects);
                 store.begin(order);
@@ -403,11 +414,15 @@ public final class AgentCore {
         }
     }
 
-    /** Declines an order that keeps killing the agent, so that the other runs can go on. */
-    private void declineExhausted(Struct order) {
-        SedgeException error = new TooManyStarts(GlobalModel.where(order) + ": the agent was killed or lost power in "
-                + "each of " + StateStore.MAX_STARTS + " attempts, expected one to finish; is there enough memory?");
-        effects.note(Level.SEVERE, error.getMessage());
-        declines.send(order.get(Order.RUN), order.get(Order.ROUND), error);
+    /** Gives up the orders of which a bundle that has arrived shows that they cannot be done. */
+    private void refuseImpossible() throws StorageError {
+        for (Struct order : new ArrayList<>(store.get(State.ORDERS).values())) {
+            try {
+                limits.check(order);
+            } catch (CodecError error) {
+                store.drop(order.get(Order.RUN));
+                declines.send(order, error);
+            }
+        }
     }
 }

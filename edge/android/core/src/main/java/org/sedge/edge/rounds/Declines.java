@@ -3,8 +3,10 @@ package org.sedge.edge.rounds;
 import org.sedge.edge.AgentListener;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.BodyError;
+import org.sedge.edge.SedgeException.TooManyStarts;
 import org.sedge.edge.wire.Kind;
 import org.sedge.edge.wire.Messages.Decline;
+import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.OrderName;
 import org.sedge.edge.wire.Peer;
 import org.sedge.edge.wire.Struct;
@@ -30,6 +32,20 @@ final class Declines {
         effects.send(peer.topic, peer.seal(Kind.DECLINE, Decline.SCHEMA.empty().with(Decline.RUN, run)
                 .with(Decline.ROUND, round).with(Decline.REASON, error.reason()).with(Decline.DETAIL, detail), null));
         listener.declined(run, (int) round, error.reason() + ": " + detail);
+    }
+
+    /** The order cannot be done: says so to the coordinator and in the log. */
+    void send(Struct order, SedgeException error) {
+        effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
+        send(order.get(Order.RUN), order.get(Order.ROUND), error);
+    }
+
+    /** Declines an order that keeps killing the agent, so that the other runs can go on. */
+    void exhausted(Struct order) {
+        SedgeException error = new TooManyStarts(GlobalModel.where(order) + ": the agent was killed or lost power in "
+                + "each of " + StateStore.MAX_STARTS + " attempts, expected one to finish; is there enough memory?");
+        effects.note(Level.SEVERE, error.getMessage());
+        send(order.get(Order.RUN), order.get(Order.ROUND), error);
     }
 
     /** The beginning of a text, as much as a message's detail takes. */

@@ -32,18 +32,20 @@ final class Fetches {
     private final Peer peer;
     private final Random random;
     private final Handshake handshake;
+    private final BlobLimits limits;
     private final Map<String, Fetch> active = new LinkedHashMap<>();
     private final Map<String, Struct> wanted = new LinkedHashMap<>();
     private final Set<String> listening = new HashSet<>();
     private final Map<String, Double> retryAt = new LinkedHashMap<>();
     private boolean connected;
 
-    Fetches(String fleet, Blobs blobs, Peer peer, Random random, Handshake handshake) {
+    Fetches(String fleet, Blobs blobs, Peer peer, Random random, Handshake handshake, BlobLimits limits) {
         this.fleet = fleet;
         this.blobs = blobs;
         this.peer = peer;
         this.random = random;
         this.handshake = handshake;
+        this.limits = limits;
     }
 
     void connected(double now, Effects effects) {
@@ -86,8 +88,10 @@ final class Fetches {
         wanted.clear();
         for (Struct order : orders) {
             for (Manifest manifest : missing(order)) {
-                manifests.put(Hex.encode(manifest.transfer), manifest);
-                wanted.putIfAbsent(Hex.encode(manifest.transfer), order);
+                if (limits.mayBegin(order, manifest)) {
+                    manifests.put(Hex.encode(manifest.transfer), manifest);
+                    wanted.putIfAbsent(Hex.encode(manifest.transfer), order);
+                }
             }
         }
         active.keySet().retainAll(manifests.keySet());

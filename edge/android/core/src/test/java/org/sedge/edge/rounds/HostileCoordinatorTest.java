@@ -116,6 +116,36 @@ public class HostileCoordinatorTest {
     }
 
     @Test
+    public void aModelThatItsLayoutDoesNotAllowIsDeclinedBeforeAByteOfItIsFetched() throws Exception {
+        byte[] bundle = SimulationTest.bundle();
+        Manifest huge = Manifest.describe(new byte[1 << 25], 1 << 18);
+        Struct order = order().with(Order.BUNDLE, Manifest.describe(bundle, 4096)).with(Order.MODEL, huge);
+        say(Kind.ORDER, order.encode());
+        assertEquals("the bundle comes first", 1, sent.size());
+        assertArrayEquals(order.get(Order.BUNDLE).transfer, sent.get(0).transfer);
+        sent.clear();
+        chunks(bundle, 2);
+        Struct decline = sent.get(0).message();
+        assertEquals("CodecError", decline.get(Decline.REASON));
+        assertTrue(decline.get(Decline.DETAIL).startsWith("a model of 33554432 bytes, expected at most "));
+        assertTrue(core.idle());
+        byte[] before = disk.load();
+        say(Kind.ORDER, order.with(Order.ROUND, 2L).encode());
+        assertEquals("CodecError", sent.get(1).message().get(Decline.REASON));
+        assertEquals("neither is asked for", 2, sent.size());
+        assertArrayEquals("nor committed", before, disk.load());
+    }
+
+    private void chunks(byte[] blob, double now) {
+        Manifest manifest = Manifest.describe(blob, 4096);
+        String topic = Topics.blob("test", manifest.transfer);
+        for (int i = 0; i < manifest.count; i++) {
+            byte[] chunk = Arrays.copyOfRange(blob, i * 4096, i * 4096 + manifest.length(i));
+            core.receive(topic, new Frame(Kind.CHUNK, chunk, 1, 0, manifest.transfer, i).seal(topic, null, 1), now);
+        }
+    }
+
+    @Test
     public void anOrderWithAnExtensionThatWasNotAnnouncedIsDeclinedAndLeavesTheOneThatIsKept() throws Exception {
         say(Kind.ORDER, order().encode());
         Struct work = Work.SCHEMA.empty().with(Work.SELECT, UpdateSelection.SCHEMA.empty());
@@ -153,18 +183,14 @@ public class HostileCoordinatorTest {
     @Test
     public void aDeviceWithoutRoomSaysSoUntilItHasSome() throws Exception {
         disk.full = true;
-        say(Kind.ORDER, order().encode());
+        byte[] blob = SimulationTest.bundle();
+        Manifest manifest = Manifest.describe(blob, 4096);
+        say(Kind.ORDER, order().with(Order.BUNDLE, manifest).with(Order.MODEL, manifest).encode());
         core.poll(2);
         assertEquals("disk full", lastHello().get(Hello.WAITS));
         disk.full = false;
         core.poll(40);
-        byte[] blob = new byte[9000];
-        Manifest manifest = Manifest.describe(blob, 4096);
-        String topic = Topics.blob("test", manifest.transfer);
-        for (int i = 0; i < manifest.count; i++) {
-            byte[] chunk = Arrays.copyOf(blob, manifest.length(i));
-            core.receive(topic, new Frame(Kind.CHUNK, chunk, 1, 0, manifest.transfer, i).seal(topic, null, 1), 41);
-        }
+        chunks(blob, 41);
         core.poll(42);
         assertEquals("", lastHello().get(Hello.WAITS));
     }

@@ -50,7 +50,7 @@ public class SimulationTest {
     @Rule
     public final TemporaryFolder folder = new TemporaryFolder();
 
-    private static byte[] bundle() throws Exception {
+    static byte[] bundle() throws Exception {
         Map<String, Object> files = new LinkedHashMap<>();
         StringBuilder programs = new StringBuilder();
         for (String name : new String[] {"gradient", "evaluate"}) {

@@ -1,0 +1,76 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.wire.Bundle;
+import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Manifest;
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Messages.Step;
+import org.sedge.edge.wire.Struct;
+
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/** The largest blobs that an order can need, by its bundle's layout: asked before a byte is fetched (WIRE.md, 5.11). */
+final class BlobLimits {
+    private static final int MAX_BUNDLE_BYTES = 1 << 26;
+    /** Larger blobs wait until the bundle is here, and says whether they can be. */
+    private static final int FIRST_BYTES = 1 << 24;
+    /** More bundles than the runs that a device keeps. */
+    private static final int CAPACITY = 64;
+
+    private final Blobs blobs;
+    private final Map<String, Integer> sizes = new LinkedHashMap<>();
+
+    BlobLimits(Blobs blobs) {
+        this.blobs = blobs;
+    }
+
+    /** Throws {@code CodecError} for an order that cannot be done, as far as is known. */
+    void check(Struct order) throws CodecError, StorageError {
+        Manifest bundle = order.get(Order.BUNDLE);
+        if (bundle.size > MAX_BUNDLE_BYTES) {
+            throw new CodecError("a bundle of " + bundle.size + " bytes, expected at most " + MAX_BUNDLE_BYTES);
+        }
+        if (!blobs.has(bundle.sha256)) {
+            return;
+        }
+        int size = size(bundle.sha256);
+        check("a model", order.get(Order.MODEL), size);
+        for (Struct step : order.get(Order.STEPS)) {
+            check("a step", step.get(Step.BLOB), size);
+        }
+        check("a patch", order.get(Order.PATCH_BLOB), size);
+        check("a correction", order.get(Order.CORRECTION), size);
+    }
+
+    /** Whether a blob of an order that passed the check may be fetched now, or its bundle comes first. */
+    boolean mayBegin(Struct order, Manifest manifest) {
+        Manifest bundle = order.get(Order.BUNDLE);
+        return manifest.size <= FIRST_BYTES || Arrays.equals(manifest.sha256, bundle.sha256) || blobs.has(bundle.sha256);
+    }
+
+    private static void check(String name, Manifest manifest, int size) throws CodecError {
+        long limit = 4096 + 4L * size * 17 / 16;
+        if (manifest != null && manifest.size > limit) {
+            throw new CodecError(name + " of " + manifest.size + " bytes, expected at most " + limit
+                    + " for the bundle's " + size + " parameters");
+        }
+    }
+
+    /** The n of a bundle's vectors. Throws {@code CodecError} for an invalid one. */
+    private int size(byte[] bundle) throws CodecError, StorageError {
+        String name = Hex.encode(bundle);
+        Integer known = sizes.get(name);
+        if (known == null) {
+            known = Bundle.unpack(blobs.read(bundle)).layout.size;
+            if (sizes.size() >= CAPACITY) {
+                sizes.remove(sizes.keySet().iterator().next());
+            }
+            sizes.put(name, known);
+        }
+        return known;
+    }
+}

@@ -1,0 +1,53 @@
+"""The largest blobs that an order can need, by its bundle's layout: asked before a byte is fetched.
+
+A coordinator names blobs by manifests of up to 1 GiB each, 35 of them in an order. What a vector of n
+parameters takes is known, so a larger blob is a mistake or an attack.
+"""
+
+from sedge_edge.rounds.frozen_data import bundle_facts
+from sedge_edge.rounds.storage import ReadableBlobs
+from sedge_protocol.codec.bitmaps import bitmap_bytes
+from sedge_protocol.errors import CodecError
+from sedge_protocol.wire.bundle import MAX_BUNDLE_BYTES
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.transfer import Manifest
+from sedge_protocol.wire.update import max_coded_bytes
+
+# Larger blobs wait until the bundle is here and says whether they can be.
+FIRST_BYTES = 2**24
+
+
+def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
+    """Why an order cannot be done, as far as is known: its bundle is none, or a blob is too large for it.
+
+    Raises ``StorageError`` when the disk refuses.
+    """
+    if order.bundle.size > MAX_BUNDLE_BYTES:
+        expected = f"expected at most {MAX_BUNDLE_BYTES}"
+        return CodecError(f"a bundle of {order.bundle.size} bytes, {expected}")
+    facts = bundle_facts(order.bundle.sha256, blobs)
+    if facts is None or facts.error is not None:
+        return None if facts is None else facts.error
+    for name, manifest, limit in _limits(order, facts.size):
+        if manifest is not None and manifest.size > limit:
+            expected = f"expected at most {limit} for the bundle's {facts.size} parameters"
+            return CodecError(f"{name} of {manifest.size} bytes, {expected}")
+    return None
+
+
+def may_begin(order: Order, manifest: Manifest, blobs: ReadableBlobs) -> bool:
+    """Whether a blob of an order that is not impossible may be fetched now, or its bundle comes first."""
+    bundle = order.bundle.sha256
+    return manifest.size <= FIRST_BYTES or manifest.sha256 == bundle or blobs.has(bundle)
+
+
+def _limits(order: Order, size: int) -> list[tuple[str, Manifest | None, int]]:
+    """Each blob beside the bundle, its name and the most bytes that it can have for vectors of ``size``."""
+    coded = max_coded_bytes(size)
+    return [
+        ("a model", order.model, coded),
+        *(("a step", step.blob, coded) for step in order.steps),
+        ("a patch", order.patch_blob, coded),
+        ("a correction", order.correction, coded),
+        ("a patch's context", order.patch_context, bitmap_bytes(size)),
+    ]

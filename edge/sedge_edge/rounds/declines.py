@@ -1,0 +1,61 @@
+"""Declines: tells the coordinator, and the log, which orders the device cannot do, and gives them up."""
+
+import logging
+
+from sedge_edge.rounds.blob_limits import impossible_blob
+from sedge_edge.rounds.global_model import BrokenSteps
+from sedge_edge.rounds.state import StateStore, TooManyStarts
+from sedge_edge.rounds.storage import ReadableBlobs
+from sedge_protocol.errors import SedgeError
+from sedge_protocol.wire.effects import Effect, Note
+from sedge_protocol.wire.messages import Decline, Order, OrderName
+from sedge_protocol.wire.peer import Peer
+
+
+class Declines:
+    """Methods that give an order up raise ``StorageError`` when the disk refuses."""
+
+    def __init__(self, store: StateStore, blobs: ReadableBlobs, peer: Peer) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._peer = peer
+        self._possible: dict[str, Order] = {}  # by run, the orders that have been looked at
+
+    def decline(self, order: Order | OrderName, error: SedgeError) -> list[Effect]:
+        """Say that an order, which has not been taken on, cannot be done."""
+        text = f"run {order.run}, round {order.round}: {error}"
+        return [Note(logging.ERROR, text), self.message(order, error)]
+
+    def message(self, order: Order | OrderName, error: SedgeError) -> Effect:
+        """The DECLINE alone."""
+        why = type(error).__name__, str(error)[:1000]
+        return self._peer.message(Decline(order.run, order.round, *why))
+
+    def give_up(self, order: Order, error: SedgeError) -> list[Effect]:
+        """Give up an order that cannot be done; one whose steps are broken goes on without them."""
+        text = f"run {order.run}, round {order.round}: {error}"
+        if isinstance(error, BrokenSteps):
+            self._store.strike_steps(order)
+            again = f"run {order.run}, round {order.round}: fetching the whole model instead"
+            return [Note(logging.ERROR, text), Note(logging.WARNING, again)]
+        self._store.drop(order.run)
+        return self.decline(order, error)
+
+    def impossible(self) -> list[Effect]:
+        """Give up the orders that cannot be done, as their bundles, which are here now, show."""
+        effects: list[Effect] = []
+        orders = self._store.state.orders
+        self._possible = {run: order for run, order in self._possible.items() if run in orders}
+        for run, order in orders.items():
+            if self._possible.get(run) is order or not self._blobs.has(order.bundle.sha256):
+                continue
+            if (error := impossible_blob(order, self._blobs)) is None:
+                self._possible[run] = order
+            else:
+                effects += self.give_up(order, error)
+        return effects
+
+    def exhausted(self, order: Order) -> list[Effect]:
+        """Decline an order that keeps killing the agent, so that the other runs can go on."""
+        error = TooManyStarts.of(order)
+        return [Note(logging.ERROR, str(error)), self.message(order, error)]

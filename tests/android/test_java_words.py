@@ -182,11 +182,16 @@ def nobody_answers(harness: Harness) -> list[Any]:
     return effects
 
 
+def nobody_answers_any_more(harness: Harness) -> list[Any]:
+    harness.connect()
+    return nobody_answers(harness)
+
+
 @pytest.mark.parametrize(
     "scene",
     [
         too_many_runs, too_many_starts, another_process, older_coordinator, refused, wrong_hash,
-        broken_steps, nobody_answers,
+        broken_steps, nobody_answers, nobody_answers_any_more,
     ],
 )  # fmt: skip
 def test_both_say_the_same(

@@ -110,6 +110,22 @@ def test_the_agent_keeps_every_rule_over_a_real_broker(
     assert "an order that is played back is dropped" in fleet.cloud(*words)
 
 
+def test_a_broker_that_was_away_is_a_line_or_two_in_the_log(fleet: RealFleet) -> None:
+    """The tries that it refuses meanwhile are not logged, and nobody asks whether it expects TLS."""
+    fleet.start_cloud()
+    fleet.add_device("pi-1", 0)
+    fleet.start_agent("pi-1")
+    welcomed = "welcomed by coordinator"
+    wait_until(lambda: welcomed in fleet.log("pi-1"), 60, "the device is welcomed")
+    fleet.kill("broker")
+    time.sleep(12)  # for several tries
+    fleet.start_broker()
+    wait_until(lambda: fleet.log("pi-1").count(welcomed) == 2, 60, "the device is welcomed again")
+    for name in ("pi-1", "cloud"):
+        lines = [line for line in fleet.log(name).splitlines() if "next try in" in line]
+        assert 1 <= len(lines) <= 2 and not any("TLS" in line for line in lines), lines
+
+
 def test_everybody_killed_and_the_link_cut_in_mid_round(
     fleet: RealFleet, proxy: FaultProxy, small_bundle: Path
 ) -> None:

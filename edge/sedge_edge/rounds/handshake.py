@@ -87,11 +87,13 @@ class Handshake:
             self._peer.message(msgspec.structs.replace(self._hello, nonce=self._nonce))
         ]
         if self._attempt == WARN_AFTER_HELLOS:
-            text = (
-                f"no coordinator answers on {self._peer.send_topic}: is one running, and does the broker "
-                "know this connection as this device, by its user name or certificate?"
-            )
-            effects.append(Note(logging.WARNING, text))
+            text = f"no coordinator answers on {self._peer.send_topic}: is one running"
+            if not self.ever_welcomed:
+                text += (
+                    ", and does the broker know this connection as this device, by its user name or "
+                    "certificate"
+                )
+            effects.append(Note(logging.WARNING, f"{text}?"))
         return effects
 
     def welcome(self, message: Welcome, now: float) -> list[Effect]:

@@ -76,6 +76,25 @@ def test_it_is_said_until_it_is_welcomed(bench: Bench) -> None:
     assert not handshake.welcomed and len(bench.said(handshake.poll(now + 5))) == 1
 
 
+def test_a_device_that_was_welcomed_doubts_its_account_no_more(bench: Bench) -> None:
+    handshake, now = bench.handshake, 0.0
+    for doubts in (True, False):
+        handshake.will()
+        handshake.begin(now)
+        warnings: list[str] = []
+        hello = None
+        while not warnings:
+            effects = handshake.poll(now)
+            warnings = [e.text for e in effects if isinstance(e, Note)]
+            (hello,) = bench.said([e for e in effects if isinstance(e, Send)])
+            now = handshake.timer() or now
+        (warning,) = warnings
+        assert warning.startswith("no coordinator answers on") and warning.endswith("?")
+        assert ("does the broker know this connection" in warning) is doubts
+        assert hello is not None
+        handshake.welcome(Welcome(hello.nonce, "1"), now)
+
+
 def test_another_of_our_name_is_told_once_and_not_answered(bench: Bench) -> None:
     """Two that answered each other's welcomes with hellos would do so at the speed of the link."""
     handshake, foreign = bench.handshake, Welcome(b"f" * 16, "1")

@@ -99,9 +99,9 @@ final class Handshake {
         attempt++;
         effects.send(peer.topic, peer.seal(Kind.HELLO, hello.with(Hello.NONCE, nonce), null));
         if (attempt == WARN_AFTER_HELLOS) {
-            effects.note(Level.WARNING, "no coordinator answers on " + peer.topic
-                    + ": is one running, and does the broker know this connection as this device, by its user name "
-                    + "or certificate?");
+            effects.note(Level.WARNING, "no coordinator answers on " + peer.topic + ": is one running"
+                    + (everWelcomed ? "?" : ", and does the broker know this connection as this device, by its user "
+                            + "name or certificate?"));
         }
     }
 

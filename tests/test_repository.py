@@ -145,6 +145,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "sedge_export.step_memory": ("tests/export/test_export_cli.py", "the figures it prints"),
     "sedge_export.arguments": ("tests/export/test_export_cli.py", "the command"),
+    "sedge_protocol.wire.operators": (
+        "tests/protocol/wire/test_program.py",
+        "among all that programs may not have",
+    ),
     "sedge_protocol.wire.scan": (
         "tests/protocol/wire/test_program.py",
         "with the program around it",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 
 from sedge_export import export
-from sedge_export.graph import Graph, Value
+from sedge_export.graph import FLOAT, INT, Graph, Value
 from sedge_export.lowering.table import LOWERINGS, Lowered, Lowering
 from sedge_protocol.errors import ExportError
 
@@ -364,6 +364,18 @@ def test_an_operator_that_devices_refuse(wrong: Replace, tmp_path: Path) -> None
     assert re.search(
         r"program 'gradient' cannot be loaded: .*operator 'HardSwish' is not one", message
     )
+
+
+def test_a_division_that_devices_refuse(wrong: Replace, tmp_path: Path) -> None:
+    """Of whole numbers by what is computed: by 0, it ends the process."""
+
+    def other(graph: Graph, x: Value) -> Lowered:
+        whole = graph.cast(x, INT)
+        return graph.cast(graph.binary("Div", whole, whole), FLOAT)
+
+    wrong(aten.relu.default, other)
+    message = attempt(network(), tmp_path, sample=IMAGES)
+    assert re.search(r"program 'gradient' cannot be loaded: .*Div of whole numbers", message)
 
 
 def test_wrong_evaluation_is_seen(wrong: Replace, tmp_path: Path) -> None:

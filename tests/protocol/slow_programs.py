@@ -1,9 +1,10 @@
-"""A second reader of ONNX programs, from B13 and B15: every field by its table, limits, and loops."""
+"""A second reader of ONNX programs, from B13, B15 and B16: fields, limits, loops, what nodes are given."""
 
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import sedge_protocol
 
@@ -29,17 +30,55 @@ SHAPE: Table = {1: "dim*"}
 DIM: Table = {1: "number"}
 
 
-OF_A_SCAN = {b"body", b"num_scan_inputs", b"scan_input_directions", b"scan_output_directions"}
+# Of B16, the tables: an attribute's field, its least and largest number; the first constant of the inputs.
+ROWS = re.findall(r"^\| ((?:`\w+`,? ?)+) \| (ints|i) \| (-?\d+) to (\d+) \|$", TEXT, re.MULTILINE)
+BOUNDS = {
+    name.encode(): (8 if field == "ints" else 3, int(low), int(high))
+    for names, field, low, high in ROWS
+    for name in re.findall(r"\w+", names)
+}
+OTHERS = {b"alpha", b"approximate", b"body", b"epsilon", b"reduction", b"value"}
+CONSTANT = {
+    name.encode(): int(index)
+    for names, index in re.findall(r"^\| ((?:`\w+`,? ?)+) \| from input (\d)", TEXT, re.MULTILINE)
+    for name in re.findall(r"\w+", names)
+}
+BOOLEAN = {
+    b"And", b"Equal", b"Greater", b"GreaterOrEqual", b"Less", b"LessOrEqual", b"Not", b"Or",
+}  # fmt: skip
+Attribute = list[tuple[int, int | bytes]]
+
+
+class Node(NamedTuple):
+    """A node's parts; attributes by name."""
+
+    operator: bytes
+    read: list[bytes]
+    made: list[bytes]
+    attributes: dict[bytes, Attribute]
+
+
+class Constant(NamedTuple):
+    """A tensor's name, element type, extents, and where its elements are."""
+
+    name: bytes
+    kind: int
+    dims: list[int]
+    data: dict[int, bytes]
 
 
 class Names:
-    """What a graph defines, its constants' extents, and its nodes: operator, inputs, attributes."""
+    """The element type of each name, and the constants."""
 
-    def __init__(self) -> None:
-        self.defined: list[bytes] = []
-        self.inputs = 0
-        self.extents: dict[bytes, list[int]] = {}
-        self.nodes: list[tuple[bytes, list[bytes], list[dict[int, int | bytes]]]] = []
+    def __init__(self, around: "Names | None") -> None:
+        self.kinds: dict[bytes, int] = {} if around is None else dict(around.kinds)
+        self.constants: dict[bytes, Constant] = {} if around is None else dict(around.constants)
+
+    def define(self, name: bytes, kind: int) -> None:
+        must(name != b"", "a name without text")
+        must(name not in self.kinds, "a name defined again")
+        must(kind in BYTES, "element type")
+        self.kinds[name] = kind
 
 
 class Broken(Exception):
@@ -104,75 +143,124 @@ def program(data: bytes) -> bool:
     return True
 
 
-def graph(data: bytes, around: Names | None = None) -> None:
-    here = Names()
-    constants = nodes = 0
+def graph(data: bytes, around: Names | None = None, given: list[int] | None = None) -> list[int]:
+    """The element types of its outputs; ``given`` are those of a body's inputs."""
+    here = Names(around)
+    nodes, tensors = list[Node](), list[Constant]()
+    takes, gives = list[int](), list[bytes]()
     for number, value in fields(data, GRAPH):
         if number == 1:
-            nodes += 1
-            constants += node(inside(value), here)
+            nodes.append(node(inside(value), tensors))
         elif number == 5:
-            constants += tensor(inside(value), here)
-        elif number in (11, 12):
-            name = declared(inside(value))
-            if number == 11:
-                here.inputs += 1
-                here.defined.append(name)
-    must(nodes <= 25_000 and constants <= 64 * 2**20, "limits")
-    if around is not None:
-        must(not any(kind == b"Scan" for kind, _, _ in here.nodes), "a Scan within a Scan")
-        must(len(here.defined) == len(set(here.defined)), "a name defined twice")
-        must(not set(here.defined) & set(around.defined), "a name defined again")
-        known = {b"", *here.defined, *around.defined}
-        must(all(known >= set(read) for _, read, _ in here.nodes), "a name from nowhere")
-        must(here.inputs == len(around.nodes[-1][1]), "the body's inputs")
-        return
-    for kind, read, attributes in here.nodes:
-        if kind == b"Scan":
-            loop(read, attributes, here)
+            constant = tensor(inside(value))
+            tensors.append(constant)
+            here.define(constant.name, constant.kind)
+            here.constants[constant.name] = constant
+        elif number == 11:
+            name, kind = declared(inside(value))
+            takes.append(kind)
+            here.define(name, kind)
+        elif number == 12:
+            gives.append(declared(inside(value))[0])
+    constants = sum(math.prod(one.dims) * BYTES[one.kind] for one in tensors)
+    must(len(nodes) <= 25_000 and constants <= 64 * 2**20, "limits")
+    if given is not None:
+        must(all(one.operator != b"Scan" for one in nodes), "a Scan within a Scan")
+        must(len(takes) == len(given), "the body's inputs")
+        must(takes == given, "the types of the body's inputs")
+    for one in nodes:
+        kinds = types(one, here)
+        must(len(kinds) >= len(one.made), "outputs")
+        for name, kind in zip(one.made, kinds, strict=False):
+            here.define(name, kind)
+    return [here.kinds[name] for name in gives] if given is not None else []
 
 
-def loop(read: list[bytes], attributes: list[dict[int, int | bytes]], here: Names) -> None:
+def types(one: Node, here: Names) -> list[int]:
+    """B16: the element types of a node's outputs."""
+    for name, held in one.attributes.items():
+        if name in OTHERS:
+            continue
+        field, low, high = BOUNDS[name]
+        numbers = [value for number, value in held if number not in (1, 20)]
+        must({number for number, _ in held} - {1, 20} == {field}, "an attribute's field")
+        must(all(isinstance(value, int) for value in numbers), "one by one")
+        signed = [int(value) - 2**64 * (int(value) >= 2**63) for value in numbers]
+        must(all(low <= value <= high for value in signed), "an attribute's bounds")
+    bias = one.operator in (b"Conv", b"ConvTranspose")
+    read = [name for at, name in enumerate(one.read) if name or not (bias and at == 2)]
+    must(all(name in here.kinds for name in read), "a name from nowhere")
+    must(len(read) > 0, "inputs")
+    kinds = [here.kinds[name] for name in read]
+    first = CONSTANT.get(one.operator, len(one.read))
+    must(all(name in here.constants for name in one.read[first:]), "a size")
+    if one.operator in (b"Div", b"Mod") and kinds != [1, 1]:
+        by = here.constants[one.read[-1]]
+        must(by.kind == 7 and list(by.data) == [9], "a divisor")
+        must(len(by.data[9]) % 8 == 0, "whole numbers")
+        numbers = [by.data[9][at : at + 8] for at in range(0, len(by.data[9]), 8)]
+        must(bytes(8) not in numbers, "a division by 0")
+        must(b"\xff" * 8 not in numbers, "a division by -1")
+    if one.operator == b"Scan":
+        return loop(one, kinds, here)
+    made = [kinds[0]] * max(1, len(one.made))
+    if one.operator == b"Where":
+        made = [kinds[-1]] * len(made)
+    elif one.operator in BOOLEAN:
+        made = [9] * len(made)
+    elif one.operator == b"ArgMax":
+        made = [7] * len(made)
+    elif one.operator == b"MaxPool":
+        made = [kinds[0], *[7] * len(made)]
+    elif one.operator == b"Cast":
+        made = [int(dict(one.attributes[b"to"])[3])] * len(made)
+    elif one.operator == b"ConstantOfShape":
+        value = dict(one.attributes.get(b"value", []))
+        made = [tensor(inside(value[5])).kind if value else 1] * len(made)
+    return made
+
+
+def loop(one: Node, kinds: list[int], here: Names) -> list[int]:
     """B15."""
-    held = {inside(one.get(1, b"")): one for one in attributes}
-    must(len(held) == len(attributes) and set(held) <= OF_A_SCAN, "a Scan's attributes")
-    must(all(6 not in one for name, one in held.items() if name != b"body"), "a graph elsewhere")
-    last = read[-1] if read else b""
-    must(here.defined.count(last) == 1 and bool(here.extents.get(last)), "a Scan's end")
-    must(1 <= here.extents[last][0] <= 16384, "a Scan's steps")
-    sequences = held.get(b"num_scan_inputs", {}).get(3, 0)
-    must(isinstance(sequences, int) and 1 <= sequences <= len(read), "a sequence")
-    outer = Names()
-    outer.defined, outer.nodes = here.defined, [(b"Scan", read, attributes)]
-    graph(inside(held[b"body"][6]), outer)
+    last = one.read[-1] if one.read else b""
+    must(bool(here.constants[last].dims), "a Scan's end")
+    must(1 <= here.constants[last].dims[0] <= 16384, "a Scan's steps")
+    sequences = dict(one.attributes[b"num_scan_inputs"])[3]
+    must(isinstance(sequences, int) and 1 <= sequences <= len(one.read), "a sequence")
+    return graph(inside(dict(one.attributes[b"body"])[6]), here, kinds)
 
 
-def node(data: bytes, here: Names) -> int:
-    """The bytes of a node's constants."""
-    constants, operator, domain = 0, b"", b""
-    read, attributes = list[bytes](), list[dict[int, int | bytes]]()
+def node(data: bytes, tensors: list[Constant]) -> Node:
+    """A node; the tensors of its attributes are entered."""
+    operator, domain = b"", b""
+    read, made = list[bytes](), list[bytes]()
+    attributes: dict[bytes, Attribute] = {}
     for number, value in fields(data, NODE):
         if number == 1:
             read.append(inside(value))
-        elif number == 2 and value:
-            here.defined.append(inside(value))
+        elif number == 2:
+            made.append(inside(value))
         elif number == 4:
             operator = inside(value)
         elif number == 7:
             domain = inside(value)
         elif number == 5:
-            held = dict(fields(inside(value), ATTRIBUTE))
-            attributes.append(held)
-            constants += tensor(inside(held[5])) if 5 in held else 0
+            held = list(fields(inside(value), ATTRIBUTE))
+            name = inside(dict(held).get(1, b""))
+            must(name not in attributes, "an attribute twice")
+            attributes[name] = held
+            tensors += [tensor(inside(one)) for at, one in held if at == 5]
     must(operator.decode() in OPERATORS and domain == b"", "operator")
-    must(operator == b"Scan" or all(6 not in one for one in attributes), "a subgraph")
-    here.nodes.append((operator, read, attributes))
-    return constants
+    graphs = {name for name, held in attributes.items() if any(at == 6 for at, _ in held)}
+    must(operator == b"Scan" or not graphs, "a subgraph")
+    must(graphs <= {b"body"}, "a graph elsewhere")
+    return Node(operator, read, made, attributes)
 
 
-def tensor(data: bytes, here: Names | None = None) -> int:
-    """The bytes of a constant, by its dims and its type."""
+def tensor(data: bytes) -> Constant:
+    """A constant."""
     dims, kind, name = list[int](), 0, b""
+    stored: dict[int, bytes] = {}
     for number, value in fields(data, TENSOR):
         if number == 1 and isinstance(value, int):
             dims.append(value)
@@ -185,16 +273,15 @@ def tensor(data: bytes, here: Names | None = None) -> int:
             kind = value
         elif number == 8:
             name = inside(value)
-    if here is not None:
-        here.defined.append(name)
-        here.extents[name] = dims
+        elif number in (4, 5, 7, 9):
+            stored[number] = inside(value)
     must(kind in BYTES, "element type")
     must(len(dims) <= 16, "rank")
-    return math.prod(dims) * BYTES[kind]
+    return Constant(name, kind, dims, stored)
 
 
-def declared(data: bytes) -> bytes:
-    """The name of an input or output, which has a fixed shape."""
+def declared(data: bytes) -> tuple[bytes, int]:
+    """The name and the element type of an input or output, which has a fixed shape."""
     value = one(data, VALUE)
     found = one(inside(one(inside(value[2]), TYPE)[1]), TENSOR_TYPE)
     must(found.get(1) in BYTES, "element type")
@@ -202,4 +289,4 @@ def declared(data: bytes) -> bytes:
     must(None not in dims, "a fixed shape")
     must(len(dims) <= 16, "rank")
     must(math.prod(dim for dim in dims if isinstance(dim, int)) <= 2**28, "elements")
-    return inside(value.get(1, b""))
+    return inside(value.get(1, b"")), int(found[1])

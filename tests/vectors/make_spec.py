@@ -35,7 +35,7 @@ ABOUT = (
     "control frames (incarnation, seq) in turn. uploads and downloads: sections 7 and 8, an event and "
     "what is sent at once after it; timer means that time is up, whatever it was; woken comes 2 s, woken "
     "soon 0.5 s after the event before it. bundles: B1 to B6, "
-    "X14, blobs to accept or refuse. programs: B13, B15, ONNX models to accept or to refuse. versions: "
+    "X14, blobs to accept or refuse. programs: B13, B15, B16, ONNX models to take or to refuse. versions: "
     "5.14, a base, a step and the model that they make. backoffs: 7.2, the longest wait after each "
     "offer, with `new` where something new is held between two. waits: 1.9, connections that end at a "
     "time, how, and the longest wait after each, for WELCOMEs with these devices. patience: 8.3, chunks "
@@ -470,6 +470,15 @@ def programs() -> Events:
         (changed := model()).opset_import.add(domain=domain, version=version)
         found.append((rule, changed, False))
     made = [(rule, one.SerializeToString(deterministic=True), fine) for rule, one, fine in found]
+    perm = field(1, b"perm") + field(20, 7)
+    for rule, numbers, accepted in (
+        ("numbers one by one", field(8, 0), True),
+        ("numbers that are packed", field(8, b"\0"), False),
+    ):
+        node = field(1, b"x") + field(2, b"z") + field(4, b"Transpose") + field(5, perm + numbers)
+        (rest := model()).ClearField("graph")
+        graph = model().graph.SerializeToString(deterministic=True) + field(1, node)
+        made.append((rule, rest.SerializeToString(deterministic=True) + field(7, graph), accepted))
     made.append(("a graph twice", made[0][1] + field(7, b""), False))
     made.append(("cut off", made[0][1][:-1], False))
     made.append(("cut off in a text", made[0][1] + field(3, b"later")[:-1], False))

@@ -2,9 +2,9 @@
 
 A bundle is untrusted input, and an ONNX file can do more than compute. A tensor may name a file or an
 address to be read in its place, metadata may set options of the runtime, an operator may come from a
-library, and a loop need not end. So this module lists every field that is allowed and refuses all others.
-A graph within the graph is allowed in one place, as the body of a Scan. It holds no other Scan, and a
-constant of the program says how often it runs.
+library, and a loop need not end. So this module lists every field that is allowed and refuses all others;
+operators.py does so for what an operator is given. A graph within the graph is allowed in one place, as the
+body of a Scan. It holds no other Scan, and a constant of the program says how often it runs.
 
 The size of intermediate results is not checked here, because only the operators determine it. The device
 limits that memory while the program runs (``sedge_edge.backends.onnx_runtime``). Nothing limits the time
@@ -18,88 +18,22 @@ from itertools import islice
 from typing import NamedTuple
 
 from sedge_protocol.errors import CodecError
+from sedge_protocol.wire.operators import (
+    ELEMENT_BYTES,
+    OPERATORS,
+    SCAN,
+    Attribute,
+    Constant,
+    Names,
+    Node,
+    check_node,
+    output_kinds,
+)
 from sedge_protocol.wire.protobuf import BYTES, FIXED32, VARINT, Field, fields, numbers, text
-from sedge_protocol.wire.scan import SCAN, Names, Node, body_of, check_body
+from sedge_protocol.wire.scan import BODY, body_of, check_body
 
 # Opset 20 is the first with Gelu and is read by every onnxruntime from 1.17 on.
 OPSET = 20
-# Every operator that the exporter writes. All are ONNX's own; none reaches outside, and one has a body.
-OPERATORS = frozenset(
-    [
-        "Abs",
-        "Add",
-        "And",
-        "ArgMax",
-        "AveragePool",
-        "BatchNormalization",
-        "Cast",
-        "Ceil",
-        "Concat",
-        "ConstantOfShape",
-        "Conv",
-        "ConvTranspose",
-        "Cos",
-        "CumSum",
-        "Div",
-        "Elu",
-        "Equal",
-        "Erf",
-        "Exp",
-        "Expand",
-        "Floor",
-        "Gather",
-        "GatherElements",
-        "Gelu",
-        "Gemm",
-        "Greater",
-        "GreaterOrEqual",
-        "Identity",
-        "LeakyRelu",
-        "Less",
-        "LessOrEqual",
-        "Log",
-        "LogSoftmax",
-        "MatMul",
-        "Max",
-        "MaxPool",
-        "MaxUnpool",
-        "Min",
-        "Mod",
-        "Mul",
-        "Neg",
-        "Not",
-        "Or",
-        "Pad",
-        "Pow",
-        "Range",
-        "Reciprocal",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceSum",
-        "Relu",
-        "Reshape",
-        "Round",
-        "Scan",
-        "ScatterElements",
-        "ScatterND",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Slice",
-        "Softmax",
-        "Split",
-        "Sqrt",
-        "Sub",
-        "Sum",
-        "Tanh",
-        "Tile",
-        "Transpose",
-        "Where",
-    ]
-)
-# ONNX's number of each element type that programs have (float32, int64, bool), and its size in bytes.
-ELEMENT_BYTES = {1: 4, 7: 8, 9: 1}
 # The train program of a network of 100 convolutions has 6,000 nodes and 51,000 fields.
 MAX_NODES = 25_000
 MAX_FIELDS = 250_000
@@ -162,7 +96,7 @@ _ATTRIBUTE = _Message(
         5: ("t", _STRING),
         6: ("g", _STRING),
         7: ("floats*", _FLOATS),
-        8: ("ints*", _INTEGERS),
+        8: ("ints*", _INTEGER),
         20: ("type", _INTEGER),
     },
     {10: "tensors", 11: "graphs", 22: "sparse_tensor", 23: "sparse_tensors"},
@@ -214,30 +148,42 @@ class _Check:
         if domain or version != OPSET:
             raise CodecError(f"{where}: {domain!r} {version}, expected '' {OPSET}")
 
-    def _graph(self, data: memoryview, where: str) -> None:
-        graph = self._named(data, where)
-        for node in graph.nodes:
-            if node.operator == SCAN:
-                body = self._named(body_of(node, graph), f"{node.where}.body")
-                check_body(body, node, graph)
-
-    def _named(self, data: memoryview, where: str) -> Names:
-        """A graph, without the bodies of its nodes."""
-        graph = Names()
+    def _graph(self, data: memoryview, where: str, outer: Names | None = None) -> Names:
+        names = Names(outer)
+        nodes: list[Node] = []
         for name, field, place in self._read(_GRAPH, data, where):
             if name == "node":
-                graph.nodes.append(self._node(field.data, place))
-                graph.defined.update(filter(None, graph.nodes[-1].outputs))
+                nodes.append(self._node(field.data, place))
             elif name == "initializer":
-                label, extents = self._constant(field.data, place)
-                graph.constants[label] = extents
-                graph.defined[label] += 1
+                label, constant = self._constant(field.data, place)
+                names.define(label, constant.kind, place, constant)
             elif name == "input":
-                graph.inputs.append(self._declared(field.data, place))
-                graph.defined[graph.inputs[-1]] += 1
+                label, kind = self._declared(field.data, place)
+                names.define(label, kind, place)
+                names.inputs.append(label)
             elif name == "output":
-                self._declared(field.data, place)
-        return graph
+                names.outputs.append(self._declared(field.data, place)[0])
+        for node in nodes:
+            kinds = check_node(node, names)
+            made = (
+                self._scanned(node, kinds, names)
+                if node.operator == SCAN
+                else output_kinds(node, kinds)
+            )
+            if len(node.outputs) > len(made):
+                raise CodecError(f"{node.where}: expected at most {len(made)} outputs")
+            for label, kind in zip(node.outputs, made, strict=False):
+                names.define(label, kind, node.where)
+        return names
+
+    def _scanned(self, node: Node, kinds: list[int], names: Names) -> list[int]:
+        """The element types of a Scan's outputs."""
+        if names.outer is not None:
+            raise CodecError(f"{node.where}: a Scan within a Scan is not allowed")
+        where = f"{node.where}.body"
+        body = self._graph(body_of(node, names), where, names)
+        check_body(body, kinds, where)
+        return [body.kind(name, where) for name in body.outputs]
 
     def _node(self, data: memoryview, where: str) -> Node:
         self._nodes += 1
@@ -246,7 +192,7 @@ class _Check:
         operator = domain = ""
         inputs: list[bytes] = []
         outputs: list[bytes] = []
-        attributes: list[dict[str, Field]] = []
+        attributes: list[Attribute] = []
         for name, field, place in self._read(_NODE, data, where):
             if name == "op_type":
                 operator = text(field.data)
@@ -262,24 +208,29 @@ class _Check:
             found = f"{domain}.{operator}" if domain else operator
             raise CodecError(f"{where}: operator {found!r} is not one that programs may use")
         for index, attribute in enumerate(attributes):
-            if "g" in attribute and operator != SCAN:
+            if "g" in attribute.fields and (operator, attribute.name) != (SCAN, BODY):
                 raise CodecError(f"{where}.attribute[{index}]: g is not allowed in a program")
         return Node(where, operator, inputs, outputs, attributes)
 
-    def _attribute(self, data: memoryview, where: str) -> dict[str, Field]:
-        """The fields of an attribute, the last of those that repeat; a missing one reads as empty."""
-        held: dict[str, Field] = defaultdict(lambda: _NOTHING)
+    def _attribute(self, data: memoryview, where: str) -> Attribute:
+        held: dict[str, Field] = {}
+        whole: list[int] = []
+        kind = 0
         for name, field, place in self._read(_ATTRIBUTE, data, where):
             held[name] = field
             if name == "t":
-                self._constant(field.data, place)
-        return held
+                kind = self._constant(field.data, place)[1].kind
+            elif name in ("i", "ints"):
+                whole.append(field.value)
+        signed = [number - 2**64 if number >= 2**63 else number for number in whole]
+        return Attribute(text(held.get("name", _NOTHING).data), signed, kind, held)
 
-    def _constant(self, data: memoryview, where: str) -> tuple[bytes, list[int]]:
-        """A tensor's name and extents."""
+    def _constant(self, data: memoryview, where: str) -> tuple[bytes, Constant]:
+        """A tensor's name, and the tensor."""
         label = b""
         dims: list[int] = []
         kind = 0
+        stored: dict[str, memoryview] = {}
         for name, field, place in self._read(_TENSOR, data, where):
             if name == "dims":
                 dims += [field.value] if field.wire == VARINT else _numbers(field.data, place)
@@ -288,13 +239,15 @@ class _Check:
                 kind = field.value
             elif name == "name":
                 label = bytes(field.data)
+            else:
+                stored[name] = field.data
         self._constant_bytes += math.prod(dims) * _element_bytes(kind, where)
         if self._constant_bytes > MAX_CONSTANT_BYTES:
             raise CodecError(f"{where}: expected at most {MAX_CONSTANT_BYTES} bytes of constants")
-        return label, dims
+        return label, Constant(kind, dims, stored.get("raw_data") if len(stored) == 1 else None)
 
-    def _declared(self, data: memoryview, where: str) -> bytes:
-        """The name of an input or output: a tensor of a fixed shape."""
+    def _declared(self, data: memoryview, where: str) -> tuple[bytes, int]:
+        """The name of an input or output, a tensor of a fixed shape, and its element type."""
         value = self._held(_VALUE, data, where)
         tensor = self._held(_TYPE, value["type"].data, where)["tensor_type"]
         found = self._held(_TENSOR_TYPE, tensor.data, where)
@@ -308,7 +261,7 @@ class _Check:
             _require_rank(dims, place)
         if math.prod(dims) > MAX_ELEMENTS:
             raise CodecError(f"{where}: shape {dims}, expected at most {MAX_ELEMENTS} elements")
-        return bytes(value["name"].data)
+        return bytes(value["name"].data), found["elem_type"].value
 
     def _held(self, message: _Message, data: memoryview, where: str) -> dict[str, Field]:
         """The fields of a message in which none may repeat; a missing one reads as empty."""

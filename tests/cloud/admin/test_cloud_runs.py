@@ -21,6 +21,7 @@ from tests.cloud.helper import (
     open_store,
     random_theta,
 )
+from tests.edge.backends.softmax import DIVIDING
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
@@ -55,13 +56,27 @@ def test_a_bundle_that_is_none(store: Store, tmp_path: Path) -> None:
     assert store.runs() == []
 
 
-def test_a_program_that_devices_refuse(store: Store, tmp_path: Path) -> None:
-    """Also where only a narrower form has it."""
+def reading() -> bytes:
+    """A program that reads a file."""
     model = ModelProto.FromString(EMPTY_PROGRAM)
     tensor = model.graph.initializer.add(name="weights", data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="secret")
-    bad = make_bundle(tmp_path / "bad", program=model.SerializeToString())
-    said = r"bundle 'bench': program 'gradient': model.graph.initializer\[0\]: external_data is not allowed"
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (reading(), r"model.graph.initializer\[0\]: external_data is not allowed"),
+        (DIVIDING, r"model.graph.node\[6\]: Div of whole numbers, expected by a constant"),
+    ],
+)
+def test_a_program_that_devices_refuse(
+    store: Store, tmp_path: Path, program: bytes, said: str
+) -> None:
+    """Also where only a narrower form has it."""
+    bad = make_bundle(tmp_path / "bad", program=program)
+    said = f"bundle 'bench': program 'gradient': {said}"
     with pytest.raises(CodecError, match=said):
         start_run(store, "run", bad, CONFIG)
     with pytest.raises(CodecError, match=said):

@@ -85,6 +85,13 @@ FILES = {
     "predict": program(ROWS, f"float[{B}, {C}] logits"),
 }
 
+# It predicts as it should, and divides by 0 meanwhile: SIGFPE, in onnxruntime's own code.
+DIVIDING = program(
+    ROWS,
+    f"float[{B}, {C}] logits, int64[{B}, {C}] quotient",
+    "whole = Cast <to = 7> (logits)",
+    "quotient = Div (whole, first)",
+)
 
 PTE = dict.fromkeys(FILES, Path(__file__).with_name("softmax.pte").read_bytes())  # one file for all
 PROGRAMS = {ONNXRUNTIME: FILES, EXECUTORCH: PTE}

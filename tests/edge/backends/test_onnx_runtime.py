@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import ModelProto, StringStringEntryProto, TensorProto, helper, numpy_helper
-from tests.edge.backends.softmax import FILES, F, N, bundle
+from tests.edge.backends.softmax import DIVIDING, FILES, F, N, bundle
 
 from sedge_edge.backends import open_trainer
 from sedge_protocol.errors import CodecError
@@ -56,6 +56,13 @@ def test_a_program_cannot_read_the_devices_files(
     said = r"program 'gradient' cannot be loaded: model.graph.initializer\[\d\]: external_data"
     with pytest.raises(CodecError, match=said):
         open_trainer(bundle({"gradient": reading("secret")}), ONNXRUNTIME, 1)
+
+
+def test_a_program_that_would_end_the_process() -> None:
+    """Named before anything trains, although only who predicts would have met it."""
+    said = r"bundle 'softmax': program 'predict': model.graph.node\[6\]: Div of whole numbers"
+    with pytest.raises(CodecError, match=said):
+        open_trainer(bundle({**FILES, "predict": DIVIDING}), ONNXRUNTIME, 1)
 
 
 def test_bytes_of_another_format_are_not_taken_for_it() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,23 +24,26 @@ from onnx import (
 
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire import program
-from sedge_protocol.wire.program import OPERATORS, OPSET, check_program
-from sedge_protocol.wire.scan import SCAN
+from sedge_protocol.wire.operators import OPERATORS, SCAN
+from sedge_protocol.wire.program import OPSET, check_program
 
 ROOT = Path(__file__).parents[3]
 
 
-def scan(*outputs: str) -> NodeProto:
+def scan(*outputs: str, prefix: str = "") -> NodeProto:
     """The running sums of x, and each of them times "factor", a name of the graph around the body."""
-    inputs = [("total", TensorProto.FLOAT), ("each", TensorProto.FLOAT), ("at", TensorProto.BOOL)]
+    total, each, at, after, kept = (
+        f"{prefix}{name}" for name in ("total", "each", "at", "next", "kept")
+    )
+    inputs = [(total, TensorProto.FLOAT), (each, TensorProto.FLOAT), (at, TensorProto.BOOL)]
     body = helper.make_graph(
         [
-            helper.make_node("Add", ["total", "each"], ["next"]),
-            helper.make_node("Mul", ["next", "factor"], ["kept"]),
+            helper.make_node("Add", [total, each], [after]),
+            helper.make_node("Mul", [after, "factor"], [kept]),
         ],
         "body",
         [helper.make_tensor_value_info(name, kind, []) for name, kind in inputs],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in ("next", "kept")],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in (after, kept)],
     )
     return helper.make_node(
         "Scan", ["factor", "x", "steps"], outputs or ["last", "sums"], body=body, num_scan_inputs=2,
@@ -54,9 +58,11 @@ def model() -> ModelProto:
         helper.make_node("ConstantOfShape", ["shape"], ["ones"], value=fill),
         helper.make_node("Add", ["x", "ones"], ["sum"], name="added"),
         helper.make_node("LeakyRelu", ["sum"], ["rectified"], alpha=0.5),
-        helper.make_node("Pad", ["rectified", "none"], ["padded"], mode="constant"),
+        helper.make_node("Pad", ["rectified", "none"], ["padded"]),
         helper.make_node("Transpose", ["padded"], ["y"], perm=[0]),
         scan(),
+        helper.make_node("Cast", ["sum"], ["whole"], to=TensorProto.INT64),
+        helper.make_node("Mod", ["whole", "divisors"], ["remainder"], fmod=1),
     ]
     graph = helper.make_graph(
         nodes,
@@ -68,6 +74,7 @@ def model() -> ModelProto:
             helper.make_tensor("none", TensorProto.INT64, [2], [0, 0]),
             numpy_helper.from_array(np.array(2, np.float32), "factor"),
             numpy_helper.from_array(np.zeros(2, np.bool_), "steps"),
+            numpy_helper.from_array(np.array([3, -2]), "divisors"),
         ],
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
@@ -141,6 +148,26 @@ def metadata(m: ModelProto) -> None:
     m.metadata_props.add(key="ort_config", value="{}")
 
 
+def added(kind: str, *inputs: str, **attributes: Any) -> Callable[[ModelProto], None]:
+    """One more node, with an output of its own."""
+    return lambda m: m.graph.node.append(helper.make_node(kind, inputs, ["z"], **attributes))
+
+
+def with_attribute(kind: str, **fields: Any) -> Callable[[ModelProto], None]:
+    """One more node of x, with an attribute of these fields."""
+
+    def change(m: ModelProto) -> None:
+        added(kind, "x")(m)
+        m.graph.node[-1].attribute.append(AttributeProto(**fields))
+
+    return change
+
+
+def divisors(*numbers: int) -> Callable[[ModelProto], None]:
+    made = numpy_helper.from_array(np.array(numbers), "divisors")
+    return lambda m: m.graph.initializer[4].CopyFrom(made)
+
+
 def body(change: Callable[[GraphProto], object]) -> Callable[[ModelProto], object]:
     """A change of the Scan's body."""
     return lambda m: change(m.graph.node[5].attribute[0].g)
@@ -150,6 +177,12 @@ def steps(*extents: int) -> Callable[[ModelProto], None]:
     """How often the Scan runs; next to an extent of 0 a large one takes no memory."""
     flags = TensorProto(name="steps", data_type=TensorProto.BOOL, dims=extents)
     return lambda m: m.graph.initializer[3].CopyFrom(flags)
+
+
+def counted(m: ModelProto) -> None:
+    """Let a node say how often the Scan runs."""
+    m.graph.node.insert(0, helper.make_node("Not", ["steps"], ["flags"]))
+    m.graph.node[6].input[2] = "flags"
 
 
 MAX_NODES, MAX_FIELDS = 50, 3000
@@ -177,13 +210,13 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "a sparse tensor": (in_a_sparse_tensor, f"model.graph: sparse_initializer {NOT_ALLOWED}"),
     "a sparse attribute": (in_a_sparse_attribute, f"sparse_tensor {NOT_ALLOWED}"),
     "a list of tensors": (in_a_list_of_tensors, f"tensors {NOT_ALLOWED}"),
-    "a subgraph": (in_a_subgraph, rf"node\[6\].attribute\[0\]: g {NOT_ALLOWED}"),
+    "a subgraph": (in_a_subgraph, rf"node\[8\].attribute\[0\]: g {NOT_ALLOWED}"),
     "a function": (in_a_function, f"model: functions {NOT_ALLOWED}"),
     "training": (in_training_info, f"model: training_info {NOT_ALLOWED}"),
     "metadata": (metadata, f"model: metadata_props {NOT_ALLOWED}"),
     "an operator": (
         lambda m: m.graph.node.append(helper.make_node("RandomUniform", [], ["z"], shape=[2])),
-        r"model.graph.node\[6\]: operator 'RandomUniform' is not one that programs may use",
+        r"model.graph.node\[8\]: operator 'RandomUniform' is not one that programs may use",
     ),
     "another domain": (
         lambda m: setattr(m.graph.node[1], "domain", "com.microsoft"),
@@ -199,7 +232,10 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     ),
     "no opset": (lambda m: m.ClearField("opset_import"), "model: no opset_import"),
     "no graph": (lambda m: m.ClearField("graph"), "model: no graph"),
-    "no operator": (lambda m: m.graph.node.add(), r"operator '' is not one"),
+    "no operator": (
+        lambda m: m.graph.node.add(input=["x"], output=["z"]),
+        r"operator '' is not one",
+    ),
     "nodes": (nodes(MAX_NODES), rf"node\[{MAX_NODES}\]: expected at most"),
     "fields": (
         lambda m: m.graph.node[1].input.extend([""] * MAX_FIELDS),
@@ -215,7 +251,7 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "an output": (output(2**14, 2**15), r"output\[0\]: shape \[16384, 32768\], expected at most"),
     "an output's rank": (output(*[1] * 17), r"dim\[16\]: expected at most 16 dimensions"),
     "a Scan within a Scan": (
-        body(lambda g: g.node.append(scan("within", "too"))),
+        body(lambda g: g.node.append(scan("within", "too", prefix="inner "))),
         r"node\[5\].body.node\[2\]: a Scan within a Scan is not allowed",
     ),
     "a subgraph within a Scan": (
@@ -236,7 +272,7 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     ),
     "many nodes in a Scan": (
         body(lambda g: g.node.extend([g.node[0]] * MAX_NODES)),
-        rf"body.node\[{MAX_NODES - 6}\]: expected at most",
+        rf"body.node\[{MAX_NODES - 8}\]: expected at most",
     ),
     "a name from nowhere": (
         body(lambda g: g.node[0].input.append("secret")),
@@ -244,7 +280,7 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     ),
     "a name of the graph again": (
         body(lambda g: g.node[0].output.append("ones")),
-        "body: defines 'ones' again",
+        r"body.node\[0\]: defines 'ones' again",
     ),
     "a Scan without end": (
         steps(2**60, 0),
@@ -253,30 +289,30 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "a Scan without steps": (steps(0), "0 steps, expected 1 to 16384"),
     "a Scan over numbers": (steps(), "last input of a Scan must be a constant"),
     "a Scan that a node counts": (
-        lambda m: m.graph.node[5].input.__setitem__(2, "sum"),
-        r"node\[5\]: the last input of a Scan must be a constant",
+        counted,
+        r"node\[6\]: the last input of a Scan must be a constant",
     ),
     "a Scan that an input counts": (
         lambda m: m.graph.input.append(output_of("steps", 2)),
-        "last input of a Scan must be a constant",
+        r"input\[1\]: defines 'steps' again",
     ),
     "a Scan of two counts": (
         lambda m: m.graph.initializer.append(m.graph.initializer[3]),
-        "last input of a Scan must be a constant",
+        r"initializer\[5\]: defines 'steps' again",
     ),
     "another axis of a Scan": (
         lambda m: m.graph.node[5].attribute.append(
             helper.make_attribute("scan_input_axes", [0, 1])
         ),
-        "'scan_input_axes' is not one of a Scan",
+        "attribute 'scan_input_axes' is not one that programs may use",
     ),
     "two bodies": (
         lambda m: m.graph.node[5].attribute.append(m.graph.node[5].attribute[0]),
-        "'body' is not one of a Scan, there twice",
+        r"node\[5\]: attribute 'body' twice",
     ),
     "a second graph of a Scan": (
-        lambda m: m.graph.node[5].attribute[1].g.CopyFrom(model().graph),
-        "'num_scan_inputs' is not one of a Scan, there twice, or holds a graph",
+        lambda m: m.graph.node[5].attribute.append(helper.make_attribute("alpha", model().graph)),
+        rf"node\[5\].attribute\[4\]: g {NOT_ALLOWED}",
     ),
     "no body": (
         lambda m: m.graph.node[5].attribute.pop(0),
@@ -284,9 +320,90 @@ REFUSED: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     ),
     "only states": (
         lambda m: setattr(m.graph.node[5].attribute[1], "i", 0),
-        "expected a body, and 1 to 3 sequences",
+        r"node\[5\]: attribute 'num_scan_inputs': found 0, expected whole numbers from 1",
     ),
     "a body of other inputs": (body(lambda g: g.input.pop()), "body: 2 inputs, expected 3"),
+    "more states and sequences than inputs": (
+        lambda m: setattr(m.graph.node[5].attribute[1], "i", 4),
+        "expected a body, and 1 to 3 sequences",
+    ),
+    "a body of another element type": (
+        body(lambda g: setattr(g.input[2].type.tensor_type, "elem_type", TensorProto.INT64)),
+        "body: input 'at' has element type 7, expected 9",
+    ),
+    "a Scan of more outputs than its body": (
+        lambda m: m.graph.node[5].output.append("third"),
+        r"node\[5\]: expected at most 2 outputs",
+    ),
+    "a name twice": (
+        lambda m: m.graph.node.append(helper.make_node("Add", ["x", "x"], ["ones"])),
+        r"node\[8\]: defines 'ones' again",
+    ),
+    "a name that comes later": (
+        lambda m: m.graph.node.insert(0, helper.make_node("Add", ["x", "sum"], ["z"])),
+        r"node\[0\]: input 'sum' is defined nowhere before",
+    ),
+    "a name without text": (added("Max", "x", ""), "input '' is defined nowhere before"),
+    "an output without a name": (
+        lambda m: m.graph.node.append(helper.make_node("Split", ["x", "none"], ["z", ""])),
+        "defines a name without text",
+    ),
+    "an initializer without a name": (
+        lambda m: m.graph.initializer[0].ClearField("name"),
+        r"initializer\[0\]: defines a name without text",
+    ),
+    "a node without inputs": (added("Sum"), "Sum without inputs"),
+    "a division of whole numbers": (
+        added("Div", "whole", "whole"),
+        r"node\[8\]: Div of whole numbers, expected by a constant int64",
+    ),
+    "a division by a constant of zeros": (added("Div", "whole", "none"), "Div of whole numbers"),
+    "a remainder by 0": (divisors(3, 0), r"node\[7\]: Mod of whole numbers"),
+    "a remainder by -1": (divisors(-1, 3), r"node\[7\]: Mod of whole numbers"),
+    "a divisor that is not in raw_data": (
+        lambda m: m.graph.initializer[4].CopyFrom(
+            helper.make_tensor("divisors", TensorProto.INT64, [2], [3, -2])
+        ),
+        "without 0 and -1",
+    ),
+    "a divisor that is there twice": (
+        lambda m: m.graph.initializer[4].int64_data.extend([0, 0]),
+        "in raw_data, without 0 and -1",
+    ),
+    "a size that is computed": (
+        added("Expand", "x", "whole"),
+        r"node\[8\]: input 1 of Expand must be a constant",
+    ),
+    "an element type that programs do not have": (
+        added("Cast", "x", to=TensorProto.INT32),
+        r"node\[8\]: element type 6, expected one of \[1, 7, 9\]",
+    ),
+    "no element type": (added("Cast", "x"), "element type 0, expected one of"),
+    "an attribute": (
+        added("AveragePool", "x", auto_pad="SAME_UPPER"),
+        "attribute 'auto_pad' is not one that programs may use",
+    ),
+    "an attribute twice": (
+        lambda m: m.graph.node[6].attribute.append(m.graph.node[6].attribute[0]),
+        r"node\[6\]: attribute 'to' twice",
+    ),
+    "a group of 0": (
+        added("ConvTranspose", "x", "x", group=0),
+        "attribute 'group': found 0, expected whole numbers from 1 to 1048576 as i",
+    ),
+    "a group that is missing": (
+        with_attribute("Conv", name="group", type=AttributeProto.INT),
+        "attribute 'group': found none",
+    ),
+    "a group in a list": (
+        with_attribute("Conv", name="group", type=AttributeProto.INT, ints=[1]),
+        "attribute 'group': found 1, expected whole numbers from 1 to 1048576 as i",
+    ),
+    "a large window": (
+        added("AveragePool", "x", kernel_shape=[1, 2**20 + 1]),
+        "attribute 'kernel_shape': found 1, 1048577, expected whole numbers from 1 to 1048576",
+    ),
+    "a negative pad": (added("MaxPool", "x", pads=[0, -1]), "'pads': found 0, -1, expected"),
     "a named extent": (output("n"), f"dim_param {NOT_ALLOWED}"),
     "an open extent": (output(None), "found no dim_value, expected a fixed shape"),
 }
@@ -322,7 +439,7 @@ def test_dims_may_be_packed() -> None:
     def with_tensor(tensor: bytes) -> bytes:
         graph = model().graph
         graph.ClearField("initializer")
-        del graph.node[5:]  # the Scan needs one
+        del graph.node[1:]  # they need the others
         body = bytes(graph.SerializeToString()) + b"\x2a" + bytes([len(tensor)]) + tensor
         head = bytes(ModelProto(opset_import=model().opset_import).SerializeToString())
         return head + b"\x3a" + bytes([len(body) & 127 | 128, len(body) >> 7]) + body

@@ -2,6 +2,9 @@ package org.sedge.edge.wire;
 
 import org.sedge.edge.SedgeException.CodecError;
 
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.LongBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -11,18 +14,41 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** Which ONNX programs a device lets a runtime read: the fields and operators of B13, and no others. */
+/** Which ONNX programs a device lets a runtime read: the fields and operators of B13, given what B16 lists, and no others. */
 public final class OnnxProgram {
-    private static final Set<String> OPERATORS = new HashSet<>(Arrays.asList((
+    private static final Set<String> OPERATORS = set(
             "Abs Add And ArgMax AveragePool BatchNormalization Cast Ceil Concat ConstantOfShape Conv ConvTranspose Cos "
             + "CumSum Div Elu Equal Erf Exp Expand Floor Gather GatherElements Gelu Gemm Greater GreaterOrEqual "
             + "Identity LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool MaxUnpool Min Mod Mul Neg Not Or "
             + "Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Scan "
-            + "ScatterElements ScatterND Sigmoid Sign Sin Slice Softmax Split Sqrt Sub Sum Tanh Tile Transpose Where").split(" ")));
+            + "ScatterElements ScatterND Sigmoid Sign Sin Slice Softmax Split Sqrt Sub Sum Tanh Tile Transpose Where");
     private static final String SCAN = "Scan";
     private static final String BODY = "body";
-    private static final Set<String> SCAN_ATTRIBUTES = new HashSet<>(Arrays.asList(
-            BODY, "num_scan_inputs", "scan_input_directions", "scan_output_directions"));
+    private static final String SEQUENCES = "num_scan_inputs";
+    // B16: an attribute's field (3: i, 8: ints), its least and its largest number.
+    private static final Map<String, long[]> NUMBERS = new HashMap<>();
+    private static final Set<String> OTHER_ATTRIBUTES = set("alpha approximate body epsilon reduction value");
+    // The first of the inputs that must be initializers.
+    private static final Map<String, Integer> CONSTANT_FROM = new HashMap<>();
+    private static final Set<String> BOOLEAN = set("And Equal Greater GreaterOrEqual Less LessOrEqual Not Or");
+    private static final long FLOAT = 1;
+    private static final long INT64 = 7;
+    private static final long BOOL = 9;
+
+    static {
+        numbers("axis", 3, -16, 15);
+        numbers("ceil_mode count_include_pad fmod keepdims transA transB", 3, 0, 1);
+        numbers("scan_input_directions scan_output_directions", 8, 0, 1);
+        numbers("perm", 8, 0, 15);
+        numbers("to", 3, FLOAT, BOOL);
+        numbers("group num_scan_inputs", 3, 1, 1 << 20);
+        numbers("dilations kernel_shape strides", 8, 1, 1 << 20);
+        numbers("output_padding pads", 8, 0, 1 << 20);
+        constants("ConstantOfShape Range", 0);
+        constants("CumSum Expand Pad ReduceMax ReduceMean ReduceMin ReduceSum Reshape Slice Split Tile", 1);
+        constants("MaxUnpool", 2);
+    }
+
     private static final int OPSET = 20;
     private static final int MAX_NODES = 25_000;
     private static final int MAX_FIELDS = 250_000;
@@ -37,7 +63,7 @@ public final class OnnxProgram {
     private static final Map<Integer, String> OPSET_ID = message("1s 2v");
     private static final Map<Integer, String> GRAPH = message("1s* 2s 5s* 11s* 12s*");
     private static final Map<Integer, String> NODE = message("1s* 2s* 3s 4s 5s* 7s");
-    private static final Map<Integer, String> ATTRIBUTE = message("1s 2f 3v 4s 5s 6s 7f+ 8v+ 20v");
+    private static final Map<Integer, String> ATTRIBUTE = message("1s 2f 3v 4s 5s 6s 7f+ 8v* 20v");
     private static final Map<Integer, String> TENSOR = message("1v+ 2v 4s 5s 7s 8s 9s");
     private static final Map<Integer, String> VALUE = message("1s 2s");
     private static final Map<Integer, String> TYPE = message("1s");
@@ -50,6 +76,22 @@ public final class OnnxProgram {
     private long constantBytes;
 
     private OnnxProgram() {}
+
+    private static Set<String> set(String words) {
+        return new HashSet<>(Arrays.asList(words.split(" ")));
+    }
+
+    private static void numbers(String names, long field, long low, long high) {
+        for (String name : names.split(" ")) {
+            NUMBERS.put(name, new long[] {field, low, high});
+        }
+    }
+
+    private static void constants(String operators, int from) {
+        for (String operator : operators.split(" ")) {
+            CONSTANT_FROM.put(operator, from);
+        }
+    }
 
     private static Map<Integer, String> message(String fields) {
         Map<Integer, String> found = new HashMap<>();
@@ -71,32 +113,62 @@ public final class OnnxProgram {
         byte[] data; // null: a varint
     }
 
-    /** A node, its names and the fields of its attributes. */
+    /** An attribute: its fields, its whole numbers, and the element type of its tensor, 0 for none. */
+    private static final class Attribute {
+        String name = "";
+        final Map<Integer, Field> fields = new HashMap<>();
+        final List<Long> numbers = new ArrayList<>();
+        long kind;
+    }
+
+    /** A node, its names and its attributes by name. */
     private static final class Node {
         String operator = "";
         final List<String> inputs = new ArrayList<>();
         final List<String> outputs = new ArrayList<>();
-        final List<Map<Integer, Field>> attributes = new ArrayList<>();
+        final Map<String, Attribute> attributes = new HashMap<>();
+
+        CodecError error(String text) {
+            return new CodecError("program: " + operator + ": " + text);
+        }
     }
 
-    /** What a graph names: how often each name is defined, its inputs, and the extents of its constants. */
-    private static final class Graph {
-        final Map<String, Integer> names = new HashMap<>();
-        final List<String> inputs = new ArrayList<>();
-        final Map<String, List<Long>> constants = new HashMap<>();
-        final List<Node> nodes = new ArrayList<>();
+    private static final class Constant {
+        String name = "";
+        long kind;
+        final List<Long> dims = new ArrayList<>();
+        byte[] raw; // null where the elements are elsewhere, or not there alone
+    }
 
-        void define(String name) {
-            if (!name.isEmpty()) {
-                names.put(name, names.getOrDefault(name, 0) + 1);
-            }
+    /** What a graph and those around it define: the element type of each name, and the constants. */
+    private static final class Graph {
+        final Graph around;
+        final Map<String, Long> kinds = new HashMap<>();
+        final Map<String, Constant> constants = new HashMap<>();
+        final List<Long> inputs = new ArrayList<>();
+        final List<String> outputs = new ArrayList<>();
+
+        Graph(Graph around) {
+            this.around = around;
         }
 
-        /** How often a Scan runs: what a constant says, or 0. */
-        long steps(Node scan) {
-            String last = scan.inputs.isEmpty() ? "" : scan.inputs.get(scan.inputs.size() - 1);
-            List<Long> extents = constants.getOrDefault(last, new ArrayList<>());
-            return last.isEmpty() || extents.isEmpty() || names.get(last) != 1 ? 0 : extents.get(0);
+        void define(String name, long kind) throws CodecError {
+            if (name.isEmpty() || kinds.containsKey(name) || (around != null && around.kinds.containsKey(name))) {
+                throw new CodecError("program: '" + name + "' is defined again, or a name without text");
+            }
+            kinds.put(name, kind);
+        }
+
+        long kind(String name) throws CodecError {
+            Long kind = kinds.get(name);
+            if (kind == null && around == null) {
+                throw new CodecError("program: input '" + name + "' is defined nowhere before");
+            }
+            return kind == null ? around.kind(name) : kind;
+        }
+
+        Constant constant(String name) {
+            return constants.containsKey(name) || around == null ? constants.get(name) : around.constant(name);
         }
     }
 
@@ -105,7 +177,7 @@ public final class OnnxProgram {
         for (Field field : read(MODEL, data)) {
             seen[field.number] = true;
             if (field.number == 7) {
-                graph(field.data);
+                graph(field.data, null);
             } else if (field.number == 8) {
                 Map<Integer, Field> opset = only(OPSET_ID, field.data);
                 if (!text(opset.get(1)).isEmpty() || value(opset.get(2)) != OPSET) {
@@ -118,84 +190,145 @@ public final class OnnxProgram {
         }
     }
 
-    private void graph(byte[] data) throws CodecError {
-        Graph graph = named(data);
-        for (Node node : graph.nodes) {
-            if (node.operator.equals(SCAN)) {
-                scan(node, graph);
-            }
-        }
-    }
-
-    /** A graph, without the bodies of its nodes. */
-    private Graph named(byte[] data) throws CodecError {
-        Graph graph = new Graph();
+    private Graph graph(byte[] data, Graph around) throws CodecError {
+        Graph graph = new Graph(around);
+        List<Node> read = new ArrayList<>();
         for (Field field : read(GRAPH, data)) {
             if (field.number == 1) {
-                Node node = node(field.data);
-                graph.nodes.add(node);
-                for (String name : node.outputs) {
-                    graph.define(name);
-                }
+                read.add(node(field.data));
             } else if (field.number == 5) {
-                constant(field.data, graph);
-            } else if (field.number != 2) {
-                String name = declared(field.data);
-                if (field.number == 11) {
-                    graph.inputs.add(name);
-                    graph.define(name);
-                }
+                Constant constant = constant(field.data);
+                graph.define(constant.name, constant.kind);
+                graph.constants.put(constant.name, constant);
+            } else if (field.number == 11) {
+                Constant declared = declared(field.data);
+                graph.define(declared.name, declared.kind);
+                graph.inputs.add(declared.kind);
+            } else if (field.number == 12) {
+                graph.outputs.add(declared(field.data).name);
+            }
+        }
+        for (Node node : read) {
+            List<Long> kinds = given(node, graph);
+            List<Long> made = node.operator.equals(SCAN) ? scan(node, kinds, graph) : made(node, kinds);
+            if (node.outputs.size() > made.size()) {
+                throw node.error("expected at most " + made.size() + " outputs");
+            }
+            for (int i = 0; i < node.outputs.size(); i++) {
+                graph.define(node.outputs.get(i), made.get(i));
             }
         }
         return graph;
     }
 
-    /** A loop over a known number of steps, whose body uses names of its own and of the graph. */
-    private void scan(Node node, Graph graph) throws CodecError {
-        Map<String, Map<Integer, Field>> held = new HashMap<>();
-        for (Map<Integer, Field> attribute : node.attributes) {
-            String label = text(attribute.get(1));
-            boolean misplaced = attribute.containsKey(6) && !label.equals(BODY);
-            if (!SCAN_ATTRIBUTES.contains(label) || held.put(label, attribute) != null || misplaced) {
-                throw new CodecError("program: attribute '" + label + "' is not one of a Scan, there twice, or holds a graph");
+    /** The element types of a node's inputs. Throws {@code CodecError} for what B16 does not list. */
+    private static List<Long> given(Node node, Graph graph) throws CodecError {
+        for (Attribute attribute : node.attributes.values()) {
+            if (!OTHER_ATTRIBUTES.contains(attribute.name)) {
+                check(attribute, node);
             }
         }
-        long steps = graph.steps(node);
-        if (steps < 1 || steps > MAX_STEPS) {
-            throw new CodecError("program: the last input of a Scan must be a constant of 1 to " + MAX_STEPS + " steps");
+        boolean bias = node.operator.equals("Conv") || node.operator.equals("ConvTranspose");
+        int constants = CONSTANT_FROM.getOrDefault(node.operator, node.inputs.size());
+        List<Long> kinds = new ArrayList<>();
+        for (int i = 0; i < node.inputs.size(); i++) {
+            String name = node.inputs.get(i);
+            if (bias && i == 2 && name.isEmpty()) {
+                continue;
+            }
+            kinds.add(graph.kind(name));
+            if (i >= constants && graph.constant(name) == null) {
+                throw node.error("input " + i + " must be a constant");
+            }
         }
-        long sequences = held.containsKey("num_scan_inputs") ? value(held.get("num_scan_inputs").get(3)) : 0;
-        if (sequences < 1 || sequences > node.inputs.size() || !held.containsKey(BODY)) {
-            throw new CodecError("program: a Scan without body, or of " + sequences + " sequences");
+        if (kinds.isEmpty()) {
+            throw node.error("no inputs");
         }
-        body(named(bytes(held.get(BODY).get(6))), node, graph);
+        boolean divides = node.operator.equals("Div") || node.operator.equals("Mod");
+        if (divides && !kinds.equals(Arrays.asList(FLOAT, FLOAT))) {
+            checkDivisor(graph.constant(node.inputs.get(node.inputs.size() - 1)), node);
+        }
+        return kinds;
     }
 
-    private static void body(Graph body, Node node, Graph graph) throws CodecError {
-        if (body.inputs.size() != node.inputs.size()) {
-            throw new CodecError("program: the body of a Scan has " + body.inputs.size() + " inputs");
+    private static void check(Attribute attribute, Node node) throws CodecError {
+        long[] row = NUMBERS.get(attribute.name);
+        Set<Integer> held = new HashSet<>(attribute.fields.keySet());
+        held.removeAll(Arrays.asList(1, 20));
+        boolean good = row != null && held.size() == 1 && held.contains((int) row[0]);
+        for (long number : attribute.numbers) {
+            good = good && number >= row[1] && number <= row[2];
         }
-        for (Node inner : body.nodes) {
-            if (inner.operator.equals(SCAN)) {
-                throw new CodecError("program: a Scan within a Scan is not allowed");
-            }
-            for (String name : inner.inputs) {
-                if (!name.isEmpty() && !body.names.containsKey(name) && !graph.names.containsKey(name)) {
-                    throw new CodecError("program: input '" + name + "' of a Scan's body is defined nowhere");
-                }
+        if (!good) {
+            throw node.error("attribute '" + attribute.name + "' is not one that programs may use, or out of range");
+        }
+    }
+
+    /** A processor divides the least int64 by -1 as it divides by 0: with a signal. */
+    private static void checkDivisor(Constant by, Node node) throws CodecError {
+        boolean good = by != null && by.kind == INT64 && by.raw != null && by.raw.length % 8 == 0;
+        if (good) {
+            LongBuffer numbers = ByteBuffer.wrap(by.raw).order(ByteOrder.LITTLE_ENDIAN).asLongBuffer();
+            while (numbers.hasRemaining()) {
+                long number = numbers.get();
+                good = good && number != 0 && number != -1;
             }
         }
-        for (Map.Entry<String, Integer> name : body.names.entrySet()) {
-            if (graph.names.containsKey(name.getKey()) || name.getValue() != 1) {
-                throw new CodecError("program: the body of a Scan defines '" + name.getKey() + "' again");
-            }
+        if (!good) {
+            throw node.error("expected whole numbers by a constant int64, in raw_data, without 0 and -1");
         }
+    }
+
+    /** The element types of the outputs of a node without a body, whose inputs have these. */
+    private static List<Long> made(Node node, List<Long> kinds) throws CodecError {
+        long kind = kinds.get(0);
+        if (BOOLEAN.contains(node.operator)) {
+            kind = BOOL;
+        } else if (node.operator.equals("ArgMax")) {
+            kind = INT64;
+        } else if (node.operator.equals("Cast")) {
+            kind = node.attributes.containsKey("to") ? node.attributes.get("to").numbers.get(0) : 0;
+        } else if (node.operator.equals("ConstantOfShape")) {
+            kind = node.attributes.containsKey("value") ? node.attributes.get("value").kind : FLOAT;
+        } else if (node.operator.equals("Where")) {
+            kind = kinds.get(kinds.size() - 1);
+        }
+        elementBytes(kind);
+        List<Long> made = new ArrayList<>();
+        for (int i = 0; i < node.outputs.size(); i++) {
+            made.add(i > 0 && node.operator.equals("MaxPool") ? INT64 : kind);
+        }
+        return made;
+    }
+
+    /** The element types of the outputs of a loop over a known number of steps. */
+    private List<Long> scan(Node node, List<Long> kinds, Graph graph) throws CodecError {
+        Constant last = graph.constant(node.inputs.get(node.inputs.size() - 1));
+        long steps = last == null || last.dims.isEmpty() ? 0 : last.dims.get(0);
+        if (steps < 1 || steps > MAX_STEPS || graph.around != null) {
+            throw node.error("the last input must be a constant of 1 to " + MAX_STEPS + " steps, and there is none within another");
+        }
+        long sequences = node.attributes.containsKey(SEQUENCES) ? node.attributes.get(SEQUENCES).numbers.get(0) : 0;
+        Attribute held = node.attributes.get(BODY);
+        if (sequences < 1 || sequences > node.inputs.size() || held == null || !held.fields.containsKey(6)) {
+            throw node.error("no body, or " + sequences + " sequences");
+        }
+        Graph body = graph(held.fields.get(6).data, graph);
+        if (!body.inputs.equals(kinds)) {
+            throw node.error("its body takes other inputs");
+        }
+        List<Long> made = new ArrayList<>();
+        for (String name : body.outputs) {
+            made.add(body.kind(name));
+        }
+        return made;
     }
 
     private Node node(byte[] data) throws CodecError {
         Node node = new Node();
         String domain = "";
-        boolean holds = false;
+        boolean twice = false;
+        boolean misplaced = false;
         for (Field field : read(NODE, data)) {
             if (field.number == 1) {
                 node.inputs.add(text(field));
@@ -206,54 +339,71 @@ public final class OnnxProgram {
             } else if (field.number == 7) {
                 domain = text(field);
             } else if (field.number == 5) {
-                Map<Integer, Field> attribute = only(ATTRIBUTE, field.data);
-                node.attributes.add(attribute);
-                holds |= attribute.containsKey(6);
-                if (attribute.containsKey(5)) {
-                    constant(attribute.get(5).data, new Graph());
-                }
+                Attribute attribute = attribute(field.data);
+                twice |= node.attributes.put(attribute.name, attribute) != null;
+                misplaced |= attribute.fields.containsKey(6) && !attribute.name.equals(BODY);
             }
         }
         if (++nodes > MAX_NODES || !domain.isEmpty() || !OPERATORS.contains(node.operator)) {
             throw new CodecError("program: more than " + MAX_NODES + " nodes, or operator '" + domain + "."
                     + node.operator + "', which programs may not use");
         }
-        if (holds && !node.operator.equals(SCAN)) {
-            throw new CodecError("program: a graph within a " + node.operator + " is not allowed");
+        boolean holds = node.attributes.containsKey(BODY) && node.attributes.get(BODY).fields.containsKey(6);
+        if (twice || misplaced || (holds && !node.operator.equals(SCAN))) {
+            throw node.error("an attribute is there twice, or holds a graph");
         }
         return node;
     }
 
-    /** Enters a tensor into the constants of a graph. */
-    private void constant(byte[] data, Graph graph) throws CodecError {
-        List<Long> dims = new ArrayList<>();
-        String name = "";
-        long kind = 0;
+    private Attribute attribute(byte[] data) throws CodecError {
+        Attribute attribute = new Attribute();
+        for (Field field : read(ATTRIBUTE, data)) {
+            attribute.fields.put(field.number, field);
+            if (field.number == 1) {
+                attribute.name = text(field);
+            } else if (field.number == 5) {
+                attribute.kind = constant(field.data).kind;
+            } else if (field.number == 3 || field.number == 8) {
+                attribute.numbers.add(field.value);
+            }
+        }
+        return attribute;
+    }
+
+    private Constant constant(byte[] data) throws CodecError {
+        Constant constant = new Constant();
+        boolean elsewhere = false;
         for (Field field : read(TENSOR, data)) {
             if (field.number == 1) {
                 int[] at = {0};
-                while (field.data != null && at[0] < field.data.length && dims.size() <= MAX_RANK) {
-                    dims.add(varint(field.data, at));
+                while (field.data != null && at[0] < field.data.length && constant.dims.size() <= MAX_RANK) {
+                    constant.dims.add(varint(field.data, at));
                 }
                 if (field.data == null) {
-                    dims.add(field.value);
+                    constant.dims.add(field.value);
                 }
             } else if (field.number == 2) {
-                kind = field.value;
+                constant.kind = field.value;
             } else if (field.number == 8) {
-                name = text(field);
+                constant.name = text(field);
+            } else if (field.number == 9) {
+                constant.raw = field.data;
+            } else {
+                elsewhere = true;
             }
         }
-        graph.constants.put(name, dims);
-        graph.define(name);
-        constantBytes += Math.min(elements(dims) * elementBytes(kind), MAX_CONSTANT_BYTES + 1);
+        if (elsewhere) {
+            constant.raw = null;
+        }
+        constantBytes += Math.min(elements(constant.dims) * elementBytes(constant.kind), MAX_CONSTANT_BYTES + 1);
         if (constantBytes > MAX_CONSTANT_BYTES) {
             throw new CodecError("program: more than " + MAX_CONSTANT_BYTES + " bytes of constants");
         }
+        return constant;
     }
 
-    /** The name of an input or output: a tensor of a fixed shape. */
-    private String declared(byte[] data) throws CodecError {
+    /** The name and the element type of an input or output: a tensor of a fixed shape. */
+    private Constant declared(byte[] data) throws CodecError {
         Map<Integer, Field> value = only(VALUE, data);
         Map<Integer, Field> type = only(TYPE, bytes(value.get(2)));
         Map<Integer, Field> tensor = only(TENSOR_TYPE, bytes(type.get(1)));
@@ -269,7 +419,10 @@ public final class OnnxProgram {
         if (elements(dims) > MAX_ELEMENTS) {
             throw new CodecError("program: an input or output of more than " + MAX_ELEMENTS + " elements");
         }
-        return text(value.get(1));
+        Constant declared = new Constant();
+        declared.name = text(value.get(1));
+        declared.kind = value(tensor.get(1));
+        return declared;
     }
 
     /** The product of extents, which are unsigned; more than all limits where it does not fit. */

@@ -1,0 +1,207 @@
+"""The operators of ONNX programs: what each may be given, and the element types of its outputs (rule B16).
+
+onnxruntime 1.31 checks most of what it is given. It crashes on a Div or Mod of the least int64 by -1, on an
+empty name among the inputs of Max and Sum or the outputs of Split, on a Split into fewer parts than it has
+outputs, and on a group of 0; it hangs on windows of 2^31. So a program may give no more than the exporter
+does. Moreover, every size is a constant: the time and memory of a program do not depend on its data, and a
+trial on any data shows them.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sedge_protocol.errors import CodecError
+from sedge_protocol.wire.protobuf import Field, text
+
+# ONNX's numbers of the element types that programs have, and the size of each in bytes.
+FLOAT, INT64, BOOL = 1, 7, 9
+ELEMENT_BYTES = {FLOAT: 4, INT64: 8, BOOL: 1}
+SCAN = "Scan"
+# Every operator that the exporter writes. All are ONNX's own; none reaches outside, and one has a body.
+OPERATORS = frozenset([
+    "Abs", "Add", "And", "ArgMax", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Concat",
+    "ConstantOfShape", "Conv", "ConvTranspose", "Cos", "CumSum", "Div", "Elu", "Equal", "Erf",
+    "Exp", "Expand", "Floor", "Gather", "GatherElements", "Gelu", "Gemm", "Greater",
+    "GreaterOrEqual", "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul",
+    "Max", "MaxPool", "MaxUnpool", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pad", "Pow", "Range",
+    "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Reshape", "Round",
+    "Scan", "ScatterElements", "ScatterND", "Sigmoid", "Sign", "Sin", "Slice", "Softmax", "Split",
+    "Sqrt", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Where",
+])  # fmt: skip
+_SIZE = 2**20
+# The attributes of whole numbers: the field that holds them, the least and the largest that is allowed.
+NUMBERS = {
+    "axis": ("i", -16, 15),
+    "ceil_mode": ("i", 0, 1),
+    "count_include_pad": ("i", 0, 1),
+    "dilations": ("ints", 1, _SIZE),
+    "fmod": ("i", 0, 1),
+    "group": ("i", 1, _SIZE),
+    "keepdims": ("i", 0, 1),
+    "kernel_shape": ("ints", 1, _SIZE),
+    "num_scan_inputs": ("i", 1, _SIZE),
+    "output_padding": ("ints", 0, _SIZE),
+    "pads": ("ints", 0, _SIZE),
+    "perm": ("ints", 0, 15),
+    "scan_input_directions": ("ints", 0, 1),
+    "scan_output_directions": ("ints", 0, 1),
+    "strides": ("ints", 1, _SIZE),
+    "to": ("i", FLOAT, BOOL),
+    "transA": ("i", 0, 1),
+    "transB": ("i", 0, 1),
+}
+OTHER_ATTRIBUTES = frozenset(["alpha", "approximate", "body", "epsilon", "reduction", "value"])
+# The first of the inputs that must be constants; those after it must be as well.
+CONSTANT_FROM = {
+    "ConstantOfShape": 0,
+    "CumSum": 1,
+    "Expand": 1,
+    "MaxUnpool": 2,
+    "Pad": 1,
+    "Range": 0,
+    "ReduceMax": 1,
+    "ReduceMean": 1,
+    "ReduceMin": 1,
+    "ReduceSum": 1,
+    "Reshape": 1,
+    "Slice": 1,
+    "Split": 1,
+    "Tile": 1,
+}
+# The one input that may have no name: the bias.
+UNNAMED = {("Conv", 2), ("ConvTranspose", 2)}
+_BOOLEAN = frozenset(
+    ["And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"]
+)
+
+
+class Attribute(NamedTuple):
+    """An attribute: its whole numbers, the element type of its tensor (0 for none), and all its fields."""
+
+    name: str
+    numbers: list[int]
+    kind: int
+    fields: dict[str, Field]
+
+
+class Node(NamedTuple):
+    """A node, with its names and attributes."""
+
+    where: str
+    operator: str
+    inputs: list[bytes]
+    outputs: list[bytes]
+    attributes: list[Attribute]
+
+
+class Constant(NamedTuple):
+    """A tensor of the program; ``raw`` are its elements, little-endian, unless it holds them otherwise."""
+
+    kind: int
+    extents: list[int]
+    raw: memoryview | None
+
+
+class Names:
+    """What a graph defines, each name once: the element types, and the constants.
+
+    ``outer`` is the graph around a body, whose names the body may read and may not define again.
+    """
+
+    def __init__(self, outer: "Names | None" = None) -> None:
+        self.outer = outer
+        self.inputs: list[bytes] = []
+        self.outputs: list[bytes] = []
+        self._kinds: dict[bytes, int] = {}
+        self._constants: dict[bytes, Constant] = {}
+
+    def define(self, name: bytes, kind: int, where: str, constant: Constant | None = None) -> None:
+        """Enter a name. Raises ``CodecError`` for one without text, or that is there."""
+        if not name:
+            raise CodecError(f"{where}: defines a name without text")
+        if name in self._kinds or (self.outer is not None and name in self.outer._kinds):
+            raise CodecError(f"{where}: defines {text(name)!r} again")
+        self._kinds[name] = kind
+        if constant is not None:
+            self._constants[name] = constant
+
+    def kind(self, name: bytes, where: str) -> int:
+        """The element type of a name. Raises ``CodecError`` for one that is not defined yet."""
+        if name in self._kinds:
+            return self._kinds[name]
+        if self.outer is None:
+            raise CodecError(f"{where}: input {text(name)!r} is defined nowhere before")
+        return self.outer.kind(name, where)
+
+    def constant(self, name: bytes) -> Constant | None:
+        """The constant of that name, if it is one."""
+        if name in self._constants or self.outer is None:
+            return self._constants.get(name)
+        return self.outer.constant(name)
+
+
+def check_node(node: Node, names: Names) -> list[int]:
+    """The element types of a node's inputs. Raises ``CodecError`` for what it may not be given."""
+    held: set[str] = set()
+    for one in node.attributes:
+        if one.name in held:
+            raise CodecError(f"{node.where}: attribute {one.name!r} twice")
+        held.add(one.name)
+        _check_attribute(one, node.where)
+    kinds: list[int] = []
+    constant_from = CONSTANT_FROM.get(node.operator, len(node.inputs))
+    for index, name in enumerate(node.inputs):
+        if not name and (node.operator, index) in UNNAMED:
+            continue
+        kinds.append(names.kind(name, node.where))
+        if index >= constant_from and names.constant(name) is None:
+            raise CodecError(f"{node.where}: input {index} of {node.operator} must be a constant")
+    if not kinds:
+        raise CodecError(f"{node.where}: {node.operator} without inputs")
+    if node.operator in ("Div", "Mod") and kinds != [FLOAT, FLOAT]:
+        _check_divisor(node, names)
+    return kinds
+
+
+def _check_attribute(one: Attribute, where: str) -> None:
+    if one.name in OTHER_ATTRIBUTES:
+        return
+    if one.name not in NUMBERS:
+        raise CodecError(f"{where}: attribute {one.name!r} is not one that programs may use")
+    field, low, high = NUMBERS[one.name]
+    good = one.fields.keys() - {"name", "type"} == {field}
+    if not good or min(one.numbers) < low or max(one.numbers) > high:
+        found = ", ".join(map(str, one.numbers[:8])) or "none"
+        expected = f"whole numbers from {low} to {high} as {field}"
+        raise CodecError(f"{where}: attribute {one.name!r}: found {found}, expected {expected}")
+
+
+def _check_divisor(node: Node, names: Names) -> None:
+    """A processor divides the least int64 by -1 as it divides by 0: with a signal."""
+    constant = names.constant(node.inputs[-1])
+    if constant is not None and constant.kind == INT64 and constant.raw is not None:
+        values = np.frombuffer(constant.raw, np.uint8)
+        if values.size % 8 == 0 and not np.isin(values.view("<i8"), (0, -1)).any():
+            return
+    expected = "a constant int64, in raw_data, without 0 and -1"
+    raise CodecError(f"{node.where}: {node.operator} of whole numbers, expected by {expected}")
+
+
+def output_kinds(node: Node, kinds: list[int]) -> list[int]:
+    """The element types of the outputs of a node without a body, whose inputs have these."""
+    kind = kinds[0]
+    if node.operator in _BOOLEAN:
+        kind = BOOL
+    elif node.operator == "ArgMax":
+        kind = INT64
+    elif node.operator == "Cast":
+        kind = next((one.numbers[0] for one in node.attributes if one.name == "to"), 0)
+    elif node.operator == "ConstantOfShape":
+        kind = next((one.kind for one in node.attributes if one.name == "value"), FLOAT)
+    elif node.operator == "Where":
+        kind = kinds[-1]
+    if kind not in ELEMENT_BYTES:
+        raise CodecError(f"{node.where}: element type {kind}, expected one of {[*ELEMENT_BYTES]}")
+    indices = [INT64] if node.operator == "MaxPool" else [kind]
+    return [kind, *indices * len(node.outputs)][: len(node.outputs)]

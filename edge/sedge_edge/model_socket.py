@@ -2,7 +2,7 @@
 
     curl --unix-socket /run/sedge-edge/model.sock --data-binary @x.npy http://localhost/predict
 
-HTTP, one request at a time, so that nobody takes the device's memory:
+HTTP. The model answers one request at a time, so that nobody takes the device's memory:
 
     GET  /          the model as JSON: name, input type and shape, number of classes and their labels
     POST /predict   inputs (N, ...) as .npy, or as JSON (nested lists, Content-Type application/json). The
@@ -10,7 +10,8 @@ HTTP, one request at a time, so that nobody takes the device's memory:
                     classifier with "classes", "probabilities" and "labels"
 
 What is wrong with a request is one line of text, with status 400 or above. Whoever may open the socket may
-ask.
+ask. A client that connects and says nothing keeps nobody else out: when there are too many, the one that
+has kept the others waiting longest is closed.
 """
 
 import contextlib
@@ -20,11 +21,11 @@ import os
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +39,13 @@ from sedge_protocol.host.disk import translated
 MAX_BODY = 16 << 20
 # Of JSON, whose objects in memory are twenty times as large.
 MAX_JSON = 1 << 20
-# A client whose request is not here after so long loses its turn, in seconds.
+# Clients at once, and the bytes of all their inputs.
+MAX_CLIENTS, MAX_BYTES = 16, 2 * MAX_BODY
+# A client that is silent for so long, in seconds, is closed.
 PATIENCE_S = 5.0
 _JSON = "application/json"
+# As the standard library's stubs name it.
+_Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 
 
 class ModelSocket:
@@ -82,10 +87,86 @@ class ModelSocket:
         return self._model
 
 
-class _Server(socketserver.UnixStreamServer):
+class _Clients:
+    """Who is connected, with the bytes of their inputs: so many at once. Threads share it.
+
+    Who comes closes the oldest of those that have not sent everything yet or do not take their answers.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._bytes: dict[socket.socket, int] = {}  # the oldest first
+        self._in_turn: set[socket.socket] = set()
+
+    def enter(self, client: socket.socket, num_bytes: int = 0) -> None:
+        """Make room for a client, or for its inputs; it may be closed from here on."""
+        with self._changed:
+            self._bytes.pop(client, None)
+            while len(self._bytes) >= MAX_CLIENTS or self._used() + num_bytes > MAX_BYTES:
+                oldest = next((it for it in self._bytes if it not in self._in_turn), None)
+                if oldest is None:  # all have sent everything, and get their answers soon
+                    self._changed.wait()
+                else:
+                    self._close(oldest)
+            self._bytes[client] = num_bytes
+
+    @contextlib.contextmanager
+    def in_turn(self, client: socket.socket) -> Generator[None]:
+        """Inside, this client waits for the model, and is not closed."""
+        with self._changed:
+            self._in_turn.add(client)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_turn.discard(client)
+                self._changed.notify_all()
+
+    def leave(self, client: socket.socket) -> None:
+        """Forget a client."""
+        with self._changed:
+            self._bytes.pop(client, None)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close all."""
+        with self._changed:
+            for client in list(self._bytes):
+                self._close(client)
+
+    def _used(self) -> int:
+        return sum(self._bytes.values())
+
+    def _close(self, client: socket.socket) -> None:
+        del self._bytes[client]
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)  # which ends its thread's read or write
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 4 * MAX_CLIENTS
+
     def __init__(self, path: str, model: Callable[[], Model]) -> None:
         self.model = model
+        self.turn = threading.Lock()
+        self.clients = _Clients()
         super().__init__(path, _Handler)
+
+    def process_request(self, request: _Request, client_address: object) -> None:
+        """Serve a client in a thread of its own."""
+        self.clients.enter(cast(socket.socket, request))
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: _Request) -> None:
+        """A client has been served."""
+        self.clients.leave(cast(socket.socket, request))
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Let nobody in any more."""
+        super().server_close()
+        self.clients.close()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away is nobody's problem."""
@@ -93,21 +174,13 @@ class _Server(socketserver.UnixStreamServer):
 
 class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
-        """The client's turn: it must not hold up the others, nor the agent's end."""
+        """A client must not be silent for long."""
         super().setup()
-        self.connection.settimeout(PATIENCE_S)  # of the whole answer; a request's bytes renew it
-        end = (socket.SHUT_RDWR,)
-        self._turn = threading.Timer(PATIENCE_S, self.connection.shutdown, end)
-        self._turn.daemon = True
-        self._turn.start()
-
-    def finish(self) -> None:
-        """The end of the turn."""
-        self._turn.cancel()
-        super().finish()
+        self._server = cast(_Server, self.server)
+        self.connection.settimeout(PATIENCE_S)
 
     def _model(self) -> Model:
-        return cast(_Server, self.server).model()
+        return self._server.model()
 
     def do_GET(self) -> None:
         """What the model is."""
@@ -126,8 +199,10 @@ class _Handler(BaseHTTPRequestHandler):
             text = f"Content-Length: found {length[:20]!r}, expected at most {most}\n"
             self._say(413, "text/plain", text.encode())
         else:
+            self._server.clients.enter(self.connection, int(length))
             body = self.rfile.read(int(length))
-            self._answer(lambda: self._predicted(body))
+            if len(body) == int(length):
+                self._answer(lambda: self._predicted(body))
 
     def _predicted(self, body: bytes) -> tuple[str, bytes]:
         """Type and bytes of the answer."""
@@ -139,11 +214,12 @@ class _Handler(BaseHTTPRequestHandler):
         return "application/octet-stream", found.getvalue()
 
     def _answer(self, made: Callable[[], tuple[str, bytes]]) -> None:
-        self._turn.cancel()
-        try:
-            self._say(200, *made())
-        except SedgeError as exc:
-            self._say(_status(exc), "text/plain", f"{exc}\n".encode())
+        with self._server.clients.in_turn(self.connection), self._server.turn:
+            try:
+                answer = 200, *made()
+            except SedgeError as exc:
+                answer = _status(exc), "text/plain", f"{exc}\n".encode()
+        self._say(*answer)
 
     def _say(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.edge.home import make_home, put_models
 from tests.edge.test_prediction import forward, rows
+from tests.system.harness import wait_until
 
 from sedge_edge import Model, model_socket
 from sedge_edge.model_socket import MAX_BODY, MAX_JSON, ModelSocket
@@ -162,27 +163,56 @@ def test_infinite_outputs_are_no_json(home: Path, served: Path, tiny: tuple[byte
     assert status == 400 and b"NaN or inf" in answer
 
 
-def test_a_client_that_dawdles_holds_up_nobody(
+def threads_of_clients() -> int:
+    return sum("process_request" in thread.name for thread in threading.enumerate())
+
+
+HEAD = b"POST /predict HTTP/1.0\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.mark.parametrize("first", [b"", b"POST /pre", HEAD % 1000 + b"x" * 999])
+def test_clients_that_dawdle_hold_up_nobody(
+    home: Path,
+    served: Path,
+    tiny: tuple[bytes, Theta],
+    monkeypatch: pytest.MonkeyPatch,
+    first: bytes,
+) -> None:
+    """However many there are, and whatever they have sent so far."""
+    monkeypatch.setattr(model_socket, "PATIENCE_S", 3600.0)
+    monkeypatch.setattr(model_socket, "MAX_BYTES", 5000)
+    put_models(home, tiny[0], {"first": tiny[1]})
+    with contextlib.ExitStack() as stack:
+        for _ in range(3 * model_socket.MAX_CLIENTS):
+            slow = stack.enter_context(socket.socket(socket.AF_UNIX))
+            slow.connect(str(served))
+            slow.sendall(first)
+        assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
+        most = model_socket.MAX_CLIENTS + 1
+        wait_until(lambda: threads_of_clients() < most, 20, "those who made room have gone")
+
+
+def test_a_client_that_is_silent_is_closed(served: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_socket, "PATIENCE_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.settimeout(20)
+        silent.connect(str(served))
+        silent.sendall(HEAD % 1000)
+        assert silent.recv(1) == b""
+
+
+def test_clients_that_do_not_take_their_answers_hold_up_nobody(
     home: Path, served: Path, tiny: tuple[bytes, Theta], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_socket, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(model_socket, "PATIENCE_S", 3600.0)
     put_models(home, tiny[0], {"first": tiny[1]})
-    over = threading.Event()
-    with socket.socket(socket.AF_UNIX) as slow:
-        slow.connect(str(served))
-
-        def drip() -> None:
-            while not over.wait(0.05):  # never silent, and never done
-                with contextlib.suppress(OSError):
-                    slow.send(b"P")
-
-        dripping = threading.Thread(target=drip)
-        dripping.start()
-        try:
-            assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
-        finally:
-            over.set()
-            dripping.join()
+    body = npy(np.zeros((25_000, 6), np.float32))  # whose answer no socket buffers
+    with contextlib.ExitStack() as stack:
+        for _ in range(model_socket.MAX_CLIENTS + 2):
+            deaf = stack.enter_context(socket.socket(socket.AF_UNIX))
+            deaf.connect(str(served))
+            deaf.sendall(HEAD % len(body) + body)
+        assert ask(served, "POST", "/predict", npy(rows()))[0] == 200
 
 
 def test_what_a_killed_agent_left_is_replaced_and_nothing_else(home: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ PACKAGES = {
     "sedge_emulate": "tools/emulate",
     "sedge_export": "tools/export",
 }
-# Imports run one way: protocol <- edge, protocol <- cloud, all <- emulate; export uses protocol only.
+# Imports run one way: protocol <- edge, protocol <- cloud, all <- emulate; export uses protocol and edge.
 MAY_IMPORT: dict[str, set[str]] = {
     "sedge_protocol": set(),
     "sedge_cloud": {"sedge_protocol"},
@@ -503,6 +503,31 @@ def test_nothing_is_left_to_do() -> None:
 def test_every_module_says_what_it_is() -> None:
     for module, path in MODULES.items():
         assert ast.get_docstring(ast.parse(path.read_text())), module
+
+
+def test_the_map_of_a_package_names_its_modules() -> None:
+    """A line of its docstring that begins with a name and a gap is a module's."""
+    maps = 0
+    for module, path in MODULES.items():
+        said = ast.get_docstring(ast.parse(path.read_text())) if path.stem == "__init__" else None
+        named = re.findall(r"^(\w+) {2,}\S", said or "", re.MULTILINE)
+        maps += bool(named)
+        for name in named:
+            assert f"{module.removesuffix('.__init__')}.{name}" in MODULES, f"{module}: {name}"
+    assert maps > 3
+
+
+def test_dotted_names_in_prose_exist() -> None:
+    """``sedge_edge.training.job.run_job``: a module, or what it defines."""
+    dotted, seen = re.compile(r"``(sedge_\w+(?:\.\w+)+)``"), 0
+    for path in (*MODULES.values(), *found(ROOT / "tests", "*.py"), *found(ROOT / "docs", "*.md")):
+        for name in dotted.findall(path.read_text()):
+            module, _, last = name.rpartition(".")
+            source = MODULES.get(module) or MODULES.get(f"{module}.__init__")
+            there = name in MODULES or f"{name}.__init__" in MODULES
+            assert there or (source and re.search(rf"\b{last}\b", source.read_text())), (path, name)
+            seen += 1
+    assert seen > 3
 
 
 @pytest.mark.parametrize("package", PUBLIC)

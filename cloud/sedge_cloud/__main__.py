@@ -294,10 +294,14 @@ def _run_start(arguments: argparse.Namespace) -> int:
     whole, *narrower = arguments.bundle
     with as_caller():
         config = load_run(arguments.run_file)
-    administration.start_run(store, arguments.name, whole, config, narrower, arguments.source)
+    remarks = administration.start_run(
+        store, arguments.name, whole, config, narrower, arguments.source
+    )
     for folder in arguments.bundle:
         for line in costs(folder):
             print(line)
+    for remark in remarks:
+        print(remark)
     print(f"run {arguments.name} begins as soon as its devices are online")
     return 0
 

@@ -352,6 +352,14 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """How patches and start vectors are coded where the run file leaves it out."""
         return ValueCoding.FP32
 
+    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+        """What to know of these options with such a model, a sentence each; usually nothing.
+
+        They are said when a run starts and in its report: that the method is another one, for example.
+        ``personal`` is the number of patch elements in all rounds of a run that has ended.
+        """
+        return ()
+
     def init(self, context: Context) -> State:
         """The state before the first round: the model that the run was started with."""
         return State(context.theta)

@@ -123,6 +123,30 @@ def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) ->
     refused(capsys, call(home, *start), "run: found 'one', expected a name that no run has yet")
 
 
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        ('strategy = "fedobp"\n', "quantile 0.99993 of 12,000 elements keeps at most 1 personal"),
+        ('strategy = "fedbn"\n', "fedbn: the model has no BatchNorm, so this is FedAvg"),
+        ('strategy = "fedobp"\n[options]\nquantile = 0.99\n', ""),
+        ('strategy = "fedavg"\n', ""),
+    ],
+)
+def test_a_method_that_comes_to_another_one_is_said_at_the_start(
+    home: Path, capsys: CAPSYS, tmp_path: Path, text: str, remark: str
+) -> None:
+    bundle, run_file = make_bundle(tmp_path / "bundle"), tmp_path / "run.toml"
+    run_file.write_text(text)
+    words = ("--bundle", str(bundle), "--run-file", str(run_file))
+    assert call(home, "run", "start", "one", *words) == 0
+    *said, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("run one begins")
+    assert len(said) == bool(remark) and all(remark in line for line in said)
+    assert call(home, "run", "show", "one") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert all(line in shown for line in said)
+
+
 def test_runs_refused(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "bundle")
     run_file = tmp_path / "run.toml"

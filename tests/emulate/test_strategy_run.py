@@ -87,6 +87,19 @@ def timeless(result: StrategyResult) -> StrategyResult:
     return msgspec.structs.replace(result, seconds=0.0, engine=None, rounds=rounds)
 
 
+def test_a_run_in_which_nothing_was_personal_says_so(
+    stage: Stage, progress: Progress, screen: io.StringIO
+) -> None:
+    """At its start, for its options, and in its result, for what came of them."""
+    nothing = StrategyConfig(name="fedobp", label="none", options={"quantile": 1.0})
+    result = result_of(stage, nothing, False, pool_of(stage), None, progress)
+    at_most = "fedobp: quantile 1 of 2,003 elements keeps at most 0 personal, as good as FedAvg"
+    assert screen.getvalue().index(at_most) < screen.getvalue().index("none round 1/2")
+    options, came = result.remarks
+    assert options.startswith(at_most)
+    assert came.startswith("fedobp: no element was personal in any round")
+
+
 class Overflowing(given.Given, frozen=True):
     """Its second model is more than fp16 can say."""
 
@@ -102,6 +115,7 @@ def test_a_result_tells_everything(stage: Stage, progress: Progress, screen: io.
     assert [r.round for r in result.rounds] == [1, 2]
     assert [r.num_updates for r in result.rounds] == [DEVICES, DEVICES]
     assert result.after.mean > result.rounds[0].before_mean
+    assert not result.remarks
     assert [d.device for d in result.devices] == ["device-0", "device-1", "device-2"]
     for number, device in enumerate(result.devices):
         assert device.num_train == stage.shares.num_train(number)

@@ -1,7 +1,7 @@
 """The device's training against plain torch, and the cloud's view of it, bit for bit.
 
-A real model is exported, trained by ``sedge_edge.training.job.perform`` in ONNX Runtime, and beside it by
-a few lines of ordinary torch: autograd, ``torch.optim.SGD``, the same batches of the same real digits.
+A real model is exported, trained by ``sedge_edge.training.job.run_job`` in ONNX Runtime, and again by a
+few lines of ordinary torch: autograd, ``torch.optim.SGD``, the same batches of the same real digits.
 """
 
 import copy

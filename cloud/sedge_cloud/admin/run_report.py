@@ -7,6 +7,8 @@ from itertools import islice
 
 import msgspec
 
+from sedge_cloud.admin.models import find_run
+from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.status.lines import problem_lines, run_lines
 from sedge_cloud.status.numbers import percent
@@ -15,7 +17,7 @@ from sedge_cloud.status.records import RoundFacts, RunFacts
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import TrafficRow
 from sedge_cloud.store.runs import Run
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, StrategyError
 
 HEAD = (
     f"{'round':>5} {'task':<9} {'updates':>9} {'before':>8} {'after':>8} {'loss':>8} "
@@ -48,6 +50,7 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
             asked = len(store.orders(name, row.round))
             yield f"{row.round:>5} {row.task:<9} {0:>4}/{asked:<4} newcomers"
     if not as_json:
+        yield from run_remarks(store, run)
         yield from run_lines(run, facts.at)
         counted = [
             f"{event} {count}" for event, count in sorted(facts.coordinator.counters.items())
@@ -59,6 +62,18 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
         yield from problem_lines(facts.problems, facts.at)
     elif run.open is not None:
         yield json.dumps(msgspec.to_builtins(run.open))
+
+
+def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
+    """What the strategy says of its options and of its run; nothing if it cannot be imported here."""
+    rows = [row.summary for row in store.rounds(run.run) if row.summary is not None]
+    summaries = [msgspec.msgpack.decode(row, type=Summary) for row in rows]
+    personal = sum(sum(summary.personal.values()) for summary in summaries)
+    try:
+        stored = Run(find_run(store, run.run), store)
+        return stored.remarks(None if run.status == RUNNING else personal)
+    except (ConfigError, StrategyError):
+        return ()
 
 
 def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:

@@ -32,12 +32,13 @@ def start_run(
     config: RunConfig,
     narrower: Sequence[Path] = (),
     source: str = "",
-) -> None:
+) -> tuple[str, ...]:
     """Begin a run of the bundle in ``folder``; ``narrower`` are forms of it with fewer channels.
 
     Its first model is what the strategy's ``init`` makes of the bundle's or, with a ``source``, of the
     model of another run or of a .npz file, which stays exact: it is not rounded to the broadcast's grid.
-    Client models of such a run come along where the layouts are the same. Raises ``ConfigError`` for a bad
+    Client models of such a run come along where the layouts are the same. Returns what the strategy has to
+    say of its options with this model (``Strategy.remarks``). Raises ``ConfigError`` for a bad
     or taken name, for bundles that are not forms of one model and for a config that does not fit them,
     ``CodecError`` for a program that devices refuse, ``StrategyError`` for a first model that is not of the
     bundle's layout, and ``Unencodable`` for one that is not finite.
@@ -69,9 +70,10 @@ def start_run(
     )
     run = Run(row, store)
     run.state = _first_state(run, run_store, exact=bool(source))
-    _require_plan(run, run_store)
+    remarks = _require_plan(run, run_store)
     past = _past(store, run, source) if source and not source.endswith(".npz") else []
     store.add_run(msgspec.structs.replace(row, state=msgspec.msgpack.encode(run.state)), past)
+    return remarks
 
 
 def _past(store: Store, run: Run, source: str) -> list[ClientModelRow]:
@@ -127,14 +129,18 @@ def _require_fit(config: RunConfig, layout: Layout, narrower: int) -> None:
         raise ConfigError("robust.rule", rule, expected)
 
 
-def _require_plan(run: Run, run_store: RunStore) -> None:
-    """Raise ``ConfigError`` unless the strategy can plan for a device without a past."""
+def _require_plan(run: Run, run_store: RunStore) -> tuple[str, ...]:
+    """Raise ``ConfigError`` unless the strategy can plan for a device without a past.
+
+    Returns its remarks.
+    """
     try:
         _ = run.patch_values  # asked of the user's strategy
         given, read = plan_newcomer(run, run_store), run_store.store.blobs.read
         row = new_round(run, 1, TRAIN, [given], 0.0).row
         order = make_order(run, row, (), given, None, lambda blob: describe(read(blob)))
         require_sendable(run, order, given.device)
+        return run.remarks()
     except (StrategyError, CodecError, Unencodable) as exc:
         expected = f"a strategy that suits the model and its bundles ({exc})"
         raise ConfigError("strategy", run.config.strategy, expected) from exc

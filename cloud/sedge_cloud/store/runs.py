@@ -117,6 +117,10 @@ class Run:
         """How patches and start vectors are coded."""
         return self.config.patch.values or self.strategy.patch_values
 
+    def remarks(self, personal: int | None = None) -> tuple[str, ...]:
+        """What the strategy has to say of its options with this model (``Strategy.remarks``)."""
+        return self.strategy.remarks(self.manifest.layout, personal)
+
     def layout(self, width: int) -> Layout:
         """The layout of one of the run's widths; 0 is the whole model."""
         return self.widths[width].layout

@@ -21,6 +21,7 @@ import numpy as np
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError, StorageError, StrategyError
+from sedge_protocol.layout import Layout
 from sedge_protocol.wire.messages import Codec
 
 R = TypeVar("R")
@@ -63,6 +64,13 @@ class Custom(Strategy, frozen=True):
         """How ``inner`` lets patches be coded."""
         with self._step("patch_values"):
             return _expected(self.inner.patch_values, ValueCoding)
+
+    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+        """What ``inner`` says of its options."""
+        with self._step("remarks"):
+            said = self.inner.remarks(layout, personal)
+            _require("remarks", said, tuple[str, ...])
+            return said
 
     def init(self, context: Context) -> State:
         """The state before the first round."""

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from sedge_cloud.algorithms.layers import norms
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context
+from sedge_protocol.layout import Layout
 from sedge_protocol.wire.messages import Work
 
 Norms = Literal["batch", "all"]
@@ -23,8 +24,15 @@ class FedBN(FedAvg, frozen=True):
     norms: Norms = "batch"
     """``batch``: BatchNorm as in the paper; ``all``: also every module with vectors only."""
 
+    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+        """That there is nothing to keep."""
+        what = "BatchNorm" if self.norms == "batch" else "normalisation"
+        text = f"{self.name}: the model has no {what}, so this is FedAvg"
+        return () if self._kept(layout) else (text,)
+
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global model and the device's own normalisation."""
-        layout = context.layout
-        kept = layout.normalisation if self.norms == "batch" else norms(layout)
-        return Assignment(work=Work(keep=kept))
+        return Assignment(work=Work(keep=self._kept(context.layout)))
+
+    def _kept(self, layout: Layout) -> tuple[str, ...]:
+        return layout.normalisation if self.norms == "batch" else norms(layout)

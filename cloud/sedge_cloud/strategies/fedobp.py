@@ -28,13 +28,13 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from sedge_cloud.algorithms import thresholds as personal
+from sedge_cloud.algorithms import thresholds
 from sedge_cloud.algorithms.averaging import average_change, shared_mean_change
 from sedge_cloud.algorithms.prefixes import nested, sizes_of
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError, StrategyError
-from sedge_protocol.importance import Score, importance, min_max, positions, select
+from sedge_protocol.importance import Score, importance, kept, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
 from sedge_protocol.wire.messages import DeviceScoring, Work
 
@@ -50,6 +50,8 @@ IMPORTANCE = "importance"
 # Options that apply to scoring on the device.
 ON_DEVICE = ("quantile", "score", "norm", "classifier_only", "scoring")
 NEEDS_GRADIENT = ("gradient", "fisher")
+# Personal elements that make a difference; the paper's 41 of 582,026 are few.
+_SOME = 20
 
 
 class FedOBP(Strategy, frozen=True):
@@ -111,6 +113,27 @@ class FedOBP(Strategy, frozen=True):
         """Not if each element is averaged over other devices."""
         return not self.exclude_personal
 
+    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+        """That so few elements are personal that the method is FedAvg, or nearly so."""
+        said: list[str] = []
+        size = sum(tensor.size for tensor in self.scored(layout))
+        if not (self.sizes or self.energy) and kept(size, self.quantile) <= 1:
+            said.append(
+                f"quantile {self.quantile:g} of {size:,} elements keeps at most "
+                f"{kept(size, self.quantile)} personal, as good as FedAvg; {_smaller(size)}"
+            )
+        if self.energy and thresholds.count_of(size, self.most) <= 1:
+            said.append(
+                f"most = {self.most:g} of {size:,} elements keeps at most "
+                f"{thresholds.count_of(size, self.most)} personal, as good as FedAvg"
+            )
+        if personal == 0 and self.scoring == "cloud":
+            said.append(
+                "no element was personal in any round, as in FedAvg; scores that tie, as those of a "
+                "two-class head's rows do, are left out together"
+            )
+        return tuple(f"{self.name}: {text}" for text in said)
+
     def init(self, context: Context) -> State:
         """The run's first model. Raises ``ConfigError`` for a name in ``classifier_only``."""
         self.scored(context.layout)
@@ -168,7 +191,7 @@ class FedOBP(Strategy, frozen=True):
     def _chosen(self, scores: Scores) -> NDArray[np.uint32]:
         """K as sorted indices into the scores (s,). Raises ``LocalError`` if one is not finite."""
         if self.energy > 0:
-            return personal.by_energy(scores, self.energy, self.most)
+            return thresholds.by_energy(scores, self.energy, self.most)
         return select(scores, self.quantile)
 
     def _patch(
@@ -180,6 +203,12 @@ class FedOBP(Strategy, frozen=True):
             return None
         indices = positions(chosen, tensors)
         return SparseVector(layout.size, indices, history[indices])
+
+
+def _smaller(size: int) -> str:
+    """What a model of so few elements may use."""
+    quantile = next((q for q in (0.99, 0.95, 0.9) if kept(size, q) >= _SOME), 0.8)
+    return f"of a model this small, quantile = {quantile:g} keeps {kept(size, quantile)}"
 
 
 def smooth(scores: Scores, past: Scores | None, ema: float) -> Scores:

@@ -51,6 +51,16 @@ class FedSelect(FedAvg, frozen=True):
         """No: each element is averaged over other devices."""
         return False
 
+    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+        """That no tensor is large enough for a personal element."""
+        everything = np.ones(layout.size, np.float32)
+        if self.grown(np.zeros(layout.size, np.bool_), everything, layout).any():
+            return ()
+        return (
+            f"{self.name}: rate {self.rate:g} and limit {self.limit:g} of the model's tensors make no "
+            "element personal, so this is FedAvg",
+        )
+
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The device's own values on its mask, grown by its last change."""
         layout = context.layout

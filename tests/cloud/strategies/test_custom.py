@@ -52,6 +52,10 @@ class Wrong(FedAvg, frozen=True):
         self.go("apply")
         return super().apply(context, updates)
 
+    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+        self.go("remarks")
+        return ()
+
     @property
     def coordinate_rules(self) -> bool:
         self.go("coordinate_rules")
@@ -105,14 +109,15 @@ def steps(strategy: Custom) -> list[object]:
         strategy.plan(CONTEXT, ClientModel()),
         strategy.apply(CONTEXT, [Update("a", 1, THETA)]),
         strategy.coordinate_rules,
+        strategy.remarks(CONTEXT.layout),
     ]
 
 
 def test_what_goes_well_is_what_it_would_be(own: str) -> None:
     made = make_strategy(own, {"step": "none"})
     assert isinstance(made, Custom)
-    state, plan, after, follows = steps(made)
-    assert (state, plan, follows) == (State(THETA), Assignment(), True)
+    state, plan, after, follows, said = steps(made)
+    assert (state, plan, follows, said) == (State(THETA), Assignment(), True, ())
     assert isinstance(after, State) and after.theta.tolist() == [1, 1]
     assert not isinstance(make_strategy("fedavg", {}), Custom)
 
@@ -122,7 +127,7 @@ def test_it_does_not_end_the_process() -> None:
         steps(Custom(Leaving()))
 
 
-@pytest.mark.parametrize("step", ["init", "plan", "apply", "coordinate_rules"])
+@pytest.mark.parametrize("step", ["init", "plan", "apply", "coordinate_rules", "remarks"])
 def test_an_error_names_class_step_and_reason(step: str) -> None:
     with pytest.raises(StrategyError) as caught:
         steps(Custom(Wrong(step=step)))

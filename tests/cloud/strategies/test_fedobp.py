@@ -188,3 +188,53 @@ def test_a_rule_that_is_not_followed_is_refused() -> None:
     config = msgspec.structs.replace(config, options={"exclude_personal": True})
     with pytest.raises(ConfigError, match=r"robust\.rule"):
         config.check()
+
+
+# What an operator should know of its options.
+
+
+@pytest.mark.parametrize(
+    ("strategy", "elements", "said"),
+    [
+        (
+            FedOBP(),
+            577,
+            "quantile 0.99993 of 577 elements keeps at most 1 personal, as good as FedAvg",
+        ),
+        (FedOBP(), 577, "of a model this small, quantile = 0.95 keeps 29"),
+        (FedOBP(quantile=1), 577, "quantile 1 of 577 elements keeps at most 0 personal"),
+        (FedOBP(scoring="device"), 577, "keeps at most 1 personal"),
+        (
+            FedOBP(energy=0.5, most=0.001),
+            577,
+            "most = 0.001 of 577 elements keeps at most 0 personal",
+        ),
+        (FedOBP(quantile=0.95), 577, ""),
+        (FedOBP(energy=0.5), 577, ""),
+        (FedOBP(prefixes=True), 577, ""),
+        (FedOBP(), 582_026, ""),
+    ],
+)
+def test_a_personal_set_that_is_next_to_nothing_is_said(
+    strategy: FedOBP, elements: int, said: str
+) -> None:
+    layout = Layout.of([("w", (elements,), Role.PARAMETER)])
+    remarks = strategy.remarks(layout)
+    assert len(remarks) == bool(said)
+    assert all(remark.startswith("fedobp: ") and said in remark for remark in remarks)
+
+
+def test_a_tie_does_not_empty_the_personal_set_without_a_word() -> None:
+    """The rows of a two-class head move by opposite amounts: the largest score is there twice."""
+    layout = Layout.of([("fc.weight", (2, 3), Role.PARAMETER)])
+    context = context_of(layout, np.zeros(6, np.float32))
+    client = ClientModel(np.array([0.5, -2, 1, -0.5, 2, -1], np.float32))
+    one, three = FedOBP(quantile=0.8), FedOBP(quantile=0.5)
+    assert one.plan(context, client).patch is None  # one by the definition
+    patch = three.plan(context, client).patch  # three by the definition
+    assert patch is not None and patch.indices is not None and patch.indices.tolist() == [1, 4]
+    for strategy in (one, three):
+        (said,) = strategy.remarks(layout, 0)[-1:]
+        assert said.startswith("fedobp: no element was personal in any round, as in FedAvg; scores")
+    assert not three.remarks(layout, 1)
+    assert not FedOBP(quantile=0.5, scoring="device").remarks(layout, 0)  # the cloud does not know

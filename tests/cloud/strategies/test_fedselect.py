@@ -51,3 +51,11 @@ def test_plans_the_grown_mask_with_own_values() -> None:
     assert plan.patch.indices.tolist() == [3, 9]
     assert plan.patch.values.tolist() == [6, 18]
     assert np.flatnonzero(read_mask(plan.arrays[MASK], 18)).tolist() == [3, 9]
+
+
+def test_tensors_too_small_for_a_personal_element_are_said() -> None:
+    assert not FedSelect(rate=0.2).remarks(LAYOUT)
+    (said,) = FedSelect().remarks(LAYOUT)
+    assert said.startswith(
+        "fedselect: rate 0.05 and limit 0.3 of the model's tensors make no element"
+    )

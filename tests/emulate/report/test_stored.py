@@ -85,6 +85,10 @@ def test_the_figures_are_the_stores(seen: Seen) -> None:
     assert (one.before.worst_tenth, one.before.max) == (0.25, 0.9)
     assert [d.late for d in one.devices] == [0, 0, 1]
     assert len(other.rounds) == 1
+    assert not other.remarks
+    (said,) = one.remarks
+    assert said.startswith("fedobp: quantile 0.99993 of 12,000 elements keeps at most 1 personal")
+    assert said in page(result)
 
 
 def test_the_page_leaves_out_what_no_store_knows(seen: Seen) -> None:

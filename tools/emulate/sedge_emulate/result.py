@@ -205,7 +205,10 @@ class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One strategy's run; ``before`` and ``after`` are the final evaluation over all devices."""
+    """One strategy's run; ``before`` and ``after`` are the final evaluation over all devices.
+
+    ``remarks`` are what the strategy says of its options with this model, a sentence each.
+    """
 
     name: str
     options: dict[str, Option]
@@ -219,6 +222,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     engine: Engine | None = None
     classes: list[ClassResult] = []
     central: CentralTest | None = None
+    remarks: list[str] = []
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

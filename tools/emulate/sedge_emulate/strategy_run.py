@@ -10,6 +10,7 @@ import msgspec
 
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run, RunStore
+from sedge_cloud.strategies import make_strategy
 from sedge_emulate.broker.fleet import BrokerFleet
 from sedge_emulate.config import StrategyConfig
 from sedge_emulate.emulation import Stage, StrategyRun, finished, keep, strategy_run_of
@@ -23,7 +24,7 @@ from sedge_emulate.result import (
     class_results,
     spread,
 )
-from sedge_emulate.summaries import personal_shares
+from sedge_emulate.summaries import personal_elements, personal_shares
 from sedge_emulate.training.memory import peak_bytes
 from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.virtual.plan import Plan
@@ -31,6 +32,7 @@ from sedge_emulate.watch import Watch
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.messages import TRAIN
 
 Fleet: TypeAlias = VirtualFleet | BrokerFleet
@@ -59,6 +61,8 @@ def run_strategy(
     """
     began_s = time.monotonic()
     progress.strategy(strategy_run.title, strategy_run.config.num_rounds, stage.metric)
+    for remark in _remarks(stage, strategy_run):
+        progress.note(remark)
     trained_s = pool.train_s
     with closing(_fleet(stage, strategy_run, pool, url)) as fleet:
         if isinstance(fleet, BrokerFleet):
@@ -97,6 +101,14 @@ def _last_model(store: Store) -> Theta:
     """The run's global model, (n,)."""
     run = Run(store.runs()[0], store)
     return RunStore(store).context(run).theta
+
+
+def _remarks(
+    stage: Stage, strategy_run: StrategyRun, personal: int | None = None
+) -> tuple[str, ...]:
+    """What the strategy says of its options with this model, and of ``personal`` elements after the run."""
+    strategy = make_strategy(strategy_run.config.strategy, strategy_run.config.options)
+    return strategy.remarks(load(stage.bundle)[0].manifest.layout, personal)
 
 
 def _engine(watch: Watch, pool: WorkerPool, wall_s: float, train_s: float) -> Engine:
@@ -151,6 +163,7 @@ def _result(
         personal=personal_shares(final),
         engine=engine,
         classes=class_results(devices, absent),
+        remarks=list(_remarks(stage, strategy_run, personal_elements(watch.summaries))),
     )
 
 

@@ -1,5 +1,7 @@
 """A closed round's summary in the words of the result."""
 
+from collections.abc import Iterable
+
 from sedge_cloud.rounds.summary import Summary
 from sedge_emulate.result import RoundResult, TensorShare, spread
 
@@ -23,6 +25,11 @@ def round_result(summary: Summary) -> RoundResult:
         personal={name: k / max(1, summary.cohort) for name, k in summary.personal.items()},
         distrusted=summary.distrusted,
     )
+
+
+def personal_elements(summaries: Iterable[Summary]) -> int:
+    """How many personal parameters devices were sent in all rounds."""
+    return sum(sum(summary.personal.values()) for summary in summaries)
 
 
 def personal_shares(summary: Summary) -> list[TensorShare]:

@@ -18,6 +18,7 @@ import msgspec
 
 from sedge_cloud.admin.commands import open_reader
 from sedge_cloud.admin.models import find_run
+from sedge_cloud.admin.run_report import run_remarks
 from sedge_cloud.config import RunConfig
 from sedge_cloud.rounds.summary import DeviceSummary, Summary
 from sedge_cloud.status.reader import Reader
@@ -146,6 +147,7 @@ def _strategy(store: Store, run: _StoredRun) -> StrategyResult:
         ),
         seconds=_seconds(min(opened), max(closed)) if opened and closed else 0.0,
         personal=[share for summary in last for share in personal_shares(summary)],
+        remarks=list(run_remarks(store, run.facts)),
     )
 
 

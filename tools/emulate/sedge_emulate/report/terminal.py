@@ -46,6 +46,9 @@ def print_table(result: Result, console: Console, report: Path) -> None:
     for strategy in result.strategies if result.link == "memory" else ():
         _say(console, _course(strategy))
     for strategy in result.strategies:
+        for remark in strategy.remarks:
+            _say(console, remark)
+    for strategy in result.strategies:
         if strategy.central is not None:
             _say(console, _central(strategy.name, strategy.central, result.metric))
     _say(

@@ -4,10 +4,8 @@ tasks        what is asked for and what comes back
 problem      the model, its loss and its batches
 choice       which trainer a run has, by rule; ``open_trainer``
 autograd     one device after another: plain autograd on a flat vector (``module``, ``storage``)
-mixture      two models of one device side by side
 vectorised   many devices at once (torch.func), in ``blocks``; what a GPU needs
 programs     one device after another in onnxruntime, a device's own programs
 checks       every trainer against float64, and alone against in company
-repeat       the same bits on every run of a GPU
 memory       freed memory stays with the process
 """

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 import pytest
 
@@ -104,6 +105,18 @@ def test_a_phone_learns_what_it_must_know(built: Built) -> None:
     assert "android.permission.BIND_JOB_SERVICE" in service
     assert re.search(r'scheme\(0x\w+\)="sedge"', tree)
     assert re.search(r"allowBackup\(0x\w+\)=\(type 0x12\)0x0", tree)
+
+
+@pytest.mark.parametrize("which", ["app", "example"])
+def test_who_trains_has_a_process_of_its_own(which: str, tmp_path: Path) -> None:
+    """Native code crashes with its process: that must not be the app's."""
+    path = ROOT / "examples/android/AndroidManifest.xml"
+    if which == "app":
+        path = build.manifest(tmp_path)
+    (service,) = ElementTree.parse(path).getroot().iter("service")
+    android = "{http://schemas.android.com/apk/res/android}"
+    assert service.get(f"{android}permission") == "android.permission.BIND_JOB_SERVICE"
+    assert service.get(f"{android}process") == ":sedge"
 
 
 def test_a_phone_accepts_the_signature_and_the_layout(built: Built) -> None:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
-from sedge_edge.rounds.frozen_data import frozen_data
+from sedge_edge.rounds.frozen_data import bundle_facts
 from sedge_edge.rounds.global_model import named_blobs
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.training.preparation import Job
@@ -237,9 +237,9 @@ class VirtualDevice:
     def _named(self, order: Order) -> Iterator[bytes]:
         """The blobs that a job reads; the bundle, first, says whether there is frozen data."""
         yield from (manifest.sha256 for manifest in named_blobs(order))
-        frozen = frozen_data(order.bundle.sha256, self._world.disk)
-        if frozen is not None:
-            yield frozen.blob.sha256
+        facts = bundle_facts(order.bundle.sha256, self._world.disk)
+        if facts is not None and facts.frozen is not None:
+            yield facts.frozen.blob.sha256
 
     def _require_model(self, order: Order) -> None:
         state = None if self._agent is None else self._agent.state.runs.get(order.run)

@@ -196,6 +196,12 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "the tables as they are used",
     ),
     "sedge_edge.status": ("tests/edge/test_edge_main.py", "with the command that prints it"),
+    "sedge_edge.rounds.waiting": ("tests/edge/test_gates.py", "how an agent waits"),
+    "sedge_edge.rounds.disk_waits": ("tests/edge/test_agent_faults.py", "an agent on a full disk"),
+    "sedge_edge.rounds.collecting": (
+        "tests/edge/rounds/test_edge_retention.py",
+        "with what it collects by",
+    ),
     "sedge_edge.rounds.resuming": (
         "tests/edge/training/test_checkpoint.py",
         "with the checkpoints; lost vectors in test_agent_faults.py",

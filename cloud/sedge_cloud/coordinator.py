@@ -22,7 +22,7 @@ from sedge_cloud.config import KeepConfig
 from sedge_cloud.devices.admission import Admission
 from sedge_cloud.devices.downloads import Downloads
 from sedge_cloud.devices.rate_limit import LogQuota
-from sedge_cloud.devices.registry import Device, Fleet, abilities
+from sedge_cloud.devices.registry import Device, Fleet
 from sedge_cloud.devices.traffic import Traffic
 from sedge_cloud.devices.uploads import RETRY_MS, Answer, Uploads
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, UpdateReceived
@@ -237,11 +237,9 @@ class Coordinator:
             self.devices.leave(device)
             self.rounds.leave(name)
             raise
-        waited = "" if device.hello is None else device.hello.waits
-        is_new = frame.incarnation != device.row.incarnation
-        if is_new or device.hello is None or abilities(hello) != abilities(device.hello):
+        if device.is_another(hello, frame.incarnation):
             self.rounds.renewed(name)
-        if is_new or hello.waits != waited:
+        if frame.incarnation != device.row.incarnation or hello.waits != device.waits:
             self.store.save_hello(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
             device.row = msgspec.structs.replace(device.row, incarnation=frame.incarnation)
         effects: list[CloudEffect] = [device.peer.message(self.devices.welcome(hello.nonce))]

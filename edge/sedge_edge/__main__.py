@@ -20,7 +20,7 @@ from sedge_edge.agent import Agent, Identity
 from sedge_edge.backends import UserCode, impossible_features, usable_backends
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import LiveData
-from sedge_edge.gates import Gates
+from sedge_edge.gates import Gates, GatesConfig
 from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import PersonalModel, personal_model, predict_file
 from sedge_edge.rounds.retention import Retention
@@ -164,7 +164,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
         memory_mb(),
     )
     identity = Identity(config.device, config.fleet, keys, hello)
-    gate = Gates(config.gates, Sensors()).closed
+    gate = Gates(config.gates, Sensors()).closed if config.gates != GatesConfig() else None
     rng, clock_s = np.random.default_rng(), int(time.time())
     agent = open_agent(identity, folder, rng, clock_s, gate, config.keep)
     programs = OpenBundles(backend.name, backend.threads, code, folder)

@@ -19,7 +19,9 @@ from typing import TypeAlias
 import numpy as np
 
 from sedge_edge.rounds.blob_limits import impossible_blob
+from sedge_edge.rounds.collecting import Collecting
 from sedge_edge.rounds.declines import Declines
+from sedge_edge.rounds.disk_waits import DiskWaits
 from sedge_edge.rounds.fetching import Fetches
 from sedge_edge.rounds.global_model import steps_left
 from sedge_edge.rounds.handshake import Handshake
@@ -27,13 +29,13 @@ from sedge_edge.rounds.outbox import Outbox
 from sedge_edge.rounds.resuming import job_for
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import (
-    DISK_RETRY_S,
     MAX_RUNS,
     AgentState,
     StateStore,
     TooManyRuns,
 )
 from sedge_edge.rounds.storage import Blobs, DurableValue, FolderVectors, Vectors
+from sedge_edge.rounds.waiting import Gate, Waiting
 from sedge_edge.training.job import Outcome
 from sedge_edge.training.preparation import Job
 from sedge_protocol.errors import RemoteError, SedgeError, StorageError
@@ -47,9 +49,7 @@ from sedge_protocol.wire.peer import Peer
 
 # Room for the topic, MQTT properties and our own header in a chunk's packet.
 PACKET_OVERHEAD = HEADER.size + 4096
-# A job that cannot store its outcome has wasted hours of battery, so each retry waits twice as long.
-MAX_JOB_BACKOFF_S = 1800.0
-# How soon a closed gate is looked at again. A stopped job writes a checkpoint, at most this often.
+# How soon a job is tried again after a closed gate. A stopped job writes a checkpoint, at most this often.
 GATE_RETRY_S = 60.0
 
 
@@ -77,7 +77,7 @@ class Agent:
     """The device's core. Methods return the effects they cause, in order.
 
     ``vectors`` holds what never leaves the device; by default it is stored among the blobs. ``gate`` says
-    why no job may begin now; an empty text means that one may. ``retention`` says which runs are given up.
+    which gates are closed (waiting.py). ``retention`` says which runs are given up.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Agent:
         rng: np.random.Generator,
         incarnation: int,
         vectors: Vectors | None = None,
-        gate: Callable[[], str] = lambda: "",
+        gate: Gate | None = None,
         retention: Retention | None = None,
     ) -> None:
         self.identity = identity
@@ -111,15 +111,13 @@ class Agent:
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
         self.handshake = Handshake(hello, self.peer, rng)
         self._declines = Declines(self._store, blobs, self.peer)
-        self._gate = gate
-        self._retention = retention or Retention()
+        self._waiting = Waiting(gate)
+        self._disk = DiskWaits(self.peer.counters)
+        self._collecting = Collecting(
+            self._store, blobs, retention or Retention(), self.peer.counters
+        )
         self._connected = False
         self._working: Order | None = None
-        self._disk_retry_at = 0.0
-        self._job_retry_at: float | None = None
-        self._job_backoff_s = 0.0
-        self._collected_for: set[bytes] | None = None  # the needed blobs of the last collection
-        self._collect_after = 0.0
 
     @property
     def state(self) -> AgentState:
@@ -159,32 +157,56 @@ class Agent:
 
     def timer(self) -> float | None:
         """When ``poll`` is next due."""
-        due = [self._outbox.timer(), self.handshake.timer() if self._connected else None]
-        due += (
-            [self._disk_retry_at]
-            if self._disk_retry_at
-            else [self._fetches.timer(), self._job_retry_at]
-        )
+        due = [self._waiting.timer()]
+        if not self._waiting.closed.link:
+            due.append(self._outbox.timer())
+        waits = self._disk.disk_at
+        due += [self._fetches.timer(), self._disk.job_at] if waits is None else [waits]
+        if self._connected:
+            due.append(self.handshake.timer())
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[AgentEffect]:
         """Do what is due now. A full disk stops new work but not uploads, which make room."""
-        effects: list[AgentEffect] = [*self.handshake.poll(now)] if self._connected else []
-        effects += self._outbox.poll(now)
-        if now < self._disk_retry_at:
-            return effects
-        self._disk_retry_at = 0.0
+        self._waiting.look(now)
+        effects = self._say(now)
+        if not self._waiting.closed.link:
+            effects += self._outbox.poll(now)
+        if not self._disk.waits(now):
+            effects += [*self._work(now), *self._say(now)]
+        return effects
+
+    def _say(self, now: float) -> list[AgentEffect]:
+        """The hello that is due, or that says why no work is done now."""
+        no_room = "" if self._working else self._fetches.refused
+        why = self._waiting.reason(self._disk.why or no_room)
+        effects: list[AgentEffect] = [*self.handshake.waits(why, now)]
+        if effects and not self._disk.why:
+            try:
+                self._store.waits(why)
+            except StorageError as exc:
+                effects.append(self._disk.refused(exc, now))
+        return [*effects, *self.handshake.poll(now)] if self._connected else effects
+
+    def _work(self, now: float) -> list[AgentEffect]:
+        """Fetch, and begin a job. Behind a closed gate nothing is fetched, as nothing could begin."""
+        try:
+            if self._disk.disk_at is not None:
+                self._store.probe()
+            self._disk.works()
+        except StorageError as exc:
+            return [self._disk.refused(exc, now)]
         steps: tuple[Callable[[], list[AgentEffect]], ...] = (
             lambda: [*self._declines.impossible()],
-            lambda: [*self._fetches.sync(self._orders(), now, self.handshake.waits)],
+            lambda: [*self._fetches.sync(() if self._waiting.closed else self._orders(), now)],
             lambda: self._next_job(self._orders(), now),
         )
-        effects += self._collect(now)
+        effects: list[AgentEffect] = [] if self._working else [*self._collecting.poll(now)]
         for step in steps:  # a download without room must not stop a job that needs none
             try:
                 effects += step()
             except StorageError as exc:
-                effects += self._wait_for_disk(exc, now)
+                effects.append(self._disk.refused(exc, now))
         return [*effects, *self._fetches.poll(now)]
 
     def _orders(self) -> list[Order]:
@@ -192,6 +214,7 @@ class Agent:
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[AgentEffect]:
         """Handle a message from the broker. Malformed bytes are counted and logged, and change nothing."""
+        effects: list[AgentEffect] = []
         try:
             if topic != self._down:
                 return self._chunk(open_frame(payload, topic, None), now)
@@ -201,9 +224,15 @@ class Agent:
             frame, message = opened
             if message is None:
                 return self._chunk(frame, now)
-            is_new = self._store.heard_coordinator(frame.incarnation)
+            is_new = frame.incarnation != self.state.coordinator_incarnation
             if is_new:  # it knows nobody, and its own request for a hello may have been lost
                 self.handshake.begin(now)
+            if isinstance(
+                message, messages.Welcome
+            ):  # also while the disk refuses: hellos say that
+                self.peer.agree(message.versions)
+                effects += self.handshake.welcome(message, now)
+            self._store.heard_coordinator(frame.incarnation)
             if is_new or isinstance(message, messages.Welcome | Order):
                 self._outbox.woken(now)
                 self._fetches.woken(now)
@@ -212,14 +241,16 @@ class Agent:
                 # The frame that overtook it may have been its receipt or its cancellation. Before the
                 # first welcome since our start, we cannot know what has overtaken it.
                 return [Note(logging.INFO, "dropped an overtaken order; it may come again")]
-            return [*self._message(frame, message, now), *self.poll(now)]
+            return [*effects, *self._message(frame, message, now), *self.poll(now)]
         except RemoteError as exc:
             self.peer.counters["refused"] += 1
             note = Note(logging.WARNING, f"dropped a frame on {topic}: {exc}")
             order = messages.unreadable_order(exc) if self.handshake.ever_welcomed else None
             return [note] if order is None else [note, self._declines.message(order, exc)]
         except StorageError as exc:  # one log line for all the chunks in flight
-            return [] if now < self._disk_retry_at else self._wait_for_disk(exc, now)
+            if not self._disk.waits(now):
+                effects += [self._disk.refused(exc, now), *self._say(now)]
+            return effects
 
     def finished(self, outcome: Outcome, now: float) -> list[AgentEffect]:
         """The current job is done: commit its outcome, then offer the update.
@@ -227,20 +258,20 @@ class Agent:
         A newer order of the run may have arrived meanwhile. The update is then late and weighs less, but
         without it a device that needs longer than a round would never contribute.
         """
-        order, self._working, self._collected_for = self._working, None, None
+        order = self._job_ended()
         try:
             if order is not None and self.state.still_wants(order):
                 self._store.finish(order, outcome, steps_left(order, self.vectors.has) or ())
         except StorageError as exc:  # the order stays and is done again
-            return self._back_off(exc, now)
-        self._job_backoff_s = 0.0
+            return [self._disk.refused_job(exc, now), *self._say(now)]
+        self._disk.job_done()
         return self.poll(now)
 
     def failed(self, error: SedgeError, now: float) -> list[AgentEffect]:
         """The current job failed: decline its order, unless the disk may yet recover."""
-        done, self._working, self._collected_for = self._working, None, None
+        done = self._job_ended()
         if isinstance(error, StorageError):
-            return self._back_off(error, now)
+            return [self._disk.refused_job(error, now), *self._say(now)]
         where = f"run {done.run}, round {done.round}: " if done else ""
         order = self.state.orders.get(done.run) if done else None
         if done is None or order is None or order.round != done.round:
@@ -248,7 +279,11 @@ class Agent:
         try:
             effects: list[AgentEffect] = [*self._declines.give_up(order, error)]
         except StorageError as exc:
-            return [Note(logging.ERROR, f"{where}{error}"), *self._wait_for_disk(exc, now)]
+            return [
+                Note(logging.ERROR, f"{where}{error}"),
+                self._disk.refused(exc, now),
+                *self._say(now),
+            ]
         return [*effects, *self.poll(now)]
 
     def has_examples(self, num_train: int, num_test: int, now: float) -> list[AgentEffect]:
@@ -257,7 +292,7 @@ class Agent:
 
     def interrupted(self, checkpoint: bytes | None = None) -> list[AgentEffect]:
         """The current job was stopped on purpose; its order stays, to go on from this blob."""
-        order, self._working, self._collected_for = self._working, None, None
+        order = self._job_ended()
         try:
             if order is not None:
                 self._store.interrupt(order, checkpoint)
@@ -265,11 +300,15 @@ class Agent:
             return [Note(logging.ERROR, str(exc))]
         return []
 
+    def _job_ended(self) -> Order | None:
+        order, self._working = self._working, None
+        self._collecting.job_ended()
+        return order
+
     def _message(self, frame: Frame, message: Message, now: float) -> list[AgentEffect]:
         match message:
             case messages.Welcome():
-                self.peer.agree(message.versions)
-                return [*self.handshake.welcome(message, now)]
+                return []  # done already
             case Order():
                 return self._order(message)
             case messages.Cancel():
@@ -322,7 +361,7 @@ class Agent:
         if waiting is None or waiting.blob != message.sha256:
             return []
         self._store.remove_update(waiting)
-        self._job_retry_at = None  # the freed bytes may be the room that a job lacked
+        self._disk.job_at = None  # the freed bytes may be the room that a job lacked
         where = f"run {message.run}, round {message.round}"
         if isinstance(message, messages.Committed):
             late = " (late)" if message.late else ""
@@ -334,56 +373,23 @@ class Agent:
         effects = self._fetches.chunk(frame, now)
         return [*effects, *self.poll(now)] if effects else []
 
-    def _collect(self, now: float) -> list[AgentEffect]:
-        """Delete unneeded blobs; a file that cannot be deleted stops nothing else."""
-        # A running job may be writing blobs that the state does not name yet.
-        if self._working is not None or now < self._collect_after:
-            return []
-        gone: tuple[str, ...] = ()
-        try:
-            needed = self._store.needed(self.blobs)
-            if needed != self._collected_for:
-                gone = self._retention.surplus(self.state, lambda state: state.needed(self.blobs))
-                if gone:
-                    self._store.delete_runs(gone)
-                    needed = self._store.needed(self.blobs)
-                self.blobs.collect(needed, 0.0)
-        except StorageError as exc:
-            self._collect_after = now + DISK_RETRY_S
-            self.peer.counters["storage_errors"] += 1
-            return [Note(logging.ERROR, str(exc))]
-        self._collected_for = needed
-        return [Note(logging.INFO, f"deleted run {run} and its model: [keep]") for run in gone]
-
     def _next_job(self, orders: list[Order], now: float) -> list[AgentEffect]:
         """Start the oldest order whose blobs are all here and whose attempts are not exhausted."""
-        if self._working is not None or now < (self._job_retry_at or 0.0):
+        if self._working is not None or now < (self._disk.job_at or 0.0):
             return []
-        self._job_retry_at = None
+        self._disk.job_at = None
         effects: list[AgentEffect] = []
         for order in orders:
             if self.state.attempts_exhausted(order):
                 self._store.refuse(order.run)
                 effects += self._declines.exhausted(order)
+            elif self._waiting.closed:
+                self._disk.job_at = now + GATE_RETRY_S
+                return effects
             elif not self._fetches.missing(order):
-                effects += self.handshake.waits(why := self._gate(), now)
-                if why:
-                    self._job_retry_at = now + GATE_RETRY_S
-                    return effects
                 self._store.begin(order)
                 self._working = order
+                self._disk.job_begins()
                 job, notes = job_for(order, self.state, self.blobs, self.vectors)
                 return [*effects, *notes, StartJob(job)]
         return effects
-
-    def _back_off(self, error: StorageError, now: float) -> list[AgentEffect]:
-        """The disk refused a job's outcome or input: the job was wasted, so retry it ever more rarely."""
-        self._job_backoff_s = min(max(DISK_RETRY_S, 2 * self._job_backoff_s), MAX_JOB_BACKOFF_S)
-        self._job_retry_at = now + self._job_backoff_s
-        return self._wait_for_disk(error, now)
-
-    def _wait_for_disk(self, error: StorageError, now: float) -> list[AgentEffect]:
-        """The disk refused: nothing was lost; try again after ``DISK_RETRY_S``."""
-        self._disk_retry_at = now + DISK_RETRY_S
-        self.peer.counters["storage_errors"] += 1
-        return [Note(logging.ERROR, str(error))]

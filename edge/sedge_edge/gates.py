@@ -1,6 +1,7 @@
-"""Gates: whether a device may train now. All are off unless edge.toml sets them.
+"""Gates: whether a device may work now. All are off unless edge.toml sets them.
 
-An order waits until every gate is open; a training stops when one closes and goes on when it opens. What
+While one is closed nothing is fetched and no training begins; one under way stops, and goes on when all are
+open. Finished updates are sent all the same, but for a gate that spares the link (``unmetered``). What
 the agent itself takes of processor and memory counts for no gate, so that a training cannot close its own.
 Only the temperature, which a training does raise, has a hysteresis.
 
@@ -18,18 +19,17 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from sedge_edge.rounds.waiting import CHECK_S, OPEN, Closed
 from sedge_edge.sensors import Sensors, link_is_metered
 from sedge_protocol.errors import ConfigError
 
-# Reading a dozen small files takes a millisecond, a step of a small model as well.
-CHECK_S = 10.0
 # A device that was too hot goes on once it is cooler than the limit by this.
 COOLER_C = 5.0
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 
 class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When the device may train; None, False or "" is no gate. ``minutes`` checks ``quiet_hours``."""
+    """When the device may work; None, False or "" is no gate. ``minutes`` checks ``quiet_hours``."""
 
     mains: bool = False
     min_battery_percent: Annotated[float, Meta(gt=0, le=100)] | None = None
@@ -41,11 +41,15 @@ class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Gate(NamedTuple):
-    """One gate that is set: its ``value`` in words, None if unknown, and why it is closed, if it is."""
+    """One gate that is set: its ``value`` in words, None if unknown, and why it is closed, if it is.
+
+    ``link``: it spares the link.
+    """
 
     key: str
     value: str | None
     closed: str = ""
+    link: bool = False
 
 
 class Gates:
@@ -66,14 +70,16 @@ class Gates:
         self._metered, self._local, self._clock = metered, local, clock
         self._lock = threading.Lock()
         self._next = clock()
-        self._closed, self._hot = "", False
+        self._closed, self._hot = OPEN, False
 
-    def closed(self) -> str:
-        """Why the device may not train now; empty when it may."""
+    def closed(self) -> Closed:
+        """Which gates are closed now."""
         with self._lock:
             now = self._clock()
             if now >= self._next:
-                self._closed = "; ".join(gate.closed for gate in self.states() if gate.closed)
+                closed = [gate for gate in self.states() if gate.closed]
+                why = "; ".join(gate.closed for gate in closed)
+                self._closed = Closed(why, any(gate.link for gate in closed))
                 self._next = now + CHECK_S
             return self._closed
 
@@ -112,7 +118,7 @@ class Gates:
         if self._config.unmetered:
             metered = self._metered()
             text = None if metered is None else "metered" if metered else "not metered"
-            yield Gate("unmetered", text, "the link is metered" if metered else "")
+            yield Gate("unmetered", text, "the link is metered" if metered else "", link=True)
         if hours := minutes(self._config.quiet_hours):
             now, (begin, end) = self._local(), hours
             since = (now.hour * 60 + now.minute - begin) % (24 * 60)

@@ -17,6 +17,7 @@ from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.retention import KeepConfig, Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.storage import WholeBlobs
+from sedge_edge.rounds.waiting import Gate
 from sedge_edge.sensors import Sensors
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import JobStopped, Outcome, WorkerContext, run_job
@@ -177,7 +178,7 @@ def open_agent(
     folder: Path,
     rng: np.random.Generator,
     clock_s: int,
-    gate: Callable[[], str] = lambda: "",
+    gate: Gate | None = None,
     keep: KeepConfig | None = None,
 ) -> Agent:
     """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``.
@@ -216,18 +217,18 @@ def pooled_runtime(
     programs: OpenBundles,
     pool: Executor,
     wake: Callable[[], None],
-    gate: Callable[[], str] = lambda: "",
+    gate: Gate | None = None,
     watts: float | None = None,
 ) -> Runtime:
     """A device that does its own jobs, with its own data, in a thread of ``pool``.
 
-    Each job asks for its training and test ``examples``. It is stopped at the end, and while ``gate`` gives
-    a reason; that is the agent's gate, too.
+    Each job asks for its training and test ``examples``. It is stopped at the end, and while ``gate`` is
+    closed; that is the agent's gate, too.
     """
     stopping = Event()
 
     def stopped() -> bool:
-        return stopping.is_set() or bool(gate())
+        return stopping.is_set() or (gate is not None and bool(gate()))
 
     last = examples()
 

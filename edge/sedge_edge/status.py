@@ -35,7 +35,10 @@ class Unsent(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """A device; ``started`` is its agent's last start, by its clock, empty for none."""
+    """A device; ``started`` is its agent's last start, by its clock, empty for none.
+
+    ``waits`` is why the agent did no work when it last ran: a closed gate, a disk that refused.
+    """
 
     device: str
     fleet: str
@@ -43,16 +46,20 @@ class Status(msgspec.Struct, frozen=True):
     runs: tuple[Kept, ...] = ()
     orders: tuple[Working, ...] = ()
     pending: tuple[Unsent, ...] = ()
+    waits: str = ""
 
     def lines(self) -> Iterator[str]:
         """The same for a person."""
         started = f"last started {self.started}" if self.started else "has never run"
         yield f"device {self.device} of fleet {self.fleet}: {started}"
+        if self.waits:
+            yield f"waits: {self.waits}"
         for run in self.runs:
             model = "has a personal model" if run.personal_model else "has no personal model"
             yield f"run {run.run}: last round {run.round}, {model}"
         for order in self.orders:
-            yield f"run {order.run}: working on round {order.round} ({order.task})"
+            what = "waits with" if self.waits else "working on"
+            yield f"run {order.run}: {what} round {order.round} ({order.task})"
         for update in self.pending:
             what = f"the update of round {update.round} is pending, {update.size} bytes"
             yield f"run {update.run}: {what}"
@@ -70,4 +77,5 @@ def status(device: str, fleet: str, state: AgentState | None, folder: Path) -> S
         tuple(Kept(run, it.round, it.kept.model is not None) for run, it in state.runs.items()),
         tuple(Working(it.run, it.round, it.task) for it in state.orders.values()),
         tuple(Unsent(it.run, it.round, blobs.size(it.blob)) for it in state.outbox),
+        state.waits,
     )

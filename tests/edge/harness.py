@@ -18,6 +18,7 @@ from tests.orders import changed
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.rounds.waiting import Closed
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS, WorkerContext, run_job
 from sedge_edge.training.preparation import Job
@@ -183,7 +184,7 @@ def coded(theta: Theta) -> bytes:
 class Harness:
     """One agent, what the coordinator keeps for it, and what it has said."""
 
-    def __init__(self, folder: Path, chunk_bytes: int = 4096) -> None:
+    def __init__(self, folder: Path, chunk_bytes: int = 4096, gated: bool = False) -> None:
         self.folder = folder
         self.chunk_bytes = chunk_bytes
         self.now = 100.0
@@ -203,7 +204,8 @@ class Harness:
         self.train = self.test = examples()
         self.trainer: Trainer = DriftTrainer()
         self.bundle = self.serve(make_bundle())
-        self.closed = ""
+        self.gated, self.closed = gated, ""
+        self.spares_link = False
         self.memory_mb = 0
         self.codecs: tuple[str, ...] = CODECS
         self.agent = self.start()
@@ -254,9 +256,9 @@ class Harness:
 
     # The device.
 
-    def gate(self) -> str:
-        """Why no job may begin."""
-        return self.closed
+    def gate(self) -> Closed:
+        """The gates that are closed."""
+        return Closed(self.closed, self.spares_link and bool(self.closed))
 
     def start(self, incarnation: int = 1) -> Agent:
         """Bring the device to life from what is on its disk, and connect it to nothing yet."""
@@ -268,7 +270,7 @@ class Harness:
         self.topics.clear()
         rng = np.random.default_rng(3)
         disk = self.blobs(), self.journal()
-        agent = Agent(identity, *disk, rng, incarnation, gate=self.gate)
+        agent = Agent(identity, *disk, rng, incarnation, gate=self.gate if self.gated else None)
         agent.will()
         return agent
 

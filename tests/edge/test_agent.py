@@ -99,7 +99,7 @@ def test_a_refused_commit_lets_nothing_out(
         before = device.on_disk()
         monkeypatch.setattr(memory, "finish", storage_error)
         effects = device.work(work.job)
-    assert [type(effect) for effect in effects] == [Note]
+    assert [type(message) for message in device.messages(effects)] == [Hello]
     assert device.on_disk() == before
 
 

@@ -151,7 +151,8 @@ UNANNOUNCED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("words", UNANNOUNCED)
 def test_an_extension_that_was_not_announced(device: Harness, words: str) -> None:
     """It is declined as what cannot be read: the order that the device has stays."""
-    device.closed = "shut"
+    device.gated, device.closed = True, "shut"
+    device.reboot()
     device.give(device.order(2))
     device.codecs = ()
     device.reboot()

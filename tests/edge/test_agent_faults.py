@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,8 @@ from tests.edge.harness import (
 )
 from tests.orders import changed
 
-from sedge_edge.agent import MAX_JOB_BACKOFF_S, StartJob
+from sedge_edge.agent import StartJob
+from sedge_edge.rounds.disk_waits import MAX_JOB_BACKOFF_S
 from sedge_edge.rounds.state import DISK_RETRY_S, MAX_STARTS
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
@@ -110,7 +112,8 @@ def test_a_disk_that_stays_full_for_a_while(
     assert device.updates == expected.updates
     assert device.on_disk().runs == expected.on_disk().runs
     # One line for each try, and a try at most every half minute: no busy loop.
-    errors = [note for note in device.notes if "No space left" in note]
+    found = [note for note in device.notes if "No space left" in note]
+    errors = [note for note in found if not note.startswith("waiting: ")]
     assert len(errors) <= 31
     assert device.agent.peer.counters["storage_errors"] == len(errors)
 
@@ -121,18 +124,19 @@ def test_after_a_full_disk_the_agent_tries_again_in_half_a_minute(
     order = device.order()
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", FullDisk(0, 10**9).wrap(os.pwrite))
-        effects = device.tell(order)
-        assert [type(e) for e in effects] == [Note]
+        device.pump(device.tell(order))
         assert device.agent.timer() == device.now + DISK_RETRY_S
         device.now += DISK_RETRY_S
     assert device.on_disk().orders == {}
-    assert device.agent.poll(device.now) == []
+    (hello,) = device.messages(device.agent.poll(device.now))
+    assert isinstance(hello, Hello) and not hello.waits
     device.give(device.order())  # the coordinator asks again
     assert ("run", 1) in device.updates
 
 
+@pytest.mark.parametrize("tried_again", [False, True])
 def test_a_commit_that_fails_at_its_last_step_keeps_what_it_names(
-    device: Harness, monkeypatch: pytest.MonkeyPatch
+    device: Harness, tried_again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal is renamed, its folder cannot be flushed, and then the power fails."""
     synced = disk.sync_folder
@@ -151,10 +155,12 @@ def test_a_commit_that_fails_at_its_last_step_keeps_what_it_names(
         patch.setattr(disk, "sync_folder", refuses)
         device.pump(device.work(start.job))
     assert device.agent.state.outbox == () != device.on_disk().outbox
-    device.now += DISK_RETRY_S
-    device.agent.poll(device.now)  # deletes what nothing needs
+    if tried_again:
+        device.now += DISK_RETRY_S
+        device.agent.poll(device.now)  # commits what it knows, then deletes what nothing needs
+        assert device.on_disk().outbox == ()
     device.order_at_hand = None
-    device.reboot()
+    device.pump(device.reboot())
     device.settle()
     assert list(device.updates) == [("run", 1)]
     np.testing.assert_array_equal(device.own(), theta_of(1) + drift(1))
@@ -443,7 +449,9 @@ def test_chunks_that_find_the_disk_full_are_said_once(
 
     monkeypatch.setattr(BlobFolder, "write_part", refuse)
     effects = [e for index in range(order.bundle.count) for e in device.chunk(order.bundle, index)]
-    assert order.bundle.count > 2 and len(only(effects, Note)) == 1
+    levels = [note.level for note in only(effects, Note)]
+    assert order.bundle.count > 2 and levels == [logging.ERROR, logging.INFO]
+    device.pump(effects)
     assert device.agent.timer() == device.now + DISK_RETRY_S
 
 
@@ -505,7 +513,7 @@ def test_what_the_agent_survives_does_not_count(device: Harness) -> None:
     for _ in range(2 * MAX_STARTS):
         assert only(effects, StartJob)
         device.agent.failed(StorageError("disk full (test)"), device.now)
-        device.now = at_least(device.agent.timer(), device.now)
+        device.now += DISK_RETRY_S
         assert only(device.agent.poll(device.now), StartJob)
         assert device.agent.interrupted() == []  # by the service manager
         effects = device.reboot()
@@ -639,9 +647,36 @@ def test_a_device_without_room_for_a_download_says_so_until_there_is(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "statvfs", full)
-        device.tell(order)
-        (hello,) = device.messages(device.agent.poll(device.now))
+        (hello,) = device.messages(device.tell(order))
         assert isinstance(hello, Hello) and hello.waits.startswith("disk full: ")
     device.now += DISK_RETRY_S
     device.pump(device.agent.poll(device.now))
     assert ("run", 1) in device.updates and device.notes.count("going on") == 1
+
+
+def read_only(*args: object) -> None:
+    """In place of a commit on a disk that takes no writes."""
+    raise StorageError("write journal: Read-only file system (test)")
+
+
+def test_a_disk_that_became_read_only_is_named_at_once_and_the_device_comes_back(
+    device: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal cannot be written: no order is kept, but that needs no disk to be said."""
+    order = device.order()
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "commit", read_only)
+        (hello,) = device.messages(device.tell(order))
+        assert isinstance(hello, Hello) and "Read-only" in hello.waits
+        device.peer = Peer(DOWN, KEYS.down, KEYS.up, incarnation=8, peer_incarnation=0)
+        device.tell(Welcome(hello.nonce, "0"))  # of a coordinator that has restarted meanwhile
+        assert device.agent.welcomed
+        for _ in range(3):  # no word of it, while nothing changes
+            device.now += DISK_RETRY_S
+            assert device.messages(device.agent.poll(device.now)) == []
+        assert device.on_disk().orders == {}
+    device.now += DISK_RETRY_S
+    (hello,) = device.messages(device.agent.poll(device.now))
+    assert isinstance(hello, Hello) and not hello.waits
+    device.give(order)
+    assert ("run", 1) in device.updates and device.on_disk().coordinator_incarnation == 8

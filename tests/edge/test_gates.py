@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.edge.harness import Harness, only
+from tests.edge.harness import DEVICE, FLEET, Harness, only
 
-from sedge_edge.agent import GATE_RETRY_S, StartJob
+from sedge_edge.agent import GATE_RETRY_S, AgentEffect, StartJob
 from sedge_edge.doctor import gate_values
-from sedge_edge.gates import CHECK_S, Gates, GatesConfig
+from sedge_edge.gates import Gates, GatesConfig
+from sedge_edge.rounds.waiting import CHECK_S, COUNTS_S
 from sedge_edge.sensors import Sensors
+from sedge_edge.status import status
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.messages import Cancel, Hello
+from sedge_protocol.wire.effects import Subscribe
+from sedge_protocol.wire.messages import Cancel, Get, Hello, Offer, Welcome
+from sedge_protocol.wire.transfer import from_bitmap
 
 BATTERY = "sys/class/power_supply/BAT0"
 ZONE = "sys/class/thermal/thermal_zone0/temp"
@@ -44,12 +48,12 @@ class Machine:
     def look(self) -> str:
         """Why it may not train, once it is looked at again."""
         self.now += CHECK_S
-        return self.gates.closed()
+        return self.gates.closed().why
 
 
 @pytest.fixture
 def device(tmp_path: Path) -> Harness:
-    return Harness(tmp_path / "device")
+    return Harness(tmp_path / "device", gated=True)
 
 
 def test_without_gates_training_starts_at_any_time(tmp_path: Path) -> None:
@@ -151,35 +155,110 @@ def test_a_gate_without_its_sensor_is_open_and_the_doctor_says_so(
 # How an agent waits.
 
 
-def test_an_order_waits_until_the_gate_opens(device: Harness) -> None:
-    device.connect()
+def later(device: Harness, seconds: float) -> list[AgentEffect]:
+    """Let time pass and the agent look at its gates; what it does of itself. Its hellos are welcomed."""
+    found: list[AgentEffect] = []
+    for _ in range(int(seconds / CHECK_S)):
+        device.now += CHECK_S
+        assert (at := device.agent.timer()) is not None and at <= device.now
+        effects = device.agent.poll(device.now)
+        for message in device.messages(effects):
+            if isinstance(message, Hello):
+                effects += device.tell(Welcome(message.nonce, "0"))
+        device.listen(effects)
+        found += effects
+    return found
+
+
+def said(device: Harness, effects: list[AgentEffect]) -> list[str]:
+    """Why it waits, as each hello among these effects says."""
+    return [message.waits for message in device.messages(effects) if isinstance(message, Hello)]
+
+
+def test_with_a_closed_gate_nothing_is_fetched_and_the_first_hello_says_so(device: Harness) -> None:
     device.closed = "on battery"
+    device.agent = device.start()  # closed since before its start
+    (hello,) = (m for m in device.messages(device.connect()) if isinstance(m, Hello))
+    assert hello.waits == "on battery"
     order = device.order(1)
-    device.tell(order)
-    effects = device.feed(order.bundle, order.model)
-    assert not only(effects, StartJob)
-    hellos = [m for m in device.messages(device.agent.poll(device.now)) if isinstance(m, Hello)]
-    assert [hello.waits for hello in hellos] == ["on battery"]
+    effects = device.tell(order)
+    assert not device.messages(effects) and not only(effects, Subscribe)
     device.pump(device.tell(order))  # the coordinator asks again, and learns nothing new
-    assert not device.updates and not device.declines
+    assert not device.topics and not device.chunks_sent
+    assert [*status(DEVICE, FLEET, device.on_disk(), device.folder).lines()][1:] == [
+        "waits: on battery", "run run: waits with round 1 (train)",
+    ]  # fmt: skip
     # It is not forgotten by a power cut, nor does waiting count as an attempt.
     device.pump(device.reboot())
     assert device.on_disk().orders == {"run": order} and not device.on_disk().attempts
     device.closed = ""
-    assert not only(device.agent.poll(device.now + GATE_RETRY_S / 2), StartJob)
-    device.now += GATE_RETRY_S
-    device.pump([])
-    assert ("run", 1) in device.updates
-    assert device.notes.count("waiting with orders: on battery") == 2
+    assert said(device, later(device, CHECK_S)) == [""]
+    device.settle()
+    assert ("run", 1) in device.updates and not device.on_disk().waits
     assert device.notes.count("going on") == 1
+
+
+def test_downloads_under_way_stop_at_once_and_go_on_where_they_were(device: Harness) -> None:
+    device.connect()
+    order = device.order(1)
+    device.listen(device.tell(order))
+    assert len(device.topics) == 2
+    device.listen(device.chunk(order.bundle, 0))
+    device.closed = "the link is metered"
+    assert not device.messages(later(device, 2 * CHECK_S)) and not device.topics
+    device.closed = ""
+    (first, *_) = (m for m in device.messages(later(device, CHECK_S)) if isinstance(m, Get))
+    assert 0 not in from_bitmap(first.missing, order.bundle.count)
+
+
+def test_a_gate_that_closes_for_a_moment_is_not_worth_a_hello(device: Harness) -> None:
+    device.connect()
+    for _ in range(10):
+        device.closed = "load 1.25, limit 1"
+        assert said(device, later(device, COUNTS_S - CHECK_S)) == []
+        device.closed = ""
+        assert said(device, later(device, CHECK_S)) == []
+    device.closed = "load 1.25, limit 1"
+    assert said(device, later(device, 2 * COUNTS_S)) == ["load 1.25, limit 1"]
+    device.closed = ""
+    assert said(device, later(device, CHECK_S)) == [""]
+
+
+def test_a_number_that_moves_is_not_worth_a_hello_but_another_reason_is(device: Harness) -> None:
+    device.connect()
+    reasons: list[str] = []
+    for tenths in range(100):
+        device.closed = f"temperature {75 + tenths / 10:.1f} °C, limit 70"
+        reasons += said(device, later(device, CHECK_S))
+    assert reasons == ["temperature 75.6 °C, limit 70"]
+    device.closed += "; on battery"
+    assert said(device, later(device, 2 * COUNTS_S)) == [device.closed]
+
+
+@pytest.mark.parametrize("spares_link", [False, True])
+def test_finished_work_is_sent_unless_the_gate_spares_the_link(
+    device: Harness, spares_link: bool
+) -> None:
+    device.connect()
+    order = device.order(1)
+    device.tell(order)
+    (start,) = only(device.feed(order.bundle, order.model), StartJob)
+    device.closed, device.spares_link = "closed", spares_link
+    later(device, CHECK_S)
+    effects = device.work(start.job)
+    offers = [
+        m for m in device.messages([*effects, *later(device, CHECK_S)]) if isinstance(m, Offer)
+    ]
+    assert bool(offers) is not spares_link
+    device.closed = ""
+    device.settle()
+    assert ("run", 1) in device.updates
 
 
 def test_an_order_that_is_cancelled_meanwhile_is_not_begun(device: Harness) -> None:
     device.connect()
     device.closed = "quiet hours"
-    order = device.order(1)
-    device.tell(order)
-    device.pump(device.feed(order.bundle, order.model))
+    device.tell(device.order(1))
     device.tell(Cancel("run", 1, "closed"))
     device.closed = ""
     device.now += GATE_RETRY_S
@@ -191,9 +270,7 @@ def test_a_newer_order_takes_the_place_of_one_that_waits(device: Harness) -> Non
     device.connect()
     device.closed = "quiet hours"
     for number in (1, 2):
-        order = device.order(number)
-        device.tell(order)
-        device.pump(device.feed(order.bundle, order.model))
+        device.pump(device.tell(device.order(number)))
     device.closed = ""
     device.now += GATE_RETRY_S
     device.pump([])

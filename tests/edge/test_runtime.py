@@ -12,6 +12,7 @@ import pytest
 from tests.edge.harness import DOWN, KEYS, UP, DriftTrainer, Harness, examples, make_bundle
 
 from sedge_edge import runtime as runtime_module
+from sedge_edge.rounds import waiting
 from sedge_edge.runtime import OpenBundles, Runtime, pooled_runtime
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import Outcome, run_job
@@ -102,7 +103,7 @@ class Bench:
     """A runtime on a harness's agent."""
 
     def __init__(self, folder: Path, pool: Gated, trainer: DriftTrainer) -> None:
-        self.device = Harness(folder)
+        self.device = Harness(folder, gated=True)
         self.data = examples(), examples()
         self.pool = pool
         self.wakes = threading.Semaphore(0)
@@ -358,8 +359,9 @@ def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
 
 
 def test_a_gate_that_closes_stops_the_job_and_keeps_the_order(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(waiting, "COUNTS_S", 0.0)
     trainer = Patient()
     with caplog.at_level(logging.INFO), Gated(1) as pool:
         bench = bench_with(tmp_path, pool, trainer)
@@ -367,7 +369,6 @@ def test_a_gate_that_closes_stops_the_job_and_keeps_the_order(
         assert trainer.began.wait(20)
         bench.device.closed = "on battery"
         bench.wait()
-        bench.happen()
         (hello,) = bench.happen()
         assert isinstance(hello, Hello) and hello.waits == "on battery"
         assert list(bench.device.on_disk().orders) == ["run"]

@@ -50,9 +50,14 @@ class Device:
     bucket: TokenBucket = field(default_factory=TokenBucket)
 
     @property
-    def waits(self) -> bool:
-        """Whether it said last that it begins no orders for now."""
-        return self.hello is not None and bool(self.hello.waits)
+    def waits(self) -> str:
+        """Why it begins no orders for now, as its last hello says; empty when it does."""
+        return "" if self.hello is None else self.hello.waits
+
+    def is_another(self, hello: Hello, incarnation: int) -> bool:
+        """Whether this hello is of a new start of its agent, or says that it can do other things."""
+        new_start = self.hello is None or incarnation != self.row.incarnation
+        return new_start or _abilities(hello) != _abilities(self.hello)
 
 
 class Fleet:
@@ -268,9 +273,9 @@ class Fleet:
         return [peer.message(self.welcome(NO_NONCE))]
 
 
-def abilities(hello: Hello) -> Hello:
+def _abilities(hello: Hello | None) -> Hello | None:
     """What a hello says of the device itself, whichever connection it is of and whether or not it waits."""
-    return msgspec.structs.replace(hello, nonce=bytes(16), waits="")
+    return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="")
 
 
 def plain(text: str) -> str:

@@ -197,7 +197,7 @@ class Scheduler:
 
     def arrive(self, device: str, now: float) -> list[CloudEffect]:
         """A device has said hello: send it the orders that it has not answered, unless it waits."""
-        effects, waits = list[CloudEffect](), self._devices[device].waits
+        effects, waits = list[CloudEffect](), bool(self._devices[device].waits)
         for live in list(self.live.values()):  # a copy: a run whose order cannot be sent ends
             if live.round is not None and live.round.waiting_for(device):
                 live.round.arrive(device, waits)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
 
 import numpy as np
 
@@ -20,8 +19,6 @@ from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import Fetch, Manifest
 
 OWNER = "fleet"
-# Takes why the device waits with its orders, and the time (handshake.py).
-Waits: TypeAlias = Callable[[str, float], list[Effect]]
 
 
 class Fetches:
@@ -50,6 +47,7 @@ class Fetches:
         self._wanted: dict[bytes, Order] = {}
         self._listening: set[bytes] = set()
         self._retry_at: dict[bytes, float] = {}
+        self._refused: dict[bytes, str] = {}
         self._connected = False
 
     def connected(self, now: float) -> list[Effect]:
@@ -79,10 +77,13 @@ class Fetches:
             needed.append(facts.frozen.blob)
         return [manifest for manifest in needed if not self._blobs.has(manifest.sha256)]
 
-    def sync(
-        self, orders: Iterable[Order], now: float, waits: Waits = lambda why, now: []
-    ) -> list[Effect]:
-        """Fetch exactly what these orders need; without room, say why to ``waits`` and try again later."""
+    @property
+    def refused(self) -> str:
+        """Why the disk takes one of the blobs not now; empty while it takes all."""
+        return next(iter(self._refused.values()), "")
+
+    def sync(self, orders: Iterable[Order], now: float) -> list[Effect]:
+        """Fetch exactly what these orders need; without room (``refused``), try again later."""
         pairs = [
             (order, manifest)
             for order in orders
@@ -94,23 +95,24 @@ class Fetches:
         for transfer in [t for t in self._active if t not in wanted]:
             del self._active[transfer]
         self._retry_at = {t: at for t, at in self._retry_at.items() if t in wanted and at > now}
+        self._refused = {t: why for t, why in self._refused.items() if t in self._retry_at}
         effects: list[Effect] = []
         for transfer, manifest in wanted.items():
             if transfer not in self._active and transfer not in self._retry_at:
-                effects += self._begin(transfer, manifest, now, waits)
+                effects += self._begin(transfer, manifest, now)
         for transfer, fetch in list(self._active.items()):
             if fetch.complete:  # a crash or a full disk prevented assembly after the last chunk
                 effects += self._complete(transfer, fetch, now)
         return [*effects, *self._listen()]
 
-    def _begin(self, transfer: bytes, manifest: Manifest, now: float, waits: Waits) -> list[Effect]:
+    def _begin(self, transfer: bytes, manifest: Manifest, now: float) -> list[Effect]:
         """Start a download. One without room must not stop the downloads of other orders."""
         try:
             fetch = Fetch(manifest, self._blobs.open_part(OWNER, manifest), self._rng)
         except StorageError as exc:
-            self._retry_at[transfer] = now + DISK_RETRY_S
+            self._retry_at[transfer], self._refused[transfer] = now + DISK_RETRY_S, str(exc)
             self._peer.counters["storage_errors"] += 1
-            return [Note(logging.ERROR, str(exc)), *waits(str(exc), now)]
+            return [Note(logging.ERROR, str(exc))]
         self._active[transfer] = fetch
         if self._connected:
             fetch.connected(now)

@@ -13,6 +13,7 @@ from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import HEADER, start_time
 from sedge_protocol.wire.messages import DOCTOR, Goodbye, Hello, Welcome
 from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.reasons import without_numbers
 from sedge_protocol.wire.transfer import SILENCE_S, backoff
 
 # A coordinator that receives hellos answers one well before this many, which take some 20 seconds.
@@ -57,12 +58,16 @@ class Handshake:
         self._due, self._attempt, self._may_warn = now, 0, True
 
     def waits(self, why: str, now: float) -> list[Effect]:
-        """The device waits with its orders, or with an empty ``why`` no longer: say so in another hello."""
-        if bool(why) == bool(self._hello.waits):
+        """Why the device does no work now, empty when it does: say so in another hello when that is news.
+
+        A number that moves is none.
+        """
+        why = why[:1000]
+        if without_numbers(why) == without_numbers(self._hello.waits):
             return []
-        self._hello = msgspec.structs.replace(self._hello, waits=why[:1000])
+        self._hello = msgspec.structs.replace(self._hello, waits=why)
         self.begin(now)
-        return [Note(logging.INFO, f"waiting with orders: {why}" if why else "going on")]
+        return [Note(logging.INFO, f"waiting: {why}" if why else "going on")]
 
     def has_examples(self, num_train: int, num_test: int, now: float) -> list[Effect]:
         """How many examples the device has now; when these are new numbers, say so in another hello."""

@@ -94,7 +94,7 @@ class AgentState(msgspec.Struct, frozen=True):
     fingerprint of the keys that they belong to. ``orders`` (by run) and ``outbox`` are the pending work.
     ``chunk_bytes`` is the chunk size that the link carried last. ``recent`` are the runs of the last
     ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs; those in ``stopped`` can
-    go on from a checkpoint.
+    go on from a checkpoint. ``waits`` is why no work is done for now, for people.
     """
 
     incarnation: int = 0
@@ -106,6 +106,7 @@ class AgentState(msgspec.Struct, frozen=True):
     recent: tuple[str, ...] = ()
     attempts: dict[str, Attempt] = msgspec.field(default_factory=dict[str, Attempt])
     key: bytes = b""
+    waits: str = ""
     stopped: dict[str, Stopped] = msgspec.field(default_factory=dict[str, Stopped])
 
     def pending(self, run: str, number: int) -> Pending | None:
@@ -216,18 +217,25 @@ class StateStore:
             state = msgspec.structs.replace(state, incarnation=0, coordinator_incarnation=0)
         incarnation = next_incarnation(state.incarnation, clock_s)
         self._save(
-            incarnation=incarnation, coordinator_incarnation=state.coordinator_incarnation, key=key
+            incarnation=incarnation,
+            coordinator_incarnation=state.coordinator_incarnation,
+            key=key,
+            waits="",
         )
 
-    def heard_coordinator(self, coordinator_incarnation: int) -> bool:
-        """Note the coordinator's incarnation; whether it is another one than before.
-
-        A lower one than before has proved to be live (``Peer``).
-        """
-        is_new = coordinator_incarnation != self.state.coordinator_incarnation
-        if is_new:
+    def heard_coordinator(self, coordinator_incarnation: int) -> None:
+        """Note the coordinator's incarnation. A lower one than before has proved to be live (``Peer``)."""
+        if coordinator_incarnation != self.state.coordinator_incarnation:
             self._save(coordinator_incarnation=coordinator_incarnation)
-        return is_new
+
+    def waits(self, why: str) -> None:
+        """Note why no work is done for now."""
+        if why != self.state.waits:
+            self._save(waits=why)
+
+    def probe(self) -> None:
+        """Commit the state as it is, to see whether the disk takes it."""
+        self._save()
 
     def accept(self, order: Order) -> str | None:
         """Accept an order in place of its run's older one. Returns the run that was evicted for it, if any.

@@ -50,7 +50,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device has (re)connected: what it is and what it can do.
 
     ``versions`` are the protocol versions that it speaks; ``version`` is its software's, for people.
-    ``waits`` says why it does not begin orders for now, also for people; a device that waits answers later.
+    ``waits`` says, for people, why it does not begin orders for now; the coordinator does not count on it.
     """
 
     nonce: Nonce

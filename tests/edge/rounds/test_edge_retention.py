@@ -98,7 +98,7 @@ def test_a_running_agent_prunes_by_itself(tmp_path: Path) -> None:
     """Once a job is done, and the run that it was for is not the one that goes."""
     device = Harness(tmp_path)
     device.pump(device.connect())
-    device.agent._retention = Retention(KeepConfig(runs=1))
+    device.agent._collecting._retention = Retention(KeepConfig(runs=1))
     for run in ("first", "second"):
         device.give(device.order(run=run))
     assert list(device.agent.state.runs) == ["second"]

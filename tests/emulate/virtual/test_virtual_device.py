@@ -21,11 +21,13 @@ from sedge_cloud.events import Event, RoundClosed, RunEnded, UpdateReceived
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run, RunStore
-from sedge_edge.agent import Identity
+from sedge_edge.agent import Agent, Identity
+from sedge_edge.rounds.waiting import OPEN, Closed
 from sedge_edge.training.job import CODECS
 from sedge_edge.training.preparation import Job, Kept
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.config import LinkConfig
+from sedge_emulate.virtual import device as virtual_device
 from sedge_emulate.virtual.clock import Clock
 from sedge_emulate.virtual.device import MemoryRecord, VirtualDevice, World
 from sedge_emulate.virtual.disk import HostDisk
@@ -201,8 +203,15 @@ FAULTS = {
     ],
 )  # fmt: skip
 def test_a_fault_costs_time_and_no_bit(
-    lab: Lab, undisturbed: tuple[bytes, list[Summary]], stage: str, fault: str, lasting_s: float
+    setup: WorkerSetup,
+    tmp_path: Path,
+    undisturbed: tuple[bytes, list[Summary]],
+    stage: str,
+    fault: str,
+    lasting_s: float,
 ) -> None:
+    # Nobody can be spared: no round would wait for a device without disk otherwise.
+    lab = Lab(setup, tmp_path, lives(), msgspec.structs.replace(RUN, min_updates=DEVICES))
     device = lab.devices[1]
     begins, ends = FAULTS[fault]
     lab.until(lambda: device._agent is not None and STAGES[stage](device._agent))
@@ -415,6 +424,51 @@ def test_what_is_the_devices_fault_it_tells_the_coordinator(
     give(lab, Failing(setup, error))
     _, summaries = lab.play()
     assert [len(summary.devices) for summary in summaries] == [2, 3, 3, 3]
+
+
+class Declining(InlinePool):
+    """A pool that cannot do the jobs of device 2."""
+
+    def submit(self, request: Request, size: int) -> Any:
+        future = super().submit(request, size)
+        if request.device != 2:
+            return future
+        broken: Any = type(future)()
+        broken.set_exception(DataError("x has wrong rows"))
+        return broken
+
+
+def test_a_device_that_cannot_work_costs_less_than_one_that_does(
+    setup: WorkerSetup,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What three devices download in a round: one works, one waits for a gate, one declines every order."""
+
+    def gated(identity: Identity, disk: Any, record: Any, rng: Any, incarnation: int) -> Agent:
+        closed = Closed("quiet hours") if identity.device == "device-1" else OPEN
+        return Agent(identity, disk, record, rng, incarnation, gate=lambda: closed)
+
+    monkeypatch.setattr(virtual_device, "Agent", gated)
+    rounds = 64
+    run = msgspec.structs.replace(
+        RUN, num_rounds=rounds, min_train_devices=1, min_available_devices=1
+    )
+    lab = Lab(setup, tmp_path, lives(), run)
+    give(lab, Declining(setup))
+    _, summaries = lab.play()
+    took_part = [{d.device for d in summary.devices} for summary in summaries]
+    assert took_part == [{"device-0"}] * (rounds + 1)
+    works, waits, declines = (device.meter.down.total / (rounds + 1) for device in lab.devices)
+    with capsys.disabled():
+        print(
+            f"\nbytes down a round: works {works:.0f}, waits {waits:.0f}, declines {declines:.0f}"
+        )
+    assert 100 * waits < works
+    assert [summary.declined for summary in summaries].count(
+        1
+    ) == 7  # rounds 1, 2, 4, 8, 16, 32, 64
 
 
 def begun_order(device: VirtualDevice) -> Order:

@@ -82,7 +82,7 @@ public final class AgentCore {
                 hello.get(Hello.VERSIONS));
         handshake = new Handshake(hello, peer, random);
         limits = new BlobLimits(blobs);
-        fetches = new Fetches(fleet, blobs, peer, random, handshake, limits);
+        fetches = new Fetches(fleet, blobs, peer, random, limits);
         outbox = new Outbox(store, blobs, peer, random);
         declines = new Declines(peer, this.effects, listener);
     }
@@ -146,14 +146,34 @@ public final class AgentCore {
 
     /** Does what is due now. A full disk stops new work, but not uploads, which make room. */
     public void poll(double now) {
+        say(now);
+        outbox.poll(now, effects);
+        if (!waits.disk(now)) {
+            work(now);
+            say(now);
+        }
+    }
+
+    /** The hello that is due, or that says why no work is done now. */
+    private void say(double now) {
+        boolean disk = working != null || !waits.why().isEmpty();
+        handshake.waits(disk ? waits.why() : fetches.refused(), now, effects);
         if (connected) {
             handshake.poll(now, effects);
         }
-        outbox.poll(now, effects);
-        if (waits.disk(now)) {
+    }
+
+    /** Fetches, and begins a job. */
+    private void work(double now) {
+        try {
+            if (waits.untried()) {
+                store.probe();
+            }
+            waits.works();
+        } catch (StorageError error) {
+            waits.begin(error, now);
             return;
         }
-        waits.diskTried();
         collect(now);
         try {
             refuseImpossible();
@@ -187,10 +207,13 @@ public final class AgentCore {
                 return;
             }
             boolean isNew = opened.frame.incarnation != store.get(State.COORDINATOR);
-            store.heardCoordinator(opened.frame.incarnation);
             if (isNew) { // it knows nobody, and its own request for a hello may have been lost
                 handshake.begin(now);
             }
+            if (opened.frame.kind == Kind.WELCOME) { // also while the disk refuses: hellos say that
+                welcome(opened.message, now);
+            }
+            store.heardCoordinator(opened.frame.incarnation);
             if (isNew || opened.frame.kind == Kind.WELCOME || opened.frame.kind == Kind.ORDER) {
                 outbox.woken(now);
                 fetches.woken(now);
@@ -211,6 +234,7 @@ public final class AgentCore {
         } catch (StorageError error) {
             if (!waits.disk(now)) { // one line for all the chunks in flight
                 waits.begin(error, now);
+                say(now);
             }
         }
     }
@@ -226,6 +250,7 @@ public final class AgentCore {
             }
         } catch (StorageError error) { // the order stays, and is done again
             waits.beginJob(error, now);
+            say(now);
             return;
         }
         waits.jobDone();
@@ -239,6 +264,7 @@ public final class AgentCore {
         collected = null;
         if (error instanceof StorageError) {
             waits.beginJob((StorageError) error, now);
+            say(now);
             return;
         }
         effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
@@ -255,6 +281,7 @@ public final class AgentCore {
             }
         } catch (StorageError disk) {
             waits.begin(disk, now);
+            say(now);
             return;
         }
         poll(now);
@@ -274,12 +301,7 @@ public final class AgentCore {
 
     private void message(Frame frame, Struct message, double now) throws RemoteError, StorageError {
         switch (frame.kind) {
-            case WELCOME:
-                peer.agree(message.get(Welcome.VERSIONS));
-                if (handshake.welcome(message, now, effects)) {
-                    String[] levels = down.split("/");
-                    listener.joined(levels[2], levels[4]);
-                }
+            case WELCOME: // done already
                 break;
             case ORDER:
                 order(message);
@@ -305,6 +327,14 @@ public final class AgentCore {
                         + message.get(Refusal.DETAIL));
                 break;
             default: // a kind that a device never gets
+        }
+    }
+
+    private void welcome(Struct message, double now) throws RemoteError {
+        peer.agree(message.get(Welcome.VERSIONS));
+        if (handshake.welcome(message, now, effects)) {
+            String[] levels = down.split("/");
+            listener.joined(levels[2], levels[4]);
         }
     }
 
@@ -404,9 +434,9 @@ public final class AgentCore {
                 store.refuse(order.get(Order.RUN));
                 declines.exhausted(order);
             } else if (fetches.missing(order).isEmpty()) {
-                handshake.waits("", now, effects);
                 store.begin(order);
                 working = order;
+                waits.jobBegins();
                 listener.training(order.get(Order.RUN), order.get(Order.ROUND).intValue());
                 effects.start(Resuming.job(order, store, blobs, effects));
                 return;

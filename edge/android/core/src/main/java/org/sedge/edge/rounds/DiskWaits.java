@@ -14,6 +14,7 @@ final class DiskWaits {
     private double diskAt = Double.NaN;
     private double jobAt = Double.NaN;
     private double jobBackoffS;
+    private String why = "";
 
     DiskWaits(Effects effects) {
         this.effects = effects;
@@ -33,8 +34,22 @@ final class DiskWaits {
         return now < jobAt;
     }
 
-    void diskTried() {
+    /** Whether the disk has refused, and has not taken anything since. */
+    boolean untried() {
+        return !Double.isNaN(diskAt);
+    }
+
+    /** What the disk said; empty once it takes writes again, as large as a job's if those were refused. */
+    String why() {
+        return why;
+    }
+
+    /** The disk takes writes again, though perhaps not as large as a job's. */
+    void works() {
         diskAt = Double.NaN;
+        if (jobBackoffS == 0) {
+            why = "";
+        }
     }
 
     /** A job may be tried at once; what it lacked may be there. */
@@ -42,13 +57,19 @@ final class DiskWaits {
         jobAt = Double.NaN;
     }
 
+    void jobBegins() {
+        why = "";
+    }
+
     void jobDone() {
         jobBackoffS = 0;
+        why = "";
     }
 
     /** The disk refused something. */
     void begin(StorageError error, double now) {
         diskAt = now + RETRY_S;
+        why = String.valueOf(error.getMessage());
         effects.note(Level.SEVERE, error.getMessage());
     }
 

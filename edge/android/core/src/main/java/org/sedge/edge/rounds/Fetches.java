@@ -31,20 +31,19 @@ final class Fetches {
     private final Blobs blobs;
     private final Peer peer;
     private final Random random;
-    private final Handshake handshake;
     private final BlobLimits limits;
     private final Map<String, Fetch> active = new LinkedHashMap<>();
     private final Map<String, Struct> wanted = new LinkedHashMap<>();
     private final Set<String> listening = new HashSet<>();
     private final Map<String, Double> retryAt = new LinkedHashMap<>();
+    private final Map<String, String> refused = new LinkedHashMap<>();
     private boolean connected;
 
-    Fetches(String fleet, Blobs blobs, Peer peer, Random random, Handshake handshake, BlobLimits limits) {
+    Fetches(String fleet, Blobs blobs, Peer peer, Random random, BlobLimits limits) {
         this.fleet = fleet;
         this.blobs = blobs;
         this.peer = peer;
         this.random = random;
-        this.handshake = handshake;
         this.limits = limits;
     }
 
@@ -82,7 +81,12 @@ final class Fetches {
         return found;
     }
 
-    /** Fetches exactly what these orders need; without room, says so to the coordinator, and tries again later. */
+    /** Why the disk takes one of the blobs not now; empty while it takes all. */
+    String refused() {
+        return refused.isEmpty() ? "" : refused.values().iterator().next();
+    }
+
+    /** Fetches exactly what these orders need; without room ({@link #refused}), tries again later. */
     void sync(Collection<Struct> orders, double now, Effects effects) throws StorageError {
         Map<String, Manifest> manifests = new LinkedHashMap<>();
         wanted.clear();
@@ -101,6 +105,7 @@ final class Fetches {
                 retryAt.remove(transfer);
             }
         }
+        refused.keySet().retainAll(retryAt.keySet());
         for (Map.Entry<String, Manifest> entry : manifests.entrySet()) {
             if (!active.containsKey(entry.getKey()) && !retryAt.containsKey(entry.getKey())) {
                 begin(entry.getKey(), entry.getValue(), now, effects);
@@ -123,8 +128,8 @@ final class Fetches {
             }
         } catch (StorageError error) { // one without room must not stop those of other orders
             retryAt.put(transfer, now + DiskWaits.RETRY_S);
+            refused.put(transfer, error.getMessage());
             effects.note(Level.SEVERE, error.getMessage());
-            handshake.waits(error.getMessage(), now, effects);
         }
     }
 

@@ -78,13 +78,21 @@ final class Handshake {
         mayWarn = true;
     }
 
-    /** The device waits with its orders, or with an empty {@code why} no longer: says so in another hello. */
-    void waits(String why, double now, Effects effects) {
-        if (why.isEmpty() != hello.get(Hello.WAITS).isEmpty()) {
-            hello = hello.with(Hello.WAITS, Declines.cut(why));
+    /**
+     * Why the device does no work now, empty when it does: says so in another hello when that is news. A number that
+     * moves is none.
+     */
+    void waits(String reason, double now, Effects effects) {
+        String why = Declines.cut(reason);
+        if (!withoutNumbers(why).equals(withoutNumbers(hello.get(Hello.WAITS)))) {
+            hello = hello.with(Hello.WAITS, why);
             begin(now);
-            effects.note(Level.INFO, why.isEmpty() ? "going on" : "waiting with orders: " + why);
+            effects.note(Level.INFO, why.isEmpty() ? "going on" : "waiting: " + why);
         }
+    }
+
+    private static String withoutNumbers(String reason) {
+        return reason.replaceAll("[0-9]+(?:[.,][0-9]+)*", "#");
     }
 
     double timer() {

@@ -64,6 +64,11 @@ public final class StateStore {
         save(begun.with(State.INCARNATION, incarnation).with(State.KEY, key));
     }
 
+    /** Commits the state as it is, to see whether the disk takes it. */
+    void probe() throws StorageError {
+        save(state);
+    }
+
     void heardCoordinator(long incarnation) throws StorageError {
         if (incarnation != get(State.COORDINATOR)) {
             save(state.with(State.COORDINATOR, incarnation));

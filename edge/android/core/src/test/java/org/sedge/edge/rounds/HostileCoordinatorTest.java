@@ -195,6 +195,27 @@ public class HostileCoordinatorTest {
         assertEquals("", lastHello().get(Hello.WAITS));
     }
 
+    @Test
+    public void aReadOnlyDiskIsNamedAtOnceAndTheDeviceComesBack() throws Exception {
+        disk.readOnly = true;
+        say(Kind.ORDER, order().encode());
+        assertEquals("Read-only file system", lastHello().get(Hello.WAITS));
+        byte[] welcome = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").encode();
+        // Of a coordinator that has restarted meanwhile.
+        core.receive(DOWN, new Frame(Kind.WELCOME, welcome, 2, 1, null, 0).seal(DOWN, KEYS.down, 1), 1);
+        assertTrue(core.welcomed());
+        sent.clear();
+        for (int now = 30; now < 200; now++) {
+            core.poll(now);
+        }
+        assertTrue("nothing has changed, and nothing was said", sent.isEmpty() && core.idle());
+        disk.readOnly = false;
+        core.poll(240);
+        assertEquals("", lastHello().get(Hello.WAITS));
+        core.receive(DOWN, new Frame(Kind.ORDER, order().encode(), 2, 2, null, 0).seal(DOWN, KEYS.down, 1), 241);
+        assertTrue(!core.idle());
+    }
+
     private Struct lastHello() throws Exception {
         Struct last = null;
         for (Frame frame : sent) {

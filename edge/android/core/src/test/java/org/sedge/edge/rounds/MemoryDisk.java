@@ -27,6 +27,8 @@ final class MemoryDisk implements Blobs, DurableBytes {
     int fuse;
     /** Whether it has no room for a download. */
     boolean full;
+    /** Whether it takes no writes at all. */
+    boolean readOnly;
     /** Which operations the disk refuses; null: none. */
     Random refusals;
 
@@ -40,6 +42,9 @@ final class MemoryDisk implements Blobs, DurableBytes {
     /** A write, which may be refused, before or after it has happened. */
     private void write() throws StorageError {
         tick();
+        if (readOnly) {
+            throw new StorageError("Read-only file system", null);
+        }
         if (refusals != null && refusals.nextInt(40) == 0) {
             throw new StorageError("the disk refuses", null);
         }

@@ -86,7 +86,7 @@ public class RoundVectorsTest {
                     .with(Order.PATCH_BLOB, extra.contains("patch_blob") ? manifest("patch_blob") : null)
                     .with(Order.CORRECTION, extra.contains("correction") ? manifest("correction") : null);
             List<String> fetched = new ArrayList<>();
-            for (Manifest missing : new Fetches("f", disk, null, null, null, null).missing(order)) {
+            for (Manifest missing : new Fetches("f", disk, null, null, null).missing(order)) {
                 fetched.add(Hex.encode(missing.sha256));
             }
             List<String> wanted = new ArrayList<>();

@@ -1,0 +1,52 @@
+"""Deletes the blobs that nothing needs any more, and the runs that [keep] gives up."""
+
+import logging
+from collections import Counter
+
+from sedge_edge.rounds.retention import Retention
+from sedge_edge.rounds.state import DISK_RETRY_S, StateStore
+from sedge_edge.rounds.storage import Blobs
+from sedge_protocol.errors import StorageError
+from sedge_protocol.wire.effects import Note
+
+
+class Collecting:
+    """Collects whenever something else is needed than the last time. Not to be called while a job runs.
+
+    A running job may be writing blobs that the state does not name yet.
+    """
+
+    def __init__(
+        self, store: StateStore, blobs: Blobs, retention: Retention, counters: Counter[str]
+    ) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._retention = retention
+        self._counters = counters
+        self._needed: set[bytes] | None = None  # of the last collection
+        self._not_before = 0.0
+
+    def job_ended(self) -> None:
+        """A job may have left blobs that nothing needs."""
+        self._needed = None
+
+    def poll(self, now: float) -> list[Note]:
+        """Delete what is not needed; a file that cannot be deleted stops nothing else."""
+        if now < self._not_before:
+            return []
+        gone: tuple[str, ...] = ()
+        store, blobs = self._store, self._blobs
+        try:
+            needed = store.needed(blobs)
+            if needed != self._needed:
+                gone = self._retention.surplus(store.state, lambda state: state.needed(blobs))
+                if gone:
+                    store.delete_runs(gone)
+                    needed = store.needed(blobs)
+                blobs.collect(needed, 0.0)
+        except StorageError as exc:
+            self._not_before = now + DISK_RETRY_S
+            self._counters["storage_errors"] += 1
+            return [Note(logging.ERROR, str(exc))]
+        self._needed = needed
+        return [Note(logging.INFO, f"deleted run {run} and its model: [keep]") for run in gone]

@@ -1,0 +1,55 @@
+"""When to try again what the disk has refused: everything that writes, and jobs, whose work is dear."""
+
+import logging
+from collections import Counter
+
+from sedge_edge.rounds.state import DISK_RETRY_S
+from sedge_protocol.errors import StorageError
+from sedge_protocol.wire.effects import Note
+
+# A job that cannot store its outcome has wasted hours of battery, so each retry waits twice as long.
+MAX_JOB_BACKOFF_S = 1800.0
+
+
+class DiskWaits:
+    """Until when disk and jobs are left alone. ``why`` is what the disk said, until it takes it.
+
+    ``disk_at`` and ``job_at`` are when each is next tried; None: whenever there is something to do.
+    """
+
+    def __init__(self, counters: Counter[str]) -> None:
+        self.why = ""
+        self.disk_at: float | None = None
+        self.job_at: float | None = None
+        self._counters = counters
+        self._job_backoff_s = 0.0
+
+    def waits(self, now: float) -> bool:
+        """Whether the disk is still left alone."""
+        return self.disk_at is not None and now < self.disk_at
+
+    def refused(self, error: StorageError, now: float) -> Note:
+        """The disk refused: nothing was lost; try again after ``DISK_RETRY_S``."""
+        self.disk_at, self.why = now + DISK_RETRY_S, str(error)
+        self._counters["storage_errors"] += 1
+        return Note(logging.ERROR, self.why)
+
+    def refused_job(self, error: StorageError, now: float) -> Note:
+        """The disk refused a job's outcome or input: the job was wasted, so retry it ever more rarely."""
+        self._job_backoff_s = min(max(DISK_RETRY_S, 2 * self._job_backoff_s), MAX_JOB_BACKOFF_S)
+        self.job_at = now + self._job_backoff_s
+        return self.refused(error, now)
+
+    def works(self) -> None:
+        """The disk takes writes again, though perhaps not as large as a job's."""
+        self.disk_at = None
+        if not self._job_backoff_s:
+            self.why = ""
+
+    def job_begins(self) -> None:
+        """Another try of a job."""
+        self.why = ""
+
+    def job_done(self) -> None:
+        """The disk took a job's outcome."""
+        self.why, self._job_backoff_s = "", 0.0

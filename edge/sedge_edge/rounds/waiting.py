@@ -1,0 +1,69 @@
+"""Why a device does no work for now: which gates are closed, and when that is worth a HELLO.
+
+    a gate closes               nothing more is fetched or begun, nor sent if it spares the link
+      -> closed for COUNTS_S    the device says so, and the coordinator no longer counts on it
+    all are open                it says so, and goes on
+
+A gate that closes for a moment costs nothing but that moment. One that is closed when the agent starts
+counts at once.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sedge_protocol.wire.reasons import without_numbers
+
+# How often gates are looked at. Reading a dozen small files takes a millisecond, a step of a small model as
+# well.
+CHECK_S = 10.0
+COUNTS_S = 60.0
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Why gates are closed, empty where none is; ``link``: one of them spares the link."""
+
+    why: str = ""
+    link: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.why)
+
+
+OPEN = Closed()
+Gate: TypeAlias = Callable[[], Closed]
+
+
+class Waiting:
+    """The gates of a device as its agent sees them, without any if ``gate`` is None."""
+
+    def __init__(self, gate: Gate | None) -> None:
+        self.closed = OPEN
+        self._gate = gate
+        self._said = ""
+        self._counts_at = -math.inf
+        self._look_at: float | None = None
+
+    def look(self, now: float) -> None:
+        """Look at the gates."""
+        if self._gate is None:
+            return
+        closed = self._gate()
+        changed = without_numbers(closed.why) != without_numbers(self.closed.why)
+        if changed and self._look_at is not None:
+            self._counts_at = now + COUNTS_S
+        self.closed, self._look_at = closed, now + CHECK_S
+        if not closed:
+            self._said = ""
+        elif now >= self._counts_at:
+            self._said = closed.why
+
+    def reason(self, disk: str) -> str:
+        """What the device says: gates that have been closed for long enough, and what its disk refuses."""
+        return "; ".join(why for why in (self._said, disk) if why)
+
+    def timer(self) -> float | None:
+        """When ``look`` is next due."""
+        return self._look_at

@@ -20,8 +20,9 @@ SHARE, MAX_CONNECTIONS = 4, 256
 # asyncio accepts so many connections before it serves the first of them: they come on top of the share.
 # Many more may wait to be accepted, which costs no file handle.
 ACCEPTED, WAITING = 32, 2048
-# How long a connection may stay idle, in seconds.
-IDLE_S = 5.0
+# How long a connection may stay idle, and how long its client may take for an answer, in seconds.
+IDLE_S, ANSWER_S = 5.0, 60.0
+STREAM = "/events"  # whose answer has no end
 # A condition that lasts is logged this often, in seconds.
 QUIET_S = 60.0
 _log = logging.getLogger("sedge.http")
@@ -50,13 +51,13 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take part, in the place of the longest idle connection if there are too many."""
-        super().connection_made(transport)
-        self._rest()
         others = cast("set[Connection]", self.connections)
-        if len(others) > max_connections():
+        if others and len(others) >= max_connections():
             oldest = min(others, key=lambda it: (not it._idle, it._since))
             others.discard(oldest)
             oldest.transport.abort()
+        super().connection_made(transport)
+        self._begin(True, IDLE_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave."""
@@ -67,18 +68,22 @@ class Connection(H11Protocol):
         """Serve what has arrived: a complete request ends the idling, single bytes do not."""
         super().handle_events()
         if self._idle and self.conn.our_state is h11.SEND_RESPONSE:
-            self._idle, self._since = False, self.loop.time()
-            self._cancel()
+            is_stream = self.scope["path"] == STREAM
+            self._begin(False, None if is_stream else ANSWER_S)
 
     def on_response_complete(self) -> None:
         """Idle until the next request."""
-        self._rest()
+        self._begin(True, IDLE_S)
         super().on_response_complete()
 
-    def _rest(self) -> None:
+    def _begin(self, idle: bool, most_s: float | None) -> None:
+        """Be idle or at work from now on, for so long at most."""
         self._cancel()
-        self._idle, self._since = True, self.loop.time()
-        self._timer = self.loop.call_later(IDLE_S, self.transport.abort)
+        self._idle, self._since = idle, self.loop.time()
+        if most_s is not None:
+            # Closing lets a slow client have the rest of its last answer.
+            end = self.transport.close if idle else self.transport.abort
+            self._timer = self.loop.call_later(most_s, end)
 
     def _cancel(self) -> None:
         if self._timer is not None:

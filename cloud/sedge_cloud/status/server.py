@@ -31,7 +31,7 @@ from starlette.routing import Route
 from sedge_cloud.admin.revocation import Revocation
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.status import actions, page
-from sedge_cloud.status.connections import ACCEPTED, Connection, Listener, LoopErrors
+from sedge_cloud.status.connections import ACCEPTED, STREAM, Connection, Listener, LoopErrors
 from sedge_cloud.status.guard import Guard, is_same_origin
 from sedge_cloud.status.metrics import exposition
 from sedge_cloud.status.openapi import document
@@ -124,7 +124,7 @@ class StatusServer:
                 Route("/live.js", self._script),
                 Route("/confirm", self._confirm),
                 Route("/act", self._act, methods=["POST"]),
-                Route("/events", self._events),
+                Route(STREAM, self._events),
                 Route("/metrics", self._metrics),
                 Route("/healthz", self._health),
                 Route("/api/fleet", self._fleet),

@@ -90,6 +90,33 @@ def test_health_and_metrics_answer_while_256_connections_are_held(
         assert still_open(strangers) >= 250
 
 
+def test_a_newcomer_finds_room_when_all_are_at_work(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+    with ExitStack() as stack:
+        for _ in range(3):
+            one = stack.enter_context(
+                closing(socket.create_connection(("127.0.0.1", site.server.port), 20))
+            )
+            one.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert one.recv(4096).startswith(b"HTTP/1.1 200")
+        assert site.ask("/healthz") == (200, "ok\n")
+
+
+def test_a_client_that_takes_no_answers_is_closed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "ANSWER_S", 0.5)
+    requests = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
+    with (
+        closing(socket.create_connection(("127.0.0.1", site.server.port), 20)) as deaf,
+        pytest.raises((ConnectionResetError, BrokenPipeError)),
+    ):
+        while True:  # until both directions are full
+            deaf.sendall(requests)
+
+
 def test_a_connection_without_a_request_is_closed_and_a_stream_is_not(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,9 @@ def examine(path: Path, report: Callable[[bool, str], None]) -> bool:
         except SedgeError as exc:
             healthy = False
             report(False, f"{name}: {exc}")
+        except MemoryError:
+            healthy = False
+            report(False, f"{name}: the check needs more memory than is left")
     return healthy
 
 

@@ -14,8 +14,8 @@ _OWN = Path("/proc/self/cgroup")
 
 
 def memory_mb() -> int:
-    """Memory in MB: the machine's or the least control group limit, whichever is less; 0 when unknown."""
-    limits = [*_machine(), *_limits(_OWN, _CGROUPS)]
+    """Memory in MB: the least of the machine's, the control groups' and the process's; 0 when unknown."""
+    limits = [*_machine(), *_limits(_OWN, _CGROUPS), *_address_space()]
     return min(limits, default=0) // 10**6
 
 
@@ -34,8 +34,19 @@ def release_memory() -> None:
 def _machine() -> Iterator[int]:
     try:
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
+    except (ValueError, OSError, AttributeError):  # no such figure; no sysconf on Windows
         return
+
+
+def _address_space() -> Iterator[int]:
+    """What ``ulimit -v`` or a unit's ``LimitAS`` leaves the process."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        yield limit
 
 
 def _limits(own: Path, root: Path) -> Iterator[int]:

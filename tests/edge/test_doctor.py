@@ -205,6 +205,18 @@ def test_what_training_sees_of_the_values(home: Path, x: NDArray[np.generic], sa
     assert good and said in text
 
 
+def test_a_check_that_finds_no_memory_ends_the_others_not(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(doctor, "read_source", full)
+    healthy, found = findings(home)
+    assert not healthy and list(found) == CHECKS
+    assert found["data"] == (False, "the check needs more memory than is left")
+
+
 def test_photographs_are_compared_with_the_model_first(
     home: Path, tiny: tuple[bytes, Theta]
 ) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +52,13 @@ def test_the_tightest_group_around_the_process_counts(groups: Path) -> None:
     assert memory_mb() == 200
     limit(groups / "user.slice", f"{100 * MB}\n")
     assert memory_mb() == 200
+
+
+def test_the_limit_of_the_process_itself_counts() -> None:
+    code = "from sedge_edge.memory_limit import memory_mb; print(memory_mb())"
+    words = ["sh", "-c", 'ulimit -v 2000000; exec "$0" -c "$1"', sys.executable, code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 2_000_000 * 1024 // MB
 
 
 def test_a_container_sees_its_own_group_as_the_root(groups: Path) -> None:

@@ -82,7 +82,8 @@ class _Facts:
 
     def _open(self, it: RoundFacts) -> tuple[float, float, float, float]:
         seconds = (self._facts.at - it.opened).total_seconds() if it.opened else 0.0
-        return it.updates, it.needed, len(it.waiting), seconds
+        awaited = sum(waiting.code != "device_waits" for waiting in it.waiting)
+        return it.updates, it.needed, awaited, seconds
 
 
 def exposition(facts: Fleet) -> tuple[bytes, str]:

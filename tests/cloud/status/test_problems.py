@@ -14,6 +14,7 @@ from tests.cloud.status.seen import Seen
 from sedge_cloud.admin.runs import resume_run, stop_run
 from sedge_cloud.config import RobustConfig
 from sedge_cloud.status.history import DeviceHistory, daily_growth
+from sedge_cloud.status.metrics import exposition
 from sedge_cloud.status.problems import problems
 from sedge_protocol.wire.messages import Decline
 from sedge_protocol.wire.update import encode_update
@@ -67,6 +68,13 @@ def gone(seen: Seen) -> None:
 def gated(seen: Seen) -> None:
     seen.cloud.hello("a", "b", "c")
     seen.cloud.say("b", msgspec.structs.replace(a_hello("b"), waits="31 % battery"))
+
+
+def all_but_one_gated(seen: Seen) -> None:
+    for name in "abc":
+        waits = "" if name == "a" else "31 % battery"
+        seen.cloud.say(name, msgspec.structs.replace(a_hello(name), waits=waits))
+    seen.cloud.poll()
 
 
 def unable(seen: Seen) -> None:
@@ -140,7 +148,7 @@ def full(seen: Seen) -> None:
             "run",
             "round 1 cannot reach its quorum of 3 updates: a is offline and b is offline. At ",
         ),
-        (gated, "device_waits", "b", "waits: 31 % battery; round 1"),
+        (gated, "device_waits", "b", "waits: 31 % battery; round 1 does not count on it"),
         (unable, "device_unable", "c", "lacks a backend of"),
         (
             wrong_clock,
@@ -152,6 +160,7 @@ def full(seen: Seen) -> None:
         (slow, "device_slow", "c", "the others trained in 2.0 s; round 1 waits for it"),
         (stuck, "round_stuck", "run", "passed its deadline with fewer than 2 updates"),
         (short, "run_waits", "run", "needs 2 devices online, 1 is"),
+        (all_but_one_gated, "run_waits", "run", "needs 2 devices online, 1 is; 2 more wait"),
         (failed, "run_failed", "run", "3 declined"),
         (cut, "broker_down", "coordinator", "has no broker: connection refused"),
         (full, "coordinator_error", "coordinator", "disk full"),
@@ -175,6 +184,17 @@ def test_devices_that_are_not_yet_deployed_are_one_line(tmp_path: Path) -> None:
     text = found["device_never", "devices"]
     assert text == "49 enrolled devices are not yet deployed: none of them has ever connected"
     assert len([code for code, _ in found if code == "device_never"]) == 1
+    seen.cloud.store.close()
+
+
+def test_an_open_round_counts_and_awaits_without_devices_that_wait(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, MANY)
+    gated(seen)
+    current = seen.facts().runs[0].open
+    assert current is not None and (current.cohort, current.needed) == (3, 2)
+    assert b'sedge_round_devices_awaited{run="run"} 2.0' in exposition(seen.facts())[0]
+    seen.gone("b")
+    assert seen.found()["device_waits", "b"].startswith("waits: 31 % battery; is offline; round 1")
     seen.cloud.store.close()
 
 

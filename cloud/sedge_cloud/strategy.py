@@ -9,7 +9,7 @@ nothing between calls, so the same object serves real fleets, the emulator and t
 parameters of the model, m = parameters of a narrower form, k = elements of a patch.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
@@ -352,11 +352,12 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """How patches and start vectors are coded where the run file leaves it out."""
         return ValueCoding.FP32
 
-    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+    def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """What to know of these options with such a model, a sentence each; usually nothing.
 
         They are said when a run starts and in its report: that the method is another one, for example.
-        ``personal`` is the number of patch elements in all rounds of a run that has ended.
+        ``layouts`` are those of the run's forms, the whole model first; ``personal`` is the number of patch
+        elements in all rounds of a run that has ended.
         """
         return ()
 

@@ -6,6 +6,7 @@ and is kept in the device's ``ClientModel.arrays``. Evaluation rounds change no 
 
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -13,6 +14,7 @@ from msgspec import Meta
 
 from sedge_cloud.strategy import Arrays, ClientModel, Context, Strategy
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.layout import Layout
 
 # The index (1,) into ``Context.widths`` in ``ClientModel.arrays``.
 WIDTH = "width"
@@ -52,6 +54,11 @@ class WidthPolicy(Strategy, frozen=True):
         if self.dropped and (self.memory_mb or self.step_s):
             both = (self.memory_mb, self.step_s)
             raise ConfigError("memory_mb, step_s", both, "neither of them together with dropped")
+
+    def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
+        """That there is nothing to choose from."""
+        text = f"{self.name}: the run has one form of the model, so every device trains the whole of it"
+        return () if len(layouts) > 1 else (text,)
 
     @property
     def widths_vary(self) -> bool:

@@ -119,7 +119,7 @@ class Run:
 
     def remarks(self, personal: int | None = None) -> tuple[str, ...]:
         """What the strategy has to say of its options with this model (``Strategy.remarks``)."""
-        return self.strategy.remarks(self.manifest.layout, personal)
+        return self.strategy.remarks([width.layout for width in self.widths], personal)
 
     def layout(self, width: int) -> Layout:
         """The layout of one of the run's widths; 0 is the whole model."""

@@ -7,7 +7,7 @@ Whatever its code returns is checked down to its last part against the annotatio
 """
 
 import reprlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
@@ -65,10 +65,10 @@ class Custom(Strategy, frozen=True):
         with self._step("patch_values"):
             return _expected(self.inner.patch_values, ValueCoding)
 
-    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+    def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """What ``inner`` says of its options."""
         with self._step("remarks"):
-            said = self.inner.remarks(layout, personal)
+            said = self.inner.remarks(layouts, personal)
             _require("remarks", said, tuple[str, ...])
             return said
 

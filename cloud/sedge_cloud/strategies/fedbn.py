@@ -5,6 +5,7 @@ FedAvg. ``norms = "all"`` also keeps the scale and shift of GroupNorm and LayerN
 not study.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from sedge_cloud.algorithms.layers import norms
@@ -24,11 +25,11 @@ class FedBN(FedAvg, frozen=True):
     norms: Norms = "batch"
     """``batch``: BatchNorm as in the paper; ``all``: also every module with vectors only."""
 
-    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+    def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """That there is nothing to keep."""
         what = "BatchNorm" if self.norms == "batch" else "normalisation"
         text = f"{self.name}: the model has no {what}, so this is FedAvg"
-        return () if self._kept(layout) else (text,)
+        return () if self._kept(layouts[0]) else (text,)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global model and the device's own normalisation."""

@@ -20,7 +20,7 @@ Extensions beyond the papers are in ``thresholds.py`` and ``prefixes.py``; they 
 ``scoring = "cloud"`` only. n = parameters of the model, s = scored elements, k = personal ones.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -113,10 +113,10 @@ class FedOBP(Strategy, frozen=True):
         """Not if each element is averaged over other devices."""
         return not self.exclude_personal
 
-    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+    def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """That so few elements are personal that the method is FedAvg, or nearly so."""
         said: list[str] = []
-        size = sum(tensor.size for tensor in self.scored(layout))
+        size = sum(tensor.size for tensor in self.scored(layouts[0]))
         if not (self.sizes or self.energy) and kept(size, self.quantile) <= 1:
             said.append(
                 f"quantile {self.quantile:g} of {size:,} elements keeps at most "

@@ -14,7 +14,7 @@ devices are weighted by ``num_examples``; a mask never exceeds its limit. What a
 unchanged. n = parameters, b = 16-bit words.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Annotated, ClassVar
 
@@ -51,8 +51,9 @@ class FedSelect(FedAvg, frozen=True):
         """No: each element is averaged over other devices."""
         return False
 
-    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+    def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """That no tensor is large enough for a personal element."""
+        layout = layouts[0]
         everything = np.ones(layout.size, np.float32)
         if self.grown(np.zeros(layout.size, np.bool_), everything, layout).any():
             return ()

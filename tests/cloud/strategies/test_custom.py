@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -52,7 +52,7 @@ class Wrong(FedAvg, frozen=True):
         self.go("apply")
         return super().apply(context, updates)
 
-    def remarks(self, layout: Layout, personal: int | None = None) -> tuple[str, ...]:
+    def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         self.go("remarks")
         return ()
 
@@ -109,7 +109,7 @@ def steps(strategy: Custom) -> list[object]:
         strategy.plan(CONTEXT, ClientModel()),
         strategy.apply(CONTEXT, [Update("a", 1, THETA)]),
         strategy.coordinate_rules,
-        strategy.remarks(CONTEXT.layout),
+        strategy.remarks([CONTEXT.layout]),
     ]
 
 

@@ -219,7 +219,7 @@ def test_a_personal_set_that_is_next_to_nothing_is_said(
     strategy: FedOBP, elements: int, said: str
 ) -> None:
     layout = Layout.of([("w", (elements,), Role.PARAMETER)])
-    remarks = strategy.remarks(layout)
+    remarks = strategy.remarks([layout])
     assert len(remarks) == bool(said)
     assert all(remark.startswith("fedobp: ") and said in remark for remark in remarks)
 
@@ -234,7 +234,9 @@ def test_a_tie_does_not_empty_the_personal_set_without_a_word() -> None:
     patch = three.plan(context, client).patch  # three by the definition
     assert patch is not None and patch.indices is not None and patch.indices.tolist() == [1, 4]
     for strategy in (one, three):
-        (said,) = strategy.remarks(layout, 0)[-1:]
+        (said,) = strategy.remarks([layout], 0)[-1:]
         assert said.startswith("fedobp: no element was personal in any round, as in FedAvg; scores")
-    assert not three.remarks(layout, 1)
-    assert not FedOBP(quantile=0.5, scoring="device").remarks(layout, 0)  # the cloud does not know
+    assert not three.remarks([layout], 1)
+    assert not FedOBP(quantile=0.5, scoring="device").remarks(
+        [layout], 0
+    )  # the cloud does not know

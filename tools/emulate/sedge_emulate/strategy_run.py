@@ -108,7 +108,8 @@ def _remarks(
 ) -> tuple[str, ...]:
     """What the strategy says of its options with this model, and of ``personal`` elements after the run."""
     strategy = make_strategy(strategy_run.config.strategy, strategy_run.config.options)
-    return strategy.remarks(load(stage.bundle)[0].manifest.layout, personal)
+    forms = (stage.bundle, *strategy_run.narrower)
+    return strategy.remarks([load(form)[0].manifest.layout for form in forms], personal)
 
 
 def _engine(watch: Watch, pool: WorkerPool, wall_s: float, train_s: float) -> Engine:

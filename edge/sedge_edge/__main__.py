@@ -166,7 +166,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     identity = Identity(config.device, config.fleet, keys, hello)
     gate = Gates(config.gates, Sensors()).closed if config.gates != GatesConfig() else None
     rng, clock_s = np.random.default_rng(), int(time.time())
-    agent = open_agent(identity, folder, rng, clock_s, gate, config.keep)
+    agent = open_agent(identity, folder, rng, clock_s, gate, config.keep, config.limits)
     programs = OpenBundles(backend.name, backend.threads, code, folder)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool, _served(config, folder, code):
         loop.stop_on_signals()

@@ -19,6 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from sedge_edge.rounds.blob_limits import impossible_blob
+from sedge_edge.rounds.budget import Budget, LimitsConfig
 from sedge_edge.rounds.collecting import Collecting
 from sedge_edge.rounds.declines import Declines
 from sedge_edge.rounds.disk_waits import DiskWaits
@@ -28,12 +29,7 @@ from sedge_edge.rounds.handshake import Handshake
 from sedge_edge.rounds.outbox import Outbox
 from sedge_edge.rounds.resuming import job_for
 from sedge_edge.rounds.retention import Retention
-from sedge_edge.rounds.state import (
-    MAX_RUNS,
-    AgentState,
-    StateStore,
-    TooManyRuns,
-)
+from sedge_edge.rounds.state import MAX_RUNS, AgentState, StateStore, TooManyRuns
 from sedge_edge.rounds.storage import Blobs, DurableValue, FolderVectors, Vectors
 from sedge_edge.rounds.waiting import Gate, Waiting
 from sedge_edge.training.job import Outcome
@@ -77,7 +73,8 @@ class Agent:
     """The device's core. Methods return the effects they cause, in order.
 
     ``vectors`` holds what never leaves the device; by default it is stored among the blobs. ``gate`` says
-    which gates are closed (waiting.py). ``retention`` says which runs are given up.
+    which gates are closed (waiting.py). ``retention`` says which runs are given up, ``limits`` what the
+    device does at most; None is anything.
     """
 
     def __init__(
@@ -90,6 +87,7 @@ class Agent:
         vectors: Vectors | None = None,
         gate: Gate | None = None,
         retention: Retention | None = None,
+        limits: LimitsConfig | None = None,
     ) -> None:
         self.identity = identity
         self.blobs = blobs
@@ -111,11 +109,12 @@ class Agent:
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
         self.handshake = Handshake(hello, self.peer, rng)
         self._declines = Declines(self._store, blobs, self.peer)
-        self._waiting = Waiting(gate)
-        self._disk = DiskWaits(self.peer.counters)
-        self._collecting = Collecting(
-            self._store, blobs, retention or Retention(), self.peer.counters
-        )
+        self.budget = Budget(limits, self.state.spent, incarnation)
+        self._store.spent = self.budget.commit
+        self._waiting = Waiting(self.budget.gate(gate))
+        counters, retention = self.peer.counters, retention or Retention()
+        self._disk = DiskWaits(counters)
+        self._collecting = Collecting(self._store, blobs, retention, counters)
         self._connected = False
         self._working: Order | None = None
 
@@ -168,6 +167,7 @@ class Agent:
 
     def poll(self, now: float) -> list[AgentEffect]:
         """Do what is due now. A full disk stops new work but not uploads, which make room."""
+        self.budget.passed(now)
         self._waiting.look(now)
         effects = self._say(now)
         if not self._waiting.closed.link:
@@ -194,6 +194,8 @@ class Agent:
             if self._disk.disk_at is not None:
                 self._store.probe()
             self._disk.works()
+            if self.budget.owes:
+                self._store.record_spent()
         except StorageError as exc:
             return [self._disk.refused(exc, now)]
         steps: tuple[Callable[[], list[AgentEffect]], ...] = (
@@ -214,6 +216,8 @@ class Agent:
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[AgentEffect]:
         """Handle a message from the broker. Malformed bytes are counted and logged, and change nothing."""
+        self.budget.passed(now)
+        self.budget.received(len(payload))
         effects: list[AgentEffect] = []
         try:
             if topic != self._down:
@@ -227,11 +231,11 @@ class Agent:
             is_new = frame.incarnation != self.state.coordinator_incarnation
             if is_new:  # it knows nobody, and its own request for a hello may have been lost
                 self.handshake.begin(now)
-            if isinstance(
-                message, messages.Welcome
-            ):  # also while the disk refuses: hellos say that
+            if isinstance(message, messages.Welcome):  # also on a full disk: hellos say that
                 self.peer.agree(message.versions)
                 effects += self.handshake.welcome(message, now)
+            if is_new and not self.budget.start():
+                return effects
             self._store.heard_coordinator(frame.incarnation)
             if is_new or isinstance(message, messages.Welcome | Order):
                 self._outbox.woken(now)
@@ -274,16 +278,13 @@ class Agent:
             return [self._disk.refused_job(error, now), *self._say(now)]
         where = f"run {done.run}, round {done.round}: " if done else ""
         order = self.state.orders.get(done.run) if done else None
+        note = Note(logging.ERROR, f"{where}{error}")
         if done is None or order is None or order.round != done.round:
-            return [Note(logging.ERROR, f"{where}{error}"), *self.poll(now)]
+            return [note, *self.poll(now)]
         try:
             effects: list[AgentEffect] = [*self._declines.give_up(order, error)]
         except StorageError as exc:
-            return [
-                Note(logging.ERROR, f"{where}{error}"),
-                self._disk.refused(exc, now),
-                *self._say(now),
-            ]
+            return [note, self._disk.refused(exc, now), *self._say(now)]
         return [*effects, *self.poll(now)]
 
     def has_examples(self, num_train: int, num_test: int, now: float) -> list[AgentEffect]:
@@ -303,6 +304,7 @@ class Agent:
     def _job_ended(self) -> Order | None:
         order, self._working = self._working, None
         self._collecting.job_ended()
+        self.budget.works(False)
         return order
 
     def _message(self, frame: Frame, message: Message, now: float) -> list[AgentEffect]:
@@ -332,6 +334,8 @@ class Agent:
         done = self.state.pending(order.run, order.round)
         if done is not None or (current is not None and current.round == order.round):
             return []  # a repeat; the upload's own retries answer it
+        if (refused := self.budget.order()) is not None:
+            return [*self._declines.beyond_limits(order, refused, self.budget.tells())]
         if (unable := unannounced(order, self._announced)) is not None:
             return [Note(logging.ERROR, str(unable)), self._declines.message(order, unable)]
         if (impossible := impossible_blob(order, self.blobs)) is not None:
@@ -390,6 +394,7 @@ class Agent:
                 self._store.begin(order)
                 self._working = order
                 self._disk.job_begins()
+                self.budget.works(True)
                 job, notes = job_for(order, self.state, self.blobs, self.vectors)
                 return [*effects, *notes, StartJob(job)]
         return effects

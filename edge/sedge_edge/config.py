@@ -15,6 +15,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from sedge_edge.gates import GatesConfig, minutes
+from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.retention import KeepConfig
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
@@ -99,6 +100,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     serve: ServeConfig = ServeConfig()
     gates: GatesConfig = GatesConfig()
     keep: KeepConfig = KeepConfig()
+    limits: LimitsConfig = LimitsConfig()
     watts: Annotated[float, Meta(gt=0, le=1e4)] | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -13,6 +13,7 @@ import numpy as np
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.backends import NO_CODE, UserCode, open_trainer
 from sedge_edge.memory_limit import memory_mb, release_memory
+from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.retention import KeepConfig, Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState
@@ -180,14 +181,19 @@ def open_agent(
     clock_s: int,
     gate: Gate | None = None,
     keep: KeepConfig | None = None,
+    limits: LimitsConfig | None = None,
 ) -> Agent:
     """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``.
 
-    ``keep`` says how much it keeps of runs that are over.
+    ``keep`` says how much it keeps of runs that are over, ``limits`` what it does at most.
     """
-    journal, blobs = Journal(folder / "journal", AgentState, SCHEMA), BlobFolder(folder)
+    share = 1.0 if limits is None else limits.disk_share
+    journal = Journal(folder / "journal", AgentState, SCHEMA)
+    blobs = BlobFolder(folder, share=share)
     retention = Retention(keep or KeepConfig(), blobs.sizes)
-    return Agent(identity, blobs, journal, rng, clock_s, gate=gate, retention=retention)
+    return Agent(
+        identity, blobs, journal, rng, clock_s, gate=gate, retention=retention, limits=limits
+    )
 
 
 def local_context(
@@ -228,7 +234,8 @@ def pooled_runtime(
     stopping = Event()
 
     def stopped() -> bool:
-        return stopping.is_set() or (gate is not None and bool(gate()))
+        closed = gate is not None and bool(gate())
+        return closed or stopping.is_set() or agent.budget.must_stop(time.monotonic())
 
     last = examples()
 

@@ -16,6 +16,7 @@ import numpy as np
 from tests.orders import changed
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
+from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.waiting import Closed
@@ -206,6 +207,7 @@ class Harness:
         self.bundle = self.serve(make_bundle())
         self.gated, self.closed = gated, ""
         self.spares_link = False
+        self.limits: LimitsConfig | None = None
         self.memory_mb = 0
         self.codecs: tuple[str, ...] = CODECS
         self.agent = self.start()
@@ -270,7 +272,14 @@ class Harness:
         self.topics.clear()
         rng = np.random.default_rng(3)
         disk = self.blobs(), self.journal()
-        agent = Agent(identity, *disk, rng, incarnation, gate=self.gate if self.gated else None)
+        agent = Agent(
+            identity,
+            *disk,
+            rng,
+            incarnation,
+            gate=self.gate if self.gated else None,
+            limits=self.limits,
+        )
         agent.will()
         return agent
 

@@ -3,6 +3,7 @@
 import logging
 
 from sedge_edge.rounds.blob_limits import impossible_blob
+from sedge_edge.rounds.budget import TooManyOrders
 from sedge_edge.rounds.global_model import BrokenSteps
 from sedge_edge.rounds.state import StateStore, TooManyStarts
 from sedge_edge.rounds.storage import ReadableBlobs
@@ -40,6 +41,14 @@ class Declines:
             return [Note(logging.ERROR, text), Note(logging.WARNING, again)]
         self._store.drop(order.run)
         return self.decline(order, error)
+
+    def beyond_limits(self, order: Order, why: str, tells: bool) -> list[Effect]:
+        """Decline an order beyond the device's own limits; drop it without ``why``; ``tells``: log it."""
+        effects: list[Effect] = []
+        if tells:
+            text = why or "orders come faster than any round ends; those beyond are dropped"
+            effects.append(Note(logging.WARNING, f"run {order.run}, round {order.round}: {text}"))
+        return [*effects, self.message(order, TooManyOrders(why))] if why else effects
 
     def impossible(self) -> list[Effect]:
         """Give up the orders that cannot be done, as their bundles, which are here now, show."""

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from sedge_edge.rounds.budget import Spent
 from sedge_edge.rounds.frozen_data import frozen_names
 from sedge_edge.rounds.global_model import base_versions, named_blobs, with_held_steps
 from sedge_edge.rounds.storage import DurableValue, ReadableBlobs
@@ -94,7 +95,8 @@ class AgentState(msgspec.Struct, frozen=True):
     fingerprint of the keys that they belong to. ``orders`` (by run) and ``outbox`` are the pending work.
     ``chunk_bytes`` is the chunk size that the link carried last. ``recent`` are the runs of the last
     ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs; those in ``stopped`` can
-    go on from a checkpoint. ``waits`` is why no work is done for now, for people.
+    go on from a checkpoint. ``waits`` is why no work is done for now, for people, and ``spent`` what counts
+    towards the device's limits.
     """
 
     incarnation: int = 0
@@ -108,6 +110,7 @@ class AgentState(msgspec.Struct, frozen=True):
     key: bytes = b""
     waits: str = ""
     stopped: dict[str, Stopped] = msgspec.field(default_factory=dict[str, Stopped])
+    spent: Spent = Spent()
 
     def pending(self, run: str, number: int) -> Pending | None:
         """The update of a round that still awaits its receipt."""
@@ -195,6 +198,7 @@ class StateStore:
 
     ``settle`` makes the blobs durable that a commit may name. A commit whose last step failed may be on the
     disk all the same, and a crash would bring it to life: what it names is needed until another succeeds.
+    ``spent`` gives what every commit records as spent.
     """
 
     def __init__(self, journal: DurableValue[AgentState], settle: Callable[[], None]) -> None:
@@ -202,6 +206,7 @@ class StateStore:
         self._settle = settle
         self._uncertain = set[bytes]()
         self.state = journal.load() or AgentState()
+        self.spent: Callable[[], Spent] = lambda: self.state.spent
 
     def needed(self, blobs: ReadableBlobs) -> set[bytes]:
         """The names of all that is needed, by the state in memory or by one that the disk may have."""
@@ -336,13 +341,17 @@ class StateStore:
             attempts={run: attempt for run, attempt in state.attempts.items() if run not in names},
         )
 
+    def record_spent(self) -> None:
+        """Commit what has been spent, and nothing else."""
+        self._save()
+
     def set_chunk_bytes(self, chunk_bytes: int) -> None:
         """Set the chunk size from now on."""
         if chunk_bytes != self.state.chunk_bytes:
             self._save(chunk_bytes=chunk_bytes)
 
     def _save(self, **changes: object) -> None:
-        state = msgspec.structs.replace(self.state, **changes)
+        state = msgspec.structs.replace(self.state, spent=self.spent(), **changes)
         self._settle()
         try:
             self._journal.commit(state)

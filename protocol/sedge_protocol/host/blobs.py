@@ -43,6 +43,8 @@ from sedge_protocol.wire.transfer import Manifest
 FREE_FRACTION = 0.05
 FREE_MAX_BYTES = 64 * 2**20
 READ_BYTES = 2**20
+# How long a measurement of what the folder takes is reckoned on.
+MEASURE_S = 10.0
 _OWNER = re.compile(r"[a-z0-9-]{1,48}")
 _HASH_BYTES = 32
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -52,7 +54,8 @@ class BlobFolder:
     """Blobs and parts below ``root``, which is made when missing.
 
     A write that would leave less than ``min_free_bytes`` free is refused; the default is 5 % of the
-    file system, at most 64 MiB. Every method raises ``StorageError`` when the disk refuses.
+    file system, at most 64 MiB. So is one after which the folder would take more than ``share`` of what it
+    takes and what is free together. Every method raises ``StorageError`` when the disk refuses.
     Threads may share one folder, as long as no two write the same part.
 
     A power cut may take whole blobs that were written since the last ``settle`` of the process that wrote
@@ -60,8 +63,16 @@ class BlobFolder:
     is for emulation and simulations only.
     """
 
-    def __init__(self, root: Path, min_free_bytes: int | None = None, durable: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        min_free_bytes: int | None = None,
+        durable: bool = True,
+        share: float = 1.0,
+    ) -> None:
         self._root = root
+        self._share = share
+        self._used, self._measure_at = 0, -math.inf
         self._durable = durable
         self._settling = threading.Lock()
         self._settled = not durable  # an earlier process may have been killed before it could
@@ -291,6 +302,24 @@ class BlobFolder:
                 f"disk full: {path} needs {length} bytes, {free} are free, "
                 f"{self.min_free_bytes} must stay free"
             )
+        if self._share < 1:
+            self._require_share(length, free, path)
+
+    def _require_share(self, length: int, free: int, path: Path) -> None:
+        """Measured now and then, and reckoned in between: a download has many chunks."""
+        now = time.monotonic()
+        if now >= self._measure_at:
+            with translated("look through", self._root):
+                self._used = sum(map(_size, [*self._blobs.iterdir(), *self._parts.iterdir()]))
+            self._measure_at = now + MEASURE_S
+        limit = int(self._share * (self._used + free))
+        if self._used + length > limit:
+            self._measure_at = -math.inf
+            raise StorageError(
+                f"{path} needs {length} bytes, {self._used} are used of {limit}: "
+                f"limits.disk_share of edge.toml is {self._share:g}"
+            )
+        self._used += length
 
     def _blob(self, sha256: bytes) -> Path:
         if len(sha256) != _HASH_BYTES:
@@ -301,6 +330,13 @@ class BlobFolder:
         if not _OWNER.fullmatch(owner):  # it becomes a file name
             raise LocalError(f"part owner {owner!r} is not 1 to 48 of a-z, 0-9 and '-'")
         return self._parts / f"{owner}-{manifest.sha256.hex()}.part"
+
+
+def _size(path: Path) -> int:
+    """Bytes that a file takes, parts without their holes; 0 for one that has gone. Raises ``OSError``."""
+    with contextlib.suppress(FileNotFoundError):
+        return 512 * path.stat().st_blocks
+    return 0
 
 
 def _taken(part: Path) -> Path:

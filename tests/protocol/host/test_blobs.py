@@ -299,3 +299,23 @@ def test_a_file_size_limit_is_a_storage_error(folder: BlobFolder) -> None:
     assert not folder.has(MANIFEST.sha256)
     assert folder.open_part("pi-1", MANIFEST) == set()
     assert folder.read(folder.write(DATA)) == DATA
+
+
+def test_a_folder_with_a_share_of_the_disk_takes_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = BlobFolder(tmp_path, min_free_bytes=0, share=1e-9)
+    with pytest.raises(
+        StorageError, match=r"are used of \d+: limits\.disk_share of edge\.toml is 1e-09"
+    ):
+        folder.write(bytes(2**20))
+    monkeypatch.setattr("sedge_protocol.host.blobs.MEASURE_S", 0.0)
+    disk = os.statvfs(tmp_path)
+    free = disk.f_bavail * disk.f_frsize
+    some = BlobFolder(tmp_path, min_free_bytes=0, share=3 * 2**20 / free)
+    for number in range(2):
+        some.write(bytes([number]) * 2**20)
+    with pytest.raises(StorageError, match="disk_share"):
+        some.write(bytes([9]) * (2 * 2**20))
+    some.collect(set(), 0.0)
+    some.write(bytes([9]) * (2 * 2**20))

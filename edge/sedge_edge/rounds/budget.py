@@ -1,0 +1,196 @@
+"""A device's own limits: what a coordinator may ask of it, whatever it asks.
+
+Each limit is a bucket that fills with what is spent and drains evenly, an hour's worth in an hour or a
+day's in a day. A full one closes until a tenth of it has drained. So at most twice the limit is spent in
+any one period, and the limit in every further one.
+
+Time is monotonic while the agent runs. What was spent is committed with the rest of the state, and drains
+over the time from the last commit to a new start, by the device's clock, but at most over a day. So a
+clock that starts in the past, as without a battery, gives nothing, and a coordinator that makes a device
+restart gains nothing.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sedge_edge.rounds.waiting import OPEN, Closed, Gate
+from sedge_protocol.errors import SedgeError
+
+HOUR_S, DAY_S = 3600.0, 86400.0
+# Orders at one moment, twice as many as a device keeps runs, and the seconds in which as many come back: no
+# round is shorter than a tenth of a second.
+MOMENT, MOMENT_S = 32, 3.2
+# Starts of a coordinator in an hour, each of which costs a commit.
+STARTS = 60
+# What may be spent before it is committed by itself; every other commit carries it too.
+COMMIT_BYTES, COMMIT_S = 64e6, 600.0
+
+
+class TooManyOrders(SedgeError):
+    """More orders have come than [limits] of edge.toml allow."""
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[limits]: what a device does at most, whatever a coordinator asks of it.
+
+    ``disk_share`` is the share that the state folder may take of what it has and what is free.
+    """
+
+    orders_per_hour: Annotated[int, Meta(ge=1, le=1_000_000)] = 3600
+    megabytes_per_day: Annotated[float, Meta(gt=0, le=1e9)] = 10_000.0
+    training_hours_per_day: Annotated[float, Meta(gt=0, le=24)] = 16.0
+    disk_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
+
+
+class Spent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What has been spent and has not drained yet, at Unix second ``at`` by the device's clock."""
+
+    orders: float = 0.0
+    bytes: float = 0.0
+    seconds: float = 0.0
+    at: int = 0
+
+
+class Bucket:
+    """What has been ``spent`` of a limit for a period."""
+
+    def __init__(self, limit: float, period_s: float, spent: float = 0.0) -> None:
+        self.limit, self.spent = limit, spent
+        self._rate = limit / period_s
+        self._full = False
+
+    def drain(self, seconds: float) -> None:
+        """Time has passed."""
+        self.spent = max(0.0, self.spent - self._rate * seconds)
+
+    def take(self) -> bool:
+        """Spend one, if there is room for one."""
+        if self.spent + 1 > self.limit:
+            return False
+        self.spent += 1
+        return True
+
+    def closed_s(self) -> float:
+        """Seconds that it stays closed, from full until a tenth has drained; 0 while it is open."""
+        open_at = 0.9 * self.limit
+        self._full = self.spent >= self.limit or (self._full and self.spent > open_at)
+        return (self.spent - open_at) / self._rate if self._full else 0.0
+
+
+class Budget:
+    """What a device may still do; without ``limits`` anything.
+
+    ``spent`` is what was committed last, ``clock_s`` the Unix time of this start, which need not be right.
+    """
+
+    def __init__(self, limits: LimitsConfig | None, spent: Spent, clock_s: int) -> None:
+        self._limited = limits is not None
+        limits = limits or LimitsConfig()
+        self._orders = Bucket(limits.orders_per_hour, HOUR_S, spent.orders)
+        self._moment = Bucket(MOMENT, MOMENT_S)
+        self._starts = Bucket(STARTS, HOUR_S)
+        self._bytes = Bucket(limits.megabytes_per_day * 1e6, DAY_S, spent.bytes)
+        self._training = Bucket(limits.training_hours_per_day * HOUR_S, DAY_S, spent.seconds)
+        self._buckets = (self._orders, self._moment, self._starts, self._bytes, self._training)
+        self._clock_s = float(clock_s)
+        self._now: float | None = None
+        self._working = False
+        self._new_bytes = self._new_s = 0.0
+        self._tell_at = 0.0
+        away_s = clock_s - spent.at if spent.at else 0
+        self._drain(float(min(DAY_S, max(0, away_s))))
+
+    def _drain(self, seconds: float) -> None:
+        for bucket in self._buckets:
+            bucket.drain(seconds)
+
+    def passed(self, now: float) -> None:
+        """It is ``now`` in monotonic seconds."""
+        seconds = 0.0 if self._now is None else max(0.0, now - self._now)
+        self._now, self._clock_s = now, self._clock_s + seconds
+        if self._working:
+            self._training.spent += seconds
+            self._new_s += seconds
+        self._drain(seconds)
+
+    def received(self, size: int) -> None:
+        """So many bytes have come down."""
+        self._bytes.spent += size
+        self._new_bytes += size
+
+    def works(self, working: bool) -> None:
+        """A job begins or ends."""
+        self._working = working
+
+    def start(self) -> bool:
+        """Whether frames of another start of the coordinator are heard."""
+        return not self._limited or self._starts.take()
+
+    def order(self) -> str | None:
+        """What becomes of an order: None is taken on, "" dropped, anything else is why it is declined."""
+        if not self._limited:
+            return None
+        if not self._moment.take():
+            return ""
+        if self._orders.take():
+            return None
+        return (
+            f"limits.orders_per_hour of edge.toml: more than {self._orders.limit:g} orders in an hour, "
+            "expected fewer, or a higher limit"
+        )
+
+    def closed(self) -> str:
+        """Why nothing is fetched or begun now; empty when it may be."""
+        if not self._limited:
+            return ""
+        found: list[str] = []
+        for name, what, bucket in (
+            ("megabytes_per_day", "downloads", self._bytes),
+            ("training_hours_per_day", "training", self._training),
+        ):
+            if wait_s := bucket.closed_s():
+                hours = f"for another {wait_s / HOUR_S:.1f} hours"
+                found.append(f"limits.{name} of edge.toml: no more {what} {hours}")
+        return "; ".join(found)
+
+    def gate(self, other: Gate | None) -> Gate | None:
+        """A gate that is closed where ``other`` is, or a limit is reached; None where neither can be."""
+        if not self._limited:
+            return other
+
+        def closed() -> Closed:
+            theirs = OPEN if other is None else other()
+            why = "; ".join(one for one in (theirs.why, self.closed()) if one)
+            return Closed(why, theirs.link)
+
+        return closed
+
+    def must_stop(self, now: float) -> bool:
+        """Whether the job that runs has used the training time up; reads only, from any thread."""
+        since = 0.0 if self._now is None else now - self._now
+        training = self._training
+        spent = training.spent + since * (1 - training.limit / DAY_S)
+        return self._limited and spent >= training.limit
+
+    def tells(self) -> bool:
+        """Whether to log now that an order was refused: once an hour."""
+        now = self._now or 0.0
+        if now < self._tell_at:
+            return False
+        self._tell_at = now + HOUR_S
+        return True
+
+    @property
+    def owes(self) -> bool:
+        """Whether so much was spent since the last commit that it deserves one of its own."""
+        return self._limited and (self._new_bytes >= COMMIT_BYTES or self._new_s >= COMMIT_S)
+
+    def commit(self) -> Spent:
+        """What to commit, with whatever else is committed."""
+        if not self._limited:
+            return Spent()
+        self._new_bytes = self._new_s = 0.0
+        orders, size, seconds = self._orders.spent, self._bytes.spent, self._training.spent
+        return Spent(orders, size, seconds, int(self._clock_s))

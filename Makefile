@@ -87,6 +87,7 @@ figures: demo
 	$(call bench,broker)
 	$(BIN)/python -m tools.bench.flood | tee /dev/stderr | tail -n 1 > $(RESULTS)/flood.json
 	$(BIN)/python -m tools.bench.status_page | tee /dev/stderr | tail -n 1 > $(RESULTS)/status_page.json
+	$(BIN)/python -m tools.bench.outage | tee /dev/stderr | tail -n 1 > $(RESULTS)/outage.json
 	$(BIN)/python -m tools.bench.seen | tee /dev/stderr | tail -n 1 > $(RESULTS)/seen.json
 	$(call bench,training)
 	$(call bench,frameworks)

@@ -33,6 +33,9 @@ FLOOD = {
     "rate": 3000.0,
     "target": {"share": 0.8, "lines": 30},
 }
+OUTAGE = {
+    "rows": [{"what": "one device cut off: back after", "measured": 9.8, "unit": "s", "most": 10.0}]
+}
 CODEC = {
     "n": 500_000,
     "rounds": 2,
@@ -105,7 +108,7 @@ COMPRESSION = {
 FOUND = {
     "compression": COMPRESSION,
     "broker": BROKER, "flood": FLOOD, "codec": CODEC, "frameworks": FRAMEWORKS, "coordinator": COORDINATOR,
-    "training": TRAINING, "emulator": EMULATOR,
+    "training": TRAINING, "emulator": EMULATOR, "outage": OUTAGE,
 }  # fmt: skip
 
 
@@ -135,6 +138,7 @@ def test_both_pages_are_written_from_the_stored_results() -> None:
         ("| up 4 %, Dir(0.1)", ["85.0 % before (worst tenth 50.0 %)", "90.0 % after training (worst tent"]),
         ("| chunks of 64 KiB", ["410 MB/s", "0.70 of", "threw 12 away", "MB/s: met", "0.75: **missed**"]),
         ("| honest devices' rate", ["3,000 GETs", "3 messages are", "0.8: **missed**", "lines: **m"]),
+        ("| one device cut off", ["9.8 s", "at most 10: met"]),
         ("| update of the largest 12 % in bf16", ["150 kB, 13.3 times", "12.0 ms", "10 ms: **missed**"]),
         ("| broadcast of the largest 5 % in bf16", ["13.3 times", "decoded in 3.0 ms |  |"]),
         ("| the whole model for a newcomer after 40", ["5 % in bf16", "500 kB", "400 kB: **missed**"]),

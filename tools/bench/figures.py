@@ -377,6 +377,16 @@ def flood(path: Path) -> list[Figure]:
     ]
 
 
+def outage(path: Path) -> list[Figure]:
+    """How soon a fleet is back after an outage, and what that costs."""
+
+    def figure(row: dict[str, Any]) -> Figure:
+        met = ((f"at most {row['most']:g}", row["measured"] <= row["most"]),)
+        return Figure(row["what"], f"{row['measured']:g} {row['unit']}", met)
+
+    return [figure(row) for row in loaded(path)["rows"]]
+
+
 # Result name: title, command, reader.
 BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
     "demo": ("Bytes of a fleet", "make demo", traffic),
@@ -406,6 +416,7 @@ BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
         "python -m tools.bench.seen",
         seen,
     ),
+    "outage": ("After an outage", "python -m tools.bench.outage", outage),
     "flood": ("One device's flood", "python -m tools.bench.flood", flood),
     "training": ("Training many devices on one host", "tools/bench/training.py", training),
     "emulator": ("The emulator beside training", "tools/bench/emulator.py", emulator),

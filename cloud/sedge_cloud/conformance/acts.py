@@ -213,7 +213,7 @@ def cut(run: Run) -> Act:
     yield stage.say(order)
     yield from run.offered(1)
     yield Cut()
-    yield from stage.expect("1.9", "HELLO on the next connection", kind_of(Hello), AGAIN_S)
+    yield from stage.expect("1.9", "HELLO on the next connection", kind_of(Hello), SOON_S)
     uploaded = yield from run.take(order, (yield from run.offered(1, SOON_S)))
     yield stage.say(run.receipt(uploaded), uploaded.transfer)
 

@@ -1,0 +1,171 @@
+"""How soon a fleet is back after an outage of its broker or coordinator, and what an outage costs a device.
+
+    python -m tools.bench.outage [--seconds 180] [--devices 8]
+
+In virtual time first, with the waits of a real link: fleets of several sizes lose their broker at once,
+and after the outage each device is back with its next try. The slowest of 20 fleets counts. Then with real
+processes, Mosquitto, ``sedge-cloud serve`` and agents with a run that goes on: the broker dies and comes
+back, then the coordinator does. Timed from the moment that it accepts connections, or is connected itself,
+until the last device is welcomed, and until the open round has closed: every device must have sent its
+update.
+
+An hour's bytes are the tries of a device in the second hour of an outage, at 100 bytes each where the
+network refuses the connection, 240 where nobody answers, and 5,000 where a broker turns it away behind TLS.
+The last line is JSON; the exit status is 1 when a target is missed.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tests.system.harness import RealFleet, wait_until
+
+from sedge_export.export import export
+from sedge_export.models import mlp
+from sedge_protocol.wire.reconnect import Ended, Reconnect
+
+SEEDS = 20
+# How many devices lose their broker, for how many seconds, and within how many they must be back.
+FLEETS = ((8, 60, 10.0), (8, 180, 10.0), (300, 120, 45.0), (3000, 120, 45.0), (8, 3600, 45.0))
+# How many may arrive within one second.
+MOST_A_SECOND = 300
+TRY_BYTES = {Ended.REFUSED: 100, Ended.UNANSWERED: 240, Ended.TURNED_AWAY: 5000}
+WELCOMED = "welcomed by coordinator"
+PATIENCE_S = 400.0
+RUN = """\
+strategy = "fedavg"
+num_rounds = 1000000
+min_available_devices = {devices}
+quorum = 1.0
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured, and the most that it may be; ``unit`` is s, devices a second or kB an hour."""
+
+    what: str
+    measured: float
+    unit: str
+    most: float
+
+
+def next_try(link: Reconnect, ended: Ended, outage_s: float) -> float:
+    """When a link that has lost its broker at 0 first tries after the outage."""
+    at = link.wait_s(Ended.HEARD, 0.0)
+    while at < outage_s:
+        at += link.wait_s(ended, at)
+    return at
+
+
+def fleet_is_back(devices: int, outage_s: float, most_s: float) -> list[Row]:
+    """A fleet in virtual time whose broker's machine refuses connections."""
+    last_s, crowd = 0.0, 0
+    for seed in range(SEEDS if devices < 1000 else 3):
+        rng = np.random.default_rng(seed)
+        links = [Reconnect(rng, devices=devices) for _ in range(devices)]
+        back = np.sort([next_try(link, Ended.REFUSED, outage_s) for link in links]) - outage_s
+        last_s = max(last_s, float(back[-1]))
+        crowd = max(crowd, int((np.searchsorted(back, back + 1) - np.arange(devices)).max()))
+    what = f"{devices:,} devices, the broker away for {outage_s:g} s"
+    return [
+        Row(f"{what}: the last is back after", round(last_s, 1), "s", most_s),
+        Row(f"{what}: most in one second", crowd, "devices", MOST_A_SECOND),
+    ]
+
+
+def alone() -> Row:
+    """A device that was cut off alone for six minutes, and whose tries nobody answered."""
+    links = [Reconnect(np.random.default_rng(seed), devices=8) for seed in range(SEEDS)]
+    last_s = max(next_try(link, Ended.UNANSWERED, 360.0) for link in links) - 360.0
+    return Row("one device cut off for 360 s: back after", round(last_s, 1), "s", 10.0)
+
+
+def cost(ended: Ended) -> Row:
+    """What an hour of an outage costs a device of a small fleet."""
+    link = Reconnect(np.random.default_rng(1), devices=8)
+    at, tries = next_try(link, ended, 3600.0), 0
+    while at < 7200:
+        at += link.wait_s(ended, at)
+        tries += 1
+    kb = tries * TRY_BYTES[ended] / 1000
+    what = f"an hour of an outage costs a device whose tries end {ended.name.lower()}"
+    return Row(what, round(kb, 1), "kB", 150.0)
+
+
+class Timed(RealFleet):
+    """A real fleet of which it can be told when everybody is back."""
+
+    def back(self, devices: list[str], returned: Callable[[], None]) -> tuple[float, float]:
+        """Let something return; the seconds until all are welcomed, and until a round has closed."""
+        welcomes = {name: self.log(name).count(WELCOMED) for name in devices}
+        closed = len(self.rounds())
+        returned()
+        since = time.monotonic()
+        wait_until(
+            lambda: all(self.log(n).count(WELCOMED) > count for n, count in welcomes.items()),
+            PATIENCE_S,
+            "every device is welcomed",
+        )
+        welcomed_s = time.monotonic() - since
+        wait_until(lambda: len(self.rounds()) > closed, PATIENCE_S, "a round closes")
+        return welcomed_s, time.monotonic() - since
+
+    def coordinator_returns(self) -> None:
+        """Start it, and wait until it has its link."""
+        links = self.log("cloud").count("connected to")
+        self.start_cloud()
+        wait_until(lambda: self.log("cloud").count("connected to") > links, 60, "it is connected")
+
+
+def real(folder: Path, devices: int, seconds: float) -> list[Row]:
+    """Real processes: the broker is away, then the coordinator."""
+    model, sample = mlp(64, 32, 10), torch.randn(16, 1, 8, 8)
+    export(model, sample, batch_size=16, name="digits", num_classes=10, folder=folder / "bundle")
+    names = [f"pi-{i}" for i in range(devices)]
+    rows: list[Row] = []
+    (folder / "fleet").mkdir()
+    with closing(Timed(folder / "fleet")) as fleet:
+        fleet.start_cloud()
+        for seed, name in enumerate(names):
+            fleet.add_device(name, seed)
+            fleet.start_agent(name)
+        fleet.start_run(folder / "bundle", RUN.format(devices=devices))
+        wait_until(lambda: bool(fleet.rounds()), PATIENCE_S, "a round closes")
+        returns = {"broker": lambda: fleet.start_broker(fleet.port)}
+        returns["coordinator"] = fleet.coordinator_returns
+        for name, process in (("broker", "broker"), ("coordinator", "cloud")):
+            fleet.kill(process)
+            time.sleep(seconds)
+            welcomed_s, closed_s = fleet.back(names, returns[name])
+            what = f"{devices} real devices, the {name} away for {seconds:g} s"
+            rows.append(Row(f"{what}: the last is welcomed after", round(welcomed_s, 1), "s", 10.0))
+            rows.append(Row(f"{what}: the round closes after", round(closed_s, 1), "s", 15.0))
+    return rows
+
+
+def main() -> int:
+    """Measure everything, and print a table and a line of JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=180.0, help="of the real outages")
+    parser.add_argument("--devices", type=int, default=8, help="of the real fleet")
+    options = parser.parse_args()
+    rows = [row for fleet in FLEETS for row in fleet_is_back(*fleet)]
+    rows += [alone(), *(cost(ended) for ended in TRY_BYTES)]
+    with tempfile.TemporaryDirectory() as name:
+        rows += real(Path(name), options.devices, options.seconds)
+    for row in rows:
+        print(f"{row.what:<74} {row.measured:>8g} {row.unit:<8} at most {row.most:g}", flush=True)
+    print(json.dumps({"bench": "outage", "rows": [asdict(row) for row in rows]}))
+    return int(any(row.measured > row.most for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,6 +1,7 @@
 """ONNX programs: what is refused, and what they cannot do to a device."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,13 @@ def test_a_program_that_would_end_the_process() -> None:
     said = r"bundle 'softmax': program 'predict': model.graph.node\[6\]: Div of whole numbers"
     with pytest.raises(CodecError, match=said):
         open_trainer(bundle({**FILES, "predict": DIVIDING}), ONNXRUNTIME, 1)
+
+
+def test_no_hostile_program_that_is_taken_ends_its_process() -> None:
+    """A short run of it; a long one without the check shows what that is good for."""
+    words = [sys.executable, "-m", "tests.edge.backends.hostile", "--count", "300", "--seed", "5"]
+    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    assert re.fullmatch(r"300 programs, [12]\d\d taken, 0 ended their process\n", said)
 
 
 def test_bytes_of_another_format_are_not_taken_for_it() -> None:

@@ -1,22 +1,30 @@
 """Trial runs: with libraries that crash, which stand in for ones built for another processor."""
 
+import hashlib
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
-from tests.edge.backends.softmax import FILES, PTE, bundle
+from tests.edge.backends.softmax import FILES, PTE, F, N, bundle
+from tests.edge.home import make_home, put_models
 
 from sedge_edge.backends import open_trainer, trial
 from sedge_edge.backends.bundle_trainer import BundleTrainer
 from sedge_edge.backends.executorch import LIBRARY, PACKAGE
 from sedge_edge.backends.onnx_runtime import OnnxProgram
 from sedge_edge.backends.trial import fault
+from sedge_edge.config import BackendConfig, load_config
+from sedge_edge.prediction import personal_model, predict_file
+from sedge_edge.runtime import OpenBundles
+from sedge_edge.serving import Model
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle, Program
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle, Program, pack
 
 
 @pytest.fixture(autouse=True)
@@ -222,3 +230,28 @@ def test_a_reader_that_may_not_write(
     monkeypatch.setattr("sedge_protocol.host.journal.replace_file", refuse)
     assert tried(PTE, tmp_path) == ""
     assert len(trial._found) == 1
+
+
+def test_nobody_predicts_with_a_program_that_crashed(
+    executorch_libraries: Path, tmp_path: Path, trials: list[int]
+) -> None:
+    """Neither a program that opens the model, nor the command, nor the agent: one trial serves all."""
+    changed = bytearray(PTE["gradient"])
+    changed[477] = 255
+    packed = pack(bundle(dict.fromkeys(PTE, bytes(changed)), EXECUTORCH))
+    path = make_home(tmp_path / "home")
+    put_models(path, packed, {"run": np.zeros(N, np.float32)})
+    state_dir = load_config(path).state_dir
+    np.save(tmp_path / "x.npy", np.zeros((2, F), np.float32))
+    users: list[Callable[[], object]] = [
+        lambda: Model(state_dir),
+        lambda: predict_file(personal_model(state_dir), tmp_path / "x.npy", BackendConfig()),
+        lambda: OpenBundles("auto", 1, state_dir=state_dir).open(
+            BlobFolder(state_dir), hashlib.sha256(packed).digest()
+        ),
+    ]
+    for use in users:
+        trial._found.clear()
+        with pytest.raises(ConfigError, match="a trial run of 'predict' ended with SIG"):
+            use()
+    assert trials == [3]

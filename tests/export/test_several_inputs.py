@@ -76,7 +76,7 @@ def test_inputs_that_are_not_the_models_are_named(
     manifest, inputs = exported[0].manifest, arrays()
     for changed, message in (
         (
-            {"tokens": inputs["tokens"].astype(np.float32)},
+            {"tokens": inputs["tokens"] + np.float32(0.5)},
             r"tokens float32 \(4,\), the model takes",
         ),
         (
@@ -91,6 +91,19 @@ def test_inputs_that_are_not_the_models_are_named(
     np.savez(tmp_path / "one.npz", x=inputs["table"], y=load()[1])
     with pytest.raises(DataError, match=r"x has rows of shape \(2,\), the model expects \(42,\)"):
         fitting(load_source("one.npz", tmp_path), manifest)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int32, np.float32, np.float64])
+def test_the_same_numbers_by_name_in_every_type(
+    exported: tuple[Bundle, Theta], kind: type[np.generic]
+) -> None:
+    manifest, inputs = exported[0].manifest, arrays()
+    inputs["table"] = np.round(inputs["table"] * 10).clip(0)
+    expected = as_inputs(inputs, manifest, "new.npz")
+    other = {**inputs, **{name: inputs[name].astype(kind) for name in ("tokens", "table")}}
+    found = as_inputs(other, manifest, "new.npz")
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_integers_beyond_float32_do_not_export(tmp_path: Path) -> None:

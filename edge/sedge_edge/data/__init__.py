@@ -12,8 +12,8 @@ y has labels (N,) or floating-point numbers (N, ...), of which (N,) is a column 
 (or None) for a model whose input is its target. An array ``group`` (N,), or a third value, says whose each
 example is; a device ignores it, and an emulated fleet can be split by it.
 
-x becomes float32, or int64 when it holds integers. Unsigned 8-bit values are pixels and scaled to [0, 1]
-where x holds images (N, C, H, W), and integers like any others elsewhere. y becomes int64 or float32.
+x becomes float32, or int64 when it holds integers of more than a byte. Unsigned bytes are pixels and scaled
+to [0, 1] where x holds images (N, C, H, W), and numbers elsewhere. y becomes int64 or float32.
 Nothing is resized or normalised further; the model has the last word on the types (training/examples.py).
 Whatever is wrong with the data raises ``DataError``.
 """

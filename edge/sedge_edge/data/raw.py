@@ -144,15 +144,15 @@ def _rows(x: object, where: str) -> NDArray[np.generic]:
 
 
 def _converted(inputs: NDArray[np.generic], where: str) -> Inputs:
-    """Numbers as float32, or as int64 when their type is an integer; pixels are scaled."""
+    """Numbers as float32, or as int64 when they are integers of more than a byte; pixels are scaled."""
     if is_pixels(inputs):
         scaled: NDArray[np.float32] = np.divide(inputs, np.float32(255), dtype=np.float32)
         return scaled
-    if inputs.dtype.kind == "f":
+    if inputs.dtype.kind in "fb" or is_bytes(inputs):  # int64 would be eight times a byte
         with np.errstate(
             over="ignore"
         ):  # a float64 beyond float32 becomes inf, which is refused later
             return np.ascontiguousarray(inputs, np.float32)
-    if inputs.dtype.kind in "iub":
+    if inputs.dtype.kind in "iu":
         return np.ascontiguousarray(inputs, np.int64)
     raise DataError(f"{where}: x is {inputs.dtype}, expected numbers")

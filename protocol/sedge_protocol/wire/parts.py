@@ -81,17 +81,21 @@ def arranged(
 ) -> Rows:
     """Rows (N, K) of some parts in the order in which a model takes them. Raises ``DataError``.
 
-    Whole numbers serve as float32, which holds those of a part exactly.
+    A part of the other type serves where every value stays what it is.
     """
     if tuple(found) == tuple(wanted):
         return rows
-    held = {part.name: part for part in found}
+    given, held = unpack(rows, found), {part.name: part for part in found}
     for part in wanted:
-        whole = InputPart(part.name, "int64", part.shape)
-        if held.get(part.name) not in (part, whole):
+        has = held.get(part.name)
+        if has is None or has.shape != part.shape or not _serves(given[part.name], part):
             raise DataError(f"{where}: found {_words(found)}, the model takes {_words(wanted)}")
-    given = unpack(rows, found)
     return pack({part.name: given[part.name] for part in wanted}, where)[1]
+
+
+def _serves(rows: Rows, part: InputPart) -> bool:
+    """Whether the values are of the part's type, or the same in it; integers of a part are exact."""
+    return part.dtype == "float32" or bool((rows == np.rint(rows)).all())
 
 
 def _words(parts: Sequence[InputPart]) -> str:

@@ -76,7 +76,8 @@ public final class Npz {
 
     /**
      * The examples, as the Python agent reads them: images (N, C, H, W) of unsigned bytes are pixels, scaled to 0 to 1;
-     * floating-point numbers are float32; integers are int64. Throws {@code DataError} for another file.
+     * other unsigned bytes, truth values and floating-point numbers are float32; integers are int64. Throws
+     * {@code DataError} for another file.
      */
     public static Examples read(File file) throws SedgeException {
         Map<String, Array> arrays;
@@ -95,7 +96,7 @@ public final class Npz {
                     + ", expected the names x and y");
         }
         try {
-            Rows inputs = x.kind == 'u' && x.size == 1 && x.shape.length == IMAGES_NDIM ? pixels(x) : rows(x, "x");
+            Rows inputs = x.size == 1 && x.kind != 'i' ? bytes(x) : rows(x, "x");
             if (y != null && y.kind == 'b') {
                 throw new DataError("y is bool, expected numbers: integers are labels");
             }
@@ -106,10 +107,12 @@ public final class Npz {
         }
     }
 
-    private static Rows pixels(Array x) throws SedgeException {
+    /** Unsigned bytes and truth values: pixels, or the numbers that they are. */
+    private static Rows bytes(Array x) throws SedgeException {
+        float full = x.kind == 'u' && x.shape.length == IMAGES_NDIM ? 255f : 1f;
         float[] scaled = new float[x.count()];
         for (int i = 0; i < scaled.length; i++) {
-            scaled[i] = x.integer(i) / 255f;
+            scaled[i] = x.integer(i) / full;
         }
         return new Rows(scaled, rowShape(x, "x"));
     }

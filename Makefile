@@ -43,8 +43,8 @@ android: $(VENV)/dev.ready
 native: $(VENV)/dev.ready
 	$(BIN)/python edge/native/build.py
 
-# Debian packages of the coordinator and the agent, for amd64 and arm64, in dist/; then one of each in a
-# fresh Debian (root, debootstrap).
+# Debian packages of the coordinator and the agent in dist/, for Debian 12 and 13, amd64 and arm64; then one of
+# each in a fresh Debian 12 and 13 (root, debootstrap).
 deb: $(VENV)/dev.ready
 	$(BIN)/python -m tools.deb
 

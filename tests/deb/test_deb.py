@@ -1,4 +1,4 @@
-"""The packages in a fresh Debian: installed, units verified, a device joined, a round trained."""
+"""The packages in a fresh Debian 12 and 13: installed, a round trained, upgraded, purged."""
 
 import os
 import shutil
@@ -23,19 +23,19 @@ min_available_devices = 1
 """
 
 
-def test_from_the_packages_to_a_round(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("debian", "suite"), [("12", "bookworm"), ("13", "trixie")])
+def test_from_the_packages_to_a_round(tmp_path: Path, debian: str, suite: str) -> None:
     assert os.geteuid() == 0, "a fresh Debian root needs root"
     root = tmp_path / "root"
-    words = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(root)]
-    _run(words)
-    out = ["--architecture", "amd64", "--out", str(root / "journey")]
+    _run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", suite, str(root)])
+    out = ["--architecture", "amd64", "--debian", debian, "--out", str(root / "journey")]
     _run([sys.executable, "-m", "tools.deb", *out])
     shutil.copytree(make_bundle(tmp_path / "bundle", 16), root / "journey/bundle")
     (root / "journey/run.toml").write_text(RUN)
     data = digits()
     np.savez(root / "journey/train.npz", x=data.inputs[:200], y=data.targets[:200])
     shutil.copy(HERE / "journey.sh", root / "journey/journey.sh")
-    _run(["chroot", str(root), "sh", "-c", "dpkg -i /journey/*.deb"])
+    _in(root, "dpkg -i /journey/*.deb")
     isolated = "ip link set lo up; mount -t proc proc proc; exec chroot . sh /journey/journey.sh"
     said = _run(["unshare", "--net", "--mount", "--pid", "--fork", "sh", "-ec", isolated], root)
     assert "PROBLEM" not in said
@@ -46,8 +46,31 @@ def test_from_the_packages_to_a_round(tmp_path: Path) -> None:
         "mosquitto 600 /etc/mosquitto/sedge/passw",
     ):
         assert line in said
-    _run(["chroot", str(root), "dpkg", "--purge", "sedge-edge", "sedge-cloud"])
+    _purged(root)
+
+
+def _purged(root: Path) -> None:
+    """Purging keeps keys and state unless asked to delete them, and then leaves the user's data alone."""
+    secrets = (
+        "etc/sedge/secret",
+        "etc/sedge/coordinator-password",
+        "var/lib/sedge-cloud/sedge.sqlite",
+    )
+    _in(root, "dpkg --purge sedge-edge sedge-cloud")
     assert not (root / "opt/sedge").exists()
+    for kept in secrets:
+        assert (root / kept).exists(), f"{kept}: deleted without a question"
+    _in(root, "dpkg -i /journey/*.deb")
+    for part in ("cloud", "edge"):
+        _in(root, f"echo sedge-{part} sedge-{part}/delete boolean true | debconf-set-selections")
+    _in(root, "dpkg --purge sedge-edge sedge-cloud")
+    left = _in(root, "find /etc /var/lib -path '*sedge*' -not -path '/var/lib/dpkg/*'")
+    assert left.split() == ["/etc/sedge", "/etc/sedge/train.npz"]
+    assert "sedge-cloud" not in (root / "etc/passwd").read_text()
+
+
+def _in(root: Path, command: str) -> str:
+    return _run(["chroot", str(root), "sh", "-ec", f"DEBIAN_FRONTEND=noninteractive; {command}"])
 
 
 def _run(words: list[str], folder: Path | None = None) -> str:

@@ -85,9 +85,10 @@ def deb() -> Path:
     def make(folder: Path) -> None:
         (wheel,) = ours.glob("sedge_fl-*.whl")
         with tempfile.TemporaryDirectory() as stage:
-            build("edge", "arm64", wheel, Path(stage) / "edge", folder)
+            build("edge", "arm64", 12, wheel, Path(stage) / "edge", folder)
 
-    key = [ours.name.encode(), (ROOT / "tools/deb/__main__.py").read_bytes()]
+    sources = sorted((ROOT / "tools/deb").rglob("*"))
+    key = [ours.name.encode(), *(path.read_bytes() for path in sources if path.is_file())]
     (package,) = kept("deb", key, make).iterdir()
     return package
 

@@ -1,7 +1,8 @@
-"""``python -m tools.deb``: sedge-cloud and sedge-edge as .deb, for amd64 and arm64, in dist/.
+"""``python -m tools.deb``: sedge-cloud and sedge-edge as .deb in dist/: Debian 12 and 13, amd64 and arm64.
 
 Each holds the project's wheel and the wheels that it needs, at the versions of constraints.txt, for the
-Python of Debian 12. Nothing is compiled here, so either machine's packages are built on any.
+Python of its Debian. Nothing is compiled here, so every package is built on any machine. Of two packages of
+one version, that for the newer Debian is the newer one: upgrading Debian upgrades Sedge.
 """
 
 import argparse
@@ -14,15 +15,36 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PLATFORMS = {"amd64": "x86_64", "arm64": "aarch64"}
-PYTHON = (3, 11)
+# The Python of each Debian.
+PYTHONS = {12: (3, 11), 13: (3, 13)}
+SCRIPTS = Path(__file__).with_name("scripts")
 EXTRAS = {"cloud": "cloud,http,safetensors", "edge": "onnx,images,safetensors"}
 RECOMMENDS = {"cloud": "mosquitto, openssl", "edge": "systemd-timesyncd | time-daemon"}
+# What the maintainer scripts of each package say and delete.
+WORDS = {
+    "cloud": {
+        "QUESTION": "the coordinator's keys, passwords and runs",
+        "STAYS": "/etc/sedge, /etc/mosquitto/sedge and /var/lib/sedge-cloud",
+        "LOSS": "Without them no device of the fleet can be reached again, and its models are gone.",
+        "DELETED": "/var/lib/sedge-cloud /etc/sedge/cloud.toml /etc/sedge/coordinator-password "
+        "/etc/sedge/ca.key /etc/mosquitto/sedge /etc/mosquitto/conf.d/00-sedge.conf",
+        "OTHER": "edge.toml",
+    },
+    "edge": {
+        "QUESTION": "the device's secret, models and unsent updates",
+        "STAYS": "/etc/sedge and /var/lib/sedge",
+        "LOSS": "The device then needs a new secret to take part again. Its training data stays.",
+        "DELETED": "/var/lib/private/sedge /var/lib/sedge /etc/sedge/edge.toml /etc/sedge/secret "
+        "/etc/sedge/device.key",
+        "OTHER": "cloud.toml",
+    },
+}
 CONTROL = """\
 Package: sedge-{part}
 Version: {version}
 Architecture: {architecture}
 Maintainer: Sedge developers <sedge@localhost>
-Depends: python3 (>= {low}), python3 (<< {high}), adduser
+Depends: python3 (>= {low}), python3 (<< {high}), adduser, debconf
 Recommends: {recommends}
 Section: science
 Priority: optional
@@ -34,26 +56,13 @@ COMMAND = """\
 #!/bin/sh
 PYTHONPATH=/opt/sedge/{part}/lib PYTHONNOUSERSITE=1 exec /usr/bin/python3 -P -m sedge_{part} "$@"
 """
-POSTINST = """\
-#!/bin/sh
-set -e
-# The service may not write here: without bytecode it would compile everything at every start.
-/usr/bin/python3 -m compileall -q -x /tests/ /opt/sedge/{part}/lib
-{user}if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
-"""
-USER = "adduser --system --quiet --group --no-create-home --home /nonexistent sedge-cloud\n"
-PRERM = """\
-#!/bin/sh
-set -e
-if [ "$1" = remove ] && [ -d /run/systemd/system ]; then systemctl disable --now sedge-{part}; fi
-find /opt/sedge/{part}/lib -name __pycache__ -prune -exec rm -r {{}} +
-"""
 
 
 def main() -> None:
     """Build the packages that are asked for, all by default, and name them."""
     parser = argparse.ArgumentParser("tools.deb", description=__doc__)
     parser.add_argument("--architecture", choices=PLATFORMS, action="append")
+    parser.add_argument("--debian", type=int, choices=PYTHONS, action="append")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     arguments = parser.parse_args()
     os.umask(0o022)  # files and folders are packed with the modes that they get here
@@ -62,20 +71,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         _pip("wheel", "--no-deps", "--wheel-dir", folder, str(ROOT))
         (wheel,) = Path(folder).glob("sedge_fl-*.whl")
-        for architecture in arguments.architecture or PLATFORMS:
-            for part in EXTRAS:
-                stage = Path(folder) / f"{part}-{architecture}"
-                print(build(part, architecture, wheel, stage, out))
+        for debian in arguments.debian or PYTHONS:
+            for architecture in arguments.architecture or PLATFORMS:
+                for part in EXTRAS:
+                    stage = Path(folder) / f"{part}-{architecture}-{debian}"
+                    print(build(part, architecture, debian, wheel, stage, out))
 
 
-def build(part: str, architecture: str, wheel: Path, stage: Path, out: Path) -> Path:
-    """One package, staged in an empty folder."""
-    version, opt = wheel.name.split("-")[1], stage / "opt/sedge"
+def build(part: str, architecture: str, debian: int, wheel: Path, stage: Path, out: Path) -> Path:
+    """Build one package in the empty folder ``stage``; returns its path in ``out``."""
+    version, opt = f"{wheel.name.split('-')[1]}+deb{debian}", stage / "opt/sedge"
+    low = PYTHONS[debian]
     library = opt / part / "lib"
     tags = [f"manylinux_{glibc}_{PLATFORMS[architecture]}" for glibc in ("2_28", "2_27", "2_17")]
     _pip(
         "install", "--target", str(library), "--only-binary=:all:", "--no-compile",
-        "--python-version", ".".join(map(str, PYTHON)), "--implementation", "cp",
+        "--python-version", ".".join(map(str, low)), "--implementation", "cp",
         *(word for tag in (*tags, f"manylinux2014_{PLATFORMS[architecture]}")
           for word in ("--platform", tag)),
         "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[{EXTRAS[part]}]",
@@ -86,11 +97,11 @@ def build(part: str, architecture: str, wheel: Path, stage: Path, out: Path) -> 
     unit = f"sedge-{part}.service"
     text = (opt / part / "share/sedge" / unit).read_text()
     documented = text.replace("/opt/sedge/share", f"/opt/sedge/{part}/share")
-    _write(stage / "lib/systemd/system" / unit, documented)
+    _write(stage / "usr/lib/systemd/system" / unit, documented)
     command = stage / f"usr/bin/sedge-{part}"
     command.parent.mkdir(parents=True)
     command.symlink_to(f"/opt/sedge/bin/sedge-{part}")
-    low, high = PYTHON, (PYTHON[0], PYTHON[1] + 1)
+    high = (low[0], low[1] + 1)
     control = CONTROL.format(
         part=part,
         version=version,
@@ -100,14 +111,21 @@ def build(part: str, architecture: str, wheel: Path, stage: Path, out: Path) -> 
         high=".".join(map(str, high)),
     )
     _write(stage / "DEBIAN/control", control)
-    user = USER if part == "cloud" else ""
-    _write(stage / "DEBIAN/postinst", POSTINST.format(part=part, user=user), 0o755)
-    _write(stage / "DEBIAN/prerm", PRERM.format(part=part), 0o755)
+    for script in SCRIPTS.iterdir():
+        mode = 0o644 if script.name == "templates" else 0o755
+        _write(stage / "DEBIAN" / script.name, _worded(script.read_text(), part), mode)
     stage.chmod(0o755)
     package = out / f"sedge-{part}_{version}_{architecture}.deb"
     words = ["dpkg-deb", "--root-owner-group", "-Zxz", "-z1", "--build", str(stage), str(package)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return package
+
+
+def _worded(script: str, part: str) -> str:
+    """A maintainer script with the words of its package."""
+    for name, words in {"PART": part, **WORDS[part]}.items():
+        script = script.replace(name, words)
+    return script
 
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:

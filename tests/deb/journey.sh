@@ -7,8 +7,9 @@ sedge-edge --version
 systemd-analyze verify /lib/systemd/system/sedge-cloud.service /lib/systemd/system/sedge-edge.service
 sedge-cloud init --service --fleet home --tls pi.local --url mqtts://127.0.0.1:8883
 install -d -o mosquitto /run/mosquitto /var/log/mosquitto  # as its unit does
-mosquitto -d -c /etc/mosquitto/mosquitto.conf
-sed -i "s|^reload = .*|reload = \"sh -c 'kill -HUP \$(cat /run/mosquitto/mosquitto.pid)'\"|" /etc/sedge/cloud.toml
+mosquitto -c /etc/mosquitto/mosquitto.conf &
+echo $! > /run/mosquitto.pid  # Debian 13's Mosquitto writes none
+sed -i "s|^reload = .*|reload = \"sh -c 'kill -HUP \$(cat /run/mosquitto.pid)'\"|" /etc/sedge/cloud.toml
 sedge-cloud serve 2> cloud.log &
 sedge-cloud device add pi-1 --service
 cp pi-1/* /etc/sedge

@@ -89,6 +89,9 @@ def test_flower_clients_scikit_learn_and_one_that_fails(fleet: RealFleet) -> Non
     for found in rounds:
         trained = {device["device"] for device in found["devices"]}
         assert trained == {"pi-1", "pi-2", "pi-5"}
+        if found["round"] not in (1, 2, 4):  # having declined twice, they are asked less often
+            assert not found["declines"]
+            continue
         assert found["declines"]["pi-3"] == (
             "TrainingDiverged: broken_client:fit: 650 parameters are not finite"
         )

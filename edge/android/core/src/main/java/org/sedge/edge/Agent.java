@@ -70,7 +70,7 @@ public final class Agent {
     private final BooleanSupplier isStopping = new BooleanSupplier() {
         @Override
         public boolean getAsBoolean() {
-            return stopping;
+            return stopping || core.mustStop(Link.now());
         }
     };
     private double quietSince = Double.NaN;
@@ -94,11 +94,11 @@ public final class Agent {
         lockFile = locked(stateFolder);
         boolean opened = false;
         try {
-            BlobFolder blobs = new BlobFolder(stateFolder);
+            BlobFolder blobs = new BlobFolder(stateFolder, config.limits.diskShare);
             runner = new JobRunner(blobs, new Programs(programs, backends), parts[0], parts[1]);
             core = new AgentCore(config.fleet, config.device, keys, hello(backends, parts), blobs,
                     new Journal(new File(stateFolder, "journal")), random, System.currentTimeMillis() / 1000,
-                    new Shell(), listener);
+                    config.limits, new Shell(), listener);
             opened = true;
         } finally {
             if (!opened) {

@@ -27,6 +27,8 @@ public final class AgentConfig {
     public final String host;
     public final int port;
     public final boolean tls;
+    /** What the device does at most; to be set before the agent is made. */
+    public Limits limits = Limits.DEFAULT;
 
     /** Throws {@code ConfigError} for a value that cannot be used. */
     public AgentConfig(String device, String fleet, String url, byte[] secret, String caPem)

@@ -59,6 +59,13 @@ public abstract class SedgeException extends Exception {
         }
     }
 
+    /** More orders have come than the device's limits allow. */
+    public static final class TooManyOrders extends SedgeException {
+        public TooManyOrders(String message) {
+            super("TooManyOrders", message, null);
+        }
+    }
+
     /** Several starts of the agent began an order, and none survived it. */
     public static final class TooManyStarts extends SedgeException {
         public TooManyStarts(String message) {

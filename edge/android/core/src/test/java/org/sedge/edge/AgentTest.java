@@ -133,7 +133,7 @@ public class AgentTest {
     public void modelsAndOrdersAreForTheirOwnerOnly() throws Exception {
         File state = new File(folder.getRoot(), "state");
         agent(state).runUntilIdle(0);
-        new BlobFolder(state).write(new byte[1]);
+        new BlobFolder(state, 1).write(new byte[1]);
         for (File folder : new File[] {state, new File(state, "blobs"), new File(state, "parts")}) {
             assertEquals("rwx------", PosixFilePermissions.toString(Files.getPosixFilePermissions(folder.toPath())));
         }
@@ -161,7 +161,7 @@ public class AgentTest {
 
     @Test
     public void filesHoldBlobsAndPartsAsTheMemoryOfTheSimulationDoes() throws Exception {
-        BlobFolder blobs = new BlobFolder(folder.getRoot());
+        BlobFolder blobs = new BlobFolder(folder.getRoot(), 1);
         byte[] data = new byte[10_000];
         Arrays.fill(data, 4096, 8192, (byte) 1);
         Manifest manifest = Manifest.describe(data, 4096);
@@ -170,7 +170,7 @@ public class AgentTest {
             int from = manifest.offset(i);
             blobs.writePart(manifest, i, Arrays.copyOfRange(data, from, from + manifest.length(i)));
         }
-        assertEquals("{0, 2}", new BlobFolder(folder.getRoot()).openPart(manifest).toString());
+        assertEquals("{0, 2}", new BlobFolder(folder.getRoot(), 1).openPart(manifest).toString());
         assertTrue(!blobs.finishPart(manifest));
         assertEquals(0, blobs.openPart(manifest).cardinality());
         byte[] name = blobs.write(data);

@@ -19,10 +19,17 @@ import java.util.Set;
  * has arrived of one. Chunks are written without flushing: after a power cut the digests tell what is there.
  */
 public final class BlobFolder implements Blobs {
+    private static final long MEASURE_NS = 10_000_000_000L;
+
     private final File blobs;
     private final File parts;
+    private final double share;
+    private long used;
+    private long measureAt = Long.MIN_VALUE;
 
-    public BlobFolder(File root) throws StorageError {
+    /** @param share the largest share of what it takes and what is free together that it may take; 1: any */
+    public BlobFolder(File root, double share) throws StorageError {
+        this.share = share;
         blobs = new File(root, "blobs");
         parts = new File(root, "parts");
         Disk.makeFolder(blobs);
@@ -62,7 +69,7 @@ public final class BlobFolder implements Blobs {
     public byte[] write(byte[] data) throws StorageError {
         byte[] sha256 = Digests.sha256(data);
         if (!has(sha256)) {
-            Disk.requireRoom(blobs, data.length);
+            requireRoom(blobs, data.length);
             Disk.write(file(blobs, sha256), data);
         }
         return sha256;
@@ -78,7 +85,7 @@ public final class BlobFolder implements Blobs {
         File part = file(parts, manifest.sha256);
         BitSet held = new BitSet();
         if (!part.exists()) {
-            Disk.requireRoom(parts, manifest.size);
+            requireRoom(parts, manifest.size);
             return held;
         }
         try (RandomAccessFile in = new RandomAccessFile(part, "r")) {
@@ -97,7 +104,7 @@ public final class BlobFolder implements Blobs {
     @Override
     public void writePart(Manifest manifest, int index, byte[] data) throws StorageError {
         File part = file(parts, manifest.sha256);
-        Disk.requireRoom(parts, data.length);
+        requireRoom(parts, data.length);
         try {
             if (!part.exists()) {
                 Disk.create(part);
@@ -109,6 +116,25 @@ public final class BlobFolder implements Blobs {
         } catch (IOException error) {
             throw Disk.failed("write part", part, error);
         }
+    }
+
+    /** What it takes is measured now and then, and reckoned in between: a download has many chunks. */
+    private synchronized void requireRoom(File folder, long length) throws StorageError {
+        Disk.requireRoom(folder, length);
+        if (share == 1) {
+            return;
+        }
+        if (System.nanoTime() - measureAt >= 0 || measureAt == Long.MIN_VALUE) {
+            used = Disk.size(blobs) + Disk.size(parts);
+            measureAt = System.nanoTime() + MEASURE_NS;
+        }
+        long limit = (long) (share * (used + folder.getUsableSpace()));
+        if (used + length > limit) {
+            measureAt = Long.MIN_VALUE;
+            throw new StorageError(folder + " needs " + length + " bytes, " + used + " are used of " + limit
+                    + ": the limit of the disk's share is " + share, null);
+        }
+        used += length;
     }
 
     @Override

@@ -51,6 +51,16 @@ public final class Disk {
         }
     }
 
+    /** The bytes of the files in a folder. */
+    static long size(File folder) {
+        long size = 0;
+        File[] files = folder.listFiles();
+        for (File file : files == null ? new File[0] : files) {
+            size += file.length();
+        }
+        return size;
+    }
+
     /** Removes a file where it is there. */
     public static void remove(File file) throws StorageError {
         try {

@@ -1,6 +1,7 @@
 package org.sedge.edge.rounds;
 
 import org.sedge.edge.AgentListener;
+import org.sedge.edge.Limits;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.BodyError;
 import org.sedge.edge.SedgeException.BrokenSteps;
@@ -56,6 +57,7 @@ public final class AgentCore {
     private final StateStore store;
     private final Peer peer;
     private final Handshake handshake;
+    private final Budget budget;
     private final BlobLimits limits;
     private final Fetches fetches;
     private final Outbox outbox;
@@ -68,15 +70,20 @@ public final class AgentCore {
     private Set<String> collected;
     private double collectAt = Double.NEGATIVE_INFINITY;
 
-    /** Begins a new start of the device; {@code clockS} are Unix seconds, which need not be right. */
+    /** Begins a new start of the device; {@code clockS} are Unix seconds, which need not be right.
+     *
+     * @param most what the device does at most; null: anything
+     */
     public AgentCore(String fleet, String device, DeviceKeys keys, Struct hello, Blobs blobs, DurableBytes journal,
-            Random random, long clockS, Effects effects, AgentListener listener) throws StorageError {
+            Random random, long clockS, Limits most, Effects effects, AgentListener listener) throws StorageError {
         this.blobs = blobs;
         this.listener = listener;
         this.effects = new Traffic(effects);
         waits = new DiskWaits(effects);
         store = new StateStore(journal, blobs);
         store.start(clockS, keys.fingerprint());
+        budget = new Budget(most, store.get(State.SPENT), clockS);
+        store.spends(budget);
         down = Topics.down(fleet, device);
         peer = new Peer(Topics.up(fleet, device), keys, store.get(State.INCARNATION), store.get(State.COORDINATOR),
                 hello.get(Hello.VERSIONS));
@@ -146,6 +153,7 @@ public final class AgentCore {
 
     /** Does what is due now. A full disk stops new work, but not uploads, which make room. */
     public void poll(double now) {
+        budget.passed(now);
         say(now);
         outbox.poll(now, effects);
         if (!waits.disk(now)) {
@@ -157,7 +165,8 @@ public final class AgentCore {
     /** The hello that is due, or that says why no work is done now. */
     private void say(double now) {
         boolean disk = working != null || !waits.why().isEmpty();
-        handshake.waits(disk ? waits.why() : fetches.refused(), now, effects);
+        String limit = budget.closed();
+        handshake.waits(!limit.isEmpty() ? limit : disk ? waits.why() : fetches.refused(), now, effects);
         if (connected) {
             handshake.poll(now, effects);
         }
@@ -170,6 +179,9 @@ public final class AgentCore {
                 store.probe();
             }
             waits.works();
+            if (budget.owes()) {
+                store.probe();
+            }
         } catch (StorageError error) {
             waits.begin(error, now);
             return;
@@ -177,7 +189,8 @@ public final class AgentCore {
         collect(now);
         try {
             refuseImpossible();
-            fetches.sync(store.get(State.ORDERS).values(), now, effects);
+            boolean open = budget.closed().isEmpty();
+            fetches.sync(open ? store.get(State.ORDERS).values() : Collections.<Struct>emptyList(), now, effects);
         } catch (StorageError error) { // a download without room must not stop a job that needs none
             waits.begin(error, now);
         }
@@ -192,6 +205,8 @@ public final class AgentCore {
     /** Handles a message from the broker. Malformed bytes change nothing. */
     public void receive(String topic, byte[] payload, double now) {
         effects.received(payload);
+        budget.passed(now);
+        budget.received(payload.length);
         try {
             if (!topic.equals(down)) {
                 chunk(Frame.open(payload, topic, null, Collections.singletonList(1L)), now);
@@ -212,6 +227,9 @@ public final class AgentCore {
             }
             if (opened.frame.kind == Kind.WELCOME) { // also while the disk refuses: hellos say that
                 welcome(opened.message, now);
+            }
+            if (isNew && !budget.start()) {
+                return;
             }
             store.heardCoordinator(opened.frame.incarnation);
             if (isNew || opened.frame.kind == Kind.WELCOME || opened.frame.kind == Kind.ORDER) {
@@ -239,11 +257,22 @@ public final class AgentCore {
         }
     }
 
-    /** The current job is done: commits its outcome, then offers the update, late where a newer order has come. */
-    public void finished(Outcome outcome, double now) {
+    /** Whether the job that runs has used up what the device trains in a day; from any thread. */
+    public boolean mustStop(double now) {
+        return budget.mustStop(now);
+    }
+
+    private Struct jobEnded() {
         Struct order = working;
         working = null;
         collected = null;
+        budget.works(false);
+        return order;
+    }
+
+    /** The current job is done: commits its outcome, then offers the update, late where a newer order has come. */
+    public void finished(Outcome outcome, double now) {
+        Struct order = jobEnded();
         try {
             if (store.stillWants(order)) {
                 store.finish(order, outcome);
@@ -259,9 +288,7 @@ public final class AgentCore {
 
     /** The current job failed: declines its order, unless the disk may yet recover. */
     public void failed(SedgeException error, double now) {
-        Struct order = working;
-        working = null;
-        collected = null;
+        Struct order = jobEnded();
         if (error instanceof StorageError) {
             waits.beginJob((StorageError) error, now);
             say(now);
@@ -289,9 +316,7 @@ public final class AgentCore {
 
     /** The current job was stopped on purpose; its order stays, to go on from this blob, or anew without one. */
     public void interrupted(byte[] checkpoint) {
-        Struct order = working;
-        working = null;
-        collected = null;
+        Struct order = jobEnded();
         try {
             store.interrupt(order, checkpoint);
         } catch (StorageError error) {
@@ -344,6 +369,11 @@ public final class AgentCore {
         Struct current = store.get(State.ORDERS).get(run);
         if (store.pending(run, round) != null || (current != null && current.get(Order.ROUND) == round)) {
             return; // a repeat; the upload's own retries answer it
+        }
+        String refused = budget.order();
+        if (refused != null) {
+            declines.beyondLimits(order, refused, budget.tells());
+            return;
         }
         String unknown = Abilities.lacking(order);
         if (unknown != null) {
@@ -433,9 +463,10 @@ public final class AgentCore {
             if (store.attemptsExhausted(order)) {
                 store.refuse(order.get(Order.RUN));
                 declines.exhausted(order);
-            } else if (fetches.missing(order).isEmpty()) {
+            } else if (budget.closed().isEmpty() && fetches.missing(order).isEmpty()) {
                 store.begin(order);
                 working = order;
+                budget.works(true);
                 waits.jobBegins();
                 listener.training(order.get(Order.RUN), order.get(Order.ROUND).intValue());
                 effects.start(Resuming.job(order, store, blobs, effects));

@@ -3,6 +3,7 @@ package org.sedge.edge.rounds;
 import org.sedge.edge.AgentListener;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.BodyError;
+import org.sedge.edge.SedgeException.TooManyOrders;
 import org.sedge.edge.SedgeException.TooManyStarts;
 import org.sedge.edge.wire.Kind;
 import org.sedge.edge.wire.Messages.Decline;
@@ -38,6 +39,17 @@ final class Declines {
     void send(Struct order, SedgeException error) {
         effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
         send(order.get(Order.RUN), order.get(Order.ROUND), error);
+    }
+
+    /** Declines an order beyond the device's own limits; drops it without {@code why}; {@code tells}: logs it. */
+    void beyondLimits(Struct order, String why, boolean tells) {
+        if (tells) {
+            effects.note(Level.WARNING, GlobalModel.where(order) + ": "
+                    + (why.isEmpty() ? "orders come faster than any round ends; those beyond are dropped" : why));
+        }
+        if (!why.isEmpty()) {
+            send(order.get(Order.RUN), order.get(Order.ROUND), new TooManyOrders(why));
+        }
     }
 
     /** Declines an order that keeps killing the agent, so that the other runs can go on. */

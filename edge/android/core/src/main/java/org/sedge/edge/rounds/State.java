@@ -53,6 +53,15 @@ public final class State {
         public static final Field<byte[]> CHECKPOINT = SCHEMA.required("checkpoint", Type.HASH);
     }
 
+    /** What has been spent of the device's limits and has not drained yet, at a time of its clock. */
+    public static final class Spent {
+        public static final Schema SCHEMA = Schema.whole();
+        public static final Field<Double> ORDERS = SCHEMA.optional("orders", Type.FINITE, 0.0);
+        public static final Field<Double> BYTES = SCHEMA.optional("bytes", Type.FINITE, 0.0);
+        public static final Field<Double> SECONDS = SCHEMA.optional("seconds", Type.FINITE, 0.0);
+        public static final Field<Long> AT = SCHEMA.optional("at", Type.COUNT, 0L);
+    }
+
     public static final Schema SCHEMA = Schema.whole();
     public static final Field<Long> INCARNATION = SCHEMA.optional("incarnation", Type.COUNT, 0L);
     public static final Field<Long> COORDINATOR = SCHEMA.optional("coordinator", Type.COUNT, 0L);
@@ -72,6 +81,7 @@ public final class State {
             SCHEMA.optional("attempts", Type.map(Attempt.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
     public static final Field<Map<String, Struct>> STOPPED =
             SCHEMA.optional("stopped", Type.map(Stopped.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
+    public static final Field<Struct> SPENT = SCHEMA.optional("spent", Spent.SCHEMA, Spent.SCHEMA.empty());
 
     private State() {}
 }

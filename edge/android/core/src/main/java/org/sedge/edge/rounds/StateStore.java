@@ -35,6 +35,8 @@ public final class StateStore {
     private final DurableBytes journal;
     private final Blobs blobs;
     private Struct state;
+    /** What every commit records as spent; null: as before. */
+    private Budget budget;
     /** The blobs of states that failed commits may have left on disk, to be found by the next start. */
     private final Set<String> uncertain = new HashSet<>();
 
@@ -48,6 +50,10 @@ public final class StateStore {
             throw new StorageError("journal: damaged, " + error.getMessage() + "; restore the file, or move it away to "
                     + "begin anew without what it held", error);
         }
+    }
+
+    void spends(Budget spending) {
+        budget = spending;
     }
 
     <T> T get(Field<T> field) {
@@ -284,7 +290,8 @@ public final class StateStore {
                 .with(State.STOPPED, without(state.get(State.STOPPED), run));
     }
 
-    private void save(Struct changed) throws StorageError {
+    private void save(Struct wanted) throws StorageError {
+        Struct changed = budget == null ? wanted : wanted.with(State.SPENT, budget.commit());
         blobs.settle();
         try {
             journal.commit(changed.encode());

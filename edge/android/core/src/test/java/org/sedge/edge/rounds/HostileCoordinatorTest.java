@@ -7,6 +7,7 @@ import static org.junit.Assert.assertTrue;
 import org.junit.Before;
 import org.junit.Test;
 import org.sedge.edge.AgentListener;
+import org.sedge.edge.Limits;
 import org.sedge.edge.training.Job;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Frame;
@@ -45,6 +46,8 @@ public class HostileCoordinatorTest {
     private final List<Frame> sent = new ArrayList<>();
     private final Shell shell = new Shell();
     private AgentCore core;
+    private Limits limits;
+    private String firstWaits;
     private long seq;
     private byte[] nonce;
 
@@ -91,7 +94,7 @@ public class HostileCoordinatorTest {
 
     private void begin(Random random) throws Exception {
         Struct hello = Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "test");
-        core = new AgentCore("test", "pi-1", KEYS, hello, disk, disk, random, 0, shell, shell);
+        core = new AgentCore("test", "pi-1", KEYS, hello, disk, disk, random, 0, limits, shell, shell);
     }
 
     @Before
@@ -99,6 +102,7 @@ public class HostileCoordinatorTest {
         begin(new Random(1));
         core.will();
         core.connected(0, 400_000);
+        firstWaits = sent.get(0).message().get(Hello.WAITS);
         nonce = sent.get(0).message().get(Hello.NONCE);
         say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "evil").encode());
         assertTrue(core.welcomed());
@@ -113,6 +117,53 @@ public class HostileCoordinatorTest {
         Manifest manifest = Manifest.describe(new byte[9000], 4096);
         return Order.SCHEMA.empty().with(Order.RUN, "run").with(Order.ROUND, 1L).with(Order.TASK, "train")
                 .with(Order.BUNDLE, manifest).with(Order.MODEL, manifest).with(Order.MODEL_HASH, new byte[32]);
+    }
+
+    private void limited(Limits some) throws Exception {
+        limits = some;
+        welcomed();
+    }
+
+    @Test
+    public void ordersAtOneMomentCostFewCommits() throws Exception {
+        limited(Limits.DEFAULT);
+        int before = disk.commits;
+        for (long round = 1; round <= 300; round++) {
+            say(Kind.ORDER, order().with(Order.ROUND, round).encode());
+        }
+        assertEquals(32, disk.commits - before);
+    }
+
+    @Test
+    public void ordersBeyondAnHoursWorthAreDeclinedByName() throws Exception {
+        limited(new Limits(2, 10, 1, 1));
+        say(Kind.ORDER, order().encode());
+        say(Kind.ORDER, order().with(Order.ROUND, 2L).encode());
+        sent.clear();
+        say(Kind.ORDER, order().with(Order.ROUND, 3L).encode());
+        Struct decline = sent.get(0).message();
+        assertEquals("TooManyOrders", decline.get(Decline.REASON));
+        assertEquals("the limit of orders an hour: more than 2 in an hour, expected fewer, or a higher limit",
+                decline.get(Decline.DETAIL));
+    }
+
+    @Test
+    public void theDaysBytesCloseTheGateAlsoAfterAStart() throws Exception {
+        limited(new Limits(100, 0.006, 1, 1));
+        byte[] bundle = SimulationTest.bundle();
+        Manifest other = Manifest.describe(new byte[6000], 4096);
+        Struct order = order().with(Order.BUNDLE, Manifest.describe(bundle, 4096)).with(Order.MODEL, other);
+        say(Kind.ORDER, order.encode());
+        chunks(new byte[6000], 2);
+        chunks(bundle, 2);
+        core.poll(3);
+        assertTrue(lastHello().get(Hello.WAITS).startsWith("the limit of megabytes a day: no more downloads for"));
+        say(Kind.ORDER, order.with(Order.RUN, "other").encode());
+        sent.clear();
+        welcomed(); // a new start, by the same clock
+        assertTrue(firstWaits.startsWith("the limit of megabytes a day"));
+        core.poll(4 + 86400);
+        assertEquals("", lastHello().get(Hello.WAITS));
     }
 
     @Test

@@ -25,6 +25,8 @@ final class MemoryDisk implements Blobs, DurableBytes {
     private byte[] journal;
     /** Operations until the kill; 0 or less: never. */
     int fuse;
+    /** How often the journal has been written. */
+    int commits;
     /** Whether it has no room for a download. */
     boolean full;
     /** Whether it takes no writes at all. */
@@ -71,6 +73,7 @@ final class MemoryDisk implements Blobs, DurableBytes {
 
     @Override
     public void commit(byte[] value) throws StorageError {
+        commits++;
         write();
         journal = value;
         write();

@@ -31,8 +31,8 @@ public final class ServeCore implements Effects, AgentListener {
         AgentCore core;
         try {
             core = new AgentCore("test", "pi-1", new DeviceKeys(Hex.decode(words[1])), Hello.SCHEMA.empty()
-                    .with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "test"), new BlobFolder(folder),
-                    new Journal(new File(folder, "journal")), new Random(1), 0, shell, shell);
+                    .with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "test"), new BlobFolder(folder, 1),
+                    new Journal(new File(folder, "journal")), new Random(1), 0, null, shell, shell);
         } catch (StorageError error) {
             shell.say("refused " + error.getMessage());
             return;

@@ -156,7 +156,7 @@ public class SimulationTest {
             Struct hello = Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "test");
             for (core = null; core == null;) {
                 try {
-                    core = new AgentCore("test", "pi-1", KEYS, hello, disk, disk, random, 0, this, this);
+                    core = new AgentCore("test", "pi-1", KEYS, hello, disk, disk, random, 0, null, this, this);
                 } catch (StorageError refused) {
                     now += 60; // Android starts it again
                 }

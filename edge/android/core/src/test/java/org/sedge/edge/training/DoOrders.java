@@ -25,7 +25,7 @@ public final class DoOrders {
 
     public static void main(String[] words) throws Exception {
         File folder = new File(words[0]);
-        BlobFolder blobs = new BlobFolder(folder);
+        BlobFolder blobs = new BlobFolder(folder, 1);
         Backend backend = (Backend) Class.forName(words[3]).getDeclaredConstructor().newInstance();
         File files = new File(folder, "programs");
         Disk.makeFolder(files);

@@ -45,7 +45,8 @@ def found(config_path: Path) -> tuple[float, float]:
     """The shares of everyday images and of fours that a device takes for anomalies."""
     config, folder = load_config(config_path), config_path.absolute().parent
     model = personal_model(config.state_dir)
-    trainer = open_trainer(model.bundle, config.backend.name, config.backend.threads)
+    backend = config.backend
+    trainer = open_trainer(model.bundle, backend.name, backend.threads, state_dir=config.state_dir)
     rebuilt = trainer.predictor(model.theta)
 
     def errors(x: Images) -> Images:

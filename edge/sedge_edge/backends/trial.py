@@ -13,7 +13,7 @@ import hashlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_edge.memory_limit import release_memory
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import StorageError
@@ -154,24 +155,21 @@ def _lacking() -> list[str]:
     return []
 
 
-def _samples(bundle: Bundle) -> list[tuple[Theta, Inputs]]:
+def _samples(bundle: Bundle) -> Iterator[tuple[Theta, Inputs]]:
     """Models (n,) with inputs (B, ...): zeros, ordinary numbers, and what diverged training leaves.
 
     Whole numbers stay 0: a runtime may rely on indices that the model has.
     """
-    manifest, rng = bundle.manifest, np.random.default_rng(0)
+    manifest, rng, kind = bundle.manifest, np.random.default_rng(0), np.float32
     n, rows = (manifest.layout.size,), (manifest.batch_size, *manifest.input.shape)
 
-    def sample(theta: NDArray[np.float64], inputs: NDArray[np.float64]) -> tuple[Theta, Inputs]:
-        if manifest.input.dtype != "float32":
-            inputs = np.zeros(rows)
-        return theta.astype(np.float32), inputs.astype(manifest.input.dtype)
+    def inputs(numbers: NDArray[np.float32]) -> Inputs:
+        dtype = manifest.input.dtype
+        return numbers if dtype == "float32" else np.zeros(rows, dtype)
 
-    return [
-        sample(np.zeros(n), np.zeros(rows)),
-        sample(rng.standard_normal(n), rng.standard_normal(rows)),
-        sample(np.full(n, np.nan), np.full(rows, np.nan)),
-    ]
+    yield np.zeros(n, kind), inputs(np.zeros(rows, kind))
+    yield rng.standard_normal(n, kind), inputs(rng.standard_normal(rows, kind))
+    yield np.full(n, np.nan, kind), inputs(np.full(rows, np.nan, kind))
 
 
 def _run(trainer: Trainer, bundle: Bundle, theta: Theta, inputs: Inputs) -> None:
@@ -205,3 +203,4 @@ def main() -> None:
         trainer = BACKENDS[backend].open(bundle, backend, threads, NO_CODE)
         for theta, inputs in _samples(bundle):
             _run(trainer, bundle, theta, inputs)
+            release_memory()

@@ -164,6 +164,20 @@ def test_an_extension_that_was_not_announced(device: Harness, words: str) -> Non
     assert [order.round for order in device.on_disk().orders.values()] == [2]
 
 
+def test_the_bundle_of_a_declined_order_is_not_fetched_again(tmp_path: Path) -> None:
+    device = Harness(tmp_path)
+    device.connect()
+    device.train = examples(width=4)
+    for number in (1, 2, 3):
+        order = device.order(number)
+        before = device.chunks_sent
+        device.give(order)
+        assert device.declines[-1].round == number
+        fetched = (order.model,) if number > 1 else (order.model, order.bundle)
+        assert device.chunks_sent - before == sum(manifest.count for manifest in fetched)
+    assert device.blob_files() == {order.bundle.sha256.hex()}
+
+
 @pytest.mark.parametrize("which", ["train", "test"])
 def test_data_that_the_model_cannot_take(device: Harness, which: str) -> None:
     setattr(device, which, examples(width=4))

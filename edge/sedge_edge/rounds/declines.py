@@ -39,7 +39,7 @@ class Declines:
             self._store.strike_steps(order)
             again = f"run {order.run}, round {order.round}: fetching the whole model instead"
             return [Note(logging.ERROR, text), Note(logging.WARNING, again)]
-        self._store.drop(order.run)
+        self._store.decline(order)
         return self.decline(order, error)
 
     def beyond_limits(self, order: Order, why: str, tells: bool) -> list[Effect]:

@@ -205,12 +205,17 @@ class StateStore:
         self._journal = journal
         self._settle = settle
         self._uncertain = set[bytes]()
+        self._declined = tuple[bytes, ...]()
         self.state = journal.load() or AgentState()
         self.spent: Callable[[], Spent] = lambda: self.state.spent
 
     def needed(self, blobs: ReadableBlobs) -> set[bytes]:
-        """The names of all that is needed, by the state in memory or by one that the disk may have."""
-        return self.state.needed(blobs) | self._uncertain
+        """The names of all that is needed, by the state in memory or by one that the disk may have.
+
+        The bundle of the last order that was declined is among them: the next order may name it, too.
+        """
+        declined = {*self._declined, *frozen_names(self._declined, blobs)}
+        return self.state.needed(blobs) | self._uncertain | declined
 
     def start(self, clock_s: int, key: bytes) -> None:
         """Begin a new incarnation, above the last, and at least the clock's time if that is plausible.
@@ -299,6 +304,11 @@ class StateStore:
             attempts=_without(state.attempts, run),
             stopped=_without(state.stopped, run),
         )
+
+    def decline(self, order: Order) -> None:
+        """Give up an order that the device cannot do."""
+        self.drop(order.run)
+        self._declined = (order.bundle.sha256,)
 
     def refuse(self, run: str) -> None:
         """Give up the order of a run, now and whenever it is repeated."""

@@ -302,7 +302,7 @@ public final class AgentCore {
                     store.strikeSteps(current);
                     effects.note(Level.WARNING, GlobalModel.where(order) + ": fetching the whole model instead");
                 } else {
-                    store.drop(order.get(Order.RUN));
+                    store.decline(order);
                     declines.send(order.get(Order.RUN), order.get(Order.ROUND), error);
                 }
             }
@@ -481,7 +481,7 @@ public final class AgentCore {
             try {
                 limits.check(order);
             } catch (CodecError error) {
-                store.drop(order.get(Order.RUN));
+                store.decline(order);
                 declines.send(order, error);
             }
         }

@@ -39,6 +39,7 @@ public final class StateStore {
     private Budget budget;
     /** The blobs of states that failed commits may have left on disk, to be found by the next start. */
     private final Set<String> uncertain = new HashSet<>();
+    private String declined;
 
     StateStore(DurableBytes journal, Blobs blobs) throws StorageError {
         this.journal = journal;
@@ -200,6 +201,12 @@ public final class StateStore {
         save(ended(state, run).with(State.ORDERS, without(get(State.ORDERS), run)));
     }
 
+    /** Gives up an order that the device cannot do. */
+    void decline(Struct order) throws StorageError {
+        drop(order.get(Order.RUN));
+        declined = Hex.encode(order.get(Order.BUNDLE).sha256);
+    }
+
     /** Gives up the order of a run, now and whenever it is repeated. */
     void refuse(String run) throws StorageError {
         save(state.with(State.ORDERS, without(get(State.ORDERS), run)));
@@ -240,10 +247,16 @@ public final class StateStore {
         }
     }
 
-    /** The names of all blobs that are still needed. */
+    /**
+     * The names of all blobs that are still needed. The bundle of the last order that was declined is among them: the
+     * next order may name it, too.
+     */
     Set<String> needed() {
         Set<String> names = needed(state);
         names.addAll(uncertain);
+        if (declined != null) {
+            names.add(declined);
+        }
         return names;
     }
 

@@ -37,7 +37,13 @@ from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import RemoteError, StorageError, VersionError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.effects import Note, Send
-from sedge_protocol.wire.frame import VERSIONS, Frame, asks, latest_incarnation
+from sedge_protocol.wire.frame import (
+    MAX_PACKET_BYTES,
+    VERSIONS,
+    Frame,
+    asks,
+    latest_incarnation,
+)
 from sedge_protocol.wire.messages import Hello, Message
 from sedge_protocol.wire.transfer import from_bitmap
 
@@ -121,8 +127,12 @@ class Coordinator:
             effects.append(self._housekeeping.storage_failed(exc))
         return self._counted(effects)
 
-    def connected(self, now: float) -> list[CloudEffect]:
-        """The link is up: ask every device for a hello, which is answered with its open orders."""
+    def connected(self, now: float, max_packet: int = MAX_PACKET_BYTES) -> list[CloudEffect]:
+        """The link is up: ask every device for a hello, which is answered with its open orders.
+
+        ``max_packet`` is the largest MQTT packet that comes through the broker.
+        """
+        self.devices.max_packet = max_packet
         return self._counted([*self.devices.request_hellos()])
 
     def disconnected(self) -> None:
@@ -237,9 +247,11 @@ class Coordinator:
             self.devices.leave(device)
             self.rounds.leave(name)
             raise
+        hello, known = self.devices.limited(hello), device.hello
         if device.is_another(hello, frame.incarnation):
             self.rounds.renewed(name)
-        if frame.incarnation != device.row.incarnation or hello.waits != device.waits:
+        has_moved = known is not None and hello.max_packet != known.max_packet
+        if frame.incarnation != device.row.incarnation or has_moved or hello.waits != device.waits:
             self.store.save_hello(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
             device.row = msgspec.structs.replace(device.row, incarnation=frame.incarnation)
         effects: list[CloudEffect] = [device.peer.message(self.devices.welcome(hello.nonce))]
@@ -261,7 +273,7 @@ class Coordinator:
         queued = self._downloads.request(name, transfer, get.missing, served, now)
         device.bucket.charge(queued)
         self._traffic.asked(name, transfer, from_bitmap(get.missing, 8 * len(get.missing)))
-        if transfer == self._downloads.manifest(current.row.model).transfer:
+        if transfer == self.rounds.describe(name)(current.row.model).transfer:
             self._whole_model(current, name)
         return []
 

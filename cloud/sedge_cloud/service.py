@@ -10,9 +10,19 @@ import numpy as np
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event, RoundClosed, RoundOpened, RunEnded
 from sedge_cloud.status.live import Recorder
-from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.host.mqtt import (
+    BrokerSettings,
+    Connected,
+    Disconnected,
+    MqttLink,
+    Received,
+    TooLarge,
+)
+from sedge_protocol.host.probe import number_of, numbered
 from sedge_protocol.host.systemd import notify
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
+from sedge_protocol.wire.frame import MAX_PACKET_BYTES
+from sedge_protocol.wire.message_limit import LimitProbe
 from sedge_protocol.wire.reconnect import SOON_S, Reconnect
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
 
@@ -38,6 +48,7 @@ class Service:
         self.link = MqttLink(settings, topics, reconnect=soon, admit=self._admits)
         self._itself = up(coordinator.fleet, ITSELF)
         self._token = secrets.token_bytes(16)
+        self._probe = LimitProbe()
         self._observe = observe
         self._recorder = recorder
         self._reload_at = 0.0
@@ -60,6 +71,8 @@ class Service:
     def timer(self) -> float:
         """When ``step`` wants to be called next."""
         due = [self.link.timer(), self._reload_at]
+        probe = self._probe.timer()
+        due += [] if probe is None else [probe]
         at = self.coordinator.timer()
         # Without room nothing can leave: the socket will wake the loop, and a timer would make it spin.
         return min(due if at is None or not self.link.room else [*due, at])
@@ -79,16 +92,23 @@ class Service:
                         self._recorder.link(True)
                     # Comes back unless the broker withholds messages; a second coordinator hears it too.
                     self.link.send(self._itself, self._token)
-                    self._do(self.coordinator.connected(now))
+                    self._probe.connected(event.max_packet_bytes, now)
                 case Disconnected():
                     event.log(self._log)
+                    self._probe.disconnected()
                     self.coordinator.disconnected()
                     if self._recorder is not None:
                         self._recorder.link(False, event.reason)
+                case TooLarge():
+                    self._failed(str(event))
                 case Received(topic=self._itself):
-                    self._answer(event.payload)
+                    self._answer(event.payload, now)
+                case Received() if self._probe.limit is None:
+                    pass  # how orders are cut is not known yet; its sender repeats it
                 case Received():
                     self._do(self.coordinator.receive(event.topic, event.payload, time.monotonic()))
+        for number, size in self._probe.poll(now):
+            self.link.send(self._itself, numbered(self._token, number, self._itself, size))
         self._do(self.coordinator.poll(time.monotonic(), self.link.room))
         if self._recorder is not None:
             self._recorder.poll(time.monotonic())
@@ -116,13 +136,35 @@ class Service:
         """Whether a frame may be queued. Only our own account may publish on our own topic."""
         return topic == self._itself or self.coordinator.admits(topic, payload, time.monotonic())
 
-    def _answer(self, payload: bytes) -> None:
+    def _answer(self, payload: bytes, now: float) -> None:
         """Answer a message from the coordinator's own account: ours, a doctor's, a second coordinator's."""
+        number = number_of(self._token, payload)
+        if number is not None:
+            if self._probe.limit is None:
+                self._probe.came_back(number, now)
+                if self._probe.limit is not None:
+                    self._measured(self._probe.limit, now)
+            return
         self.link.send(down(self.coordinator.fleet, ITSELF), payload)
         if len(payload) == len(self._token) and payload != self._token:
             self._log.warning(
                 "a second coordinator of this fleet has connected: stop one of the two"
             )
+
+    def _measured(self, limit: int, now: float) -> None:
+        """It is known how large messages may be: now devices may come."""
+        if limit < MAX_PACKET_BYTES:
+            self._log.warning(
+                "the broker lets messages of %d bytes through, and no larger ones", limit
+            )
+        if self._recorder is not None:
+            self._recorder.link(True, max_packet=limit)
+        self._do(self.coordinator.connected(now, limit))
+
+    def _failed(self, text: str) -> None:
+        self._log.error("%s", text)
+        if self._recorder is not None:
+            self._recorder.error(text)
 
     def _do(self, effects: list[CloudEffect]) -> None:
         for effect in effects:

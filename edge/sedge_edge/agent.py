@@ -38,13 +38,11 @@ from sedge_protocol.errors import RemoteError, SedgeError, StorageError
 from sedge_protocol.wire import messages, topics
 from sedge_protocol.wire.effects import Effect, Note
 from sedge_protocol.wire.extensions import unannounced
-from sedge_protocol.wire.frame import HEADER, Frame, open_frame
+from sedge_protocol.wire.frame import Frame, open_frame
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Message, Order
 from sedge_protocol.wire.peer import Peer
 
-# Room for the topic, MQTT properties and our own header in a chunk's packet.
-PACKET_OVERHEAD = HEADER.size + 4096
 # How soon a job is tried again after a closed gate. A stopped job writes a checkpoint, at most this often.
 GATE_RETRY_S = 60.0
 
@@ -144,8 +142,8 @@ class Agent:
     def connected(self, now: float, max_packet_bytes: int) -> list[AgentEffect]:
         """The link is up: send the hello, request missing blobs, offer pending updates."""
         self._connected = True
-        self.handshake.begin(now)
-        self._outbox.connected(now, max_packet_bytes - PACKET_OVERHEAD)
+        self.handshake.connected(now, max_packet_bytes)
+        self._outbox.connected(now, max_packet_bytes)
         return [*self._fetches.connected(now), *self.poll(now)]
 
     def disconnected(self) -> None:
@@ -233,6 +231,7 @@ class Agent:
                 self.handshake.begin(now)
             if isinstance(message, messages.Welcome):  # also on a full disk: hellos say that
                 self.peer.agree(message.versions)
+                self._outbox.limit(message.max_packet)
                 effects += self.handshake.welcome(message, now)
             if is_new and not self.budget.start():
                 return effects
@@ -333,6 +332,7 @@ class Agent:
         current = self.state.orders.get(order.run)
         done = self.state.pending(order.run, order.round)
         if done is not None or (current is not None and current.round == order.round):
+            self._store.recut(order)
             return []  # a repeat; the upload's own retries answer it
         if (refused := self.budget.order()) is not None:
             return [*self._declines.beyond_limits(order, refused, self.budget.tells())]

@@ -14,7 +14,7 @@ from sedge_edge.data import Raw, read_source
 from sedge_edge.data.raw import is_pixels
 from sedge_edge.gates import Gates
 from sedge_edge.memory_limit import memory_mb
-from sedge_edge.question import ask_coordinator
+from sedge_edge.question import ask_coordinator, largest_message
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.sensors import Sensors
@@ -52,6 +52,7 @@ def examine(path: Path, report: Callable[[bool, str], None]) -> bool:
         "torch": lambda: _torch(config),
         "unit": lambda: _unit(config, path),
         "broker": lambda: _broker(config),
+        "messages": lambda: largest_message(config),
     }
     healthy = True
     for name, check in checks.items():

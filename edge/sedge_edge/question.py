@@ -5,20 +5,30 @@ the coordinator's state nor a running agent changes.
 """
 
 import secrets
+import struct
 import time
 
 from sedge_edge import VERSION
 from sedge_edge.config import EdgeConfig
 from sedge_protocol.errors import LinkError, RemoteError, StorageError
-from sedge_protocol.host.probe import NoAnswer, ask
+from sedge_protocol.host.probe import NoAnswer, ask, measure
 from sedge_protocol.wire import topics
-from sedge_protocol.wire.frame import ASKING
+from sedge_protocol.wire.frame import (
+    ASKING,
+    LEAST_PACKET_BYTES,
+    MAX_BODY_BYTES,
+    MAX_PACKET_BYTES,
+    Kind,
+    packet_bytes,
+)
 from sedge_protocol.wire.messages import DOCTOR, Hello, Refusal, Welcome, decode_body
 from sedge_protocol.wire.peer import Peer
 
 ANSWER_S = 10.0
 # A coordinator's start count is its clock at its start, or a little more; no right clock is behind that.
 BEHIND_S = 3600.0
+# What padding's length, and what a welcome has besides a hello, take of a message.
+AROUND_PADDING = 64
 THERE = "`sedge-cloud doctor` on the coordinator's machine says which"
 
 
@@ -60,6 +70,48 @@ def ask_coordinator(config: EdgeConfig) -> str:
         text = f"this clock says {here} UTC, the coordinator's said {there} when it started"
         raise StorageError(f"{text}: timedatectl set-ntp true")
     return f"coordinator {version} of fleet {config.fleet} hears {config.device}"
+
+
+def largest_message(config: EdgeConfig) -> str:
+    """How large messages to the coordinator and back may be: its welcome repeats a doctor's padding.
+
+    Raises ``LinkError`` where they are too small for any run, or nothing comes back.
+    """
+    topic = topics.down(config.fleet, config.device)
+    keys, session = config.keys(), secrets.token_bytes(4)
+    peer = Peer(topics.up(config.fleet, config.device), keys.up, keys.down, ASKING, ASKING)
+
+    def make(number: int, packet: int) -> tuple[str, bytes]:
+        nonce = DOCTOR + session + struct.pack("<I", number)
+        bare = peer.message(Hello(nonce, VERSION, padding=bytes(1)))
+        # A welcome says as much as this hello, and comes on a topic that is two letters longer.
+        padding = min(
+            packet - packet_bytes(topic, bare.payload), MAX_BODY_BYTES - len(bare.payload)
+        )
+        hello = peer.message(Hello(nonce, VERSION, padding=bytes(max(0, padding - AROUND_PADDING))))
+        return hello.topic, hello.payload
+
+    def number(payload: bytes) -> int | None:
+        try:
+            message = decode_body(Kind.WELCOME, peer.peek(payload, topic).body)
+        except RemoteError:
+            return None
+        if not isinstance(message, Welcome) or not message.nonce.startswith(DOCTOR + session):
+            return None
+        found: int = struct.unpack("<I", message.nonce[-4:])[0]
+        return found
+
+    try:
+        limit = measure(config.broker_settings(), topic, make, number, ANSWER_S)
+    except NoAnswer as exc:
+        raise LinkError(f"not measured: {exc}") from None
+    if limit < LEAST_PACKET_BYTES:
+        text = f"only those of {limit} bytes come back, expected at least {LEAST_PACKET_BYTES}"
+        raise LinkError(
+            f"{text}: raise message_size_limit or max_packet_size of Mosquitto, or the like"
+        )
+    larger = "" if limit == MAX_PACKET_BYTES else "; larger ones are lost"
+    return f"those of {limit} bytes reach the coordinator and come back{larger}"
 
 
 def _explained(reason: str, config: EdgeConfig) -> str:

@@ -27,7 +27,14 @@ from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
-from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.host.mqtt import (
+    BrokerSettings,
+    Connected,
+    Disconnected,
+    MqttLink,
+    Received,
+    TooLarge,
+)
 from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.effects import Note, Send, Subscribe
 from sedge_protocol.wire.topics import down
@@ -122,6 +129,8 @@ class Runtime:
                 case Received():
                     self._do(self.agent.receive(event.topic, event.payload, now))
                     self.link.reconnect.devices = self.agent.handshake.fleet_devices
+                case TooLarge():
+                    self._log.error("%s", event)
         if self._job is not None and self._job.done():
             self._finish(self._job)
         self._do(self.agent.poll(time.monotonic()))

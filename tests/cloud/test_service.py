@@ -44,6 +44,12 @@ class FakeLink:
         self.sent: list[Send] = []
         self.room = 16
         self.closed = False
+        self.limit = 400_000
+        self.to_itself: list[bytes] = []
+
+    def reaches(self, payload: bytes) -> bool:
+        """Whether the broker lets a message of this size through, which it does not announce."""
+        return len(payload) <= self.limit
 
     def step(self) -> list[LinkEvent]:
         """What has happened."""
@@ -51,8 +57,12 @@ class FakeLink:
         return events
 
     def send(self, topic: str, payload: bytes) -> None:
-        """Keep it."""
-        self.sent.append(Send(topic, payload))
+        """Keep it; what the coordinator says to itself comes back."""
+        if topic == up(FLEET, ITSELF):
+            self.to_itself.append(payload)
+            self.events += [Received(topic, payload)] if self.reaches(payload) else []
+        else:
+            self.sent.append(Send(topic, payload))
 
     def timer(self) -> float:
         """Far away."""
@@ -86,6 +96,8 @@ class Bench:
             if not isinstance(event, Received) or self.link.admit(event.topic, event.payload)
         ]
         self.service.step()
+        while self.link.events:
+            self.service.step()
 
     def hear(self, name: str, message: Message, transfer: bytes = NO_TRANSFER) -> None:
         """A device's message comes in over the link."""
@@ -139,10 +151,7 @@ def test_it_answers_whoever_asks_and_names_a_second_coordinator(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     itself, answer = up(FLEET, ITSELF), down(FLEET, ITSELF)
-    token = bench.link.sent[
-        0
-    ].payload  # said on every connection: a deaf one does not bring it back
-    assert bench.link.sent[0].topic == itself
+    token = bench.link.to_itself[0]  # said on every connection: a deaf one does not bring it back
     for payload in (token, b"a doctor"):
         bench.happen(Received(itself, payload))
         assert bench.link.sent[-1] == Send(answer, payload)
@@ -227,11 +236,38 @@ def test_a_lost_link(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     assert [type(message) for message in bench.told("b")] == [Welcome]
 
 
-def test_frames_before_a_cut_are_taken_after_it_too(bench: Bench) -> None:
+def test_devices_are_heard_once_it_is_known_how_large_messages_may_be(bench: Bench) -> None:
     """One step may bring a cut, a new connection and what came over it."""
     hello = bench.cloud.devices["a"].peer.seal(a_hello("a"))
+    bench.link.sent.clear()
     bench.happen(Disconnected("cut", 0.1), Connected(400_000), Received(up(FLEET, "a"), hello))
+    assert not bench.cloud.core.devices["a"].online
+    assert [type(message) for message in bench.told("a")] == [Welcome], "it is asked for another"
+    bench.hear("a", a_hello("a"))
     assert bench.cloud.core.devices["a"].online
+
+
+def test_a_broker_with_another_limit(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """It announces none. What devices fetch is cut anew, and they hear what they may send."""
+    for name in "ab":
+        bench.hear(name, a_hello(name))
+    (before,) = (m for m in bench.told("a") if isinstance(m, Order))
+    bench.link.limit = 65_536
+    bench.link.sent.clear()
+    bench.happen(Disconnected("cut", 0.1), Connected(400_000))
+    assert "the broker lets messages of 65536 bytes through, and no larger ones" in caplog.messages
+    bench.hear("a", a_hello("a"))
+    *welcomes, order = bench.told("a")
+    assert isinstance(order, Order) and order.model.sha256 == before.model.sha256
+    assert (before.model.chunk_bytes, order.model.chunk_bytes) == (65_536, 32_768)
+    assert {m.max_packet for m in welcomes if isinstance(m, Welcome)} == {65_536}
+    bench.link.sent.clear()
+    get = Get(RUN, 1, to_bitmap([0], order.model.count))
+    bench.hear("a", get, order.model.transfer)
+    bench.hear("b", a_hello("b"))
+    bench.hear("b", get, order.model.transfer)
+    topic = blob(FLEET, order.model.transfer)
+    assert [send.topic for send in bench.link.sent if len(send.payload) > 1000] == [topic]
 
 
 def test_nothing_that_comes_in_ends_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ from tests.edge.harness import (
     theta_of,
 )
 
-from sedge_edge.agent import PACKET_OVERHEAD, Agent, StartJob
+from sedge_edge.agent import Agent, StartJob
 from sedge_edge.rounds.state import MAX_RUNS
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.effects import Note, Subscribe, Unsubscribe
@@ -42,7 +42,13 @@ from sedge_protocol.wire.messages import (
     Welcome,
 )
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, MIN_CHUNK_BYTES, SILENCE_S, to_bitmap
+from sedge_protocol.wire.transfer import (
+    MAX_INLINE_BYTES,
+    MIN_CHUNK_BYTES,
+    PACKET_OVERHEAD,
+    SILENCE_S,
+    to_bitmap,
+)
 from sedge_protocol.wire.update import decode_update
 
 
@@ -402,6 +408,38 @@ def test_nothing_is_larger_than_the_broker_takes(tmp_path: Path, max_packet: int
     assert MIN_CHUNK_BYTES < len(update) < MAX_INLINE_BYTES
     assert device.oversize == 0
     np.testing.assert_allclose(device.delta(), drift(1), rtol=0, atol=1e-7)
+
+
+def test_an_order_that_comes_again_cut_anew_is_fetched_so_from_then_on(tmp_path: Path) -> None:
+    """The coordinator has found its broker's limit, or has moved to another broker."""
+    device = Harness(tmp_path, chunk_bytes=65_536)
+    device.pump(device.connect())
+    order = device.order()
+    device.tell(order)
+    device.chunk_bytes = MIN_CHUNK_BYTES
+    bundle, model = (
+        device.serve(device.served[whole.transfer]) for whole in (order.bundle, order.model)
+    )
+    smaller = msgspec.structs.replace(order, bundle=bundle, model=model)
+    effects = device.tell(smaller)
+    gets = {frame.transfer for frame, m in device.opened(effects) if isinstance(m, Get)}
+    assert gets == {bundle.transfer, model.transfer}
+    assert device.on_disk().orders == {"run": smaller}
+    assert (
+        device.tell(msgspec.structs.replace(smaller, seed=9)) == []
+    )  # any other repetition changes nothing
+    assert device.on_disk().orders == {"run": smaller}
+    device.pump(effects)
+    device.settle()
+    assert ("run", 1) in device.updates
+
+
+def test_hello_says_what_the_broker_announces(device: Harness) -> None:
+    (hello, *_) = device.messages(device.connect(20_000))
+    assert isinstance(hello, Hello) and hello.max_packet == 20_000
+    device.agent.disconnected()
+    (hello, *_) = device.messages(device.connect(400_000))
+    assert isinstance(hello, Hello) and hello.max_packet == 0
 
 
 def test_a_broker_that_takes_less_than_before_makes_chunks_smaller(device: Harness) -> None:

@@ -249,7 +249,8 @@ def test_the_other_numbers() -> None:
     upload = prose("7. Upload: an update from the device to the coordinator")
     assert f"min({transfer.RETRY_MAX_S:g}, {transfer.RETRY_FIRST_S:g} · 2^a)" in upload
     link = prose("1. Topics and the broker")
-    assert link.count(str(mqtt.DEFAULT_MAX_PACKET)) == 3
+    assert link.count(str(frame.MAX_PACKET_BYTES)) == 2
+    assert f"packets of {frame.LEAST_PACKET_BYTES} bytes at least" in link
     assert f"in the {mqtt.DEAF_S:g} s after" in link and f"{mqtt.DEAF_MAX_S:g} s at most" in link
     assert f"Keepalive {mqtt.KEEPALIVE_S} s" in link
     assert f"within {mqtt.CONNECT_TIMEOUT_S:g} s" in link

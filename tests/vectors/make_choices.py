@@ -328,6 +328,10 @@ def halvings() -> Events:
         ),
         "nothing is ever sent": (small, ["offered", "offered", "offered"]),
         "two, then two of the smaller": (small, ["sent", "sent", "sent", "sent"]),
+        "an offer is answered without them, twice": (small, ["lost", "lost"]),
+        "a connection, and an answered offer": (small, ["sent", "lost"]),
+        "an answered offer after something has arrived": (small, ["sent", "arrived lost", "lost"]),
+        "two answered offers of one connection": (small, ["lost lost", "offered"]),
         "not below 4096": (small, ["sent"] * 9),
         "not to more than 4096 chunks": (20_000_000, ["sent"] * 6),
     }
@@ -341,8 +345,13 @@ def halvings() -> Events:
             if what != "offered":
                 upload.receive(upload.number, to_bitmap([], upload.manifest.count), 1, 0.0)
                 upload.poll(0.0)
-            if what == "arrived":
-                upload.receive(0, to_bitmap([0], upload.manifest.count), 1, 0.0)
+            held = to_bitmap([0] if "arrived" in what else [], upload.manifest.count)
+            if "arrived" in what:
+                upload.receive(0, held, 1, 0.0)
+            for now in (100.0, 200.0)[: what.count("lost")]:
+                upload.poll(now - 100.0)
+                upload.poll(now)
+                upload.receive(upload.number, held, 1, now)
             upload.disconnected()
             upload.connected(0.0)
             if upload.wants_smaller_chunks:

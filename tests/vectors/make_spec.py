@@ -53,8 +53,8 @@ ABOUT = (
     "openings: 3.6 and 3.8, frames as kind, incarnation, seq and what of them: a bad body, or the nonce "
     "that the device awaits. memory: 10.2, in MB, 0 where it is not known; programs are name, backend "
     "and memory_bytes. noises: T12. further_seeds: T6. halvings: 7.5, on each connection nothing is sent "
-    "(offered), a chunk is sent, or one arrives; chunk_bytes, 16384 at first, of an update of so many "
-    "bytes on the next one. Seeds may be above 2^53."
+    "(offered), a chunk is sent, one arrives, or an OFFER after it is answered without it (lost); "
+    "chunk_bytes, 16384 at first, of an update of so many bytes on the next one. Seeds may be above 2^53."
 )
 Events = list[dict[str, Any]]
 

@@ -1,5 +1,6 @@
 """``sedge-cloud doctor``: finds what is wrong before it hurts."""
 
+import secrets
 import shutil
 import time
 from collections.abc import Callable
@@ -7,14 +8,16 @@ from pathlib import Path
 
 from sedge_cloud.admin.passwords import passwords_agree
 from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
+from sedge_cloud.devices.capabilities import packets_for, without_link
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.runs import Run
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
-from sedge_protocol.host.probe import probe
-from sedge_protocol.wire.frame import EARLIEST_CLOCK_S
+from sedge_protocol.host.probe import measure, number_of, numbered, probe
+from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LEAST_PACKET_BYTES, MAX_PACKET_BYTES
+from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
 
 # Where sedge-cloud.service reads its configuration, and all that it may write.
@@ -22,6 +25,8 @@ SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge-cloud")
 ENOUGH_FREE_BYTES = 2**30
 # A coordinator that is closing a round of a large fleet answers only afterwards.
 ANSWER_S = 30.0
+# What sets a broker's limit.
+LIMITS = "raise message_size_limit or max_packet_size (Mosquitto), or the like"
 
 
 def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
@@ -49,6 +54,8 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
 
     check("unit", lambda: _unit(cloud, path))
     check("broker", lambda: _broker(cloud))
+    if healthy:
+        check("messages", lambda: _messages(cloud, folder))
     if healthy:
         check("passwords", lambda: passwords_agree(cloud, folder))
     if healthy:
@@ -94,6 +101,36 @@ def _broker(cloud: CloudConfig) -> str:
     with as_caller():
         probe(broker_settings(cloud), all_up(cloud.fleet), up(cloud.fleet, ITSELF))
     return f"{cloud.broker.url} lets the coordinator in"
+
+
+def _messages(cloud: CloudConfig, folder: Path) -> str:
+    """The largest message that comes back, and whether that is enough for the runs."""
+    token, there = secrets.token_bytes(16), up(cloud.fleet, ITSELF)
+    with as_caller():
+        limit = measure(
+            broker_settings(cloud),
+            there,
+            lambda number, packet: (there, numbered(token, number, there, packet)),
+            lambda payload: number_of(token, payload),
+            ANSWER_S,
+        )
+    if limit < LEAST_PACKET_BYTES:
+        raise ConfigError(
+            "the largest that comes back", limit, f"at least {LEAST_PACKET_BYTES}: {LIMITS}"
+        )
+    store, link = Store(folder), Hello(bytes(16), "", max_packet=limit)
+    try:
+        for row in store.runs():
+            if row.status != RUNNING:
+                continue
+            if missing := without_link(packets_for(Run(row, store)), link):
+                raise StorageError(f"run {row.run} needs {missing[0]}")
+    finally:
+        store.close()
+    larger = (
+        "" if limit == MAX_PACKET_BYTES else "; larger ones are lost, and smaller chunks are sent"
+    )
+    return f"those of {limit} bytes come back{larger}"
 
 
 def _coordinator(cloud: CloudConfig) -> str:

@@ -9,6 +9,8 @@ import msgspec
 from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.models import find_run, first_model
 from sedge_cloud.config import RunConfig, Stage
+from sedge_cloud.devices.capabilities import packets_for, without_link
+from sedge_cloud.devices.registry import stored_hello
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.rounds.plans import plan_newcomer
@@ -71,6 +73,7 @@ def start_run(
     run = Run(row, store)
     run.state = _first_state(run, run_store, exact=bool(source))
     remarks = _require_plan(run, run_store)
+    _require_link(run, store)
     past = _past(store, run, source) if source and not source.endswith(".npz") else []
     store.add_run(msgspec.structs.replace(row, state=msgspec.msgpack.encode(run.state)), past)
     return remarks
@@ -144,6 +147,16 @@ def _require_plan(run: Run, run_store: RunStore) -> tuple[str, ...]:
     except (StrategyError, CodecError, Unencodable) as exc:
         expected = f"a strategy that suits the model and its bundles ({exc})"
         raise ConfigError("strategy", run.config.strategy, expected) from exc
+
+
+def _require_link(run: Run, store: Store) -> None:
+    """Raise ``ConfigError`` where the run's orders are too large for every device that has been heard."""
+    hellos = [stored_hello(row) for row in store.devices() if not row.revoked]
+    needed = packets_for(run)
+    missing = [without_link(needed, hello) for hello in hellos if hello is not None]
+    if missing and all(missing):
+        size = run.bundles[0].size + run.model_bytes()
+        raise ConfigError("run", f"{run.name}, {size} bytes for each device", missing[0][0])
 
 
 def stop_run(store: Store, name: str) -> None:

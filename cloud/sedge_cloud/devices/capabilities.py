@@ -1,6 +1,6 @@
 """What devices can do, as announced in their hellos, and what a run's work needs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -8,7 +8,18 @@ from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.bundle import FROZEN, WITHOUT_PROGRAMS
 from sedge_protocol.wire.extensions import COMMON_VALUES
+from sedge_protocol.wire.frame import MAX_PACKET_BYTES
+from sedge_protocol.wire.message_limit import PACKET_SIZES
 from sedge_protocol.wire.messages import Codec, Hello
+from sedge_protocol.wire.transfer import (
+    DIGEST_BYTES,
+    PACKET_OVERHEAD,
+    chunk_size,
+    fitting_chunk,
+)
+
+# What an order takes besides its digests of bundle and model: keys, work, one step, a small patch.
+ORDER_BYTES = 2048
 
 
 def lacking(run: Run) -> Callable[[Hello], list[str]]:
@@ -24,6 +35,7 @@ def lacking(run: Run) -> Callable[[Hello], list[str]]:
     frozen = run.manifest.frozen
     codings = {broadcast.values, run.patch_values}.difference(COMMON_VALUES)
     narrowest = len(run.manifests) - 1 if run.strategy.widths_vary else 0
+    needed = packets_for(run)
     words: set[str] = {*codings, *([] if frozen is None else [FROZEN])}
 
     def missing(hello: Hello) -> list[str]:
@@ -36,6 +48,7 @@ def lacking(run: Run) -> Callable[[Hello], list[str]]:
             *sorted(compressions.difference(hello.compressions)),
             *sorted(words.difference(hello.codecs)),
             *(too_large or without_memory(run, hello, narrowest)),
+            *without_link(needed, hello),
         ]
 
     return missing
@@ -47,6 +60,42 @@ def without_memory(run: Run, hello: Hello, width: int) -> list[str]:
     if not 0 < hello.memory_mb < needed:
         return []
     return [f"memory for a step: {needed} MB, of which it has {hello.memory_mb}"]
+
+
+def packets_for(run: Run) -> list[int]:
+    """The packet sizes that have room for the run's orders; none where not even a frame has."""
+    frozen = run.manifest.frozen
+    sizes = [run.bundles[0].size, run.model_bytes()]
+
+    def fits(limit: int) -> bool:
+        chunk_bytes, named = fitting_chunk(limit), sizes
+        if (
+            frozen is not None
+            and chunk_size(frozen.blob.size, chunk_bytes) != frozen.blob.chunk_bytes
+        ):
+            named = [*sizes, frozen.blob.size]
+        cuts = [chunk_size(size, chunk_bytes) for size in named]
+        digests = sum(-(-size // cut) for size, cut in zip(named, cuts, strict=True))
+        is_room_for_chunks = max(cuts) <= limit - PACKET_OVERHEAD
+        return is_room_for_chunks and ORDER_BYTES + digests * DIGEST_BYTES <= limit
+
+    return [limit for limit in PACKET_SIZES if fits(limit)]
+
+
+def without_link(needed: Sequence[int], hello: Hello) -> list[str]:
+    """The broker that a device lacks for a run's orders, in words; nothing if they fit.
+
+    ``needed`` are the packet sizes that do (``packets_for``).
+    """
+    limit = hello.max_packet or MAX_PACKET_BYTES
+    if not needed or limit >= needed[0]:
+        return []
+    return [f"a broker that takes messages of {needed[0]} bytes, {its_limit(limit)}"]
+
+
+def its_limit(limit: int) -> str:
+    """How large messages may be, and what sets it, for people."""
+    return f"this one takes {limit} (Mosquitto: message_size_limit or max_packet_size)"
 
 
 def widest(run: Run, hello: Hello) -> int:

@@ -8,7 +8,7 @@ from sedge_cloud.store.cache import Cache
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.serving import Serving
-from sedge_protocol.wire.transfer import Manifest, describe
+from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, Manifest, describe
 
 # Making a manifest hashes the whole blob, so manifests are cached. One of 2.3 MB has 36 digests of 16
 # bytes: there is room for two thousand starts or patches.
@@ -17,7 +17,9 @@ CACHED_MANIFESTS_BYTES = 2 * 2**20
 _MANIFEST_BYTES = 400
 # Device, or None for the fleet; transfer; index; data.
 Chunk: TypeAlias = tuple[str | None, bytes, int, bytes]
-# The manifest of a stored blob.
+# The manifest of a stored blob, in chunks of this size or, for a large blob, larger ones.
+Cut: TypeAlias = Callable[[bytes, int], Manifest]
+# The manifest of a stored blob, cut for one device.
 Describe: TypeAlias = Callable[[bytes], Manifest]
 # Transfer, and the device if the blob goes to one device only.
 Key: TypeAlias = tuple[bytes, str | None]
@@ -44,10 +46,13 @@ class Downloads:
             CACHED_MANIFESTS_BYTES, lambda manifest: len(manifest.digests) + _MANIFEST_BYTES
         )
 
-    def manifest(self, blob: bytes) -> Manifest:
+    def manifest(self, blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
         """The manifest of a stored blob."""
-        cached = self._manifests.get(blob)
-        return cached or self._manifests.put(blob, describe(self._blobs.read(blob)))
+        key = (
+            blob if chunk_bytes == DEFAULT_CHUNK_BYTES else blob + chunk_bytes.to_bytes(4, "little")
+        )
+        cached = self._manifests.get(key)
+        return cached or self._manifests.put(key, describe(self._blobs.read(blob), chunk_bytes))
 
     def request(
         self, device: str, transfer: bytes, missing: bytes, served: Iterable[NamedBlob], now: float

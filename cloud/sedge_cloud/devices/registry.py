@@ -14,7 +14,16 @@ from sedge_cloud.store.runs import Run
 from sedge_protocol.errors import RemoteError, VersionError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Send
-from sedge_protocol.wire.frame import HEADER, VERSIONS, Frame, Kind, asks, seal, start_time
+from sedge_protocol.wire.frame import (
+    HEADER,
+    MAX_PACKET_BYTES,
+    VERSIONS,
+    Frame,
+    Kind,
+    asks,
+    seal,
+    start_time,
+)
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello, Refusal, Welcome, decode_body
 from sedge_protocol.wire.peer import Peer
@@ -64,7 +73,8 @@ class Fleet:
     """Every device, by id.
 
     ``present`` is the number online, ``changes`` how often one came or went, ``errors`` how often messages
-    of a device were dropped. ``versions`` are the protocol versions that the coordinator speaks.
+    of a device were dropped. ``versions`` are the protocol versions that the coordinator speaks, and
+    ``max_packet`` is the largest MQTT packet that comes through its broker.
     """
 
     def __init__(self, name: str, incarnation: int, versions: Sequence[int] = VERSIONS) -> None:
@@ -78,6 +88,7 @@ class Fleet:
         self._revoked: dict[str, Device] = {}  # these, by the same
         self._loaded = False
         self.present = self.changes = self.errors = 0
+        self.max_packet = MAX_PACKET_BYTES
 
     def __getitem__(self, device: str) -> Device:
         return self._devices[device]
@@ -118,9 +129,22 @@ class Fleet:
         request = self.welcome(NO_NONCE)
         return [d.peer.message(request) for d in self._devices.values() if not d.row.revoked]
 
-    def welcome(self, nonce: bytes) -> Welcome:
+    def welcome(self, nonce: bytes, padding: bytes = b"") -> Welcome:
         """The answer to a hello."""
-        return Welcome(nonce, VERSION, self._versions, len(self._by_topic))
+        limit = self.max_packet if self.max_packet < MAX_PACKET_BYTES else 0
+        return Welcome(nonce, VERSION, self._versions, len(self._by_topic), limit, padding)
+
+    def limited(self, hello: Hello) -> Hello:
+        """The hello, with the smaller of the device's limit and ours; 0: there is none."""
+        limit = min(hello.max_packet or MAX_PACKET_BYTES, self.max_packet)
+        return msgspec.structs.replace(
+            hello, max_packet=limit if limit < MAX_PACKET_BYTES else 0, padding=b""
+        )
+
+    def max_packet_of(self, device: str) -> int:
+        """The largest MQTT packet that comes through to a device, as far as is known."""
+        hello = self.hello(device)
+        return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
     def chunk(self, device: str | None, transfer: bytes, index: int, data: bytes) -> Send:
         """A chunk for a device or, with None, for every device that lacks it."""
@@ -162,7 +186,7 @@ class Fleet:
         hello = decode_body(frame.kind, frame.body)
         if not isinstance(hello, Hello):
             return []
-        return [device.peer.message(self.welcome(hello.nonce))]
+        return [device.peer.message(self.welcome(hello.nonce, hello.padding))]
 
     def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
         """Whether ``refuse_revoked`` may have an answer to a frame that no device in force has sent."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sedge_cloud.devices.capabilities import codec_for
+from sedge_cloud.devices.capabilities import codec_for, its_limit
 from sedge_cloud.devices.downloads import Describe
 from sedge_cloud.rounds.plans import order_seed
 from sedge_cloud.store.broadcast import steps_since
@@ -17,11 +17,13 @@ from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.runs import Run
 from sedge_cloud.store.schema import StepRow
 from sedge_protocol.errors import StrategyError
-from sedge_protocol.wire.frame import MAX_BODY_BYTES
+from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES, MAX_PACKET_BYTES, PUBLISH_BYTES
 from sedge_protocol.wire.messages import EVALUATE, Hello, Order, Step, encode_body
 
 # Less than a frame holds: made again, an order may need some bytes more for its codec.
 MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
+# What surrounds an order in its MQTT packet: MQTT's own bytes, the longest topic, and the frame's header.
+AROUND_BYTES = PUBLISH_BYTES + 128 + HEADER.size
 
 
 def make_order(
@@ -38,11 +40,13 @@ def make_order(
         steps = ()
     elif given.step:
         steps = (StepRow(given.holds, given.step, 0),)
+    frozen = run.manifest.frozen
+    cut = None if frozen is None else describe(frozen.blob.sha256)
     return Order(
         run=row.run,
         round=row.round,
         task="evaluate" if row.task == EVALUATE else "train",
-        bundle=run.bundles[given.width],
+        bundle=describe(run.bundles[given.width].sha256),
         model=describe(given.model or row.model),
         model_hash=given.model_hash or row.model_hash,
         steps=tuple(
@@ -53,6 +57,7 @@ def make_order(
         patch_hash=given.patch_hash,
         patch_context=describe(given.patch_context) if given.patch_context else None,
         correction=describe(given.correction) if given.correction else None,
+        frozen=None if frozen is None or cut == frozen.blob else cut,
         work=msgspec.structs.replace(
             work, training=work.training or run.config.training_in(row.round)
         ),
@@ -62,6 +67,29 @@ def make_order(
         context=given.context,
         seed=order_seed(run.config.seed, row.round, given.device),
     )
+
+
+def packet_of(order: Order) -> int:
+    """The size of an order's MQTT packet."""
+    return len(encode_body(order)) + AROUND_BYTES
+
+
+def too_large(order: Order, max_packet: int) -> str:
+    """Why an order does not get through where packets have at most so many bytes; empty if it does."""
+    packet = packet_of(order)
+    if max_packet >= MAX_PACKET_BYTES or packet <= max_packet:
+        return ""
+    return f"MessageTooLarge: its order takes {packet} bytes, {its_limit(max_packet)}"
+
+
+def with_steps_that_fit(order: Order, max_packet: int) -> Order:
+    """The order with its newest steps only, as many as a packet has room for.
+
+    A device that holds an older model fetches the whole one.
+    """
+    while order.steps and packet_of(order) > max_packet:
+        order = msgspec.structs.replace(order, steps=order.steps[1:])
+    return order
 
 
 def require_sendable(run: Run, order: Order, device: str) -> Order:

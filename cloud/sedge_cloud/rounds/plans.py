@@ -31,6 +31,7 @@ from sedge_protocol.codec.patch_levels import MAX_LEVEL, encode_levels
 from sedge_protocol.errors import CodecError, ConfigError, StrategyError, Unencodable
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.extensions import CORRECTION, needed_by_work
+from sedge_protocol.wire.frame import MAX_PACKET_BYTES
 from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Hello, PatchChoice, Work
 
 # A patch that the device has kept travels as its hash, unless the patch itself is this short.
@@ -208,7 +209,8 @@ class _Planner:
         is_own = self._is_own(device, assignment.patch, client)
         patch, patch_context = self._patch(assignment.patch, client, is_own)
         holds = self._held(client)
-        inline = len(patch) <= (NAMED_BYTES if is_own else MAX_INLINE_BYTES)
+        limit = hello.max_packet if hello and hello.max_packet else MAX_PACKET_BYTES
+        inline = len(patch) <= (NAMED_BYTES if is_own else min(MAX_INLINE_BYTES, limit // 4))
         return OrderRow(
             run=run.name,
             round=self._number,

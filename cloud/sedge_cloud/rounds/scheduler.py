@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from sedge_cloud.devices.downloads import Describe, NamedBlob
+from sedge_cloud.devices.downloads import Cut, Describe, NamedBlob
 from sedge_cloud.devices.registry import Fleet
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded
 from sedge_cloud.rounds.closing import already_closed, close_round
@@ -29,7 +29,12 @@ from sedge_cloud.rounds.lifecycle import (
     next_state,
     resume,
 )
-from sedge_cloud.rounds.orders import make_order, require_sendable
+from sedge_cloud.rounds.orders import (
+    make_order,
+    require_sendable,
+    too_large,
+    with_steps_that_fit,
+)
 from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
 from sedge_cloud.rounds.serving import resume_serving, serving_run, with_newcomer
 from sedge_cloud.rounds.summary import Summary
@@ -39,6 +44,7 @@ from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import ConfigError, LocalError, StorageError, StrategyError
 from sedge_protocol.wire.effects import Note, Send
 from sedge_protocol.wire.messages import TRAIN, Cancel, Order
+from sedge_protocol.wire.transfer import fitting_chunk
 
 
 class Scheduler:
@@ -51,7 +57,7 @@ class Scheduler:
         self,
         run_store: RunStore,
         devices: Fleet,
-        describe: Describe,
+        cut: Cut,
         housekeeping: Housekeeping,
         counters: Counter[str],
         draw: Draw,
@@ -61,7 +67,7 @@ class Scheduler:
         self._run_store = run_store
         self._store: Store = run_store.store
         self._devices = devices
-        self._describe = describe
+        self._cut = cut
         self._housekeeping = housekeeping
         self._counters = counters
         self._draw = draw
@@ -178,8 +184,15 @@ class Scheduler:
         }
 
     def _order(self, run: Run, current: OpenRound, given: OrderRow) -> Order:
-        hello = self._devices.hello(given.device)
-        return make_order(run, current.row, current.steps, given, hello, self._describe)
+        name = given.device
+        hello, describe = self._devices.hello(name), self.describe(name)
+        order = make_order(run, current.row, current.steps, given, hello, describe)
+        return with_steps_that_fit(order, self._devices.max_packet_of(name))
+
+    def describe(self, device: str) -> Describe:
+        """How blobs are cut for a device: into chunks that fit its link."""
+        chunk_bytes = fitting_chunk(self._devices.max_packet_of(device))
+        return lambda blob: self._cut(blob, chunk_bytes)
 
     def _begin(self, live: LiveRun, current: OpenRound, now: float) -> list[Note]:
         """Enter an open round; from here on ``present`` and ``excused`` are kept up to date."""
@@ -250,19 +263,19 @@ class Scheduler:
         """The blobs that a device of the round may request: the shared ones, then its own."""
         run, row = self.live[current.row.run].run, current.row
         given, waiting = current.orders[device], max(1, len(current.present - current.excused))
-        users = min(waiting, current.widths[given.width])
-        yield NamedBlob(run.bundles[given.width], users)
+        users, describe = min(waiting, current.widths[given.width]), self.describe(device)
+        yield NamedBlob(describe(run.bundles[given.width].sha256), users)
         if run.manifest.frozen is not None:
-            yield NamedBlob(run.manifest.frozen.blob, users)
+            yield NamedBlob(describe(run.manifest.frozen.blob.sha256), users)
         if not given.model:
             users = min(waiting, current.users[row.model])
             for blob in (row.model, *(step.blob for step in current.steps)):
-                yield NamedBlob(self._describe(blob), users)
+                yield NamedBlob(describe(blob), users)
         own = (given.model, given.patch_blob, given.patch_context, given.correction, given.step)
         for blob in own:
             if blob:
                 users = current.users[blob]
-                yield NamedBlob(self._describe(blob), min(users, waiting) if users > 1 else 0)
+                yield NamedBlob(describe(blob), min(users, waiting) if users > 1 else 0)
 
     def _ask(
         self,
@@ -291,7 +304,10 @@ class Scheduler:
             try:
                 order = (made or {}).get(name)
                 order = order or self._order(live.run, current, current.orders[name])
-                effects.append(device.peer.message(order))
+                if why := too_large(order, self._devices.max_packet_of(name)):
+                    effects.append(self.decline(current, name, why))
+                else:
+                    effects.append(device.peer.message(order))
             except StorageError as exc:
                 effects.append(self._housekeeping.storage_failed(exc, live.run.name))
             except (StrategyError, LocalError) as exc:  # larger than a frame: no retry helps

@@ -11,6 +11,7 @@ of a device is published.
 """
 
 import json
+import logging
 import time
 from collections.abc import Mapping
 
@@ -19,12 +20,13 @@ from sedge_cloud.devices.registry import VERSION
 from sedge_cloud.status.records import DeviceFacts, Fleet
 from sedge_cloud.status.snapshot import Snapshot
 from sedge_cloud.status.threads import Supervised
-from sedge_protocol.host.mqtt import BrokerSettings, Connected, MqttLink, Received
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, MqttLink, Received, TooLarge
 from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.topics import ROOT
 
 STEP_S, READ_S = 0.1, 10.0
 ONLINE, OFFLINE = b"online", b"offline"
+_log = logging.getLogger("sedge.home_assistant")
 # The entities: by key, which is that of the value in the state, their platform and what else they have.
 Entities = Mapping[str, tuple[str, Mapping[str, str]]]
 _BYTES = {
@@ -188,6 +190,8 @@ class HomeAssistant:
                     self._sent.clear()
                 case Received(payload=b"offline"):  # the will of an earlier connection
                     self._sent.pop(self._link_topic, None)
+                case TooLarge():
+                    _log.warning("%s: set [home_assistant] max_devices lower", event)
                 case _:
                     pass
         for topic, payload in self._wanted.items():

@@ -45,13 +45,17 @@ class LiveDevice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Live(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The coordinator, now; all times by its wall clock, 0 for unknown."""
+    """The coordinator, now; all times by its wall clock, 0 for unknown.
+
+    ``max_packet`` is the largest message that comes through the broker, in bytes; 0: not measured yet.
+    """
 
     started: float = 0.0
     running: bool = False
     link: bool = False
     link_since: float = 0.0
     link_error: str = ""
+    max_packet: int = 0
     error: str = ""
     error_at: float = 0.0
     devices: dict[str, LiveDevice] = {}
@@ -73,11 +77,15 @@ class Recorder:
         self._due = self._stale_at = self._sign_at = self._disk_at = 0.0
         self._shorten()
 
-    def link(self, connected: bool, error: str = "") -> None:
+    def link(self, connected: bool, error: str = "", max_packet: int = 0) -> None:
         """The link to the broker came or went; a failed attempt is no change."""
         since = self._live.link_since if connected == self._live.link else self._wall()
         self._live = msgspec.structs.replace(
-            self._live, link=connected, link_since=since, link_error=error
+            self._live,
+            link=connected,
+            link_since=since,
+            link_error=error,
+            max_packet=max_packet or self._live.max_packet,
         )
 
     def error(self, text: str) -> None:

@@ -20,7 +20,7 @@ from sedge_cloud.status.settings import NotifyConfig
 
 # What is worth waking somebody for; everything else is on the page.
 TOLD: frozenset[Code] = frozenset({
-    "broker_down", "coordinator_silent", "coordinator_error", "disk_low", "disk_full",
+    "broker_down", "broker_limit", "coordinator_silent", "coordinator_error", "disk_low", "disk_full",
     "run_failed", "round_stuck", "round_below_quorum", "device_lost",
 })  # fmt: skip
 TIMEOUT_S = 20.0

@@ -7,6 +7,7 @@ this list.
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
+from sedge_cloud.devices.capabilities import its_limit
 from sedge_cloud.status.history import refusals
 from sedge_cloud.status.numbers import clock, listed
 from sedge_cloud.status.open_rounds import NEVER, unheard
@@ -20,6 +21,7 @@ from sedge_cloud.status.records import (
     Severity,
     Waiting,
 )
+from sedge_protocol.wire.frame import LEAST_PACKET_BYTES
 
 ENOUGH_FREE_BYTES = 2**30
 # Blobs are refused below this (blobs.py).
@@ -79,6 +81,10 @@ def _of_coordinator(facts: Fleet) -> Iterator[Problem]:
     elif not it.link:
         text = f"has no broker: {it.link_error or 'no connection yet'}"
         yield _problem("broker_down", "coordinator", text, it.link_since)
+    elif 0 < it.max_packet < LEAST_PACKET_BYTES:
+        needed = f"needs a broker that takes messages of {LEAST_PACKET_BYTES} bytes"
+        text = f"{needed}: {its_limit(it.max_packet)}"
+        yield _problem("broker_limit", "coordinator", text, it.link_since)
     if it.error and it.error_since is not None and facts.at - it.error_since < RECENT:
         yield _problem("coordinator_error", "coordinator", it.error, it.error_since)
 

@@ -313,6 +313,7 @@ def _coordinator(live: Live, sign: float, now: float) -> CoordinatorFacts:
         link=live.link and running,
         link_since=when(live.link_since),
         link_error=plain(live.link_error),
+        max_packet=live.max_packet,
         error=live.error,
         error_since=when(live.error_at),
         counters=live.counters,

@@ -17,6 +17,7 @@ Code = Literal[
     "coordinator_silent",
     "coordinator_error",
     "broker_down",
+    "broker_limit",
     "disk_low",
     "disk_full",
     "run_failed",
@@ -179,7 +180,10 @@ class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The service: ``heard`` is its last sign of life, ``link`` says whether it has its broker."""
+    """The service: ``heard`` is its last sign of life, ``link`` says whether it has its broker.
+
+    ``max_packet`` is the largest message that the broker lets through, in bytes; 0: not measured yet.
+    """
 
     running: bool
     since: datetime | None = None
@@ -187,6 +191,7 @@ class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
     link: bool = False
     link_since: datetime | None = None
     link_error: str = ""
+    max_packet: int = 0
     error: str = ""
     error_since: datetime | None = None
     counters: dict[str, int] = {}

@@ -102,6 +102,7 @@ class Run:
             raise StorageError(f"run {row.run}: its bundle cannot be read: {exc}") from exc
         self.manifest: BundleManifest = self.manifests[0]
         self.bundles: tuple[Manifest, ...] = tuple(map(describe, packed))
+        self._blobs = store.blobs
         self.widths = tuple(Width(form.dropped, form.layout) for form in self.manifests)
 
     @cached_property
@@ -111,6 +112,11 @@ class Run:
         Raises ``ConfigError`` when it cannot be made, such as when a user's class has gone.
         """
         return make_strategy(self.config.strategy, self.config.options)
+
+    def model_bytes(self) -> int:
+        """The size of the global model's blob; 0 where the disk has lost it."""
+        model = self.state.model
+        return self._blobs.size(model) if self._blobs.has(model) else 0
 
     @property
     def patch_values(self) -> ValueCoding:

@@ -74,7 +74,7 @@ class Fetches:
         needed = needed_blobs(order, self._holds)
         facts = bundle_facts(order.bundle.sha256, self._blobs)
         if facts is not None and facts.frozen is not None and facts.frozen.fits(self._memory_mb):
-            needed.append(facts.frozen.blob)
+            needed.append(facts.frozen.cut_as(order.frozen))
         return [manifest for manifest in needed if not self._blobs.has(manifest.sha256)]
 
     @property

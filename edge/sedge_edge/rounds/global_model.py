@@ -67,6 +67,28 @@ def named_blobs(order: Order) -> list[Manifest]:
     return [order.bundle, order.model, *steps, *_own_blobs(order)]
 
 
+def recut(order: Order, repeated: Order) -> Order:
+    """The order, with its blobs cut as those of the same hash and size are in its repetition."""
+    cut = {(manifest.sha256, manifest.size): manifest for manifest in named_blobs(repeated)}
+
+    def again(manifest: Manifest) -> Manifest:
+        return cut.get((manifest.sha256, manifest.size), manifest)
+
+    def maybe(manifest: Manifest | None) -> Manifest | None:
+        return None if manifest is None else again(manifest)
+
+    return msgspec.structs.replace(
+        order,
+        bundle=again(order.bundle),
+        model=again(order.model),
+        steps=tuple(Step(step.base_hash, again(step.blob)) for step in order.steps),
+        patch_blob=maybe(order.patch_blob),
+        patch_context=maybe(order.patch_context),
+        correction=maybe(order.correction),
+        frozen=repeated.frozen,
+    )
+
+
 def base_versions(order: Order) -> list[bytes]:
     """The hashes of all global models that an order can be done from."""
     return [order.model_hash, *(step.base_hash for step in order.steps)]

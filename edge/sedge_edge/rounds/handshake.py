@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from sedge_protocol.wire.effects import Effect, Note, Send
-from sedge_protocol.wire.frame import HEADER, start_time
+from sedge_protocol.wire.frame import HEADER, MAX_PACKET_BYTES, start_time
 from sedge_protocol.wire.messages import DOCTOR, Goodbye, Hello, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.reasons import without_numbers
@@ -52,6 +52,12 @@ class Handshake:
     def goodbye(self) -> Send:
         """The same goodbye, sent on purpose."""
         return self._peer.message(Goodbye(self._nonce))
+
+    def connected(self, now: float, max_packet_bytes: int) -> None:
+        """The link is up, to a broker that announces this limit: say hello."""
+        limit = max_packet_bytes if max_packet_bytes < MAX_PACKET_BYTES else 0
+        self._hello = msgspec.structs.replace(self._hello, max_packet=limit)
+        self.begin(now)
 
     def begin(self, now: float) -> None:
         """Say hello: the link is up, or a coordinator has started and knows nobody."""

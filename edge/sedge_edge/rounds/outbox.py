@@ -12,9 +12,10 @@ from sedge_edge.rounds.state import DISK_RETRY_S, Pending, StateStore
 from sedge_edge.rounds.storage import Blobs
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Effect, Note, Send
-from sedge_protocol.wire.messages import Busy, Have, Offer
+from sedge_protocol.wire.frame import MAX_PACKET_BYTES, packet_bytes
+from sedge_protocol.wire.messages import Busy, Decline, Have, Offer
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES, Upload, chunk_size, describe
+from sedge_protocol.wire.transfer import Upload, chunk_size, describe, fitting_chunk
 
 
 class Outbox:
@@ -30,16 +31,33 @@ class Outbox:
         self._uploads: dict[Pending, Upload] = {}
         self._disk_retry_at: dict[Pending, float] = {}
         self._connected = False
-        self._max_chunk_bytes = store.state.chunk_bytes
+        self._announced = self._welcomed = MAX_PACKET_BYTES
 
-    def connected(self, now: float, room: int) -> None:
-        """The link is up (again), with room for chunks of ``room`` bytes: offer everything."""
+    @property
+    def _max_packet(self) -> int:
+        """The largest MQTT packet that comes through."""
+        return min(self._announced, self._welcomed)
+
+    @property
+    def _max_chunk_bytes(self) -> int:
+        return fitting_chunk(self._max_packet, self._store.state.chunk_bytes)
+
+    def connected(self, now: float, max_packet: int) -> None:
+        """The link is up (again), to a broker that announces this largest packet: offer everything."""
         self._connected = True
-        self._max_chunk_bytes = self._store.state.chunk_bytes
-        while self._max_chunk_bytes > max(room, MIN_CHUNK_BYTES):
-            self._max_chunk_bytes //= 2
-        for waiting, upload in list(self._uploads.items()):
+        self._announced = max_packet
+        for upload in self._uploads.values():
             upload.connected(now)
+        self._cut_again()
+
+    def limit(self, max_packet: int) -> None:
+        """The coordinator's broker lets packets of this size through; 0: unknown."""
+        self._welcomed = max_packet or MAX_PACKET_BYTES
+        self._cut_again()
+
+    def _cut_again(self) -> None:
+        """Drop the uploads whose chunks are too large now; ``poll`` makes them anew."""
+        for waiting, upload in list(self._uploads.items()):
             manifest = upload.manifest
             if manifest.chunk_bytes > chunk_size(manifest.size, self._max_chunk_bytes):
                 del self._uploads[waiting]
@@ -130,7 +148,6 @@ class Outbox:
         upload = self._uploads.get(waiting)
         if upload is not None and upload.wants_smaller_chunks:
             self._store.set_chunk_bytes(upload.manifest.chunk_bytes // 2)
-            self._max_chunk_bytes = self._store.state.chunk_bytes
             upload = None
         if upload is None:
             upload = Upload(
@@ -142,7 +159,23 @@ class Outbox:
         due = upload.timer()
         if not sends and (due is None or now < due):
             return []
-        return [self._frame(waiting, upload, index) for index in upload.poll(now)]
+        frames = [self._frame(waiting, upload, index) for index in upload.poll(now)]
+        sizes = (packet_bytes(frame.topic, frame.payload) for frame in frames)
+        if (largest := max(sizes, default=0)) > self._max_packet:
+            return self._give_up(waiting, upload.manifest.size, largest)
+        return [*frames]
+
+    def _give_up(self, waiting: Pending, size: int, packet: int) -> list[Effect]:
+        """No chunks are small enough to let this update through: drop it, and say so on both sides."""
+        self._store.remove_update(waiting)
+        del self._uploads[waiting]
+        text = (
+            f"an update of {size} bytes needs messages of {packet} bytes, the broker takes "
+            f"{self._max_packet} (Mosquitto: message_size_limit or max_packet_size)"
+        )
+        decline = Decline(waiting.run, waiting.round, "MessageTooLarge", text)
+        note = Note(logging.ERROR, f"run {waiting.run}, round {waiting.round}: {text}")
+        return [note, self._peer.message(decline)]
 
     def _frame(self, waiting: Pending, upload: Upload, index: int | None) -> Send:
         manifest = upload.manifest

@@ -15,7 +15,7 @@ import msgspec
 
 from sedge_edge.rounds.budget import Spent
 from sedge_edge.rounds.frozen_data import frozen_names
-from sedge_edge.rounds.global_model import base_versions, named_blobs, with_held_steps
+from sedge_edge.rounds.global_model import base_versions, named_blobs, recut, with_held_steps
 from sedge_edge.rounds.storage import DurableValue, ReadableBlobs
 from sedge_edge.training.job import Outcome
 from sedge_edge.training.preparation import Kept
@@ -267,6 +267,18 @@ class StateStore:
             runs = _without(runs, evicted)
         self._save(orders={**state.orders, order.run: order}, runs=runs, recent=recent)
         return evicted
+
+    def recut(self, repeated: Order) -> None:
+        """Fetch an order's blobs in the chunks of its repetition, if it is kept; what is here stays.
+
+        The link may have changed since, and not carry the first chunks.
+        """
+        order = self.state.orders.get(repeated.run)
+        if order is None or order.round != repeated.round:
+            return
+        again = recut(order, repeated)
+        if again != order:
+            self._save(orders={**self.state.orders, order.run: again})
 
     def strike_steps(self, order: Order) -> None:
         """Give up the steps of an order, and those that are kept of its run: some are wrong."""

@@ -26,7 +26,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.broker_url import Endpoint, parse_url
 from sedge_protocol.host.sockets import is_readable, socket_bytes
-from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES
+from sedge_protocol.wire.frame import MAX_PACKET_BYTES, packet_bytes
 from sedge_protocol.wire.reconnect import Ended, Reconnect
 
 KEEPALIVE_S = 30
@@ -38,8 +38,6 @@ DEAF_MAX_S = 3600.0
 # Frames passed to paho and not yet written to the socket; others wait in the core, as indices of chunks and
 # not as copies.
 WINDOW = 16
-# Room for topic, properties and header besides the largest body.
-DEFAULT_MAX_PACKET = MAX_BODY_BYTES + HEADER.size + 4096
 READS_PER_STEP = 64
 # How long a closing link waits for the broker to take its last messages.
 CLOSE_S = 2.0
@@ -99,7 +97,22 @@ class Received:
     payload: bytes
 
 
-LinkEvent = Connected | Disconnected | Received
+@dataclass(frozen=True)
+class TooLarge:
+    """A message was not sent: its packet has ``size`` bytes, the broker takes ``max_packet_bytes``."""
+
+    topic: str
+    size: int
+    max_packet_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"not sent to {self.topic}: a message of {self.size} bytes; the broker takes "
+            f"{self.max_packet_bytes} (Mosquitto: max_packet_size)"
+        )
+
+
+LinkEvent = Connected | Disconnected | Received | TooLarge
 
 
 @dataclass
@@ -151,7 +164,7 @@ class MqttLink:
         self._retry_at = self._serve_at = self._connack_by = 0.0
         self._version = MQTTProtocolVersion.MQTTv5
         self._answered = self._heard = self._refuses_5 = False
-        self._max_packet = DEFAULT_MAX_PACKET
+        self._max_packet = MAX_PACKET_BYTES
         self._refused = ""
         self._closed_sent = self._closed_received = 0
 
@@ -199,8 +212,9 @@ class MqttLink:
         """
         if self._client is None or not self._up:
             return
-        if len(payload) + len(topic) + 64 > self._max_packet:
+        if (size := packet_bytes(topic, payload)) > self._max_packet:
             self.counters.oversize += 1  # the broker would cut the connection, at every retry
+            self._events.append(TooLarge(topic, size, self._max_packet))
             return
         if self._deaf_at is None and not self._heard:
             self._deaf_at = time.monotonic() + self._patience_s
@@ -251,7 +265,7 @@ class MqttLink:
         options: dict[str, Any] = {}
         if self._version == MQTTProtocolVersion.MQTTv5:
             limits = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-            limits.MaximumPacketSize = DEFAULT_MAX_PACKET
+            limits.MaximumPacketSize = MAX_PACKET_BYTES
             options = {"clean_start": True, "properties": limits}
         try:
             self._client = client
@@ -356,7 +370,7 @@ class MqttLink:
         self._up = True
         self.counters.connections += 1
         limit = getattr(properties, "MaximumPacketSize", None)
-        self._max_packet = min(limit, DEFAULT_MAX_PACKET) if limit else DEFAULT_MAX_PACKET
+        self._max_packet = min(limit or MAX_PACKET_BYTES, MAX_PACKET_BYTES)
         for topic in self._subscriptions:
             client.subscribe(topic)
         self._events.append(Connected(self._max_packet))

@@ -5,6 +5,7 @@ account.
 """
 
 import secrets
+import struct
 import time
 from collections.abc import Callable
 
@@ -16,11 +17,15 @@ from sedge_protocol.host.mqtt import (
     Disconnected,
     MqttLink,
     Received,
+    TooLarge,
 )
+from sedge_protocol.wire.frame import packet_bytes
+from sedge_protocol.wire.message_limit import LimitProbe
 
 # How long a subscription that is refused, or a question, may take before it is told or asked again.
 SETTLED_S = 0.5
 AGAIN_S = 2.0
+_NUMBER = struct.Struct("<Q")
 
 
 class NoAnswer(LinkError):
@@ -53,6 +58,59 @@ def probe(
             time.sleep(0.02)
         if not link.up:
             raise LinkError(f"{settings.url} did not answer within {timeout_s:.0f} s")
+    finally:
+        link.close()
+
+
+def numbered(token: bytes, number: int, topic: str, packet: int) -> bytes:
+    """A message to ourselves that takes about ``packet`` bytes as an MQTT packet, and never more."""
+    head = token + _NUMBER.pack(number)
+    return head + bytes(max(0, packet - packet_bytes(topic, head)))
+
+
+def number_of(token: bytes, payload: bytes) -> int | None:
+    """The number of such a message; None for any other."""
+    if not payload.startswith(token) or len(payload) < len(token) + _NUMBER.size:
+        return None
+    number: int = _NUMBER.unpack_from(payload, len(token))[0]
+    return number
+
+
+def measure(
+    settings: BrokerSettings,
+    topic: str,
+    make: Callable[[int, int], tuple[str, bytes]],
+    number: Callable[[bytes], int | None],
+    timeout_s: float,
+) -> int:
+    """The largest MQTT packet, in bytes, that comes back on ``topic`` (wire/message_limit.py).
+
+    ``make`` gives topic and payload of the message with a number and a packet size, ``number`` reads the
+    number of one that has come. Raises ``LinkError`` when the broker refuses us, ``NoAnswer`` where it is
+    not known after ``timeout_s``.
+    """
+    link, limits = MqttLink(settings, (topic,)), LimitProbe()
+    deadline, why = time.monotonic() + timeout_s, ""
+    try:
+        while (now := time.monotonic()) < deadline:
+            for event in link.step():
+                match event:
+                    case Connected():
+                        limits.connected(event.max_packet_bytes, now)
+                    case Disconnected():  # perhaps for a message's size: then another connection tells
+                        limits.disconnected()
+                        why = event.reason
+                    case Received():
+                        if (found := number(event.payload)) is not None:
+                            limits.came_back(found, now)
+                    case TooLarge():
+                        pass
+            if limits.limit is not None:
+                return limits.limit
+            for one, size in limits.poll(now):
+                link.send(*make(one, size))
+            time.sleep(0.02)
+        raise NoAnswer(why or f"nothing comes back on {topic} within {timeout_s:.0f} s")
     finally:
         link.close()
 

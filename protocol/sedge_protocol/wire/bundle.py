@@ -109,6 +109,15 @@ class FrozenData(msgspec.Struct, frozen=True):
         """Whether the vector takes at most half of a machine's memory; 0 is unknown."""
         return not memory_mb or 2 * self.blob.size <= memory_mb * 10**6
 
+    def cut_as(self, manifest: Manifest | None) -> Manifest:
+        """The blob, cut as an order's manifest of it says; as the bundle says where that is another's."""
+        if manifest is None or (manifest.sha256, manifest.size) != (
+            self.blob.sha256,
+            self.blob.size,
+        ):
+            return self.blob
+        return manifest
+
     def values(self, data: bytes) -> Theta:
         """The vector (m,) in the blob, whose hash has been checked; it shares the blob's memory."""
         return np.frombuffer(data, "<f4").astype(np.float32, copy=False)

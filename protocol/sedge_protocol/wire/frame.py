@@ -43,6 +43,12 @@ NO_TRANSFER = bytes(16)
 # inline patch. With the header it stays under 400,000 bytes, the max_packet_size of Sedge's brokers, which
 # is far below the defaults of EMQX (1 MB) and Mosquitto 2.1 (2 MB).
 MAX_BODY_BYTES = 2**18
+# The largest MQTT packet: the largest frame, its topic and properties.
+MAX_PACKET_BYTES = MAX_BODY_BYTES + HEADER.size + 4096
+# The smallest limit of a broker that is served. Many cloud brokers take 65,536 bytes.
+LEAST_PACKET_BYTES = 16_000
+# What surrounds topic and payload in a packet.
+PUBLISH_BYTES = 64
 # A frame has 32 bits for ``incarnation``. A clock within half a year of their end (2106) is wrong, or
 # leaves too few numbers, of which every start needs one.
 MAX_INCARNATION = 2**32 - 1
@@ -78,6 +84,11 @@ class Kind(IntEnum):
 
 # Kinds that are understood before a version is agreed on, or whatever it is: frozen in version 1.
 FROZEN = frozenset((Kind.HELLO, Kind.WELCOME, Kind.GOODBYE, Kind.REFUSED, Kind.CHUNK))
+
+
+def packet_bytes(topic: str, payload: bytes) -> int:
+    """The most that a message takes as an MQTT packet."""
+    return len(payload) + len(topic) + PUBLISH_BYTES
 
 
 @dataclass(frozen=True)

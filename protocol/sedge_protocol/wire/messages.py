@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import BodyError, LocalError, RemoteError
-from sedge_protocol.wire.frame import Kind
+from sedge_protocol.wire.frame import MAX_BODY_BYTES, Kind
 from sedge_protocol.wire.topics import ID_PATTERN
 from sedge_protocol.wire.training import Names
 from sedge_protocol.wire.training import Training as Training
@@ -25,6 +25,8 @@ Detail: TypeAlias = Annotated[str, Meta(max_length=1000)]
 Nonce: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Hash: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**40)]
+# Zeros that make a message large, with which a doctor measures what the brokers let through.
+Padding: TypeAlias = Annotated[bytes, Meta(max_length=MAX_BODY_BYTES)]
 Round: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
 
 TRAIN = "train"
@@ -35,13 +37,9 @@ MAX_STEPS = 32
 # The most trainings of one order, one after the other; FedRep has two.
 MAX_PHASES = 8
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-
-
 Versions: TypeAlias = Annotated[
     tuple[Annotated[int, Meta(ge=1, le=255)], ...], Meta(min_length=1, max_length=16)
 ]
-
-
 # How the nonce of a doctor's hello begins; agents take no notice of the welcome to it.
 DOCTOR = b"doctor\0\0"
 
@@ -51,6 +49,8 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``versions`` are the protocol versions that it speaks; ``version`` is its software's, for people.
     ``waits`` says, for people, why it does not begin orders for now; the coordinator does not count on it.
+    ``max_packet`` is the largest MQTT packet, in bytes, that its broker announces; 0: no limit below the
+    protocol's own. The coordinator keeps the smaller of this and its own here. ``padding`` is for doctors.
     """
 
     nonce: Nonce
@@ -63,18 +63,24 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_mb: Count = 0
     versions: Versions = (1,)
     waits: Detail = ""
+    max_packet: Count = 0
+    padding: Padding = b""
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The coordinator has received the hello with this nonce, and speaks these protocol ``versions``.
 
     ``devices`` is the number of devices of the fleet, by which these spread their connections (0: unknown).
+    ``max_packet`` is the largest MQTT packet, in bytes, that comes through its broker; 0: unknown. The
+    ``padding`` is that of a doctor's hello.
     """
 
     nonce: Nonce
     version: Short
     versions: Versions = (1,)
     devices: Count = 0
+    max_packet: Count = 0
+    padding: Padding = b""
 
 
 class Goodbye(msgspec.Struct, frozen=True):
@@ -208,7 +214,8 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     (inline) or ``patch_blob`` is a coded vector of absolute values to write over it, and ``patch_hash`` the
     SHA-256 of the coded patch, or empty. ``patch_context`` is the mask, a bitmap of n bits, that decoding
     the patch needs: the device's own last one, to be fetched if the device has lost it. ``correction`` is a
-    coded vector (n,) that is added to every gradient of the model that is sent. Where ``work`` selects,
+    coded vector (n,) that is added to every gradient of the model that is sent. ``frozen`` is the bundle's
+    frozen blob, where that is cut otherwise than the bundle says. Where ``work`` selects,
     ``context`` is the SHA-256 of the mask, a bitmap of n bits, against which the update may be coded, or
     empty.
     """
@@ -225,6 +232,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     patch_hash: Annotated[bytes, Meta(max_length=32)] = b""
     patch_context: Manifest | None = None
     correction: Manifest | None = None
+    frozen: Manifest | None = None
     work: Work = Work()
     codec: Codec = Codec()
     context: Annotated[bytes, Meta(max_length=32)] = b""

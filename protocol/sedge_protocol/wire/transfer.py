@@ -22,11 +22,14 @@ import numpy as np
 from msgspec import Meta
 
 from sedge_protocol.errors import FrameError, LocalError
+from sedge_protocol.wire.frame import HEADER
 
 DIGEST_BYTES = 16
 MIN_CHUNK_BYTES = 2**12
 DEFAULT_CHUNK_BYTES = 2**16
 MAX_CHUNK_BYTES = 2**18
+# Room for the topic, MQTT properties and our own header in a chunk's packet.
+PACKET_OVERHEAD = HEADER.size + 4096
 # 4096 digests of 16 bytes are a manifest of 64 KiB, and 4096 chunks of 256 KiB a blob of 1 GiB.
 MAX_CHUNKS = 4096
 # A blob up to this size may travel inside its offer, a patch inside its order. It is half a chunk, below
@@ -96,6 +99,13 @@ def chunk_size(size: int, wanted: int) -> int:
     return max(wanted, 1 << (-(-size // MAX_CHUNKS) - 1).bit_length())
 
 
+def fitting_chunk(max_packet: int, wanted: int = DEFAULT_CHUNK_BYTES) -> int:
+    """``wanted``, halved until a chunk's MQTT packet has at most ``max_packet`` bytes, or to the least."""
+    while wanted > max(max_packet - PACKET_OVERHEAD, MIN_CHUNK_BYTES):
+        wanted //= 2
+    return wanted
+
+
 def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
     """The manifest of a blob; chunks are larger if 4096 of ``chunk_bytes`` would not hold it.
 
@@ -163,7 +173,7 @@ class Upload:
 
     @property
     def wants_smaller_chunks(self) -> bool:
-        """Whether two connections in a row lost every chunk: whole ones do not get through (fault N7)."""
+        """Whether every chunk was lost twice in a row: whole ones do not get through (fault N7)."""
         least = chunk_size(self.manifest.size, MIN_CHUNK_BYTES)
         return self.fruitless >= 2 and self.manifest.chunk_bytes > least
 
@@ -211,9 +221,15 @@ class Upload:
         received = from_bitmap(bitmap, self.manifest.count)
         if self._due is None or number > self.number:  # an answer to an earlier process
             return
-        if received - self._have:
-            self._progress, self._attempt = True, 0
         first = number == self.number and not self._answered
+        if received - self._have:
+            self._progress, self._tried = True, False
+            self._attempt = self.fruitless = 0
+        elif (
+            first and self._tried
+        ):  # the offer came after these chunks and was answered without them
+            self.fruitless += 1
+            self._tried = False
         self._have = received if first else self._have | received
         self._answered = self._answered or first
         settled = [

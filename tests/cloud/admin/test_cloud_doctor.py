@@ -86,7 +86,7 @@ def test_all_is_well(fleet: RealFleet, home: Path) -> None:
     store.close()
     found = examined(home / "cloud.toml")
     assert set(found.good) == {
-        "configuration", "disk", "store", "clock", "unit", "broker", "passwords", "coordinator",
+        "configuration", "disk", "store", "clock", "unit", "broker", "messages", "passwords", "coordinator",
     }  # fmt: skip
     assert found.good["store"] == "sound; 1 devices, 1 of 2 runs running"
     assert found.good["broker"].endswith("lets the coordinator in")

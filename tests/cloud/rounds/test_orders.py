@@ -139,7 +139,7 @@ def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
     for name, start, patch in (("a", b"1", b""), ("b", b"1", b"p"), ("c", b"2", b"p")):
         row = msgspec.structs.replace(current.orders[name], model=start, patch_blob=patch)
         current.orders[name] = row
-    cloud.core.rounds._describe = describe
+    cloud.core.rounds._cut = describe
     found = {
         name: {
             one.manifest.sha256: one.receivers for one in cloud.core.rounds.served(current, name)
@@ -147,7 +147,8 @@ def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
         for name in current.orders
     }
     first, second, patch = (describe(data).sha256 for data in (b"1", b"2", b"p"))
-    bundle, model = run.bundles[0].sha256, describe(current.row.model).sha256
+    named = run.bundles[0].sha256, current.row.model
+    bundle, model = (describe(name).sha256 for name in named)
     assert found["a"] == {bundle: 4, first: 2}
     assert found["b"] == {bundle: 4, first: 2, patch: 2}
     assert found["c"] == {bundle: 4, second: 0, patch: 2}

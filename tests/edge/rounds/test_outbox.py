@@ -13,9 +13,9 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import Frame, open_frame
-from sedge_protocol.wire.messages import Busy, Have, Message, Offer, decode_body
+from sedge_protocol.wire.messages import Busy, Decline, Have, Message, Offer, decode_body
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES, to_bitmap
+from sedge_protocol.wire.transfer import MIN_CHUNK_BYTES, PACKET_OVERHEAD, to_bitmap
 
 ROOM = 300_000
 
@@ -53,7 +53,7 @@ class Bench:
         return [m for _, m in self.frames(effects) if isinstance(m, Offer)]
 
     def connect(self, now: float, room: int = ROOM) -> list[Effect]:
-        self.outbox.connected(now, room)
+        self.outbox.connected(now, room + PACKET_OVERHEAD)
         return self.outbox.poll(now)
 
 
@@ -202,3 +202,49 @@ def test_an_update_that_the_disk_damages_on_its_way_is_given_up(bench: Bench) ->
     assert not bench.frames(effects)
     assert "the update is lost" in only(effects, Note)[-1].text
     assert bench.memory.state.outbox == ()
+
+
+def test_a_broker_on_the_way_that_drops_every_chunk_gets_smaller_ones(bench: Bench) -> None:
+    """H1: the connection lives on, small messages come through, and nobody says a word."""
+    bench.add(1_000_000)
+    effects, now, sizes = bench.connect(0.0), 0.0, list[int]()
+    while len(sizes) < 7:
+        for offer in bench.offers(effects):
+            sizes.append(offer.manifest.chunk_bytes)
+            have = Have(offer.number, to_bitmap([], offer.manifest.count), 4)
+            bench.outbox.have(offer.manifest.transfer, have, now)
+        effects = bench.outbox.poll(now)
+        if not effects:
+            now = bench.outbox.timer() or 0.0
+    assert sizes == [65_536] * 3 + [32_768] * 3 + [16_384]
+    assert bench.memory.state.chunk_bytes == 16_384
+
+
+def test_the_coordinators_limit_holds_on_this_connection_and_the_next(bench: Bench) -> None:
+    """It says so in its welcome: this broker may let more through than the coordinator's."""
+    bench.add(1_000_000)
+    (offer,) = bench.offers(bench.connect(0.0))
+    assert offer.manifest.chunk_bytes == 65_536
+    bench.outbox.limit(16_000)
+    (again,) = bench.offers(bench.outbox.poll(0.1))
+    assert (again.manifest.chunk_bytes, again.number) == (8192, 1)
+    bench.outbox.disconnected()
+    (again,) = bench.offers(bench.connect(10.0))
+    assert again.manifest.chunk_bytes == 8192
+    bench.outbox.limit(0)
+    assert bench.memory.state.chunk_bytes == 65_536, "nothing was lost"
+
+
+def test_an_update_whose_digests_alone_are_too_large_is_given_up_by_name(bench: Bench) -> None:
+    bench.add(9_000_000)
+    bench.outbox.connected(0.0, ROOM + PACKET_OVERHEAD)
+    bench.outbox.limit(16_000)
+    effects = bench.outbox.poll(0.0)
+    ((_, decline),) = bench.frames(effects)
+    assert isinstance(decline, Decline)
+    assert (decline.run, decline.round, decline.reason) == ("run", 1, "MessageTooLarge")
+    said = "an update of 9000000 bytes needs messages of 17850 bytes, the broker takes 16000"
+    assert decline.detail.startswith(said)
+    (note,) = only(effects, Note)
+    assert said in note.text
+    assert bench.memory.state.outbox == () and bench.outbox.poll(100.0) == []

@@ -24,7 +24,8 @@ from tests.protocol.driven import (
 
 from sedge_emulate.broker.brokers import AmqttBroker, Broker, find_mosquitto
 from sedge_protocol.host import mqtt
-from sedge_protocol.host.mqtt import DEFAULT_MAX_PACKET, MqttLink, Received
+from sedge_protocol.host.mqtt import MqttLink, Received, TooLarge
+from sedge_protocol.wire.frame import MAX_PACKET_BYTES
 
 
 @pytest.fixture(autouse=True)
@@ -167,20 +168,22 @@ def test_a_link_that_is_down_drops_what_it_is_given(shared: Broker) -> None:
     assert (link.fileno(), link.wants_write(), link.room) == (None, False, 0)
 
 
-def test_a_payload_too_large_is_counted_and_not_sent(shared: Broker) -> None:
+def test_a_message_too_large_is_not_sent_and_said(shared: Broker) -> None:
     """The broker would cut us off, and again after every retry (the poison message)."""
     with connected(shared.url, fresh(), "size") as driven:
-        driven.link.send("size", bytes(DEFAULT_MAX_PACKET))
+        driven.link.send("size", bytes(MAX_PACKET_BYTES))
         driven.link.send("size", b"behind it")
         drive(lambda: bool(driven.received()), driven)
         assert driven.received() == [Received("size", b"behind it")]
         assert (driven.link.counters.oversize, driven.link.counters.connections) == (1, 1)
+        (said,) = (event for event in driven.events if isinstance(event, TooLarge))
+        assert said == TooLarge("size", MAX_PACKET_BYTES + 4 + 64, MAX_PACKET_BYTES)
 
 
 def test_nobody_can_send_us_a_packet_that_is_too_large(shared: Broker) -> None:
     with connected(shared.url, fresh(), "size") as driven, connected(shared.url, fresh()) as sender:
         sender.link._max_packet = 400_000
-        sender.link.send("size", bytes(DEFAULT_MAX_PACKET))
+        sender.link.send("size", bytes(MAX_PACKET_BYTES))
         sender.link.send("size", b"behind it")
         drive(lambda: bool(driven.received()), driven, sender)
         assert driven.received() == [Received("size", b"behind it")]

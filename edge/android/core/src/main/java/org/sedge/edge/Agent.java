@@ -9,7 +9,6 @@ import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Journal;
 import org.sedge.edge.host.Link;
 import org.sedge.edge.host.Machine;
-import org.sedge.edge.host.MqttConnection;
 import org.sedge.edge.rounds.Abilities;
 import org.sedge.edge.rounds.AgentCore;
 import org.sedge.edge.rounds.Effects;
@@ -19,6 +18,7 @@ import org.sedge.edge.training.JobStopped;
 import org.sedge.edge.training.Outcome;
 import org.sedge.edge.training.Programs;
 import org.sedge.edge.wire.DeviceKeys;
+import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Messages.Hello;
 import org.sedge.edge.wire.Struct;
 
@@ -268,7 +268,7 @@ public final class Agent {
 
         @Override
         public void connected() {
-            core.connected(Link.now(), MqttConnection.MAX_PACKET);
+            core.connected(Link.now(), Frame.MAX_PACKET);
         }
 
         @Override

@@ -590,6 +590,43 @@ public class VectorsTest {
         });
     }
 
+    @Test
+    public void halvings() {
+        all(SPEC, "halvings", given -> {
+            byte[] blob = new byte[integer(given, "size")];
+            Upload upload = new Upload(Manifest.describe(blob, 16384), new Random(0));
+            upload.connected(0);
+            List<Object> sizes = new ArrayList<>();
+            for (Object connection : (List<?>) given.get("connections")) {
+                String what = (String) connection;
+                byte[] nothing = new byte[(upload.manifest.count + 7) / 8];
+                byte[] held = nothing.clone();
+                held[0] |= what.contains("arrived") ? 1 : 0;
+                upload.poll(0);
+                if (!what.equals("offered")) {
+                    upload.receive(upload.number(), nothing, 1, 0);
+                    upload.poll(0);
+                }
+                if (what.contains("arrived")) {
+                    upload.receive(0, held, 1, 0);
+                }
+                for (int lost = 1; lost < (" " + what + " ").split("lost").length; lost++) {
+                    upload.poll(100 * (lost - 1));
+                    upload.poll(100 * lost);
+                    upload.receive(upload.number(), held, 1, 100 * lost);
+                }
+                upload.disconnected();
+                upload.connected(0);
+                if (upload.wantsSmallerChunks()) {
+                    upload = new Upload(Manifest.describe(blob, upload.manifest.chunkBytes / 2), new Random(0));
+                    upload.connected(0);
+                }
+                sizes.add((long) upload.manifest.chunkBytes);
+            }
+            assertEquals(given.get("chunk_bytes"), sizes);
+        });
+    }
+
     private static byte[] bitmap(Object held, int count) {
         BitSet bits = new BitSet();
         for (int i : ints(held)) {

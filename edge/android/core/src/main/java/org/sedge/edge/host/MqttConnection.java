@@ -2,6 +2,7 @@ package org.sedge.edge.host;
 
 import org.sedge.edge.AgentConfig;
 import org.sedge.edge.SedgeException;
+import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Reconnect.Ended;
 
 import java.io.BufferedInputStream;
@@ -33,8 +34,6 @@ import javax.net.ssl.TrustManagerFactory;
  * <p>That is ten kinds of packets. The one Java client that Debian 12 has brings two further libraries for the rest.
  */
 public final class MqttConnection {
-    /** The largest packet that brokers of this protocol take (WIRE.md, 1.8). */
-    public static final int MAX_PACKET = 266304;
     public static final int KEEPALIVE_S = 30;
     private static final int CONNECT_TIMEOUT_MS = 10_000;
     /** A broker that sends neither a message nor an answer to a ping for so long is gone. */
@@ -164,12 +163,9 @@ public final class MqttConnection {
                 : error.getMessage() == null ? error.toString() : error.getMessage();
     }
 
-    /** Sends one message; it is dropped where the link is down or the packet too large, as any message may be. */
+    /** Sends one message; it is dropped where the link is down, as any message may be. */
     public void send(String topic, byte[] payload) {
-        byte[] name = topic.getBytes(StandardCharsets.UTF_8);
-        if (payload.length + name.length + 64 <= MAX_PACKET) {
-            attempt(PUBLISH << 4, name, payload, false);
-        }
+        attempt(PUBLISH << 4, topic.getBytes(StandardCharsets.UTF_8), payload, false);
     }
 
     public void subscribe(String topic) {
@@ -316,8 +312,8 @@ public final class MqttConnection {
                 length |= (part & 127) << shift;
                 shift += 7;
             } while (part > 127 && shift < 28);
-            if (part > 127 || length > MAX_PACKET) {
-                throw new IOException("a packet of " + length + " bytes, the limit is " + MAX_PACKET);
+            if (part > 127 || length > Frame.MAX_PACKET) {
+                throw new IOException("a packet of " + length + " bytes, the limit is " + Frame.MAX_PACKET);
             }
             byte[] body = new byte[length];
             in.readFully(body);

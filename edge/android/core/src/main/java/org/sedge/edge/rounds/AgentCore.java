@@ -49,9 +49,6 @@ import java.util.logging.Level;
  * clock that never goes back.
  */
 public final class AgentCore {
-    /** Room for topic, MQTT's own bytes and our header in a chunk's packet. */
-    private static final int PACKET_OVERHEAD = Frame.HEADER_BYTES + 4096;
-
     private final String down;
     private final Blobs blobs;
     private final StateStore store;
@@ -133,7 +130,7 @@ public final class AgentCore {
     public void connected(double now, int maxPacketBytes) {
         connected = true;
         handshake.begin(now);
-        outbox.connected(now, maxPacketBytes - PACKET_OVERHEAD);
+        outbox.connected(now, maxPacketBytes);
         fetches.connected(now, effects);
         poll(now);
     }
@@ -357,6 +354,7 @@ public final class AgentCore {
 
     private void welcome(Struct message, double now) throws RemoteError {
         peer.agree(message.get(Welcome.VERSIONS));
+        outbox.limit(message.get(Welcome.MAX_PACKET));
         if (handshake.welcome(message, now, effects)) {
             String[] levels = down.split("/");
             listener.joined(levels[2], levels[4]);
@@ -367,8 +365,12 @@ public final class AgentCore {
         String run = order.get(Order.RUN);
         long round = order.get(Order.ROUND);
         Struct current = store.get(State.ORDERS).get(run);
-        if (store.pending(run, round) != null || (current != null && current.get(Order.ROUND) == round)) {
+        if (store.pending(run, round) != null) {
             return; // a repeat; the upload's own retries answer it
+        }
+        if (current != null && current.get(Order.ROUND) == round) {
+            store.recut(current, order);
+            return;
         }
         String refused = budget.order();
         if (refused != null) {

@@ -5,9 +5,11 @@ import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.codec.SparseVector;
 import org.sedge.edge.wire.Digests;
+import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Step;
+import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Struct;
 
 import java.nio.ByteBuffer;
@@ -15,7 +17,9 @@ import java.nio.ByteOrder;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 
 /** The order's global model: here already, made by steps from an older one, or fetched whole (WIRE.md, 8.1 and 8.2). */
 public final class GlobalModel {
@@ -49,6 +53,37 @@ public final class GlobalModel {
         }
         found.addAll(ownBlobs(order));
         return found;
+    }
+
+    /** The order, with its blobs cut as those of the same hash and size are in its repetition. */
+    static Struct recut(Struct order, Struct repeated) {
+        Map<String, Manifest> cut = new HashMap<>();
+        List<Manifest> named = ownBlobs(repeated);
+        named.add(repeated.get(Order.BUNDLE));
+        named.add(repeated.get(Order.MODEL));
+        for (Struct step : repeated.get(Order.STEPS)) {
+            named.add(step.get(Step.BLOB));
+        }
+        for (Manifest manifest : named) {
+            cut.put(identity(manifest), manifest);
+        }
+        Struct again = order;
+        for (Field<Manifest> field : Arrays.asList(Order.BUNDLE, Order.MODEL, Order.PATCH_BLOB, Order.CORRECTION)) {
+            Manifest manifest = order.get(field);
+            if (manifest != null) {
+                again = again.with(field, cut.getOrDefault(identity(manifest), manifest));
+            }
+        }
+        List<Struct> steps = new ArrayList<>();
+        for (Struct step : order.get(Order.STEPS)) {
+            Manifest blob = step.get(Step.BLOB);
+            steps.add(step.with(Step.BLOB, cut.getOrDefault(identity(blob), blob)));
+        }
+        return again.with(Order.STEPS, steps);
+    }
+
+    private static String identity(Manifest manifest) {
+        return Hex.encode(manifest.sha256) + " " + manifest.size;
     }
 
     /** The patch and the correction, where they are blobs. */

@@ -4,10 +4,12 @@ import org.sedge.edge.SedgeException.FrameError;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.rounds.State.Pending;
 import org.sedge.edge.wire.Backoff;
+import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Kind;
 import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Busy;
+import org.sedge.edge.wire.Messages.Decline;
 import org.sedge.edge.wire.Messages.Have;
 import org.sedge.edge.wire.Messages.Offer;
 import org.sedge.edge.wire.Peer;
@@ -33,27 +35,46 @@ final class Outbox {
     private final Map<String, Upload> uploads = new LinkedHashMap<>(); // by the update's hash in hex
     private final Map<String, Double> retryAt = new HashMap<>();
     private boolean connected;
-    private int chunkBytes;
+    /** The largest packets that the broker announces, and that the coordinator's lets through. */
+    private int announced = Frame.MAX_PACKET;
+    private int welcomed = Frame.MAX_PACKET;
 
     Outbox(StateStore store, Blobs blobs, Peer peer, Random random) {
         this.store = store;
         this.blobs = blobs;
         this.peer = peer;
         this.random = random;
-        chunkBytes = store.get(State.CHUNK_BYTES).intValue();
     }
 
-    /** The link is up, with room for chunks of {@code room} bytes: offer everything. */
-    void connected(double now, int room) {
+    private int maxPacket() {
+        return Math.min(announced, welcomed);
+    }
+
+    private int chunkBytes() {
+        return Manifest.fittingChunk(maxPacket(), store.get(State.CHUNK_BYTES).intValue());
+    }
+
+    /** The link is up, to a broker that announces this largest packet: offer everything. */
+    void connected(double now, int maxPacket) {
         connected = true;
-        chunkBytes = store.get(State.CHUNK_BYTES).intValue();
-        while (chunkBytes > Math.max(room, Manifest.MIN_CHUNK_BYTES)) {
-            chunkBytes /= 2;
-        }
-        for (Iterator<Upload> all = uploads.values().iterator(); all.hasNext();) {
-            Upload upload = all.next();
+        announced = Math.min(maxPacket, Frame.MAX_PACKET);
+        for (Upload upload : uploads.values()) {
             upload.connected(now);
-            if (upload.manifest.chunkBytes > Manifest.chunkSize(upload.manifest.size, chunkBytes)) {
+        }
+        cutAgain();
+    }
+
+    /** The coordinator's broker lets packets of this size through; 0: unknown. */
+    void limit(long maxPacket) {
+        welcomed = maxPacket == 0 ? Frame.MAX_PACKET : (int) Math.min(maxPacket, Frame.MAX_PACKET);
+        cutAgain();
+    }
+
+    /** Drops the uploads whose chunks are too large now; {@link #poll} makes them anew. */
+    private void cutAgain() {
+        for (Iterator<Upload> all = uploads.values().iterator(); all.hasNext();) {
+            Manifest manifest = all.next().manifest;
+            if (manifest.chunkBytes > Manifest.chunkSize(manifest.size, chunkBytes())) {
                 all.remove();
             }
         }
@@ -153,11 +174,10 @@ final class Outbox {
         Upload upload = uploads.get(name(waiting));
         if (upload != null && upload.wantsSmallerChunks()) {
             store.setChunkBytes(upload.manifest.chunkBytes / 2);
-            chunkBytes = upload.manifest.chunkBytes / 2;
             upload = null;
         }
         if (upload == null) {
-            upload = new Upload(Manifest.describe(blobs.read(waiting.get(Pending.BLOB)), chunkBytes), random);
+            upload = new Upload(Manifest.describe(blobs.read(waiting.get(Pending.BLOB)), chunkBytes()), random);
             uploads.put(name(waiting), upload);
             if (connected) {
                 upload.connected(now);
@@ -167,8 +187,27 @@ final class Outbox {
             return;
         }
         for (int index : upload.poll(now)) {
-            effects.send(peer.topic, index == Upload.OFFER ? offer(waiting, upload) : chunk(upload.manifest, index));
+            byte[] frame = index == Upload.OFFER ? offer(waiting, upload) : chunk(upload.manifest, index);
+            int packet = Frame.packetBytes(peer.topic, frame);
+            if (packet > maxPacket()) {
+                giveUp(waiting, upload.manifest.size, packet, effects);
+                return;
+            }
+            effects.send(peer.topic, frame);
         }
+    }
+
+    /** No chunks are small enough to let this update through: drops it, and says so on both sides. */
+    private void giveUp(Struct waiting, int size, int packet, Effects effects) throws StorageError {
+        store.removeUpdate(waiting);
+        uploads.remove(name(waiting));
+        String text = "an update of " + size + " bytes needs messages of " + packet + " bytes, the broker takes "
+                + maxPacket() + " (Mosquitto: message_size_limit or max_packet_size)";
+        String run = waiting.get(Pending.RUN);
+        long round = waiting.get(Pending.ROUND);
+        effects.note(Level.SEVERE, "run " + run + ", round " + round + ": " + text);
+        effects.send(peer.topic, peer.seal(Kind.DECLINE, Decline.SCHEMA.empty().with(Decline.RUN, run)
+                .with(Decline.ROUND, round).with(Decline.REASON, "MessageTooLarge").with(Decline.DETAIL, text), null));
     }
 
     private byte[] offer(Struct waiting, Upload upload) throws StorageError {

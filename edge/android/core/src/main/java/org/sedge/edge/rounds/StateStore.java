@@ -150,6 +150,14 @@ public final class StateStore {
         return evicted;
     }
 
+    /** Fetches an order's blobs in the chunks of its repetition; what is here of them stays. */
+    void recut(Struct order, Struct repeated) throws StorageError {
+        Struct again = GlobalModel.recut(order, repeated);
+        if (!Arrays.equals(again.encode(), order.encode())) {
+            save(state.with(State.ORDERS, with(get(State.ORDERS), order.get(Order.RUN), again)));
+        }
+    }
+
     /** Gives up the steps of an order: some are wrong. */
     void strikeSteps(Struct order) throws StorageError {
         Struct bare = order.with(Order.STEPS, Collections.emptyList());

@@ -14,6 +14,8 @@ import java.util.List;
 public final class Frame {
     public static final int HEADER_BYTES = 64;
     public static final int MAX_BODY_BYTES = 1 << 18;
+    /** The largest packet of this protocol (WIRE.md, 1.8). */
+    public static final int MAX_PACKET = 266304;
     private static final byte[] NO_TRANSFER = new byte[16];
     private static final int MAC_OFFSET = 48;
     private static final int UNKEYED = 1;
@@ -35,6 +37,11 @@ public final class Frame {
         this.seq = seq;
         this.transfer = transfer == null ? NO_TRANSFER : transfer;
         this.index = index;
+    }
+
+    /** The most that a message takes as an MQTT packet. */
+    public static int packetBytes(String topic, byte[] payload) {
+        return payload.length + topic.length() + 64;
     }
 
     /** The frame's bytes for one topic, in this version unless its kind is frozen. A null key makes an UNKEYED chunk. */

@@ -14,6 +14,8 @@ public final class Manifest implements MsgPack.Packed {
     public static final int MIN_CHUNK_BYTES = 1 << 12;
     public static final int MAX_CHUNK_BYTES = 1 << 18;
     public static final int MAX_CHUNKS = 4096;
+    /** Room for topic, MQTT's own bytes and our header in a chunk's packet. */
+    private static final int PACKET_OVERHEAD = Frame.HEADER_BYTES + 4096;
 
     private static final Schema SCHEMA = Schema.whole();
     private static final Field<byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
@@ -77,6 +79,15 @@ public final class Manifest implements MsgPack.Packed {
         int chunk = wanted;
         while (size > (long) MAX_CHUNKS * chunk) {
             chunk *= 2;
+        }
+        return chunk;
+    }
+
+    /** {@code wanted}, halved until a chunk's MQTT packet has at most {@code maxPacket} bytes, or to the least. */
+    public static int fittingChunk(int maxPacket, int wanted) {
+        int chunk = wanted;
+        while (chunk > Math.max(maxPacket - PACKET_OVERHEAD, MIN_CHUNK_BYTES)) {
+            chunk /= 2;
         }
         return chunk;
     }

@@ -45,6 +45,7 @@ public final class Messages {
         public static final Field<String> VERSION = SCHEMA.required("version", SHORT);
         public static final Field<List<Long>> VERSIONS = SCHEMA.optional("versions", Messages.VERSIONS, FIRST);
         public static final Field<Long> DEVICES = SCHEMA.optional("devices", Type.COUNT, 0L);
+        public static final Field<Long> MAX_PACKET = SCHEMA.optional("max_packet", Type.COUNT, 0L);
     }
 
     public static final class Goodbye {

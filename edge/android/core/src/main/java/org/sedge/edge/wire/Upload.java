@@ -37,7 +37,7 @@ public final class Upload {
         return number;
     }
 
-    /** Whether two connections in a row lost every chunk: whole ones do not get through. */
+    /** Whether every chunk was lost twice in a row: whole ones do not get through. */
     public boolean wantsSmallerChunks() {
         return fruitless >= 2
                 && manifest.chunkBytes > Manifest.chunkSize(manifest.size, Manifest.MIN_CHUNK_BYTES);
@@ -100,11 +100,17 @@ public final class Upload {
         }
         BitSet fresh = (BitSet) received.clone();
         fresh.andNot(have);
+        boolean first = answers == number && !answered;
         if (!fresh.isEmpty()) {
             progress = true;
+            tried = false;
             attempt = 0;
+            fruitless = 0;
+        } else if (first && tried) { // the offer came after these chunks and was answered without them
+            fruitless++;
+            tried = false;
         }
-        if (answers == number && !answered) {
+        if (first) {
             answered = true;
             have.clear();
         }

@@ -1,0 +1,105 @@
+"""The largest message that a broker lets through, measured with messages that come back to their sender.
+
+A broker's limit may be one that it does not announce. Measured with Mosquitto 2.0.11: above
+``max_packet_size`` it ends the connection, and only MQTT 5 has that limit in its CONNACK. Above
+``message_size_limit`` it drops a QoS 0 message without a word, and in MQTT 3.1.1 it acknowledges a QoS 1
+message that it drops. So nothing but a message's return proves that it came through.
+
+    a large message, then a small one    sent together; a broker keeps their order
+    the large one comes back             the size is good: try the next larger one
+    only the small one does              the size is bad, if it happens twice: any message may be lost
+    the connection ends before either    the size is bad for an hour, if it happens twice
+"""
+
+from sedge_protocol.wire.frame import LEAST_PACKET_BYTES, MAX_PACKET_BYTES
+
+# MQTT packets of these sizes are tried. The first proves that the link works at all; 64 and 128 KiB are the
+# limits of many cloud brokers.
+PACKET_SIZES = (1024, LEAST_PACKET_BYTES, 2**15, 2**16, 2**17, MAX_PACKET_BYTES)
+# What a small message takes at most. It is the limit where nothing larger comes back.
+SMALL = 256
+FAILURES = 2
+BELIEVED_S = 3600.0
+SILENCE_S = 5.0
+
+
+class LimitProbe:
+    """Finds the largest packet that comes back, on each connection anew, with the last result soon tried.
+
+    Each message has a number of its own. ``limit`` (bytes) is None until it is known on this connection.
+    """
+
+    def __init__(self) -> None:
+        self.limit: int | None = None
+        self._sizes: tuple[int, ...] = ()
+        self._place = 0  # of the size being tried
+        self._good, self._bad = (
+            -1,
+            0,
+        )  # places of the best that came back and the least that did not
+        self._last = 0  # the size that came back last, on any connection
+        self._ends = MAX_PACKET_BYTES + 1  # a size that ends the connection, as far as was believed
+        self._ends_until = 0.0
+        self._ended: tuple[
+            int, ...
+        ] = ()  # the sizes of the last messages that a connection ended on
+        self._failures = 0
+        self._number = 0  # of the large message on its way; the small one's is the next
+        self._due: float | None = None
+
+    def connected(self, announced: int, now: float) -> None:
+        """The link is up, to a broker that announces this limit, which is the largest size to try."""
+        if now > self._ends_until:
+            self._ends, self._ends_until = MAX_PACKET_BYTES + 1, now + BELIEVED_S
+        announced = min(announced, MAX_PACKET_BYTES)
+        sizes = (*(size for size in PACKET_SIZES if size < announced), announced)
+        self._sizes = tuple(size for size in sizes if size < self._ends)
+        self._good, self._bad, self.limit = -1, len(self._sizes), None
+        self._try(0, now)
+
+    def disconnected(self) -> None:
+        """The link is down. Perhaps that was the answer to a large message."""
+        if self._due is not None and self._good >= 0:
+            size = self._sizes[self._place]
+            self._ended = (*self._ended, size)[-FAILURES:]
+            if self._ended.count(size) == FAILURES:
+                self._ends, self._ended = size, ()
+        self._due = None
+
+    def poll(self, now: float) -> list[tuple[int, int]]:
+        """Numbers and packet sizes of the messages to send now."""
+        if self._due is None or now < self._due:
+            return []
+        self._due = now + SILENCE_S
+        self._number += 2
+        return [(self._number, self._sizes[self._place]), (self._number + 1, SMALL)]
+
+    def timer(self) -> float | None:
+        """When ``poll`` is next due."""
+        return self._due
+
+    def came_back(self, number: int, now: float) -> None:
+        """The message of this number has come back."""
+        if self._due is None or number not in (self._number, self._number + 1):
+            return
+        if number == self._number:
+            known = 0 if self._place else sum(size <= self._last for size in self._sizes) - 1
+            self._good, self._failures = self._place, 0
+            self._number += 2  # the small one behind it says nothing of the next size
+            self._try(max(self._place + 1, known), now)
+            return
+        self._failures += 1
+        if self._failures < FAILURES:
+            self._due = now
+            return
+        self._bad, self._failures = self._place, 0
+        self._try(self._place - 1, now)
+
+    def _try(self, place: int, now: float) -> None:
+        """Go on with another size, unless it has had its answer."""
+        if self._good < place < self._bad:
+            self._place, self._due = place, now
+            return
+        self._ended, self._failures = (), 0
+        self.limit, self._due = SMALL if self._good < 0 else self._sizes[self._good], None
+        self._last = self.limit

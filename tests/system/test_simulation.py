@@ -459,8 +459,13 @@ SEEDS = {"a hostile link": range(1, 7), "frames that overtake one another": rang
 
 def play(folder: Path, name: str, faults: Faults) -> World:
     """Run a configuration with three devices to its end."""
+    # Nobody can be spared: otherwise no round waits for a device whose disk refuses.
     config = msgspec.structs.replace(
-        CONFIGS[name], min_train_devices=3, min_available_devices=3, deadline_s=86400.0
+        CONFIGS[name],
+        min_train_devices=3,
+        min_available_devices=3,
+        min_updates=3,
+        deadline_s=86400.0,
     )
     world = World(folder, config, 3, faults)
     world.run(until_s=20_000.0)

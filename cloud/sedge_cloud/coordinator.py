@@ -21,6 +21,7 @@ import msgspec
 from sedge_cloud.config import KeepConfig
 from sedge_cloud.devices.admission import Admission
 from sedge_cloud.devices.downloads import Downloads
+from sedge_cloud.devices.muting import Muting
 from sedge_cloud.devices.rate_limit import LogQuota
 from sedge_cloud.devices.registry import Device, Fleet
 from sedge_cloud.devices.traffic import Traffic
@@ -83,7 +84,8 @@ class Coordinator:
         self._uploads = Uploads(store, self.run_store, self._open_order)
         self._traffic = Traffic()
         self._log = LogQuota()
-        self._admission = Admission(self.devices, self._log, self.counters)
+        self._muting = Muting(fleet, self.devices)
+        self._admission = Admission(self.devices, self._log, self.counters, self._muting)
         self._started = 0.0
         self._load_at = 0.0
         self._reload_at = math.inf  # finite while a run could not be read
@@ -138,18 +140,21 @@ class Coordinator:
     def disconnected(self) -> None:
         """The link is down: every device is offline until its next hello."""
         self.devices.disconnected()
+        self._muting.disconnected()
         self._downloads.clear()
         self._traffic.disconnected()
         self.rounds.disconnected()
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        parts = (self._downloads, self._uploads, self._housekeeping, self._log, self.rounds)
+        parts = (
+            self._downloads, self._uploads, self._housekeeping, self._log, self._muting, self.rounds,
+        )  # fmt: skip
         return min((at for part in parts if (at := part.timer()) is not None), default=None)
 
     def poll(self, now: float, room: int) -> list[CloudEffect]:
         """Everything that is due; at most ``room`` chunks."""
-        effects: list[CloudEffect] = [*self._admission.poll()]
+        effects: list[CloudEffect] = [*self._admission.poll(), *self._muting.poll(now)]
         for device, transfer, have in self._uploads.poll(now):
             effects.append(self.devices[device].peer.message(have, transfer))
         effects += self.rounds.poll(now)

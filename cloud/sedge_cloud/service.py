@@ -175,8 +175,10 @@ class Service:
                     self._log.log(effect.level, "%s", effect.text)
                     if self._recorder is not None and effect.level >= logging.ERROR:
                         self._recorder.error(effect.text)
-                case Subscribe() | Unsubscribe():
-                    pass
+                case Subscribe():
+                    self.link.subscribe(effect.topic)
+                case Unsubscribe():
+                    self.link.unsubscribe(effect.topic)
                 case _:
                     self._report(effect)
                     self._observe(effect)

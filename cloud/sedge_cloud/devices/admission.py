@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 
+from sedge_cloud.devices.muting import Muting
 from sedge_cloud.devices.rate_limit import LogQuota, cost
 from sedge_cloud.devices.registry import Fleet
 from sedge_protocol.wire.effects import Note
@@ -11,7 +12,10 @@ from sedge_protocol.wire.effects import Note
 class Admission:
     """Refuses frames of strangers, and of devices that have sent too much; ``poll`` gives what to log."""
 
-    def __init__(self, devices: Fleet, log: LogQuota, counters: Counter[str]) -> None:
+    def __init__(
+        self, devices: Fleet, log: LogQuota, counters: Counter[str], muting: Muting
+    ) -> None:
+        self._muting = muting
         self._devices = devices
         self._log = log
         self._counters = counters
@@ -31,6 +35,8 @@ class Admission:
             return True
         self._counters["flood"] += 1
         self._notes += self._devices.rate_limited(device, now)
+        if device.bucket.floods:
+            self._muting.mute(device.row.device, now)
         return False
 
     def poll(self) -> list[Note]:

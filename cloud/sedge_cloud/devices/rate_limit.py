@@ -41,13 +41,17 @@ class TokenBucket:
 
     def __init__(self) -> None:
         self._left = BURST
+        self._dropped = 0.0  # messages beyond it, which drain at the same rate
         self._at = self._warn_at = 0.0
 
     def spend(self, now: float, cost: int = 1) -> bool:
         """Take a message's cost; False when the bucket has too little left for it."""
-        self._left = min(BURST, self._left + RATE * max(0.0, now - self._at))
+        earned = RATE * max(0.0, now - self._at)
+        self._left = min(BURST, self._left + earned)
+        self._dropped = max(0.0, self._dropped - earned)
         self._at = max(self._at, now)
         if self._left < cost:
+            self._dropped += 1
             return False
         self._left -= cost
         return True
@@ -55,6 +59,11 @@ class TokenBucket:
     def charge(self, cost: int) -> None:
         """Take the cost of work already done; the bucket may fall below 0."""
         self._left -= cost
+
+    @property
+    def floods(self) -> bool:
+        """Whether far more was dropped than a pause would make good."""
+        return self._dropped > BURST
 
     def warns(self, now: float) -> bool:
         """Whether dropped messages should be logged now: once a minute."""

@@ -129,6 +129,11 @@ class Fleet:
         request = self.welcome(NO_NONCE)
         return [d.peer.message(request) for d in self._devices.values() if not d.row.revoked]
 
+    def request_hello(self, names: Iterable[str]) -> list[Send]:
+        """Ask these devices for a hello, if they are still here."""
+        request, known = self.welcome(NO_NONCE), self._devices
+        return [known[name].peer.message(request) for name in names if name in known]
+
     def welcome(self, nonce: bytes, padding: bytes = b"") -> Welcome:
         """The answer to a hello."""
         limit = self.max_packet if self.max_packet < MAX_PACKET_BYTES else 0

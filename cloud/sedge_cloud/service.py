@@ -27,6 +27,8 @@ from sedge_protocol.wire.reconnect import SOON_S, Reconnect
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
 
 RELOAD_S = 0.5
+# A longer message on our own topic is no question of a doctor.
+MAX_QUESTION_BYTES = 64
 
 
 class Service:
@@ -145,6 +147,8 @@ class Service:
                 if self._probe.limit is not None:
                     self._measured(self._probe.limit, now)
             return
+        if len(payload) > MAX_QUESTION_BYTES:
+            return  # a doctor measures how large messages may be, and hears them itself
         self.link.send(down(self.coordinator.fleet, ITSELF), payload)
         if len(payload) == len(self._token) and payload != self._token:
             self._log.warning(

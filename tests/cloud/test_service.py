@@ -155,6 +155,9 @@ def test_it_answers_whoever_asks_and_names_a_second_coordinator(
     for payload in (token, b"a doctor"):
         bench.happen(Received(itself, payload))
         assert bench.link.sent[-1] == Send(answer, payload)
+    said = len(bench.link.sent)
+    bench.happen(Received(itself, bytes(200_000)))
+    assert len(bench.link.sent) == said, "a doctor that measures hears it itself"
     assert not caplog.messages
     bench.happen(Received(itself, bytes(len(token))))
     assert caplog.messages == [

@@ -207,7 +207,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
     library()  # before the first fork
-    accepted = ended = 0
+    accepted = ended = slow = 0
     for _ in range(arguments.count):
         operator = rng.choice(sorted(CASES))
         case = changed(rng, CASES[operator])
@@ -215,9 +215,10 @@ def main() -> None:
         good = taken(data)
         accepted += good
         if (good or arguments.unchecked) and (number := end_of(data, inputs)):
-            ended += 1
+            late = number == signal.SIGALRM
+            slow, ended = slow + late, ended + (not late)
             print(signal.Signals(number).name, operator, case)
-    print(f"{arguments.count} programs, {accepted} taken, {ended} ended their process")
+    print(f"{arguments.count} programs, {accepted} taken, {ended} ended their process, {slow} slow")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from msgspec.structs import replace
@@ -116,16 +117,19 @@ def test_lora(tmp_path: Path) -> None:
 
 
 def test_attacks(tmp_path: Path) -> None:
-    """The default [robust] holds two hostile devices of ten to twice the error of none."""
-    only = ["nobody hostile", "100 times", "turned around", "-4.9 times", "claims 2^40 examples"]
+    """The default [robust] holds two hostile devices of ten that know it; looser bounds did not."""
+    only = ["nobody hostile", "turned around", "hidden", "hidden, clip 3 and weight 4"]
     words = [f"--only={title}" for title in only]
-    clean, *attacked = run_fleet("attacks.toml", tmp_path, "--rounds", "14", *words).strategies
-    named = [{name for r in s.rounds for name in r.distrusted} for s in attacked]
-    assert clean.before.mean > 0.8
-    for strategy in attacked:
-        assert 1 - strategy.before.mean <= 2 * (1 - clean.before.mean), strategy.name
-    # What is claimed moves weights alone; whoever sends something else is named.
-    assert all({"device-0", "device-1"} <= names for names in named[:3])
+    strategies = run_fleet("attacks.toml", tmp_path, "--rounds", "14", *words).strategies
+    hostile = ("device-0", "device-1")
+    clean, turned, hidden, loose = (
+        1 - fmean(device.before for device in s.devices if device.device not in hostile)
+        for s in strategies
+    )
+    assert clean < 0.2 and turned <= 2 * clean and hidden <= 3 * clean
+    assert loose > 0.5
+    named = {name for r in strategies[1].rounds for name in r.distrusted}
+    assert set(hostile) <= named
 
 
 def test_own_strategy(tmp_path: Path) -> None:

@@ -152,9 +152,10 @@ class ClientModel:
     fits into it by the bundles' own figures. ``load_base`` decodes the global model of the update's round,
     for ``base``.
 
-    ``trusted`` says that the update counted in full: it was not late, shortened or left out (outliers.py).
-    ``group`` has trusted models only. Do not make an ``Assignment.start`` from an untrusted model: the
-    outlier filter measures patches, but not starts.
+    ``counted`` is the factor with which the update went into the global model (outliers.py); 0 if it was
+    late, left out or shortened so much that it is not ``trusted``. ``group`` has trusted models only, each
+    ``shortened`` by its factor. Do not make an ``Assignment.start`` from an untrusted model: the outlier
+    filter measures patches, but not starts.
     """
 
     trained: Theta | None = None
@@ -169,8 +170,22 @@ class ClientModel:
     widest: int = 0
     step_s: float = 0.0
     load_base: Callable[[], Theta] | None = None
-    trusted: bool = True
+    counted: float = 1.0
     steps: int = 0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether others may learn from the model."""
+        return self.counted > 0
+
+    @property
+    def shortened(self) -> "ClientModel":
+        """The model as it counted in its round: moved only ``counted`` of the way from ``base``."""
+        base, factor = self.base, np.float32(self.counted)
+        if factor == 1 or base is None or self.trained is None or self.sent is None:
+            return self
+        sent = replace(self.sent, values=factor * self.sent.values)
+        return replace(self, trained=base + factor * (self.trained - base), sent=sent)
 
     @property
     def base(self) -> Theta | None:

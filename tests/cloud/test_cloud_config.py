@@ -243,8 +243,8 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "values": None, "compression": Compression.ZLIB,
     }),
     (RobustConfig(), {
-        "clip": 3.0, "rule": "direction", "byzantine": 0.2, "equal_weights": False,
-        "max_weight": 4.0,
+        "clip": 1.0, "rule": "direction", "byzantine": 0.2, "equal_weights": False,
+        "max_weight": 1.0,
     }),
     (TrainingConfig(), {
         "local_epochs": 1, "learning_rate": 0.01, "momentum": 0.0, "prox": 0.0,

@@ -129,12 +129,12 @@ def test_how_far_devices_are_trusted(tmp_path: Path) -> None:
 
 def test_who_is_hostile(tmp_path: Path) -> None:
     text = GOOD.replace("[codec]", "[attack]\ndevices = 2\nscale = -1\n[codec]")
-    text += "attack = { devices = 1, claim = 9 }\nrobust = { clip = 0 }\n"
+    text += 'attack = { devices = 1, claim = 9, name = "hidden" }\nrobust = { clip = 0 }\n'
     config = load(tmp_path, text)
     assert [config.attack_under(s) for s in config.strategies] == [
-        AttackConfig(2, -1.0), AttackConfig(1, claim=9)
+        AttackConfig(2, -1.0), AttackConfig(1, claim=9, name="hidden")
     ]  # fmt: skip
-    assert [config.run(s).robust.clip for s in config.strategies] == [3.0, 0.0]
+    assert [config.run(s).robust.clip for s in config.strategies] == [1.0, 0.0]
     with pytest.raises(ConfigError, match=r"attack.devices: found 5, expected at most devices = 4"):
         load(tmp_path, text.replace("devices = 1,", "devices = 5,"))
 

@@ -12,30 +12,33 @@ from sedge_cloud.status.numbers import percent, size
 TARGET_DISPATCH_MS, TARGET_OVERHEAD = 5.0, 0.05
 # The error with two hostile devices of ten, relative to that of a fleet without any.
 TARGET_ERROR = 2.0
+NOBODY_HOSTILE = "nobody hostile"
 
 
 def attacks(path: Path) -> list[Figure]:
-    """What hostile devices cost, over the seeds; the first row has none."""
-    clean, *attacked = loaded(path)["rows"]
+    """What two hostile devices of ten cost: each strategy without any, then attack by attack."""
+    cells: list[dict[str, Any]] = loaded(path)["cells"]
+    clean = {
+        cell["strategy"]: fmean(cell["error"]) for cell in cells if cell["attack"] == NOBODY_HOSTILE
+    }
+    return [_attack(cell, clean[cell["strategy"]]) for cell in cells]
 
-    def percents(row: dict[str, Any]) -> str:
-        default, none = (percent(fmean(row[key])) for key in ("default", "none"))
-        return f"{default}; {none} without any [robust]"
 
-    error = 1 - fmean(clean["none"])
-    return [Figure("accuracy, nobody hostile", percents(clean))] + [
-        Figure(
-            f"accuracy, 2 of 10 devices hostile: {row['attack']}",
-            percents(row),
-            (
-                (
-                    f"error at most {TARGET_ERROR:g} times",
-                    1 - fmean(row["default"]) <= TARGET_ERROR * error,
-                ),
-            ),
+def _attack(cell: dict[str, Any], clean: float) -> Figure:
+    """One cell. The targets are for the default rule and for what destroys models."""
+    error, attack, success = fmean(cell["error"]), cell["attack"], cell.get("success")
+    what = f"error of the honest devices, {cell['strategy']}: {attack}"
+    if attack == NOBODY_HOSTILE:
+        return Figure(what, percent(error))
+    measured = f"{percent(error)}; named in {percent(fmean(cell['named']))} of rounds"
+    if success:
+        measured += (
+            f"; {percent(fmean(success))} of marked images are taken for the attackers' label"
         )
-        for row in attacked
-    ]
+    if rule := cell.get("rule"):
+        return Figure(f'{what}, rule = "{rule}"', measured)
+    target = (f"at most {TARGET_ERROR:g} times", error <= TARGET_ERROR * clean)
+    return Figure(what, measured, () if success else (target,))
 
 
 def training(path: Path) -> list[Figure]:

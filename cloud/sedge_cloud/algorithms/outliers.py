@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_cloud.algorithms.robust import (
-    TRUSTED,
     Block,
     Robust,
     agreement_factors,
     clip_factors,
     counted_examples,
+    distrusted,
     krum,
 )
 from sedge_cloud.strategy import Update, place
@@ -50,14 +50,19 @@ NEAREST = 1e-6
 class Filtered:
     """The updates whose factor is not 0, shortened where it is below 1.
 
-    ``examples`` has the number of examples that each counts with, ``distrusted`` the factors below
-    ``TRUSTED`` by device. Can be iterated as often as ``updates`` can.
+    ``examples`` has the number of examples that each counts with, ``shortened`` the factors below 1 by
+    device. Can be iterated as often as ``updates`` can.
     """
 
     updates: Iterable[Update]
     factors: tuple[float, ...]
     examples: tuple[int, ...]
-    distrusted: dict[str, float]
+    shortened: dict[str, float]
+
+    @property
+    def distrusted(self) -> dict[str, float]:
+        """The factors below ``TRUSTED``, by device."""
+        return distrusted(self.shortened)
 
     def __iter__(self) -> Iterator[Update]:
         for update, factor, count in zip(self.updates, self.factors, self.examples, strict=True):
@@ -112,12 +117,10 @@ def filter_outliers(updates: Iterable[Update], robust: Robust) -> Filtered:
         factors = [factor if i in kept else 0.0 for i, factor in enumerate(factors)]
     claimed = [1 if robust.equal_weights else each.num_examples for each in measured]
     examples = counted_examples(claimed, robust.max_weight)
-    distrusted = {
-        each.device: factor
-        for each, factor in zip(measured, factors, strict=True)
-        if factor < TRUSTED
+    shortened = {
+        each.device: factor for each, factor in zip(measured, factors, strict=True) if factor < 1
     }
-    return Filtered(updates, tuple(factors), tuple(examples), distrusted)
+    return Filtered(updates, tuple(factors), tuple(examples), shortened)
 
 
 def _factors(measured: Sequence[_Measured], clip: float) -> list[float]:

@@ -12,7 +12,7 @@ d = updates of a round, f = how many of them may be wrong, b = coordinates of a 
 ``averaging.py`` apply the rules to updates.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal, TypeAlias
 
@@ -28,8 +28,8 @@ COORDINATE_RULES: tuple[Rule, ...] = ("trimmed_mean", "median")
 Block: TypeAlias = NDArray[np.float32]  # (d, b)
 
 # A device is distrusted when its change is shortened to less than this: with the default clip, when it is
-# 7.5 times as long as the median.
-TRUSTED = 0.4
+# five times as long as the median. Above that, what others learn from it is shortened as well.
+TRUSTED = 0.2
 # A change counts in full if its direction's agreement is at least this share of the median agreement.
 AGREES = 0.5
 
@@ -42,14 +42,14 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     checked. The rule ``direction`` weights a change by how far it points where the others do, relative to
     the median of that (``agreement_factors``).
 
-    Two hostile devices of ten that scale or reverse their changes, or claim any number of examples, then at
-    most double the model's error (tools/bench/attacks.py). The price is paid where honest devices have few
-    classes in common: of twenty devices with digits by Dir(0.1) some were left out in a few rounds, which
-    cost FedAvg .6 of a point after training and FedPURIN 1.5, and FedOBP nothing measurable. One round
-    cannot tell a reversed change from an honest one there. ``rule = "mean"`` is for such a fleet if its
-    devices can be trusted. A device that is left out, shortened to less than ``TRUSTED``, or too late to be
-    compared becomes untrusted: others get no share of its model (``ClientModel.trusted``) until an update
-    of it counts again.
+    What a device reaches is its length times its weight: by default at most that of the median device, so
+    that two of ten do not outweigh the others wherever they point. With 3 times 4, the defaults until
+    November 2026, two that knew the rule ruined the model. tools/bench/attacks.py measures what two of
+    ten reach under each attack. The price is paid where honest devices have few classes in common: one
+    round cannot tell a reversed change from an honest one there. ``rule = "mean"`` is for such a fleet if
+    its devices can be trusted. A device that is left out, shortened to less than ``TRUSTED``, or too late
+    to be compared becomes untrusted: others get no share of its model (``ClientModel.trusted``) until an
+    update of it counts again. Of one that is shortened less they get a share that is shortened alike.
 
     The rule ``mean`` ignores directions. The other rules replace it where a share ``byzantine`` of the
     round's updates may be wrong: f = floor(byzantine * d). The coordinate-wise rules need dense updates:
@@ -57,15 +57,20 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     the claimed numbers of examples, as the coordinate-wise rules always do.
     """
 
-    clip: Annotated[float, Meta(ge=0, le=1e6)] = 3.0
+    clip: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
     rule: Rule = "direction"
     byzantine: Annotated[float, Meta(ge=0, lt=0.5)] = 0.2
     equal_weights: bool = False
-    max_weight: Annotated[float, Meta(ge=0, le=1e6)] = 4.0
+    max_weight: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
 
     def wrong(self, count: int) -> int:
         """f of ``count`` updates. Exact in decimal: as floats .29 * 100 is below 29."""
         return int(Fraction(str(self.byzantine)) * count)
+
+
+def distrusted(factors: Mapping[str, float]) -> dict[str, float]:
+    """The factors below ``TRUSTED``, by device."""
+    return {device: factor for device, factor in factors.items() if factor < TRUSTED}
 
 
 def clip_factors(

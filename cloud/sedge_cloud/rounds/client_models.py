@@ -38,6 +38,14 @@ class ClientModels:
         name = device.encode()
         return self._members.get(name) or self._members.put(name, self._load(device))
 
+    def member(self, device: str) -> ClientModel:
+        """A device's client model as others may learn from it: shortened as it was in its round."""
+        client = self.alone(device)
+        if client.counted in (0, 1):
+            return client
+        name = b"\0" + device.encode()
+        return self._members.get(name) or self._members.put(name, client.shortened)
+
     def _load(self, device: str) -> ClientModel:
         hello = self._hello(device)
         client = self._run_store.client_model(self._run, device)
@@ -51,14 +59,14 @@ class Group:
     """The trusted models of these devices, in this order; each is decoded when the iteration reaches it.
 
     A member may have become untrusted since the group was made. An update that was shortened on its way
-    into the global model, or came too late to be compared, must not reach the others in full through here.
+    into the global model is shortened here as well, and one that came too late to be compared left out.
     """
 
     models: ClientModels
     devices: tuple[str, ...]
 
     def __iter__(self) -> Iterator[ClientModel]:
-        clients = map(self.models.alone, self.devices)
+        clients = map(self.models.member, self.devices)
         return (client for client in clients if client.trusted)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from sedge_cloud.algorithms.outliers import filter_outliers
+from sedge_cloud.algorithms.robust import distrusted
 from sedge_cloud.rounds.lifecycle import (
     RUN,
     RUNNING,
@@ -34,16 +35,24 @@ def close_round(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summa
     updates = counted_updates(run, run_store.store, row)
     on_time = [update for update in updates if update.round == row.round]
     summary = summarise(run, run_store, row, list(current.orders.values()), on_time)
-    state, distrusted, replaced = run.state, dict[str, float](), False
+    state, shortened, replaced = run.state, dict[str, float](), False
     failure = _shortage(run, summary)
     if not failure:
         try:
-            state, distrusted, replaced = _aggregate(run, run_store, row, updates)
+            state, shortened, replaced = _aggregate(run, run_store, row, updates)
         except (StrategyError, Unencodable, ConfigError) as exc:
             failure = f"the next global model cannot be kept: {exc}"
     late = tuple(update.device for update in updates if update.late)
     summary = msgspec.structs.replace(
-        summary, failure=failure, distrusted=distrusted, late=late, replaced=replaced
+        summary,
+        failure=failure,
+        devices=tuple(
+            msgspec.structs.replace(each, counted=shortened.get(each.device, 1.0))
+            for each in summary.devices
+        ),
+        distrusted=distrusted(shortened),
+        late=late,
+        replaced=replaced,
     )
     is_last = row.round >= run.config.total_rounds
     event = Event.FAILURE if failure else Event.LAST_ROUND if is_last else None
@@ -78,18 +87,18 @@ def _move_on(live: LiveRun, state: RunState, status: str) -> None:
 def _aggregate(
     run: Run, run_store: RunStore, row: RoundRow, updates: Sequence[UpdateRow]
 ) -> tuple[RunState, dict[str, float], bool]:
-    """The run's state after a round, its blobs stored; who is distrusted; ``Summary.replaced``."""
-    state, distrusted, replaced = run.state, dict[str, float](), False
+    """The run's state after a round, its blobs stored; who was shortened; ``Summary.replaced``."""
+    state, shortened, replaced = run.state, dict[str, float](), False
     if row.task == TRAIN:
         context = run_store.context(run)
         filtered = filter_outliers(
             run_store.updates(run, row.round, context.theta, updates), run.config.robust
         )
-        distrusted = filtered.distrusted
+        shortened = filtered.shortened
         applied = run.strategy.apply(context, filtered)
         state = run_store.write_state(run, applied)
         replaced = needs_every_element(applied, run.config.broadcast)
-    return msgspec.structs.replace(state, round=row.round), distrusted, replaced
+    return msgspec.structs.replace(state, round=row.round), shortened, replaced
 
 
 def _shortage(run: Run, summary: Summary) -> str:

@@ -202,7 +202,7 @@ class _Planner:
         """A device's order as it is stored. Raises ``Unencodable`` for values that cannot travel."""
         run, run_store = self._run, self._run_store
         client, hello = run_store.store.client_model(run.name, device), self._hello(device)
-        trusted = client is None or run_store.trusted(run, client)
+        trusted = client is None or run_store.counted(run, client) > 0
         if client is not None and client.width != assignment.width:
             client = None  # its mask and its kept patch are of another layout
         model, model_hash = self._start(assignment.start)

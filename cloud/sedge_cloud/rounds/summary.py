@@ -15,7 +15,10 @@ from sedge_protocol.wire.update import Report
 
 
 class DeviceSummary(msgspec.Struct, frozen=True):
-    """One device's part in a closed round, with the run's metric before and after training."""
+    """One device's part in a closed round, with the run's metric before and after training.
+
+    Its update ``counted`` in full (1) or shortened to this share (outliers.py).
+    """
 
     device: str
     num_examples: int
@@ -25,6 +28,7 @@ class DeviceSummary(msgspec.Struct, frozen=True):
     step_s: float | None = None
     temperature_c: float | None = None
     energy_j: float | None = None
+    counted: float = 1.0
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -73,10 +73,11 @@ class RunState(msgspec.Struct, frozen=True):
 
 class _Device(msgspec.Struct, frozen=True):
     device: str
+    counted: float = 1.0
 
 
 class _Closed(msgspec.Struct, frozen=True):
-    """The fields of a round's summary (summary.py) that tell whose updates counted in full."""
+    """The fields of a round's summary (summary.py) that tell how much each update counted."""
 
     devices: tuple[_Device, ...]
     distrusted: dict[str, float] = {}
@@ -171,7 +172,7 @@ class RunStore(Vectors):
         self._keep = keep or KeepConfig()
         self._written = self._kept = 0
         self._losses: dict[tuple[str, str], str] = {}  # by run and device
-        self._counted: Cache[frozenset[str]] = Cache(
+        self._counted: Cache[dict[str, float]] = Cache(
             CACHED_NAMES_BYTES, lambda names: NAME_BYTES * len(names)
         )
 
@@ -288,22 +289,25 @@ class RunStore(Vectors):
             mix=row.mix,
             step_s=row.step_s,
             load_base=partial(self.theta, row.model, size),
-            trusted=self.trusted(run, row),
+            counted=self.counted(run, row),
             steps=row.steps,
         )
 
-    def trusted(self, run: Run, row: ClientModelRow) -> bool:
-        """Whether the update of a client model counted in full in its round; a late one never does."""
+    def counted(self, run: Run, row: ClientModelRow) -> float:
+        """The factor of a client model's update in its round; 0 for a distrusted or a late one."""
         name = f"{run.name}/{row.round}".encode()
         counted = self._counted.get(name)
         if counted is None:
             round_ = self.store.round(run.name, row.round)
             if round_ is None or round_.summary is None:
-                return False
+                return 0.0
             closed = msgspec.msgpack.decode(round_.summary, type=_Closed)
-            names = frozenset(device.device for device in closed.devices)
-            counted = self._counted.put(name, names - closed.distrusted.keys())
-        return row.device in counted
+            factors = {
+                each.device: 0.0 if each.device in closed.distrusted else each.counted
+                for each in closed.devices
+            }
+            counted = self._counted.put(name, factors)
+        return counted.get(row.device, 0.0)
 
     def with_orders(
         self, run: Run, number: int, rows: Iterable[UpdateRow]

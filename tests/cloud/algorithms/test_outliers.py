@@ -3,6 +3,7 @@
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def moved(device: str, by: float, base: Theta = THETA) -> Update:
 
 
 def test_leaves_a_round_as_it_is() -> None:
-    updates = [moved(f"d{i}", 1.0 + i) for i in range(4)]
+    updates = [moved(f"d{i}", 1.0) for i in range(4)]
     filtered = filter_outliers(updates, Robust())
     assert [found is given for found, given in zip(filtered, updates, strict=True)] == [True] * 4
     assert filtered.distrusted == {}
@@ -119,6 +120,37 @@ def test_who_points_elsewhere_is_shortened() -> None:
     assert factors.pop("a") == pytest.approx(2 / 3, rel=0.2), "clipped, nothing else"
     assert set(factors.values()) == {1.0}
     assert set(filter_outliers(everyone, Robust(clip=0, rule="mean")).factors) == {1.0}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_of_ten_pull_less_than_the_eight(seed: int) -> None:
+    """Whatever they claim and wherever they point: by length times weight, they do not outweigh the eight.
+
+    Each of the 20 rounds tries every pair of lengths and claims in some direction that the rule accepts.
+    """
+    rng = np.random.default_rng(seed)
+    theta = np.zeros(40, np.float32)
+    common = rng.normal(size=40)
+    honest = [
+        Update(f"d{i}", int(rng.integers(50, 150)), theta, None, SparseVector(40, None, change))
+        for i, change in enumerate((rng.normal(size=(8, 40)) + common).astype(np.float32))
+    ]
+    middle = float(np.median([lengths(update)[1] for update in honest]))
+    aside = rng.normal(size=40)
+    aside -= (aside @ common) / (common @ common) * common
+    worst = 0.0
+    for along, length, claim in product(
+        np.linspace(0, 1, 6), (0.3, 0.9, 1.4, 2.9, 100), (1, 100, 2**40)
+    ):
+        direction = along * common / np.linalg.norm(common)
+        direction += np.sqrt(1 - along**2) * aside / np.linalg.norm(aside)
+        change = SparseVector(40, None, (length * middle * direction).astype(np.float32))
+        hostile = [Update(f"bad{i}", claim, theta, None, change) for i in range(2)]
+        counted = list(filter_outliers([*hostile, *honest], Robust()))
+        pulls = {update.device: update.num_examples * lengths(update)[1] for update in counted}
+        bad = sum(pull for name, pull in pulls.items() if name.startswith("bad"))
+        worst = max(worst, bad / (sum(pulls.values()) - bad))
+    assert 0.2 < worst < 0.5
 
 
 def test_a_patch_has_no_part_in_the_direction() -> None:

@@ -66,9 +66,9 @@ def test_a_past_of_another_width_is_none() -> None:
 
 
 def test_a_past_that_is_not_trusted_is_none() -> None:
-    client = replace(a_past(2), trusted=False)
+    client = replace(a_past(2), counted=0.0)
     np.testing.assert_array_equal(start_of(SubFLOT(dropped=DROPPED), client), first_channels(2))
-    assert SubFLOT().plan(CONTEXT, replace(a_past(0), trusted=False)).start is None
+    assert SubFLOT().plan(CONTEXT, replace(a_past(0), counted=0.0)).start is None
 
 
 @pytest.mark.parametrize(("solver", "mix"), [("emd", 0.3), ("assign", 1.0)])

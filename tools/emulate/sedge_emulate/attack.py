@@ -1,50 +1,253 @@
 """Hostile devices of an emulated fleet: they train like all others and falsify their updates.
 
-Otherwise they are devices like any other: the agent's own code makes, codes and sends their updates.
+Otherwise they are devices like any other: the agent's own code makes, codes and sends their updates. They
+know the run's [robust], the number of devices, each other's data and, where the fleet file says so,
+everybody's: what those would send is found by training on them (``Knowledge``). An attack is a function
+from that to a change; ``ATTACKS`` has them by name. n = parameters, k = devices whose data are known,
+h = hostile devices.
+
+    scaled        scale times the own honest change; -1 reverses it
+    labels        what the own examples teach under wrong labels, as long as the rule allows
+    colluding     the mean of the hostile devices' ``labels``, the same from each
+    little        A little is enough: mean - scale * deviation, by coordinate     (Baruch et al. 2019)
+    inner         Inner-product manipulation: -scale * mean                       (Xie et al. 2020)
+    hidden        of all mixtures of ``colluding`` and the mean that which the rule lets do most harm
+    drift         the same with one random direction in all rounds
+    backdoor      ``labels`` with a pattern in half of the inputs, and the label 0 for these
 """
 
-from dataclasses import replace
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
+from sedge_cloud.algorithms.averaging import mean_change, robust_change
+from sedge_cloud.algorithms.outliers import filter_outliers
+from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
+from sedge_cloud.strategy import Update
 from sedge_edge.rounds.storage import WholeBlobs
+from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.job import Outcome
 from sedge_edge.training.local_training import LocalResult
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import decode_update, encode_update
+
+Name: TypeAlias = Literal[
+    "scaled", "labels", "colluding", "little", "inner", "hidden", "drift", "backdoor"
+]
+Changes: TypeAlias = NDArray[np.float32]  # (k, n)
+
+# The attacks that need a second training, on other examples.
+POISONED: tuple[Name, ...] = ("labels", "colluding", "hidden", "backdoor")
+# What a device tries against the rule before it sends anything: how much of its change lies along the mean
+# of those known, and how long it is, in medians of theirs.
+ALONG = (-1.0, 0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
+LENGTHS = (7.0, 2.9, 1.9, 0.97)
+TARGET_LABEL = 0
 
 
 class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[attack]: the first ``devices`` of the fleet are hostile.
 
-    They send ``scale`` times their change (-1 reverses it) and claim to hold ``claim`` examples, also in
-    their HELLO; 0 states the true number.
+    ``name`` is what they do and ``scale`` how strongly, where that is theirs to choose (attack.py). They
+    claim to hold ``claim`` examples, also in their HELLO; 0 states the true number. They know each other's
+    examples or, with ``knows = "all"``, everybody's.
     """
 
     devices: Annotated[int, Meta(ge=0, le=100_000)] = 0
     scale: Annotated[float, Meta(ge=-1e6, le=1e6)] = 1.0
     claim: Annotated[int, Meta(ge=0, lt=2**53)] = 0
-
-    def of(self, number: int) -> "AttackConfig | None":
-        """The attack of the ``number``-th device, counted from 0; None for an honest one."""
-        return self if number < self.devices else None
+    name: Name = "scaled"
+    knows: Literal["own", "all"] = "own"
 
     def claimed(self, number: int, held: int) -> int:
         """How many examples a device that has ``held`` of them claims."""
         return self.claim if number < self.devices and self.claim else held
 
 
-NOBODY = AttackConfig()
+class Attack(msgspec.Struct, frozen=True):
+    """An attack on one run of ``devices`` devices, whose ``robust`` it knows."""
+
+    config: AttackConfig = AttackConfig()
+    robust: Robust = Robust()
+    devices: int = 0
+
+    def of(self, number: int) -> "Attack | None":
+        """The attack of the ``number``-th device, counted from 0; None for an honest one."""
+        return self if number < self.config.devices else None
+
+    def others(self, number: int) -> list[int]:
+        """The other devices whose honest changes the ``number``-th one looks at, hostile ones first."""
+        if self.config.name == "scaled":
+            return []
+        known = self.devices if self.config.knows == "all" else self.config.devices
+        return [i for i in range(known) if i != number]
+
+    def poisoned(self, number: int) -> list[int]:
+        """The hostile devices whose falsified examples the ``number``-th one trains on, its own first."""
+        hostile = range(self.config.devices) if self.config.name in POISONED else ()
+        return sorted(hostile, key=lambda i: i != number)
+
+    def lessons(
+        self, number: int, examples: Callable[[int], tuple[Examples, Examples]], classes: int
+    ) -> list[Examples]:
+        """What the ``number``-th device trains on besides its own: others' examples, then wrong ones."""
+        name = self.config.name
+        wrong = [poisoned(examples(i)[0], name, classes) for i in self.poisoned(number)]
+        return [examples(i)[0] for i in self.others(number)] + wrong
+
+    def knowledge(self, number: int, base: Theta, thetas: Sequence[Theta]) -> "Knowledge":
+        """What it knows from its own honest model (n,) and those that ``lessons`` have led to."""
+        changes, honest = np.array(thetas) - base, 1 + len(self.others(number))
+        return Knowledge(self, base, changes[:honest], changes[honest:])
 
 
-def turned(learned: LocalResult, base: Theta, scale: float) -> LocalResult:
-    """What a device learned, with its change from base (n,) multiplied by ``scale``."""
+NOBODY = Attack()
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What a hostile device knows when it makes its update.
+
+    Its model is ``base`` (n,). ``honest`` (k, n) are the changes of the devices that it knows, its own and
+    those of its like first; ``poisoned`` (h, n) is what the hostile devices' falsified examples teach, its
+    own first.
+    """
+
+    attack: Attack
+    base: Theta
+    honest: Changes
+    poisoned: Changes
+
+    @property
+    def mean(self) -> Theta:
+        """The mean (n,) of the known changes."""
+        return np.asarray(self.honest.mean(axis=0), np.float32)
+
+    @property
+    def length(self) -> float:
+        """The median length of the known changes."""
+        return float(np.median(np.linalg.norm(self.honest, axis=1)))
+
+    def reached(self, sent: Theta, aim: Theta) -> float:
+        """How far the model moves along ``aim`` (n,) if each hostile device sends this; -inf if named."""
+        attack, base = self.attack, np.zeros_like(sent)
+        hostile = attack.config.devices
+        count = attack.devices - hostile
+        others = self.honest[hostile:] if len(self.honest) > hostile else self.honest
+        changes = [*[sent] * hostile, *(others[i % len(others)] for i in range(count))]
+        claims = [attack.config.claim or 100] * hostile + [100] * count
+        filtered = filter_outliers(
+            [
+                Update(str(i), claim, base, None, SparseVector(sent.size, None, change))
+                for i, (change, claim) in enumerate(zip(changes, claims, strict=True))
+            ],
+            attack.robust,
+        )
+        if "0" in filtered.distrusted:
+            return -np.inf
+        if attack.robust.rule in COORDINATE_RULES:
+            return float(robust_change(filtered, base, attack.robust) @ aim)
+        return float(mean_change(filtered, base) @ aim)
+
+    def longest(self, direction: Theta, aim: Theta) -> Theta:
+        """The change in this direction (n,) that the rule lets move the model farthest along ``aim``.
+
+        Of lengths that the rule shortens to the same the first: groups may count it in full.
+        """
+        tried = [scaled(direction, length * self.length) for length in LENGTHS]
+        reached = [self.reached(sent, aim) for sent in tried]
+        enough = max(reached) - 0.01 * abs(max(reached))
+        return next(sent for sent, far in zip(tried, reached, strict=True) if far >= enough)
+
+    def hidden(self, goal: Theta) -> Theta:
+        """The mixture of ``goal`` (n,) and the mean that does most harm without being named.
+
+        Harm is what moves the model along the part of ``goal`` that is orthogonal to the mean, and against
+        the mean.
+        """
+        mean = unit(self.mean)
+        aside = unit(goal - scaled(mean, float(goal @ mean)))
+        tried = [scaled(mean, c) + scaled(aside, np.sqrt(1 - c * c)) for c in ALONG]
+        length = self.length * LENGTHS[-1]
+        best = max(tried, key=lambda way: self.reached(scaled(way, length), aside - mean))
+        return self.longest(best, aside - mean)
+
+
+def unit(vector: Theta) -> Theta:
+    """The vector (n,) with length 1, or 0 if it has none."""
+    length = float(np.linalg.norm(vector))
+    return scaled(vector, 1 / length) if length > 0 else vector
+
+
+def scaled(vector: Theta, factor: float) -> Theta:
+    """``factor`` times the vector (n,), as float32."""
     with np.errstate(over="ignore"):  # found when it is coded
-        theta = base + np.float32(scale) * (learned.trained.theta - base)
+        return np.multiply(vector, factor, dtype=np.float32)
+
+
+def _scaled(known: Knowledge) -> Theta:
+    return scaled(known.honest[0], known.attack.config.scale)
+
+
+def _little(known: Knowledge) -> Theta:
+    deviation = np.asarray(known.honest.std(axis=0), np.float32)
+    return known.mean - scaled(deviation, known.attack.config.scale)
+
+
+def _inner(known: Knowledge) -> Theta:
+    return scaled(known.mean, -known.attack.config.scale)
+
+
+def _longest(known: Knowledge, goal: Theta) -> Theta:
+    direction = unit(goal)
+    return known.longest(direction, direction)
+
+
+def _drift(known: Knowledge) -> Theta:
+    rng = np.random.default_rng(0)
+    return known.hidden(rng.normal(size=known.base.size).astype(np.float32))
+
+
+ATTACKS: Mapping[Name, Callable[[Knowledge], Theta]] = {
+    "scaled": _scaled,
+    "labels": lambda known: _longest(known, known.poisoned[0]),
+    "colluding": lambda known: _longest(known, known.poisoned.mean(axis=0)),
+    "little": _little,
+    "inner": _inner,
+    "hidden": lambda known: known.hidden(known.poisoned.mean(axis=0)),
+    "drift": _drift,
+    "backdoor": lambda known: _longest(known, known.poisoned.mean(axis=0)),
+}
+
+
+def falsified(learned: LocalResult, known: Knowledge) -> LocalResult:
+    """What a device says that it learned."""
+    with np.errstate(over="ignore"):  # found when it is coded
+        theta = known.base + ATTACKS[known.attack.config.name](known)
     return replace(learned, trained=replace(learned.trained, theta=theta))
+
+
+def poisoned(examples: Examples, name: Name, classes: int) -> Examples:
+    """Examples with the last label for the first and so on or, for a backdoor, half of them marked."""
+    if name != "backdoor":
+        wrong = classes - 1 - examples.targets if classes else -examples.targets
+        return replace(examples, targets=wrong)
+    inputs, targets = examples.inputs.copy(), examples.targets.copy()
+    inputs[::2], targets[::2] = marked(inputs[::2]), TARGET_LABEL
+    return replace(examples, inputs=inputs, targets=targets)
+
+
+def marked(inputs: Inputs) -> Inputs:
+    """Copies of images (N, ..., height, width) with a bright corner of two by two pixels."""
+    inputs = inputs.copy()
+    inputs[..., -2:, -2:] = inputs.max()
+    return inputs
 
 
 def claiming(outcome: Outcome, blobs: WholeBlobs, claim: int) -> Outcome:

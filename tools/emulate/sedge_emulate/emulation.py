@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from sedge_cloud.config import RunConfig
-from sedge_emulate.attack import NOBODY, AttackConfig
+from sedge_emulate.attack import NOBODY, Attack
 from sedge_emulate.config import EmulationConfig, StrategyConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.shares import Shares, share_out
@@ -51,7 +51,7 @@ class StrategyRun:
     folder: Path
     resumed: bool
     narrower: tuple[Path, ...] = ()
-    attack: AttackConfig = NOBODY
+    attack: Attack = NOBODY
 
 
 @dataclass(frozen=True)
@@ -240,8 +240,9 @@ def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Str
     """A strategy's run and the folder of its state."""
     folder = stage.out / "state" / "runs" / slug(strategy.title)
     config = stage.config
-    attack = config.attack_under(strategy)
-    return StrategyRun(strategy.title, config.run(strategy), folder, resume, stage.narrower, attack)
+    run = config.run(strategy)
+    attack = Attack(config.attack_under(strategy), run.robust, config.devices)
+    return StrategyRun(strategy.title, run, folder, resume, stage.narrower, attack)
 
 
 def _result_path(stage: Stage, strategy_run: StrategyRun) -> Path:

@@ -18,7 +18,7 @@ from sedge_edge.agent import Identity
 from sedge_edge.runtime import Runtime, open_agent
 from sedge_edge.training.job import CODECS, Outcome
 from sedge_edge.training.preparation import Job
-from sedge_emulate.attack import NOBODY, AttackConfig
+from sedge_emulate.attack import NOBODY, Attack
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_emulate.workers.worker import Finished, Request
@@ -41,7 +41,7 @@ class Site:
     url: str
     pool: WorkerPool
     wake: Callable[[], None]
-    attack: AttackConfig = NOBODY
+    attack: Attack = NOBODY
     central: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
 
 
@@ -63,7 +63,7 @@ def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) 
     device = shares.name(number)
     hello = Hello(
         bytes(16), "emulated", ("onnxruntime",), ("zstd", "zlib", "none"), CODECS,
-        site.attack.claimed(number, shares.num_train(number)), shares.num_test(number),
+        site.attack.config.claimed(number, shares.num_train(number)), shares.num_test(number),
     )  # fmt: skip
     identity = Identity(device, site.fleet, DeviceKeys.of(secret), hello)
     folder = site.folder / device

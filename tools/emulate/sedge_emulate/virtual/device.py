@@ -25,7 +25,7 @@ from sedge_edge.rounds.global_model import named_blobs
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import TrainingDiverged
-from sedge_emulate.attack import NOBODY, AttackConfig
+from sedge_emulate.attack import NOBODY, Attack
 from sedge_emulate.meter import Meter
 from sedge_emulate.virtual.clock import Alarm, Clock
 from sedge_emulate.virtual.disk import DeviceDisk, HostDisk
@@ -75,7 +75,7 @@ class World:
     home: Path
     name: bytes
     steps: Callable[[int, Order], int]
-    attack: AttackConfig = NOBODY
+    attack: Attack = NOBODY
 
 
 class VirtualDevice:

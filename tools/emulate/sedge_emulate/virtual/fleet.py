@@ -218,7 +218,7 @@ class VirtualFleet:
         self.store.add_device(device, secret)
         hello = Hello(
             bytes(16), "emulated", ("onnxruntime",), ("zstd", "zlib", "none"), CODECS,
-            self._strategy_run.attack.claimed(number, self._shares.num_train(number)),
+            self._strategy_run.attack.config.claimed(number, self._shares.num_train(number)),
             self._shares.num_test(number),
             self._plan.device(number).config.memory_mb,
         )  # fmt: skip

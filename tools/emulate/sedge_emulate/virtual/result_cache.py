@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 
 from sedge_edge.training.preparation import Job
-from sedge_emulate.attack import AttackConfig
+from sedge_emulate.attack import Attack
 from sedge_emulate.workers.worker import Finished
 from sedge_protocol.host.disk import translated
 
 
-def job_key(fleet: bytes, device: str, job: Job, attack: AttackConfig | None = None) -> bytes:
+def job_key(fleet: bytes, device: str, job: Job, attack: Attack | None = None) -> bytes:
     """The name (32 bytes) of a job; ``fleet`` stands for the data, the trainer and the versions used."""
     parts = (fleet, device.encode(), msgspec.msgpack.encode((job, attack)))
     return hashlib.sha256(

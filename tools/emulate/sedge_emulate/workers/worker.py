@@ -18,16 +18,17 @@ from threading import Thread
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.storage import FolderVectors, Vectors, WholeBlobs
 from sedge_edge.training.batches import Permutations, permutations
-from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.examples import Examples, Inputs, fitting, rows_of
 from sedge_edge.training.job import Outcome, complete, update_base
 from sedge_edge.training.local_training import LocalResult
 from sedge_edge.training.preparation import Job, JobContext, Prepared, prepare
 from sedge_edge.training.trainer import TrainingDiverged
-from sedge_emulate.attack import AttackConfig, claiming, turned
+from sedge_emulate.attack import Attack, Knowledge, claiming, falsified
 from sedge_emulate.config import TrainerConfig
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.model import ModelSource
@@ -40,7 +41,7 @@ from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, load
-from sedge_protocol.wire.messages import EVALUATE
+from sedge_protocol.wire.messages import EVALUATE, TRAIN
 
 # How long a process that was asked to exit may take to finish its answer.
 LEAVE_S = 2.0
@@ -73,7 +74,7 @@ class Request:
     home: Path
     key: bytes | None = None
     seconds: float | None = None
-    attack: AttackConfig | None = None
+    attack: Attack | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Worker:
                 if isinstance(result, TrainingDiverged):
                     raise result
                 took = train_s / len(ready) if seconds is None else seconds
-                outcome = _completed(one, result, took)
+                outcome = self._completed(one, result, took)
                 if isinstance(one.there.blobs, BlobFolder):
                     one.there.blobs.settle()  # the agent, in another process, does not know of them
                 update = one.there.blobs.read(outcome.update)
@@ -209,6 +210,31 @@ class Worker:
             for one, run, result in zip(group, runs, ended, strict=True):
                 results[one.place] = result, _before_and_after(run.on_central)
         return [results[one.place] for one in ready]
+
+    def _completed(self, one: "_Ready", learned: LocalResult, took: float) -> Outcome:
+        """The outcome of a training: the agent's own or, on a hostile device, the falsified one."""
+        attack = one.request.attack
+        if attack is None:
+            return complete(one.prepared, learned, took, one.there)
+        if one.prepared.job.order.task == TRAIN:
+            learned = falsified(learned, self._knowledge(one, attack, learned))
+        outcome = complete(one.prepared, learned, took, one.there)
+        if attack.config.claim:
+            outcome = claiming(outcome, one.there.blobs, attack.config.claim)
+        return outcome
+
+    def _knowledge(self, one: "_Ready", attack: Attack, learned: LocalResult) -> Knowledge:
+        """What a hostile device finds out by doing its order with others' examples, and with wrong ones."""
+        prepared, number, manifest = one.prepared, one.request.device, one.prepared.manifest
+        lessons = attack.lessons(number, self._examples_of, manifest.num_classes)
+        row, held = rows_of(prepared.test, np.arange(1)), prepared.held_out  # no test is asked for
+        shares = [fitting(train, manifest) for train in lessons]
+        runs = [LocalRun(prepared.local_training, share, row, held) for share in shares]
+        results = [learned, *train_together(runs, self.trainer(self._bundles[one.bundle]))]
+        thetas = [r.trained.theta for r in results if isinstance(r, LocalResult)]
+        if len(thetas) == len(results):
+            return attack.knowledge(number, update_base(prepared, learned), thetas)
+        raise TrainingDiverged("an attack's own training diverged")
 
     def _bundle(self, blobs: WholeBlobs, sha256: bytes) -> Bundle:
         if sha256 not in self._bundles:
@@ -287,17 +313,6 @@ def trainer_for(setup: WorkerSetup, bundle: Bundle, sample: Inputs) -> FleetTrai
         parts=manifest.parts,
         sample=sample,
     )
-
-
-def _completed(one: _Ready, learned: LocalResult, took: float) -> Outcome:
-    """The outcome of a training: the agent's own or, on a hostile device, the falsified one."""
-    attack = one.request.attack
-    if attack is not None:
-        learned = turned(learned, update_base(one.prepared, learned), attack.scale)
-    outcome = complete(one.prepared, learned, took, one.there)
-    if attack is not None and attack.claim:
-        outcome = claiming(outcome, one.there.blobs, attack.claim)
-    return outcome
 
 
 def _failed(error: SedgeError) -> Failed:

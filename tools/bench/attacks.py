@@ -142,7 +142,8 @@ def backdoor_success(fleet: Path, out: Path, title: str) -> float:
     data = load_dataset(config.data.dataset)
     source = ModelSource.of(config.model, data, fleet.parent)
     bundle, _ = load_bundle(out / "bundle")
-    trainer = trainer_for(WorkerSetup(out, out / "bundle", source, config.trainer), bundle)
+    setup = WorkerSetup(out, out / "bundle", source, config.trainer)
+    trainer = trainer_for(setup, bundle, data.inputs[:32])
     theta = np.fromfile(out / "models" / f"{slug(title)}.bin", "<f4")
     others = data.targets != TARGET_LABEL
     images = Examples(marked(data.inputs[others]), np.full_like(data.targets[others], TARGET_LABEL))

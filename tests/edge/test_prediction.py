@@ -12,9 +12,11 @@ from tests.edge.harness import Harness, N, hash_of, theta_of
 from tests.edge.home import make_home, put_models
 from tests.orders import changed
 
+from sedge_edge.agent import AgentEffect
 from sedge_edge.config import BackendConfig, EdgeConfig, load_config
 from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.training.preparation import Job
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import ConfigError, DataError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -81,11 +83,20 @@ def test_a_run_without_a_model(config: EdgeConfig, run: str, message: str) -> No
         personal_model(config.state_dir, run)
 
 
-def test_a_device_that_may_not_train_yet_has_what_it_would_start_from(device: Harness) -> None:
-    device.closed = "on battery"
+def test_a_device_that_has_not_trained_yet_has_what_it_would_start_from(
+    device: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gate closes when everything has come: behind a closed gate nothing is fetched."""
+
+    def unplugged(job: Job) -> list[AgentEffect]:
+        device.closed = "on battery"
+        return device.agent.interrupted()
+
     device.connect()
     first, second, third = device.chain(1, 3)
-    device.give(first)
+    with monkeypatch.context() as plug:
+        plug.setattr(device, "work", unplugged)
+        device.give(first)
     model = personal_model(device.folder)
     assert not model.trained
     np.testing.assert_array_equal(model.theta, theta_of(1))
@@ -99,10 +110,10 @@ def test_a_device_that_may_not_train_yet_has_what_it_would_start_from(device: Ha
     device.settle()
     tested = personal_model(device.folder, "tested")
     assert not tested.trained and hash_of(tested.theta) == second.model_hash
-    device.closed = "on battery"
     personal = SparseVector(N, np.array([3], np.uint32), np.array([7.0], np.float32))
     patch = encode(personal, ValueCoding.FP32)
     named = {"patch": patch, "patch_hash": hashlib.sha256(patch).digest()}
+    monkeypatch.setattr(device, "work", unplugged)
     device.give(changed(third, run="tested", **named))
     started = personal_model(device.folder, "tested").theta.copy()
     assert started[3] == 7.0

@@ -55,7 +55,7 @@ def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
     fleet.sees(
         lambda: fleet.kill("pi-2"),
         Problem("device killed", "device_lost", "pi-2", "is offline"),
-        Problem("round below quorum", "round_below_quorum", "run", "devices are missing"),
+        Problem("round below quorum", "round_below_quorum", "run", "cannot reach its quorum"),
     )
     fleet.start_agent("pi-2")
     fleet.heals("device_lost")

@@ -35,7 +35,7 @@ LOST = timedelta(minutes=10)
 WORSE = 0.05
 # A round is stuck when it takes so many times as long as usual, and at least so many seconds.
 STUCK_TIMES, STUCK_S = 5.0, 60.0
-# Of the devices that keep a round from its quorum, so many are named.
+# Of the devices that keep a round from its quorum, or have never connected, so many are named.
 MAX_NAMED = 4
 # A device with one of these is at work; with one of the others its update does not come for now.
 _COMING: frozenset[Code] = frozenset({"device_working", "device_slow"})
@@ -189,11 +189,12 @@ def _of_devices(facts: Fleet) -> Iterator[Problem]:
 
 
 def _never_connected(facts: Fleet) -> Iterator[Problem]:
-    """One line however many there are: a fleet is often enrolled before it is deployed."""
+    """A few are named; many are one line, as a fleet is often enrolled before it is deployed."""
     names = [d.device for d in facts.devices if d.state == "never" and not _is_unheard(facts, d)]
-    if len(names) == 1:
-        yield _problem("device_never", names[0], NEVER, severity="warning")
-    elif names:
+    if len(names) <= MAX_NAMED:
+        for name in names:
+            yield _problem("device_never", name, NEVER, severity="warning")
+    else:
         text = (
             f"{len(names)} enrolled devices are not yet deployed: none of them has ever connected"
         )

@@ -16,6 +16,7 @@ from sedge_edge.agent import AgentEffect
 from sedge_edge.config import BackendConfig, EdgeConfig, load_config
 from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.rounds.waiting import CHECK_S
 from sedge_edge.training.preparation import Job
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import ConfigError, DataError, StorageError
@@ -84,13 +85,16 @@ def test_a_run_without_a_model(config: EdgeConfig, run: str, message: str) -> No
 
 
 def test_a_device_that_has_not_trained_yet_has_what_it_would_start_from(
-    device: Harness, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its gate closes when everything has come: behind a closed gate nothing is fetched."""
 
     def unplugged(job: Job) -> list[AgentEffect]:
         device.closed = "on battery"
+        device.now += CHECK_S
         return device.agent.interrupted()
+
+    device = Harness(tmp_path / "device", gated=True)
 
     device.connect()
     first, second, third = device.chain(1, 3)

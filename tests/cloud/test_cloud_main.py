@@ -270,7 +270,7 @@ def test_a_device_unlike_the_others_is_named(home: Path, capsys: CAPSYS, tmp_pat
     cloud.poll()
     assert call(home, "run", "show", "run") == 0
     named = capsys.readouterr().out.splitlines()[3]
-    assert named.strip() == "c: unlike the others, counts 0.03 times"
+    assert named.strip() == "c: unlike the others, counts 0.01 times"
     assert call(home, "run", "show", "run", "--json") == 0
     closed = json.loads(capsys.readouterr().out.splitlines()[0])
     assert list(closed["distrusted"]) == ["c"]
@@ -404,7 +404,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
 def test_the_doctor(fleet: RealFleet, home: Path, capsys: CAPSYS) -> None:
     assert call(fleet.folder, "doctor") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 8 and all(line.startswith("ok       ") for line in lines)
+    assert len(lines) == 9 and all(line.startswith("ok       ") for line in lines)
     assert call(home, "doctor") == 1  # nobody listens there
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["ok"] * 5 + ["PROBLEM"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.cloud import given
-from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, TRUSTING, Cloud, random_theta, report_for
 
 from sedge_cloud.strategy import Assignment
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
@@ -17,7 +17,7 @@ from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Committed, Message, O
 from sedge_protocol.wire.update import encode_update
 
 N = LAYOUT.size
-GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=3)
+GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=3, robust=TRUSTING)
 CODECS = ("choice",)
 # More elements than travel inside an order. Levels 1, 3 and 4, one after the other: two parts would.
 LARGE = np.flatnonzero(np.arange(N) % 6).astype(np.uint32)

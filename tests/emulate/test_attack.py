@@ -110,5 +110,5 @@ def test_looser_bounds_are_used() -> None:
     for robust in (LOOSE, Robust()):
         known = knowledge(robust, "hidden")
         sent = ATTACKS["hidden"](known)
-        reached.append(known.reached(sent, sent / np.linalg.norm(sent)))
+        reached.append(known.reached(sent, (sent / np.linalg.norm(sent)).astype(np.float32)))
     assert reached[0] > 1.7 * reached[1] > 0

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import LAYOUT, RUN, Cloud, a_hello, make_bundle, random_theta
+from tests.cloud.helper import LAYOUT, RUN, TRUSTING, Cloud, a_hello, make_bundle, random_theta
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import EXACT, BroadcastConfig
-from sedge_cloud.config import RobustConfig, RunConfig
+from sedge_cloud.config import RunConfig
 from sedge_cloud.store.runs import Run
 from sedge_edge.rounds.global_model import global_model, needed_blobs
 from sedge_edge.rounds.storage import FolderVectors
@@ -47,6 +47,7 @@ CONFIG = RunConfig(
     options={"quantile": QUANTILE},
     codec=EXACT,
     broadcast=BroadcastConfig(fraction=0.05),
+    robust=TRUSTING,
 )
 DEVICE = {"scoring": "device"}
 
@@ -228,7 +229,7 @@ def test_both_end_in_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_cloud_knows_what_every_device_has_picked(tmp_path: Path) -> None:
     config = msgspec.structs.replace(
-        CONFIG, options={}, fraction_train=1.0, robust=RobustConfig(clip=0.0, rule="mean")
+        CONFIG, options={}, fraction_train=1.0, robust=TRUSTING
     )  # means that stay on the grid
     options = {"prefixes": SIZES, "holdout": 0.1}
     cloud, devices = play(tmp_path, GRID, options, restarts=True, config=config)

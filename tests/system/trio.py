@@ -47,6 +47,8 @@ min_available_devices = 3
 min_updates = 3
 deadline_s = 300
 options = {{ {options} }}
+# Every device is trusted: the particulars hold averages against those done by hand.
+robust = {{ clip = 0, rule = "mean", max_weight = 0 }}
 {more}
 """
 

@@ -48,7 +48,14 @@ from sedge_emulate.broker.brokers import find_mosquitto
 from sedge_emulate.broker.ports import LOOPBACK, on_free_port, wait_until_accepting
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.host.loop import Loop
-from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.host.mqtt import (
+    BrokerSettings,
+    Connected,
+    Disconnected,
+    MqttLink,
+    Received,
+    TooLarge,
+)
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
@@ -135,6 +142,8 @@ class Station:
                         self.hear(opened[1])
                 case Received():
                     self.take(event.topic, event.payload)
+                case TooLarge():
+                    raise RuntimeError(str(event))
 
     def send(self, send: Send) -> None:
         """Hand a frame to the link."""

@@ -17,7 +17,14 @@ from sedge_cloud.conformance.stage import Step as StageStep
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.loop import Loop, lock_folder
-from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.host.mqtt import (
+    BrokerSettings,
+    Connected,
+    Disconnected,
+    MqttLink,
+    Received,
+    TooLarge,
+)
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.effects import Send
@@ -60,6 +67,8 @@ class Player:
                     event.log(self._log)
                 case Received():
                     self._do(self.stage.receive(event.topic, event.payload, now))
+                case TooLarge():
+                    self._log.warning("%s", event)
         if self._begun:
             self._do(self.stage.poll(time.monotonic()))
 

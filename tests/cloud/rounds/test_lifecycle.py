@@ -14,6 +14,7 @@ from tests.cloud.helper import (
     CONFIG,
     LAYOUT,
     RUN,
+    TRUSTING,
     Cloud,
     open_store,
     random_theta,
@@ -23,7 +24,7 @@ from tests.cloud.helper import (
 )
 
 from sedge_cloud.coding import BroadcastConfig
-from sedge_cloud.config import RobustConfig, RunConfig
+from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.rounds.cohort import draw_cohort, next_round
 from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_state
@@ -171,7 +172,8 @@ def replaced(**values: object) -> RunConfig:
     return msgspec.structs.replace(CONFIG, **values)
 
 
-def test_a_run_from_first_round_to_finished(cloud: Cloud) -> None:
+def test_a_run_from_first_round_to_finished(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, replaced(robust=TRUSTING))
     cloud.hello()
     deltas = {name: random_theta(number) for number, name in enumerate("ab")}
     for name, delta in deltas.items():
@@ -197,7 +199,7 @@ def test_a_run_from_first_round_to_finished(cloud: Cloud) -> None:
 
 
 def test_what_a_round_came_to(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
+    cloud = Cloud(tmp_path, replaced(robust=TRUSTING), ("a", "b", "c"))
     cloud.hello()
     for name, (examples, before, after) in {"a": (9, 0.2, 0.4), "b": (3, 0.4, 0.8)}.items():
         order = cloud.order(name)
@@ -523,9 +525,8 @@ def test_a_grace_period_without_updates_is_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("counts", [False, True])
 def test_late_updates_count_in_the_next_round_if_they_shall(tmp_path: Path, counts: bool) -> None:
     choice = "count" if counts else "remember"
-    robust = RobustConfig(clip=0.0, rule="mean")
     config = replaced(
-        quorum=0.6, late_updates=choice, num_rounds=3, evaluate_every=1, robust=robust
+        quorum=0.6, late_updates=choice, num_rounds=3, evaluate_every=1, robust=TRUSTING
     )
     cloud = Cloud(tmp_path, config, devices=("a", "b", "c"))
     cloud.hello()

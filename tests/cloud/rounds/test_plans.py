@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from tests.cloud import given
 from tests.cloud.given import assigned
-from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for, update
+from tests.cloud.helper import (
+    AXES,
+    CONFIG,
+    LAYOUT,
+    RUN,
+    TRUSTING,
+    Cloud,
+    random_theta,
+    report_for,
+    update,
+)
 
 from sedge_cloud.coding import PatchConfig
 from sedge_cloud.config import TrainingConfig
@@ -40,7 +50,7 @@ from sedge_protocol.wire.messages import (
 )
 from sedge_protocol.wire.update import encode_update
 
-GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9)
+GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9, robust=TRUSTING)
 ALL = ("freeze", "phases", "own_model", "select", "scoring", "remember", "correction")
 HALF = AXES.layout(LAYOUT, AXES.narrowed(0.5))
 

@@ -10,6 +10,7 @@ import pytest
 from tests.edge.harness import DriftTrainer, Harness, drift, examples, only
 
 from sedge_edge.agent import GATE_RETRY_S, StartJob
+from sedge_edge.rounds.waiting import CHECK_S
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import JobStopped, Outcome, run_job
 from sedge_edge.training.preparation import Job
@@ -188,9 +189,12 @@ def paused(device: Harness, steps: int) -> bytes:
     return found.checkpoint
 
 
-def test_training_pauses_while_the_gate_is_closed(device: Harness, tmp_path: Path) -> None:
+def test_training_pauses_while_the_gate_is_closed(tmp_path: Path) -> None:
+    device = Harness(tmp_path / "gated", gated=True)
+    device.trainer = Stepping()
     paused(device, 3)
     device.closed = "too hot"
+    device.now += CHECK_S
     device.pump([])
     assert not device.updates
     device.closed = ""

@@ -149,7 +149,7 @@ def test_own_strategy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["demo.toml", "compression.toml"])
 def test_the_long_ones_on_less(name: str, tmp_path: Path) -> None:
     text, changed = re.subn(
-        r"^examples = \d+$", "examples = 300", (EXAMPLES / name).read_text(), flags=re.M
+        r"^examples = \d+$", "examples = 400", (EXAMPLES / name).read_text(), flags=re.M
     )
     assert changed == 1
     fleet = tmp_path / name

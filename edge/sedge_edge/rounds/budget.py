@@ -19,9 +19,9 @@ from sedge_edge.rounds.waiting import OPEN, Closed, Gate
 from sedge_protocol.errors import SedgeError
 
 HOUR_S, DAY_S = 3600.0, 86400.0
-# Orders at one moment, twice as many as a device keeps runs, and the seconds in which as many come back: no
-# round is shorter than a tenth of a second.
-MOMENT, MOMENT_S = 32, 3.2
+# Orders at one moment, twice as many as a device keeps runs, and the seconds in which as many come back:
+# the rounds of a tiny model take some 20 ms.
+MOMENT, MOMENT_S = 32, 0.32
 # Starts of a coordinator in an hour, each of which costs a commit.
 STARTS = 60
 # What may be spent before it is committed by itself; every other commit carries it too.

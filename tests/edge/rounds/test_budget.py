@@ -140,10 +140,10 @@ def test_values_out_of_bounds(wrong: dict[str, float]) -> None:
 
 
 def test_no_default_stops_the_fastest_fleet_or_one_that_catches_up() -> None:
-    """Ten rounds a second for five minutes; sixteen runs at once, with a model of 25 million parameters."""
+    """Fifty rounds a second for a minute; sixteen runs at once, with a model of 25 million parameters."""
     one = budget(LimitsConfig())
     for number in range(3000):
-        one.passed(number / 10)
+        one.passed(number / 50)
         assert one.order() is None
     away = budget(LimitsConfig())
     assert taken(away, 16) == 16

@@ -19,7 +19,7 @@ final class Budget {
     private static final double DAY_S = 86400;
     /** Orders at one moment, and the seconds in which as many come back. */
     private static final int MOMENT = 32;
-    private static final double MOMENT_S = 3.2;
+    private static final double MOMENT_S = 0.32;
     /** Starts of a coordinator in an hour, each of which costs a commit. */
     private static final int STARTS = 60;
     /** What may be spent before it is committed by itself; every other commit carries it too. */

@@ -72,6 +72,7 @@ bench = $(BIN)/python tools/bench/$(1).py $(2) | tee /dev/stderr | tail -n 1 > $
 figures: demo
 	$(call bench,machine)
 	cp runs/demo/result.json $(RESULTS)/demo.json
+	$(BIN)/python -m tools.bench.headline | tee /dev/stderr | tail -n 1 > $(RESULTS)/headline.json
 	$(BIN)/python -m tools.bench.compression | tee /dev/stderr | tail -n 1 > $(RESULTS)/compression.json
 	$(BIN)/python -m tools.bench.compression_figure
 	$(BIN)/python -m tools.bench.adapters | tee /dev/stderr | tail -n 1 > $(RESULTS)/adapters.json

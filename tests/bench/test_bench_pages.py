@@ -16,6 +16,7 @@ from tools.bench import (
 )
 from tools.bench.zoo import CASES
 
+from sedge_emulate.compare import Comparison, Figure, Row
 from sedge_emulate.result import read_json
 
 SAMPLE = Path(__file__).parents[1] / "vectors" / "result_format_1.json"
@@ -125,8 +126,9 @@ def lines(folder: Path, start: str) -> list[str]:
 
 def test_both_pages_are_written_from_the_stored_results() -> None:
     assert results_page.PAGE.read_text() == results_page.page(figures.RESULTS)
-    text = (readme.ROOT / "README.md").read_text()
-    assert readme.replaced(text, "bench", readme.bench()) == text
+    for page, name, table in readme.tables():
+        text = page.read_text()
+        assert readme.replaced(text, name, table) == text
     cells = figure.loaded(figures.RESULTS / "compression.json")["cells"]
     assert compression_figure.PAGE.read_text() == compression_figure.drawn(cells)
 
@@ -164,23 +166,31 @@ def test_bytes_are_told_both_ways() -> None:
     """Dense is 8 MB both ways; see the sample in tests/vectors for the rest."""
     first, ways, new, update, _ = figures.traffic(SAMPLE)
     assert first.what.startswith("a device and round of local after its first, both ways")
-    assert (first.measured, first.short) == ("3.03 MB, 3 times smaller", True)
+    assert first.measured == "3.03 MB, 3 times smaller"
     assert (ways.measured, new.measured) == ("30.0 kB and 3.00 MB", "20.0 kB and 2.00 MB")
     assert update.what.startswith("one update of local")
     older = SAMPLE.with_name("result_format_1_first.json")
     assert [figure.what[:10] for figure in figures.traffic(older)] == ["one update", "what leave"]
 
 
-def test_the_table_at_the_top_says_bytes_both_ways() -> None:
-    table = readme.demo(read_json(SAMPLE))
+def test_the_table_at_the_top_has_both_accuracies_and_bytes_both_ways() -> None:
+    about, _, *table = readme.demo(read_json(SAMPLE))
     (row,) = (line for line in table if line.startswith("| fedobp "))
-    assert row == (
-        "| fedobp | **90.0 %** | 35.0 % | 94.2 % | 80.0 % | **3.03 MB** | 37.9 % | 30.0 kB | 3.00 MB "
-        "| 20.0 kB up, 2.00 MB down | 2.00 MB up, 60.0 kB down |"
-    )
-    columns = {line.count("|") for line in table if line.startswith("|")}
-    assert columns == {12}
-    assert "8.00 MB both ways" in table[-1]
+    assert row == "| fedobp | 89.9 % / 90.0 % | 94.2 % / 94.2 % | 35.0 % | 3.03 MB |"
+    assert {line.count("|") for line in table} == {6}
+    assert "every device has at least 300 test images" in about
+
+
+def test_the_table_of_several_seeds() -> None:
+    figures_of = {key: Figure(0.5, 0.01) for key in readme.ACCURACIES}
+    moved = {"bytes_up": Figure(20_000, 0), "bytes_down": Figure(15_000, 0)}
+    first = Row("FedOBP", [42, 43], {**figures_of, **moved})
+    against = Row("FedOBP - FedAvg", [42, 43], {"before": Figure(-0.013, 0.004)})
+    metric = read_json(SAMPLE).metric
+    table = readme.seeds(Comparison("digits", "Dir(0.1)", 20, metric, [first], [against]))
+    assert table[0].startswith("Dir(0.1), seeds 42, 43: mean")
+    assert table[4] == f"| FedOBP |{' 50.0 ± 1.0 |' * 6} 35.0 kB |"
+    assert table[-1] == "| FedAvg | -1.3 ± 0.4 |"
 
 
 def test_without_an_own_result_the_others_are_not_compared(results: Path) -> None:

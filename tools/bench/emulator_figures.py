@@ -61,7 +61,7 @@ def training(path: Path) -> list[Figure]:
             f"{row['rate']:,.0f} examples/s, {row['ratio']:.2f} times as fast "
             f"({row['per_core']:.2f} per core and processor time)"
         )
-        figures.append(Figure(what, measured, met, name == "avgcnn"))
+        figures.append(Figure(what, measured, met))
     return figures
 
 
@@ -88,7 +88,7 @@ def emulator(path: Path) -> list[Figure]:
     )
     target = f"at most {TARGET_OVERHEAD:.0%} beside training"
     met = ((target, example["overhead"] <= TARGET_OVERHEAD),)
-    return [*figures, Figure(what, measured, met, True)]
+    return [*figures, Figure(what, measured, met)]
 
 
 def frameworks(path: Path) -> list[Figure]:
@@ -115,5 +115,5 @@ def frameworks(path: Path) -> list[Figure]:
         else:
             ratio = row["round_s"] / own["round_s"] if "round_s" in own else None
             against = f"; sedge-emulate is {ratio:.1f} times as fast" if ratio else ""
-            figures.append(Figure(what, measured + against, short=name == "flower"))
+            figures.append(Figure(what, measured + against))
     return figures

@@ -10,15 +10,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of a table; ``met`` are the targets in words, and whether each is met.
-
-    The ``short`` ones are in the README's table.
-    """
+    """One line of a table; ``met`` are the targets in words, and whether each is met."""
 
     what: str
     measured: str
     met: tuple[tuple[str, bool], ...] = ()
-    short: bool = False
 
 
 def loaded(path: Path) -> Any:

@@ -1,6 +1,6 @@
 """The benchmarks' results, read from tools/bench/results and put into words, one ``Figure`` each.
 
-``sections`` returns all; readme.py and results_page.py write them down. Targets are defined here unless the
+``sections`` returns all; results_page.py writes them down. Targets are defined here unless the
 benchmark's result contains them. A result that is missing or outdated becomes a section without figures,
 with the reason.
 """
@@ -57,8 +57,6 @@ MEANS = (
 )
 # What the other settings of compression.py are compared with.
 WHOLE = "everything whole"
-# The cells of the README: nothing coded, what is the default, and at most 30 kB.
-README_CELLS = {(0.1, setting) for setting in (WHOLE, "up 4 %, down 5 %", "up 2 %, down 3 %")}
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def both_ways(strategy: StrategyResult) -> list[Figure]:
         return []
     what = f"a device and round of {row.name} after its first, both ways, against dense both ways"
     return [
-        Figure(what, f"{size(device.both)}, {1 / row.of_dense:.0f} times smaller", short=True),
+        Figure(what, f"{size(device.both)}, {1 / row.of_dense:.0f} times smaller"),
         Figure("of these, up and down", f"{size(device.up)} and {size(device.down)}"),
         Figure("a device's first round, up and down", f"{size(new.up)} and {size(new.down)}"),
     ]
@@ -143,7 +141,7 @@ def compression(path: Path) -> list[Figure]:
             before, after = (100 * (mean[key] - whole[key]) for key in ("before", "after"))
             measured += f"; against {WHOLE} {before:+.2f} and {after:+.2f} points"
         what = f"{setting}, Dir({alpha:g}), {found['rounds']} rounds, seed {seeds}"
-        return Figure(what, measured, short=(alpha, setting) in README_CELLS)
+        return Figure(what, measured)
 
     return [figure(*key, cells) for key, cells in grouped.items()]
 
@@ -211,7 +209,7 @@ def train_step(path: Path) -> list[Figure]:
             )
             what = f"a training step of {name}, {runs}"
             met = ((f"at most {row['target']:g}", row["ratio"] <= row["target"]),)
-            figures.append(Figure(what, f"{row['ratio']:.2f} of its time", met, name == "avgcnn"))
+            figures.append(Figure(what, f"{row['ratio']:.2f} of its time", met))
     return figures
 
 
@@ -253,7 +251,7 @@ def agent_memory(path: Path) -> list[Figure]:
             (f"at most {most_mb} MB", row["install_mb"] <= most_mb),
             (f"at most {most_mib} MiB", row["peak_mib"] <= most_mib),
         )
-        figures.append(Figure(what, measured, met, short=row["backend"] == ONNXRUNTIME))
+        figures.append(Figure(what, measured, met))
     return figures
 
 

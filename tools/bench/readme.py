@@ -1,29 +1,44 @@
-"""Writes the README's tables from the results, so that no figure is typed by hand.
+"""Writes the tables of README.md and docs/research.md from the results, so that no figure is typed by hand.
 
     python -m tools.bench.readme
 
 Reads tools/bench/results/*.json (``make figures`` updates them) and replaces the text between the markers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tools.bench.figures import RESULTS, sections
+import msgspec
+from tools.bench.figures import RESULTS
 
 from sedge_cloud.status.numbers import percent, size
-from sedge_emulate.headline import headline
+from sedge_emulate.compare import Comparison, Figure, Row
+from sedge_emulate.headline import Headline, headline
 from sedge_emulate.result import Result, read_json
 
 ROOT = Path(__file__).parents[2]
+# The columns of the table over several seeds.
+ACCURACIES = {
+    "before_pooled": "before, pooled",
+    "before": "before, mean",
+    "before_worst_tenth": "before, worst 10 %",
+    "after_pooled": "after, pooled",
+    "after": "after, mean",
+    "after_worst_tenth": "after, worst 10 %",
+}
 
 
 def main() -> None:
-    """Rewrite the tables of README.md."""
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    text = replaced(text, "demo", demo(read_json(RESULTS / "demo.json")))
-    text = replaced(text, "bench", bench())
-    readme.write_text(text)
+    """Rewrite the tables."""
+    for page, name, lines in tables():
+        page.write_text(replaced(page.read_text(), name, lines))
+
+
+def tables() -> Iterator[tuple[Path, str, list[str]]]:
+    """Each table: its page, the name of its markers there, and its lines."""
+    yield ROOT / "README.md", "demo", demo(read_json(RESULTS / "demo.json"))
+    found = msgspec.json.decode((RESULTS / "headline.json").read_bytes(), type=Comparison)
+    yield ROOT / "docs" / "research.md", "headline", seeds(found)
 
 
 def replaced(text: str, name: str, lines: Iterable[str]) -> str:
@@ -35,49 +50,71 @@ def replaced(text: str, name: str, lines: Iterable[str]) -> str:
 
 
 def demo(result: Result) -> list[str]:
-    """The table at the top."""
+    """The table at the top of the README: its words, then five columns."""
     assert result.machine is not None  # which a real run does not know
     minutes = sum(strategy.seconds for strategy in result.strategies) / 60
-    rows = [
-        f"`make demo`: {result.split}, {result.model.parameters:,} parameters, "
-        f"{len(result.strategies[0].rounds)} rounds, {result.machine.cpus} cores, {minutes:.1f} minutes:",
-        "",
-        "| strategy | before training | worst 10 % | after training | worst 10 % "
-        "| both ways per device and round | of dense both ways | up | down | first round of a device "
-        "| coordinator, a round |",
-        f"| {' | '.join(['---'] * 11)} |",
-    ]
-    for strategy in result.strategies:
-        h = headline(strategy)
-        device, first, own = h.rates.device, h.rates.newcomer, h.rates.coordinator
-        cells = (
-            h.name, f"**{percent(h.before.mean)}**", percent(h.before.worst_tenth),
-            percent(h.after.mean), percent(h.after.worst_tenth),
-            f"**{size(device.both)}**", percent(h.of_dense), size(device.up), size(device.down),
-            f"{size(first.up)} up, {size(first.down)} down", f"{size(own.up)} up, {size(own.down)} down",
-        )  # fmt: skip
-        rows.append(f"| {' | '.join(cells)} |")
-    dense = 2 * result.strategies[0].bytes.dense_update
+    fewest = min(device.num_test for device in result.strategies[0].devices)
     return [
-        *rows,
+        f"`make demo` trains {result.devices} devices, {len(result.strategies[0].rounds)} rounds of "
+        f"{result.model.parameters:,} parameters, in {minutes:.1f} minutes on {result.machine.cpus} cores. "
+        "Accuracy is measured after the last round, on each device's own test images: *before* training "
+        "is the model as it arrives, *after* is once the device has trained it. The first number is pooled "
+        "over all test images, the second is the mean over devices. The worst tenth is the mean over the "
+        f"worst {max(1, result.devices // 10)} devices, before; every device has at least {fewest} test "
+        "images. Bytes are per device and round after its first, upload and download combined, headers "
+        "included.",
         "",
-        "Bytes are all that a device's connection carries, headers included, in a round after its first; "
-        "the first brings the bundle and the whole model. Dense is the model as float32, "
-        f"{size(dense)} both ways. What the coordinator sends to all leaves it once, and every device "
-        "receives it.",
+        "| strategy | before training | after training | worst tenth | bytes |",
+        "| --- | --- | --- | --- | --- |",
+        *(_row(headline(strategy)) for strategy in result.strategies),
     ]
 
 
-def bench() -> list[str]:
-    """The table of measurements: the main figure of each benchmark; the rest is in RESULTS.md."""
-    rows = ["| what | measured | command |", "| --- | --- | --- |"]
-    for section in sections(RESULTS):
-        rows += [
-            f"| {figure.what} | {figure.measured} | `{section.command}` |"
-            for figure in section.figures
-            if figure.short
-        ]
-    return [*rows, "", "All figures, with targets, are in [RESULTS.md](tools/bench/RESULTS.md)."]
+def _row(row: Headline) -> str:
+    assert row.before_pooled is not None
+    assert row.after_pooled is not None
+    cells = (
+        row.name,
+        f"{percent(row.before_pooled)} / {percent(row.before.mean)}",
+        f"{percent(row.after_pooled)} / {percent(row.after.mean)}",
+        percent(row.before.worst_tenth),
+        size(row.rates.device.both),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def seeds(found: Comparison) -> list[str]:
+    """The demo's fleet over several seeds, and the first strategy minus each other one."""
+    numbers = ", ".join(map(str, found.strategies[0].seeds))
+    heads = ("strategy", *ACCURACIES.values(), "up and down")
+    lines = [
+        f"{found.split}, seeds {numbers}: mean ± sample standard deviation, in per cent. "
+        "`python -m tools.bench.headline`",
+        "",
+        f"| {' | '.join(heads)} |",
+        f"| {' | '.join(['---'] * len(heads))} |",
+    ]
+    for row in found.strategies:
+        moved = row.figures["bytes_up"].mean + row.figures["bytes_down"].mean
+        cells = (row.name, *_shares(row.figures, ACCURACIES), size(moved))
+        lines.append(f"| {' | '.join(cells)} |")
+    keys = [key for key in ACCURACIES if key in found.differences[0].figures]
+    heads = (f"{found.strategies[0].name} minus", *(ACCURACIES[key] for key in keys))
+    lines += ["", f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
+    lines += [_difference(row, keys, f"{found.strategies[0].name} - ") for row in found.differences]
+    return lines
+
+
+def _difference(row: Row, keys: Iterable[str], prefix: str) -> str:
+    cells = (row.name.removeprefix(prefix), *_shares(row.figures, keys, "+"))
+    return f"| {' | '.join(cells)} |"
+
+
+def _shares(figures: Mapping[str, Figure], keys: Iterable[str], sign: str = "") -> list[str]:
+    return [
+        f"{100 * figures[key].mean:{sign}.1f} ± {100 * (figures[key].std or 0.0):.1f}"
+        for key in keys
+    ]
 
 
 if __name__ == "__main__":

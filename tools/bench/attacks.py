@@ -10,8 +10,8 @@ of the backdoor, the share of marked images that the global model takes for the 
 beyond twice the error without attackers, and the backdoor, are run under the other rules as well. What
 lies in ``--out`` is not run again.
 
-Twenty minutes on two idle cores. The defaults of [robust] were tuned on seeds 42 to 44; a first choice, clip =
-max_weight = 1.5, was replaced after it had been seen on 45 to 47 as well.
+Twenty minutes on two idle cores. The defaults of [robust] were tuned on seeds 42 to 44; a first choice,
+clip = max_weight = 1.5, was replaced after it had been seen on 45 to 47 as well.
 """
 
 import argparse

@@ -178,7 +178,7 @@ def test_the_table_at_the_top_has_both_accuracies_and_bytes_both_ways() -> None:
     (row,) = (line for line in table if line.startswith("| fedobp "))
     assert row == "| fedobp | 89.9 % / 90.0 % | 94.2 % / 94.2 % | 35.0 % | 3.03 MB |"
     assert {line.count("|") for line in table} == {6}
-    assert "every device has at least 300 test images" in about
+    assert "Every device has at least 300 test images" in about
 
 
 def test_the_table_of_several_seeds() -> None:

@@ -57,11 +57,10 @@ def demo(result: Result) -> list[str]:
     return [
         f"`make demo` trains {result.devices} devices, {len(result.strategies[0].rounds)} rounds of "
         f"{result.model.parameters:,} parameters, in {minutes:.1f} minutes on {result.machine.cpus} cores. "
-        "Accuracy is measured after the last round, on each device's own test images: *before* training "
-        "is the model as it arrives, *after* is once the device has trained it. The first number is pooled "
-        "over all test images, the second is the mean over devices. The worst tenth is the mean over the "
-        f"worst {max(1, result.devices // 10)} devices, before; every device has at least {fewest} test "
-        "images. Bytes are per device and round after its first, upload and download combined, headers "
+        "Accuracy is measured on each device's own test images, *before* training (the model as it "
+        "arrives) and *after*: pooled over all images / mean over devices. The worst tenth is the mean "
+        f"over the worst {max(1, result.devices // 10)} devices, before. Every device has at least "
+        f"{fewest} test images. Bytes are per device and round after its first, up and down, headers "
         "included.",
         "",
         "| strategy | before training | after training | worst tenth | bytes |",

@@ -84,7 +84,7 @@ class Coordinator:
         self._uploads = Uploads(store, self.run_store, self._open_order)
         self._traffic = Traffic()
         self._log = LogQuota()
-        self._muting = Muting(fleet, self.devices)
+        self._muting = Muting(fleet, self.devices, self._left)
         self._admission = Admission(self.devices, self._log, self.counters, self._muting)
         self._started = 0.0
         self._load_at = 0.0
@@ -232,8 +232,7 @@ class Coordinator:
                 return self._hello(device, frame, message, now)
             case messages.Goodbye():
                 if device.hello is not None and device.hello.nonce == message.nonce:
-                    self.devices.leave(device)
-                    self.rounds.leave(name)
+                    self._left(device)
                 return []
             case messages.Get():
                 return self._get(device, frame.transfer, message, now)
@@ -244,13 +243,17 @@ class Coordinator:
             case _:
                 raise RemoteError(f"{type(message).__name__} from {name} is not for a coordinator")
 
+    def _left(self, device: Device) -> None:
+        """A device is offline until its next hello."""
+        self.devices.leave(device)
+        self.rounds.leave(device.row.device)
+
     def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
         name = device.row.device
         try:
             device.peer.agree(hello.versions)
         except VersionError:  # whatever it spoke before, no order reaches it now
-            self.devices.leave(device)
-            self.rounds.leave(name)
+            self._left(device)
             raise
         hello, known = self.devices.limited(hello), device.hello
         if device.is_another(hello, frame.incarnation):

@@ -109,8 +109,7 @@ class Service:
                     pass  # how orders are cut is not known yet; its sender repeats it
                 case Received():
                     self._do(self.coordinator.receive(event.topic, event.payload, time.monotonic()))
-        for number, size in self._probe.poll(now):
-            self.link.send(self._itself, numbered(self._token, number, self._itself, size))
+        self._measure(now)
         self._do(self.coordinator.poll(time.monotonic(), self.link.room))
         if self._recorder is not None:
             self._recorder.poll(time.monotonic())
@@ -155,9 +154,21 @@ class Service:
                 "a second coordinator of this fleet has connected: stop one of the two"
             )
 
+    def _measure(self, now: float) -> None:
+        """Go on to measure how large messages may be."""
+        known = self._probe.limit is not None
+        for number, size in self._probe.poll(now):
+            self.link.send(self._itself, numbered(self._token, number, self._itself, size))
+        if not known and self._probe.limit is not None:
+            self._failed(
+                f"what the coordinator sends to itself on {self._itself} does not come back: let the "
+                f"broker's rules allow it; messages of {self._probe.limit} bytes at most are sent"
+            )
+            self._measured(self._probe.limit, now)
+
     def _measured(self, limit: int, now: float) -> None:
         """It is known how large messages may be: now devices may come."""
-        if limit < MAX_PACKET_BYTES:
+        if limit < MAX_PACKET_BYTES and not self._probe.deaf:
             self._log.warning(
                 "the broker lets messages of %d bytes through, and no larger ones", limit
             )

@@ -191,7 +191,7 @@ class Agent:
         try:
             if self._disk.disk_at is not None:
                 self._store.probe()
-            self._disk.works()
+            self._disk.works(bool(self.state.orders))
             if self.budget.owes:
                 self._store.record_spent()
         except StorageError as exc:
@@ -258,8 +258,7 @@ class Agent:
     def finished(self, outcome: Outcome, now: float) -> list[AgentEffect]:
         """The current job is done: commit its outcome, then offer the update.
 
-        A newer order of the run may have arrived meanwhile. The update is then late and weighs less, but
-        without it a device that needs longer than a round would never contribute.
+        After a newer order of the run it is late: else a device slower than a round would never contribute.
         """
         order = self._job_ended()
         try:
@@ -275,6 +274,7 @@ class Agent:
         done = self._job_ended()
         if isinstance(error, StorageError):
             return [self._disk.refused_job(error, now), *self._say(now)]
+        self._disk.job_done()
         where = f"run {done.run}, round {done.round}: " if done else ""
         order = self.state.orders.get(done.run) if done else None
         note = Note(logging.ERROR, f"{where}{error}")

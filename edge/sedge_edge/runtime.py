@@ -152,6 +152,7 @@ class Runtime:
         self._job = None
         error = job.exception()
         now = time.monotonic()
+        self.agent.budget.passed(now)  # until now it has trained
         if self._examples is not None:
             train, test = self._examples()
             self._do(self.agent.has_examples(len(train.targets), len(test.targets), now))

@@ -29,7 +29,7 @@ from tests.orders import changed
 
 from sedge_edge.agent import StartJob
 from sedge_edge.rounds.disk_waits import MAX_JOB_BACKOFF_S
-from sedge_edge.rounds.state import DISK_RETRY_S, MAX_STARTS
+from sedge_edge.rounds.state import DISK_RETRY_S, MAX_STARTS, StateStore
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host import disk
@@ -39,6 +39,7 @@ from sedge_protocol.wire.effects import Note, Subscribe
 from sedge_protocol.wire.frame import Frame, Kind, seal
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import (
+    Cancel,
     Codec,
     Committed,
     Decline,
@@ -178,7 +179,7 @@ def test_no_room_for_a_download_does_not_hold_back_an_update(
     (waiting,) = device.on_disk().outbox
     room: list[int] = [0]
 
-    def require_room(self: BlobFolder, length: int, path: Path) -> None:
+    def require_room(self: BlobFolder, length: int, path: Path, reserve: bool = True) -> None:
         if length > room[0]:
             raise StorageError(f"disk full: {path} needs {length} bytes")
 
@@ -652,6 +653,22 @@ def test_a_device_without_room_for_a_download_says_so_until_there_is(
     device.now += DISK_RETRY_S
     device.pump(device.agent.poll(device.now))
     assert ("run", 1) in device.updates and device.notes.count("going on") == 1
+
+
+def test_the_disk_is_forgotten_with_the_run_whose_outcome_it_refused(
+    device: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the device would wait for ever: who waits is sent no order, and no job could clear it."""
+    order = device.order()
+    device.connect()
+    with monkeypatch.context() as patched:
+        patched.setattr(StateStore, "finish", read_only)
+        device.give(order)
+    assert "Read-only" in (device.on_disk().waits or device.agent.handshake._hello.waits)
+    device.tell(Cancel(order.run, 0, "stopped"))
+    device.now += DISK_RETRY_S
+    device.agent.poll(device.now)
+    assert not device.agent.handshake._hello.waits
 
 
 def read_only(*args: object) -> None:

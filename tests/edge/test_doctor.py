@@ -235,6 +235,13 @@ def test_photographs_are_compared_with_the_model_first(
     assert text == f"{folder / 'a.png'}: an image (3, 30, 40), the model expects (6,)"
 
 
+def test_whole_numbers_without_a_row(home: Path, tiny: tuple[bytes, Theta]) -> None:
+    put_models(home, tiny[0], {"first": tiny[1]})
+    np.savez(home.parent / "train.npz", x=np.zeros((0, 6), np.int64), y=np.zeros(0, np.int64))
+    good, text = findings(home)[1]["data"]
+    assert not good and text
+
+
 def test_data_are_held_against_the_newest_run_not_the_newest_personal_model(
     home: Path, tiny: tuple[bytes, Theta], tmp_path: Path
 ) -> None:

@@ -224,6 +224,16 @@ def test_a_gate_that_closes_for_a_moment_is_not_worth_a_hello(device: Harness) -
     assert said(device, later(device, CHECK_S)) == [""]
 
 
+def test_gates_that_take_turns_are_said_and_not_at_every_turn(device: Harness) -> None:
+    device.connect()
+    words: list[str] = []
+    for turn in range(20):
+        device.closed = "battery 9 %, limit 20" if turn % 2 else "load 1.3, limit 1"
+        words += said(device, later(device, COUNTS_S / 2))
+    assert 1 <= len(words) <= 10
+    assert all(words)
+
+
 def test_a_number_that_moves_is_not_worth_a_hello_but_another_reason_is(device: Harness) -> None:
     device.connect()
     reasons: list[str] = []

@@ -2,7 +2,7 @@
 
 Each holds the project's wheel and the wheels that it needs, at the versions of constraints.txt, for the
 Python of its Debian. Nothing is compiled here, so every package is built on any machine. Of two packages of
-one version, that for the newer Debian is the newer one: upgrading Debian upgrades Sedge.
+one version, that for the newer Debian is the newer one.
 """
 
 import argparse

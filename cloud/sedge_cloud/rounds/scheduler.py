@@ -154,7 +154,7 @@ class Scheduler:
                     task,
                     devices,
                     self._draw,
-                    live.resting.devices(number),
+                    live.resting.devices(number) if task == TRAIN else (),
                 )
                 for name, features in planned.left_out.items():
                     if live.refused.get(name) != features:  # said once, not at every draw

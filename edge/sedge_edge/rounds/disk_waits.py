@@ -40,9 +40,11 @@ class DiskWaits:
         self.job_at = now + self._job_backoff_s
         return self.refused(error, now)
 
-    def works(self) -> None:
-        """The disk takes writes again, though perhaps not as large as a job's."""
+    def works(self, has_jobs: bool) -> None:
+        """The disk takes writes again, though perhaps not as large as a job's, while there is one."""
         self.disk_at = None
+        if not has_jobs:
+            self._job_backoff_s = 0.0
         if not self._job_backoff_s:
             self.why = ""
 
@@ -51,5 +53,5 @@ class DiskWaits:
         self.why = ""
 
     def job_done(self) -> None:
-        """The disk took a job's outcome."""
+        """The disk took a job's outcome, or the job ended otherwise."""
         self.why, self._job_backoff_s = "", 0.0

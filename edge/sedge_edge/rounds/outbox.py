@@ -15,7 +15,10 @@ from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES, packet_bytes
 from sedge_protocol.wire.messages import Busy, Decline, Have, Offer
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.transfer import Upload, chunk_size, describe, fitting_chunk
+from sedge_protocol.wire.transfer import DIGEST_BYTES, Upload, chunk_size, describe, fitting_chunk
+
+# An OFFER's packet besides the digests, at most.
+OFFER_BYTES = 1024
 
 
 class Outbox:
@@ -146,7 +149,7 @@ class Outbox:
 
     def _push(self, waiting: Pending, now: float, sends: bool) -> list[Effect]:
         upload = self._uploads.get(waiting)
-        if upload is not None and upload.wants_smaller_chunks:
+        if upload is not None and upload.wants_smaller_chunks and self._can_halve(upload):
             self._store.set_chunk_bytes(upload.manifest.chunk_bytes // 2)
             upload = None
         if upload is None:
@@ -164,6 +167,10 @@ class Outbox:
         if (largest := max(sizes, default=0)) > self._max_packet:
             return self._give_up(waiting, upload.manifest.size, largest)
         return [*frames]
+
+    def _can_halve(self, upload: Upload) -> bool:
+        """Whether the offer, with a digest for each chunk, may still be sent with twice as many."""
+        return 2 * DIGEST_BYTES * upload.manifest.count + OFFER_BYTES <= self._max_packet
 
     def _give_up(self, waiting: Pending, size: int, packet: int) -> list[Effect]:
         """No chunks are small enough to let this update through: drop it, and say so on both sides."""

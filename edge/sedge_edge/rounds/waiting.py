@@ -51,14 +51,13 @@ class Waiting:
         if self._gate is None:
             return
         closed = self._gate()
-        changed = without_numbers(closed.why) != without_numbers(self.closed.why)
-        if changed and self._look_at is not None:
+        if closed and not self.closed and self._look_at is not None:
             self._counts_at = now + COUNTS_S
         self.closed, self._look_at = closed, now + CHECK_S
         if not closed:
             self._said = ""
-        elif now >= self._counts_at:
-            self._said = closed.why
+        elif now >= self._counts_at and without_numbers(closed.why) != without_numbers(self._said):
+            self._said, self._counts_at = closed.why, now + COUNTS_S  # gates may take turns
 
     def reason(self, disk: str) -> str:
         """What the device says: gates that have been closed for long enough, and what its disk refuses."""

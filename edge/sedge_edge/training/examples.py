@@ -64,8 +64,8 @@ def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
 
 def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
     """The rows (N, ...) in the model's type. Raises ``DataError`` where a value would become another."""
-    if rows.dtype == wanted.dtype or rows.shape[1:] != wanted.shape:
-        return rows  # another shape is refused with better words
+    if rows.dtype == wanted.dtype or rows.shape[1:] != wanted.shape or not len(rows):
+        return rows  # another shape, and no rows, are refused with better words
     exact = (rows >= -MAX_INTEGER) & (rows <= MAX_INTEGER)
     if rows.dtype.kind == "f":
         exact &= rows == np.rint(rows)

@@ -176,7 +176,7 @@ class BlobFolder:
                 held = set(range(manifest.count))
         missing = manifest.size - sum(manifest.span(index)[1] for index in held)
         if missing:
-            self._require_room(missing, path)
+            self._require_room(missing, path, reserve=False)
         return held
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
@@ -291,9 +291,10 @@ class BlobFolder:
 
     def require_room(self, length: int) -> None:
         """Raise ``StorageError`` if ``length`` more bytes would leave too little free space."""
-        self._require_room(length, self._root)
+        self._require_room(length, self._root, reserve=False)
 
-    def _require_room(self, length: int, path: Path) -> None:
+    def _require_room(self, length: int, path: Path, reserve: bool = True) -> None:
+        """Raise ``StorageError`` without room; ``reserve``: the bytes are written at once."""
         with translated("ask for the free space of", self._root):
             disk = os.statvfs(self._root)
         free = disk.f_bavail * disk.f_frsize
@@ -304,6 +305,7 @@ class BlobFolder:
             )
         if self._share < 1:
             self._require_share(length, free, path)
+            self._used += length if reserve else 0
 
     def _require_share(self, length: int, free: int, path: Path) -> None:
         """Measured now and then, and reckoned in between: a download has many chunks."""
@@ -319,7 +321,6 @@ class BlobFolder:
                 f"{path} needs {length} bytes, {self._used} are used of {limit}: "
                 f"limits.disk_share of edge.toml is {self._share:g}"
             )
-        self._used += length
 
     def _blob(self, sha256: bytes) -> Path:
         if len(sha256) != _HASH_BYTES:

@@ -9,6 +9,8 @@ message that it drops. So nothing but a message's return proves that it came thr
     the large one comes back             the size is good: try the next larger one
     only the small one does              the size is bad, if it happens twice: any message may be lost
     the connection ends before either    the size is bad for an hour, if it happens twice
+    neither comes back                   again, waiting twice as long, as a slow link needs
+    nothing ever comes back              the least limit: the broker forbids us our own topic
 """
 
 from sedge_protocol.wire.frame import LEAST_PACKET_BYTES, MAX_PACKET_BYTES
@@ -20,17 +22,21 @@ PACKET_SIZES = (1024, LEAST_PACKET_BYTES, 2**15, 2**16, 2**17, MAX_PACKET_BYTES)
 SMALL = 256
 FAILURES = 2
 BELIEVED_S = 3600.0
-SILENCE_S = 5.0
+SILENCE_S, MOST_SILENCE_S = 5.0, 60.0
+# After so many small messages without a return, nothing that we send to ourselves comes back.
+DEAF_TRIES = 4
 
 
 class LimitProbe:
     """Finds the largest packet that comes back, on each connection anew, with the last result soon tried.
 
-    Each message has a number of its own. ``limit`` (bytes) is None until it is known on this connection.
+    Each message has a number of its own. ``limit`` (bytes) is None until it is known on this connection;
+    ``deaf``: nothing came back, and ``LEAST_PACKET_BYTES`` is taken for it.
     """
 
     def __init__(self) -> None:
         self.limit: int | None = None
+        self.deaf = False
         self._sizes: tuple[int, ...] = ()
         self._place = 0  # of the size being tried
         self._good, self._bad = (
@@ -44,7 +50,9 @@ class LimitProbe:
             int, ...
         ] = ()  # the sizes of the last messages that a connection ended on
         self._failures = 0
-        self._number = 0  # of the large message on its way; the small one's is the next
+        self._number = 0  # of the last large message; the small one's is the next
+        self._first = 0  # of the first large message of the size being tried
+        self._tries = 0  # of this size without a return
         self._due: float | None = None
 
     def connected(self, announced: int, now: float) -> None:
@@ -54,7 +62,7 @@ class LimitProbe:
         announced = min(announced, MAX_PACKET_BYTES)
         sizes = (*(size for size in PACKET_SIZES if size < announced), announced)
         self._sizes = tuple(size for size in sizes if size < self._ends)
-        self._good, self._bad, self.limit = -1, len(self._sizes), None
+        self._good, self._bad, self.limit, self.deaf = -1, len(self._sizes), None, False
         self._try(0, now)
 
     def disconnected(self) -> None:
@@ -70,7 +78,11 @@ class LimitProbe:
         """Numbers and packet sizes of the messages to send now."""
         if self._due is None or now < self._due:
             return []
-        self._due = now + SILENCE_S
+        if self._good < 0 and self._tries == DEAF_TRIES:
+            self.limit, self.deaf, self._due = LEAST_PACKET_BYTES, True, None
+            return []
+        self._due = now + min(SILENCE_S * 2**self._tries, MOST_SILENCE_S)
+        self._tries += 1
         self._number += 2
         return [(self._number, self._sizes[self._place]), (self._number + 1, SMALL)]
 
@@ -80,12 +92,13 @@ class LimitProbe:
 
     def came_back(self, number: int, now: float) -> None:
         """The message of this number has come back."""
-        if self._due is None or number not in (self._number, self._number + 1):
+        if self._due is None or not self._first <= number <= self._number + 1:
             return
-        if number == self._number:
+        if (
+            number - self._first
+        ) % 2 == 0:  # perhaps an earlier one than the last, over a slow link
             known = 0 if self._place else sum(size <= self._last for size in self._sizes) - 1
             self._good, self._failures = self._place, 0
-            self._number += 2  # the small one behind it says nothing of the next size
             self._try(max(self._place + 1, known), now)
             return
         self._failures += 1
@@ -97,6 +110,8 @@ class LimitProbe:
 
     def _try(self, place: int, now: float) -> None:
         """Go on with another size, unless it has had its answer."""
+        self._number += 2  # the small one behind the last large one says nothing of the next size
+        self._first, self._tries = self._number + 2, 0
         if self._good < place < self._bad:
             self._place, self._due = place, now
             return

@@ -41,7 +41,9 @@ def flooded(cloud: Cloud) -> Cloud:
 
 def test_only_the_others_are_listened_to(flooded: Cloud) -> None:
     assert listening(flooded) == {up(FLEET, "b"), up(FLEET, ITSELF)}
-    assert "device a floods: it is not listened to for 60 s" in flooded.notes(logging.WARNING)
+    assert "device a is flooding; its messages are ignored for 60 s" in flooded.notes(
+        logging.WARNING
+    )
     Store(flooded.folder / "state").add_device("c", bytes(32))
     flooded.load()
     flooded.poll(1.0)
@@ -57,6 +59,7 @@ def test_after_a_while_it_is_asked_for_a_hello(flooded: Cloud) -> None:
     asked = len(flooded.messages("a", Welcome))
     flooded.poll(MUTE_S)
     assert listening(flooded) == {all_up(FLEET)}
+    assert not flooded.core.devices["a"].online, "its goodbye may have been ignored"
     assert len(flooded.messages("a", Welcome)) == asked + 1
     assert isinstance(flooded.say("a", a_hello("again"))[0], Welcome)
 

@@ -142,6 +142,15 @@ def test_a_device_that_declines_again_rests_longer(cloud: Cloud, restarts: bool)
     assert declining(cloud, 14) == [1, 2, 4, 8, 16]
 
 
+def test_a_device_that_rests_is_evaluated_all_the_same(tmp_path: Path) -> None:
+    """Otherwise a run's accuracy would leave out the devices that cannot train."""
+    cloud = Cloud(tmp_path, config(num_rounds=2, evaluate_every=2, min_updates=1))
+    cloud.hello()
+    assert declining(cloud, 2) == [1, 2, 3]
+    current = cloud.core.open[RUN]
+    assert (current.row.task, set(current.orders)) == ("evaluate", {"a", "b"})
+
+
 def test_another_reason_is_news(cloud: Cloud) -> None:
     assert declining(cloud, 4) == [1, 2, 4]
     declining(cloud, 4, "TooManyRuns")

@@ -301,6 +301,19 @@ def test_a_file_size_limit_is_a_storage_error(folder: BlobFolder) -> None:
     assert folder.read(folder.write(DATA)) == DATA
 
 
+def test_a_download_is_counted_once(tmp_path: Path) -> None:
+    data = bytes(2 * 2**20)
+    manifest = describe(data, 65_536)
+    disk = os.statvfs(tmp_path)
+    share = 3 * 2**20 / (disk.f_bavail * disk.f_frsize)
+    folder = BlobFolder(tmp_path, min_free_bytes=0, share=share)
+    folder.open_part("pi-1", manifest)
+    for index in range(manifest.count):
+        start, length = manifest.span(index)
+        folder.write_part("pi-1", manifest, index, data[start : start + length])
+    assert folder.finish_part("pi-1", manifest)
+
+
 def test_a_folder_with_a_share_of_the_disk_takes_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

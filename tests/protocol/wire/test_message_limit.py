@@ -3,7 +3,14 @@
 import pytest
 
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES
-from sedge_protocol.wire.message_limit import BELIEVED_S, PACKET_SIZES, SILENCE_S, LimitProbe
+from sedge_protocol.wire.message_limit import (
+    BELIEVED_S,
+    DEAF_TRIES,
+    MOST_SILENCE_S,
+    PACKET_SIZES,
+    SILENCE_S,
+    LimitProbe,
+)
 
 
 class Broker:
@@ -28,7 +35,7 @@ class Broker:
             sent = probe.poll(self.now)
             if not sent:
                 at = probe.timer()
-                assert at is not None and at - self.now <= SILENCE_S
+                assert at is not None and at - self.now <= MOST_SILENCE_S
                 self.now = at
             for number, size in sent:
                 self.count += 1
@@ -98,3 +105,31 @@ def test_links_that_break_for_another_reason_say_nothing_of_sizes() -> None:
         probe.poll(0.0)
         probe.disconnected()
     assert Broker(10**6).measure(probe) == PACKET_SIZES[-1]
+
+
+def test_over_a_slow_link_an_earlier_message_of_the_size_proves_it() -> None:
+    """Each takes seven seconds: it comes when the next one is on its way already."""
+    probe = LimitProbe()
+    probe.connected(2000, 0.0)
+    due: list[tuple[float, int]] = []
+    now = 0.0
+    while probe.limit is None:
+        assert now < 300
+        due += [(now + 7.0, number) for number, _ in probe.poll(now)]
+        for at, number in list(due):
+            if at <= now:
+                due.remove((at, number))
+                probe.came_back(number, now)
+        now += 1.0
+    assert (probe.limit, probe.deaf) == (2000, False)
+
+
+def test_where_nothing_comes_back_the_least_limit_is_taken() -> None:
+    probe = LimitProbe()
+    probe.connected(MAX_PACKET_BYTES, 0.0)
+    sent = 0
+    while probe.limit is None:
+        at = probe.timer()
+        assert at is not None and at < SILENCE_S * 2**DEAF_TRIES
+        sent += len(probe.poll(at))
+    assert (probe.limit, probe.deaf, sent) == (16_000, True, 2 * DEAF_TRIES)

@@ -175,7 +175,7 @@ public final class AgentCore {
             if (waits.untried()) {
                 store.probe();
             }
-            waits.works();
+            waits.works(!store.get(State.ORDERS).isEmpty());
             if (budget.owes()) {
                 store.probe();
             }
@@ -291,6 +291,7 @@ public final class AgentCore {
             say(now);
             return;
         }
+        waits.jobDone();
         effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
         Struct current = store.get(State.ORDERS).get(order.get(Order.RUN));
         try {

@@ -44,9 +44,12 @@ final class DiskWaits {
         return why;
     }
 
-    /** The disk takes writes again, though perhaps not as large as a job's. */
-    void works() {
+    /** The disk takes writes again, though perhaps not as large as those of a job, while there is one. */
+    void works(boolean hasJobs) {
         diskAt = Double.NaN;
+        if (!hasJobs) {
+            jobBackoffS = 0;
+        }
         if (jobBackoffS == 0) {
             why = "";
         }

@@ -28,6 +28,9 @@ import java.util.logging.Level;
 
 /** The uploads: every pending update is offered until its receipt; of each run, one sends its chunks. */
 final class Outbox {
+    /** An OFFER's packet besides the digests, at most. */
+    private static final int OFFER_BYTES = 1024;
+
     private final StateStore store;
     private final Blobs blobs;
     private final Peer peer;
@@ -172,7 +175,8 @@ final class Outbox {
 
     private void push(Struct waiting, double now, boolean sends, Effects effects) throws StorageError {
         Upload upload = uploads.get(name(waiting));
-        if (upload != null && upload.wantsSmallerChunks()) {
+        if (upload != null && upload.wantsSmallerChunks()
+                && 2 * Manifest.DIGEST_BYTES * upload.manifest.count + OFFER_BYTES <= maxPacket()) {
             store.setChunkBytes(upload.manifest.chunkBytes / 2);
             upload = null;
         }

@@ -106,12 +106,14 @@ def largest_message(config: EdgeConfig) -> str:
     except NoAnswer as exc:
         raise LinkError(f"not measured: {exc}") from None
     if limit < LEAST_PACKET_BYTES:
-        text = f"only those of {limit} bytes come back, expected at least {LEAST_PACKET_BYTES}"
+        text = (
+            f"only messages of up to {limit} bytes come back, expected {LEAST_PACKET_BYTES} or more"
+        )
         raise LinkError(
             f"{text}: raise message_size_limit or max_packet_size of Mosquitto, or the like"
         )
     larger = "" if limit == MAX_PACKET_BYTES else "; larger ones are lost"
-    return f"those of {limit} bytes reach the coordinator and come back{larger}"
+    return f"up to {limit} bytes reach the coordinator and come back{larger}"
 
 
 def _explained(reason: str, config: EdgeConfig) -> str:

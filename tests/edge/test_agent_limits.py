@@ -37,7 +37,7 @@ def test_orders_at_one_moment_cost_few_commits(
         device.listen(device.tell(device.order(number)))
     assert len(commits) == MOMENT
     assert not device.declines
-    dropped = [note for note in device.notes[before:] if "faster than any round" in note]
+    dropped = [note for note in device.notes[before:] if "faster than rounds can end" in note]
     assert len(dropped) == 1
     device.now += 10.0
     device.give(device.order(301))

@@ -63,7 +63,7 @@ def hears(config: object) -> str:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A healthy device; its broker lets everyone in."""
     monkeypatch.setattr(doctor, "ask_coordinator", hears)
-    monkeypatch.setattr(doctor, "largest_message", always("those of 65536 bytes come back"))
+    monkeypatch.setattr(doctor, "largest_message", always("up to 65536 bytes come back"))
     return make_home(tmp_path)
 
 

@@ -130,7 +130,7 @@ def _messages(cloud: CloudConfig, folder: Path) -> str:
     larger = (
         "" if limit == MAX_PACKET_BYTES else "; larger ones are lost, and smaller chunks are sent"
     )
-    return f"those of {limit} bytes come back{larger}"
+    return f"up to {limit} bytes come back{larger}"
 
 
 def _coordinator(cloud: CloudConfig) -> str:

@@ -151,7 +151,7 @@ class Budget:
             ("training_hours_per_day", "training", self._training),
         ):
             if wait_s := bucket.closed_s():
-                hours = f"for another {wait_s / HOUR_S:.1f} hours"
+                hours = f"for another {max(0.1, wait_s / HOUR_S):.1f} hours"
                 found.append(f"limits.{name} of edge.toml: no more {what} {hours}")
         return "; ".join(found)
 

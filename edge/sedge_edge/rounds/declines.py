@@ -46,7 +46,7 @@ class Declines:
         """Decline an order beyond the device's own limits; drop it without ``why``; ``tells``: log it."""
         effects: list[Effect] = []
         if tells:
-            text = why or "orders come faster than any round ends; those beyond are dropped"
+            text = why or "orders arrive faster than rounds can end; the excess is dropped"
             effects.append(Note(logging.WARNING, f"run {order.run}, round {order.round}: {text}"))
         return [*effects, self.message(order, TooManyOrders(why))] if why else effects
 

@@ -45,7 +45,7 @@ final class Declines {
     void beyondLimits(Struct order, String why, boolean tells) {
         if (tells) {
             effects.note(Level.WARNING, GlobalModel.where(order) + ": "
-                    + (why.isEmpty() ? "orders come faster than any round ends; those beyond are dropped" : why));
+                    + (why.isEmpty() ? "orders arrive faster than rounds can end; the excess is dropped" : why));
         }
         if (!why.isEmpty()) {
             send(order.get(Order.RUN), order.get(Order.ROUND), new TooManyOrders(why));

@@ -87,11 +87,13 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """One run. ``options`` are the strategy's own.
 
     A round opens once ``min_available_devices`` are online, and asks ``fraction_train`` of them, at least
-    ``min_train_devices``. It closes when a share ``quorum`` of the cohort has sent updates, or after
-    ``deadline_s`` seconds, and always with at least ``min_updates``: when every device has answered and
-    there are fewer, the run fails. ``grace_s`` keeps it open for that many seconds after the quorum, for
-    devices that are nearly done. An update that arrives later updates the device's client model
-    (``late_updates = "remember"``) and, with ``"count"``, counts in the next round too.
+    ``min_train_devices``. Devices that wait are not asked, and those that declined for the same reason
+    again are asked in fewer training rounds, so that a cohort may be smaller. It closes when a share
+    ``quorum`` of the cohort has sent updates, or after ``deadline_s`` seconds, and always with at least
+    ``min_updates``: when every device has answered and there are fewer, the run fails. ``grace_s`` keeps it
+    open for that many seconds after the quorum, for devices that are nearly done. An update that arrives
+    later updates the device's client model (``late_updates = "remember"``) and, with ``"count"``, counts in
+    the next round too.
 
     With ``evaluate``, a last round after ``num_rounds`` of training measures ``fraction_evaluate`` (0 to 1;
     0 is none) of the online devices and changes nothing. ``evaluate_every`` inserts such a round after each

@@ -52,6 +52,9 @@ def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
         fleet.start_agent(name)
     fleet.going(bundle, devices=4, available=3, quorum=1.0, grace=0)
 
+    # Between two rounds nobody would wait for a device that dies, so one is open that does.
+    fleet.signalled("pi-2", signal.SIGSTOP)
+    fleet.has("device_slow")
     fleet.sees(
         lambda: fleet.kill("pi-2"),
         Problem("device killed", "device_lost", "pi-2", "is offline"),

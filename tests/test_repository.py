@@ -34,16 +34,17 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # What a module may not reach, itself or through whatever it imports: other folders, and the outside.
 CLOUD_CORE = (
-    "sedge_cloud.store sedge_cloud.rounds sedge_cloud.devices sedge_cloud.admin sedge_protocol.host"
+    "sedge_cloud.store sedge_cloud.rounds sedge_cloud.ingest sedge_cloud.admin sedge_protocol.host"
 )
+ABOVE = "sedge_cloud.outlets sedge_cloud.admin sedge_cloud.service"
 EMULATION = "sedge_emulate.virtual sedge_emulate.broker sedge_emulate.run"
 FORBIDDEN: dict[str, str] = {
     "sedge_protocol.codec": "sedge_protocol.wire sedge_protocol.host outside",
     "sedge_protocol.wire": "sedge_protocol.host outside",
     "sedge_cloud.algorithms": f"{CLOUD_CORE} sedge_cloud.strategies outside",
     "sedge_cloud.strategies": f"{CLOUD_CORE} outside",
-    "sedge_cloud.store": "sedge_cloud.rounds sedge_cloud.devices sedge_cloud.admin",
-    "sedge_cloud.devices": "sedge_cloud.rounds sedge_cloud.admin",
+    "sedge_cloud.store": "sedge_cloud.rounds sedge_cloud.ingest sedge_cloud.admin",
+    "sedge_cloud.ingest": "sedge_cloud.rounds sedge_cloud.admin",
     "sedge_cloud.rounds": "sedge_cloud.admin sedge_cloud.coordinator sedge_cloud.service",
     "sedge_cloud.coordinator": "sedge_cloud.admin sedge_cloud.service",
     "sedge_edge.training": "sedge_edge.backends sedge_edge.runtime sedge_protocol.host outside",
@@ -68,8 +69,8 @@ FILE_CALLS = {
 FILES_OF_ITS_OWN = {"sedge_protocol.wire.bundle": "a bundle is a folder before it is sent"}
 # Modules without a test file of their own name, and where they are tested.
 TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
-    "sedge_cloud.devices.admission": (
-        "tests/cloud/devices/test_rate_limit.py",
+    "sedge_cloud.ingest.admission": (
+        "tests/cloud/ingest/test_rate_limit.py",
         "it asks the buckets",
     ),
     "sedge_edge.rounds.declines": ("tests/edge/test_agent_declines.py", "with the whole agent"),
@@ -94,7 +95,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/export/test_several_inputs.py",
         "beside the programs of the same model",
     ),
-    "sedge_cloud.admin.authority": (
+    "sedge_cloud.broker.certificates": (
         "tests/cloud/admin/test_service_files.py",
         "its certificate serves a real broker",
     ),
@@ -102,7 +103,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/test_cloud_main.py",
         "the commands themselves",
     ),
-    "sedge_cloud.admin.passwords": (
+    "sedge_cloud.broker.accounts": (
         "tests/system/test_doctors.py",
         "beside what a real broker has read",
     ),
@@ -162,10 +163,23 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/admin/test_cloud_runs.py",
         "the files it writes are read back, and serve a real broker in test_enrolment.py",
     ),
-    "sedge_cloud.status.": (
-        "tests/cloud/status/test_problems.py",
-        "the facts are one: seen in every situation, and by HTTP in test_status_server.py",
+    "sedge_cloud.facts.": (
+        "tests/cloud/facts/test_problems.py",
+        "the facts are one: seen in every situation",
     ),
+    "sedge_cloud.outlets.page.": (
+        "tests/cloud/outlets/test_status_server.py",
+        "over HTTP, as a browser asks",
+    ),
+    "sedge_cloud.outlets.": (
+        "tests/cloud/outlets/test_status_server.py",
+        "what metrics and page say is the same",
+    ),
+    "sedge_cloud.figures.": (
+        "tests/cloud/figures/test_drawing.py",
+        "with the plots they are made of",
+    ),
+    "sedge_cloud.runs.": ("tests/cloud/runs/test_runs.py", "what a run is made of, whole"),
     "sedge_cloud.events": ("tests/cloud/test_service.py", "records without a line of code"),
     "sedge_cloud.strategies.": (
         "tests/cloud/strategies/test_baselines.py",
@@ -183,7 +197,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/rounds/test_lifecycle.py",
         "with the round it is of",
     ),
-    "sedge_cloud.devices.capabilities": (
+    "sedge_cloud.runs.capabilities": (
         "tests/cloud/rounds/test_orders.py",
         "with what is ordered",
     ),
@@ -550,7 +564,7 @@ def test_packages_are_typed() -> None:
 
 
 def test_there_is_one_version() -> None:
-    from sedge_cloud.devices.registry import VERSION as CLOUD
+    from sedge_cloud.ingest.sessions import VERSION as CLOUD
     from sedge_edge import VERSION as EDGE
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

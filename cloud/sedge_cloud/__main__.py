@@ -36,10 +36,10 @@ from sedge_cloud.config import (
 from sedge_cloud.conformance.shell import conform
 from sedge_cloud.conformance.stage import Finding
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices.registry import VERSION
+from sedge_cloud.facts.live import Recorder
+from sedge_cloud.ingest.sessions import VERSION
+from sedge_cloud.outlets.running import beside
 from sedge_cloud.service import Service
-from sedge_cloud.status.beside import beside
-from sedge_cloud.status.live import Recorder
 from sedge_cloud.store.database import Store
 from sedge_cloud.strategies import STRATEGIES
 from sedge_protocol.errors import ConfigError, SedgeError
@@ -336,7 +336,7 @@ def _run_show(arguments: argparse.Namespace) -> int:
 
 def _run_watch(arguments: argparse.Namespace) -> int:
     try:
-        from sedge_cloud.status import watch  # rich comes with an extra
+        from sedge_cloud.outlets import watcher as watch  # rich comes with an extra
     except ModuleNotFoundError as exc:
         raise ConfigError("run watch", exc.name, "pip install 'sedge-fl[http]'") from exc
     name: str | None = arguments.name

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
 from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
-from sedge_cloud.status.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
+from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.strategies import make_strategy
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config

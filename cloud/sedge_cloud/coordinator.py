@@ -19,22 +19,23 @@ from collections.abc import Sequence
 import msgspec
 
 from sedge_cloud.config import KeepConfig
-from sedge_cloud.devices.admission import Admission
-from sedge_cloud.devices.downloads import Downloads
-from sedge_cloud.devices.muting import Muting
-from sedge_cloud.devices.rate_limit import LogQuota
-from sedge_cloud.devices.registry import Device, Fleet
-from sedge_cloud.devices.traffic import Traffic
-from sedge_cloud.devices.uploads import RETRY_MS, Answer, Uploads
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, UpdateReceived
+from sedge_cloud.ingest.admission import Admission
+from sedge_cloud.ingest.downloads import Downloads
+from sedge_cloud.ingest.muting import Muting
+from sedge_cloud.ingest.rate_limit import LogQuota
+from sedge_cloud.ingest.sessions import Device, Fleet
+from sedge_cloud.ingest.traffic import Traffic
+from sedge_cloud.ingest.uploads import RETRY_MS, Answer, Uploads
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
 from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.rounds.serving import serving_run
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow, RunRow, TrafficRow
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import RemoteError, StorageError, VersionError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.effects import Note, Send

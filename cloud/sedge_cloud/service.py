@@ -9,7 +9,7 @@ import numpy as np
 
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event, RoundClosed, RoundOpened, RunEnded
-from sedge_cloud.status.live import Recorder
+from sedge_cloud.facts.live import Recorder
 from sedge_protocol.host.mqtt import (
     BrokerSettings,
     Connected,

@@ -9,7 +9,7 @@ from tests.cloud.helper import FLEET, LAYOUT, RUN, Cloud, random_theta, report_f
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.coding import WHOLE, BroadcastConfig
 from sedge_cloud.config import RunConfig
-from sedge_cloud.status.reader import Reader
+from sedge_cloud.facts.reader import Reader
 from sedge_edge.training.critical_elements import critical
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Theta

@@ -19,7 +19,7 @@ from sedge_cloud.config import (
     load_cloud,
     load_run,
 )
-from sedge_cloud.status.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
+from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.strategies import STRATEGIES, make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError

@@ -25,7 +25,7 @@ from tests.cloud.helper import (
 from tests.system.harness import RealFleet, free_port
 
 from sedge_cloud.__main__ import main
-from sedge_cloud.devices.registry import VERSION
+from sedge_cloud.ingest.sessions import VERSION
 from sedge_edge.config import load_config
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.messages import Decline

@@ -11,7 +11,7 @@ from tests.cloud import given
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for
 
 from sedge_cloud.coding import CodecConfig
-from sedge_cloud.store import runs as ledgers
+from sedge_cloud.runs import run_store as ledgers
 from sedge_protocol.codec import SparseVector, decode, encode, mask_bitmap
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.messages import Committed, Order, Reject

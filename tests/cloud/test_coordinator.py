@@ -30,13 +30,13 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices.registry import REFUSE_EVERY_S, VERSION
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded
+from sedge_cloud.ingest.sessions import REFUSE_EVERY_S, VERSION
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
 from sedge_cloud.rounds.lifecycle import RESEND_S
 from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.runs.run import Run, RunState
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import Run, RunState
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder

@@ -11,8 +11,8 @@ import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, Faults, a_hello, small_update
 
 from sedge_cloud.admin.runs import stop_run
-from sedge_cloud.devices.rate_limit import BURST, COST
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
+from sedge_cloud.ingest.rate_limit import BURST, COST
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.service import RELOAD_S, Service
 from sedge_cloud.store.database import Store
@@ -216,7 +216,7 @@ def test_it_runs_when_something_is_due(bench: Bench) -> None:
 def test_the_link_queues_nothing_of_strangers_and_floods(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sedge_cloud.devices.rate_limit.RATE", 0.0)
+    monkeypatch.setattr("sedge_cloud.ingest.rate_limit.RATE", 0.0)
     bench.hear("a", a_hello("a"))
     floods = {up(FLEET, "stranger"): 0, up(FLEET, "a"): int(BURST) - COST[Kind.HELLO]}
     for topic, allowed in floods.items():

@@ -12,10 +12,10 @@ from tests.protocol import slow_programs
 
 from sedge_cloud.admin.templates import ACL
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.devices import uploads as inbox
+from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.rounds import housekeeping, lifecycle
+from sedge_cloud.runs import run_store
 from sedge_cloud.store import database as store
-from sedge_cloud.store import runs as run_store
 from sedge_edge.rounds import state
 from sedge_protocol import layout
 from sedge_protocol.host import mqtt

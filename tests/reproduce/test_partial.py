@@ -16,7 +16,7 @@ from tools.reproduce.partial import (
 )
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.store.runs import Run
+from sedge_cloud.runs.run import Run
 
 TARGETS = np.random.default_rng(0).integers(0, 10, 70_000)
 NAMES = [f"device-{i:02d}" for i in range(DEVICES)]

@@ -17,7 +17,7 @@ from tests.cloud.helper import LAYOUT, RUN, TRUSTING, Cloud, a_hello, make_bundl
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import EXACT, BroadcastConfig
 from sedge_cloud.config import RunConfig
-from sedge_cloud.store.runs import Run
+from sedge_cloud.runs.run import Run
 from sedge_edge.rounds.global_model import global_model, needed_blobs
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples, holdout_size

@@ -21,12 +21,13 @@ from torch.nn.functional import cross_entropy
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import EXACT, WHOLE, BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig
-from sedge_cloud.devices.update_checks import check_update
+from sedge_cloud.ingest.judge import check_update
 from sedge_cloud.rounds.lifecycle import new_round
 from sedge_cloud.rounds.plans import plan_round
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, UpdateRow
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.runtime import OpenBundles
 from sedge_edge.training.batches import batches

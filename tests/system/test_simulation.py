@@ -24,8 +24,8 @@ from sedge_cloud.coding import EXACT, WHOLE, CodecConfig
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.runs.run import RunState
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import RunState
 from sedge_edge.agent import Agent, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples

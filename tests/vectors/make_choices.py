@@ -14,10 +14,11 @@ from tests.vectors.make_rounds import LAYOUT, Events, MemoryBlobs, bundle, hexed
 
 from sedge_cloud.admin.enrolment import join_text
 from sedge_cloud.config import BrokerConfig, CloudConfig
-from sedge_cloud.devices.update_checks import check_update
+from sedge_cloud.ingest.judge import check_update
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_edge.rounds.global_model import needed_blobs, with_held_steps
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, FrameError, UpdateRejected, VersionError

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_cloud.store.vectors import hash_of
+from sedge_cloud.runs.vectors import hash_of
 from sedge_edge.backends.bundle_trainer import BundleTrainer, LoadedProgram, Signature
 from sedge_edge.rounds.state import AgentState, StateStore
 from sedge_edge.rounds.storage import FolderVectors

@@ -29,7 +29,7 @@ from statistics import median
 import numpy as np
 
 from sedge_cloud.coding import BroadcastConfig
-from sedge_cloud.store.broadcast import first_version, next_version
+from sedge_cloud.runs.versions import first_version, next_version
 from sedge_edge.training.critical_elements import critical
 from sedge_edge.training.selection import select_elements
 from sedge_export.models import avgcnn

@@ -14,9 +14,9 @@ from typing import Any
 from tools.bench.figure import loaded
 from tools.bench.figures import RESULTS, WHOLE
 
-from sedge_cloud.status.drawing import Axis, Plot, series
-from sedge_cloud.status.numbers import size
-from sedge_cloud.status.pages import environment
+from sedge_cloud.figures.drawing import Axis, Plot, series
+from sedge_cloud.figures.numbers import size
+from sedge_cloud.figures.pages import environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "compression.svg"
 ALLOWED = -0.5

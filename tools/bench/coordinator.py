@@ -28,8 +28,8 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import WHOLE, CodecConfig
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.devices import uploads as inbox
 from sedge_cloud.events import RoundClosed
+from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.rounds import cohort as cohorts
 from sedge_cloud.rounds import scheduler
 from sedge_cloud.store.database import Store

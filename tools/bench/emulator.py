@@ -21,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sedge_cloud.status.numbers import size
+from sedge_cloud.figures.numbers import size
 from sedge_emulate.config import load_emulation
 from sedge_emulate.result import Engine, read_json
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tools.bench.figure import Figure, loaded
 
-from sedge_cloud.status.numbers import percent, size
+from sedge_cloud.figures.numbers import percent, size
 
 # Milliseconds besides training that a device may cost an emulation, and the share of the example's time.
 TARGET_DISPATCH_MS, TARGET_OVERHEAD = 5.0, 0.05

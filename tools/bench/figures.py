@@ -14,7 +14,7 @@ from typing import Any
 from tools.bench.emulator_figures import attacks, emulator, frameworks, training
 from tools.bench.figure import Figure, loaded, mid
 
-from sedge_cloud.status.numbers import percent, size
+from sedge_cloud.figures.numbers import percent, size
 from sedge_emulate.headline import headline
 from sedge_emulate.result import StrategyResult, read_json
 from sedge_protocol.errors import SedgeError

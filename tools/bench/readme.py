@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from tools.bench.figures import RESULTS
 
-from sedge_cloud.status.numbers import percent, size
+from sedge_cloud.figures.numbers import percent, size
 from sedge_emulate.compare import Comparison, Figure, Row
 from sedge_emulate.headline import Headline, headline
 from sedge_emulate.result import Result, read_json

@@ -41,10 +41,10 @@ from sedge_cloud.coding import WHOLE
 from sedge_cloud.config import CloudConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed, RoundOpened
-from sedge_cloud.status.beside import beside
-from sedge_cloud.status.live import Recorder
-from sedge_cloud.status.settings import HttpConfig
-from sedge_cloud.status.snapshot import STALE_S
+from sedge_cloud.facts.live import Recorder
+from sedge_cloud.facts.snapshot import STALE_S
+from sedge_cloud.outlets.running import beside
+from sedge_cloud.outlets.settings import HttpConfig
 from sedge_cloud.store.database import Store
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.host.mqtt import BrokerSettings

@@ -6,9 +6,10 @@ coordinator's store, which is a pure function of it.
 
 from dataclasses import dataclass
 
-from sedge_cloud.rounds.client_models import ClientModels
+from sedge_cloud.runs.client_models import ClientModels
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.strategies.fedpurin import FedPURIN, accounted_bytes
 
 

@@ -7,7 +7,7 @@ from typing import cast
 
 from tools.reproduce.outcome import Size
 
-from sedge_cloud.store.runs import Run
+from sedge_cloud.runs.run import Run
 from sedge_emulate.emulation import Stage
 from sedge_emulate.model import ModelSource
 from sedge_emulate.virtual.fleet import VirtualFleet

@@ -8,7 +8,7 @@ from tools.reproduce.outcome import Outcome
 from tools.reproduce.sections import sections
 from tools.reproduce.tables import HEADS, rows, tables
 
-from sedge_cloud.status.drawing import Axis, Plot, bytes_axis, metric_axis, round_axis
+from sedge_cloud.figures.drawing import Axis, Plot, bytes_axis, metric_axis, round_axis
 from sedge_emulate.report.page import environment
 from sedge_emulate.report.plots import curve
 

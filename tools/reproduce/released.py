@@ -17,7 +17,7 @@ from tools.reproduce.setting import Streams
 
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.rounds.plans import order_seed
-from sedge_cloud.store.runs import Run
+from sedge_cloud.runs.run import Run
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import Dataset, fashion_mnist

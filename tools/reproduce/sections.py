@@ -11,7 +11,7 @@ from statistics import mean
 from tools.reproduce.cells import FIRST_ROUNDS, Cell, Table
 from tools.reproduce.outcome import Checkpoint, Outcome
 
-from sedge_cloud.status.numbers import size
+from sedge_cloud.figures.numbers import size
 
 NONE = "-"
 

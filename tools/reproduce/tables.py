@@ -7,7 +7,7 @@ from tools.reproduce.cells import TABLES, Cell, Table
 from tools.reproduce.outcome import Outcome
 from tools.reproduce.sections import NONE, Section, sections
 
-from sedge_cloud.status.numbers import duration, size
+from sedge_cloud.figures.numbers import duration, size
 
 HEADS = (
     "method", "seed", "round", "before", "published", "after", "published", "worst 10 %",

@@ -22,9 +22,10 @@ from typing import IO
 
 import msgspec
 
+from sedge_cloud.runs.run import state_of
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.connection import DATABASE_NAME
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import RunStore, state_of
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import opened, sync_folder, translated
 from sedge_protocol.host.loop import lock_folder

@@ -8,9 +8,9 @@ from sedge_cloud.admin import model_export
 from sedge_cloud.admin.backup import back_up, restore
 from sedge_cloud.admin.runs import delete_run, resume_run
 from sedge_cloud.config import CloudConfig, load_cloud
-from sedge_cloud.status.reader import Reader
+from sedge_cloud.facts.reader import Reader
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import RunStore
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner

@@ -8,7 +8,7 @@ from sedge_cloud.admin.commands import Parsers, at_least_one, open_reader, open_
 from sedge_cloud.admin.device_names import device_names
 from sedge_cloud.admin.revocation import SIGHUP, revoke_device
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.status import lines
+from sedge_cloud.outlets import terminal as lines
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.console import json_text
 

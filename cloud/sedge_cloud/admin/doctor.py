@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sedge_cloud.admin.passwords import passwords_agree
+from sedge_cloud.broker.accounts import passwords_agree
 from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
-from sedge_cloud.devices.capabilities import packets_for, without_link
 from sedge_cloud.rounds.lifecycle import RUNNING
+from sedge_cloud.runs.capabilities import packets_for, without_link
+from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import Run
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RunRow
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.model_files import read_tensors
 from sedge_protocol.host.privileges import as_caller

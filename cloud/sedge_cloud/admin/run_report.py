@@ -8,15 +8,15 @@ from itertools import islice
 import msgspec
 
 from sedge_cloud.admin.models import find_run
+from sedge_cloud.facts.reader import Reader
+from sedge_cloud.facts.records import RoundFacts, RunFacts
+from sedge_cloud.figures.numbers import percent
+from sedge_cloud.outlets.terminal import problem_lines, run_lines
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.rounds.summary import Summary
-from sedge_cloud.status.lines import problem_lines, run_lines
-from sedge_cloud.status.numbers import percent
-from sedge_cloud.status.reader import Reader
-from sedge_cloud.status.records import RoundFacts, RunFacts
+from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import TrafficRow
-from sedge_cloud.store.runs import Run
 from sedge_protocol.errors import ConfigError, StrategyError
 
 HEAD = (

@@ -9,15 +9,16 @@ import msgspec
 from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.models import find_run, first_model
 from sedge_cloud.config import RunConfig, Stage
-from sedge_cloud.devices.capabilities import packets_for, without_link
-from sedge_cloud.devices.registry import stored_hello
+from sedge_cloud.ingest.sessions import stored_hello
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.rounds.plans import plan_newcomer
-from sedge_cloud.store.broadcast import first_version
+from sedge_cloud.runs.capabilities import packets_for, without_link
+from sedge_cloud.runs.run import Run, RunState, state_of
+from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.versions import first_version
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, RunRow
-from sedge_cloud.store.runs import Run, RunState, RunStore, state_of
 from sedge_protocol.errors import CodecError, ConfigError, StrategyError, Unencodable
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.layout import Layout

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sedge_cloud.admin.authority import check_hosts, make_authority
 from sedge_cloud.admin.enrolment import add_password, write_private, write_public
 from sedge_cloud.admin.templates import ACL, LIMITS_OF_ALL
+from sedge_cloud.broker.certificates import check_hosts, make_authority
 from sedge_cloud.config import COORDINATOR
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated

@@ -19,7 +19,7 @@ from sedge_cloud.conformance.run import (
     message_of,
 )
 from sedge_cloud.conformance.stage import Act, Broken, Cut, Model, Stage, kind_of
-from sedge_cloud.store.vectors import hash_of
+from sedge_cloud.runs.vectors import hash_of
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import Kind

@@ -19,9 +19,10 @@ from sedge_cloud.rounds.lifecycle import (
     next_state,
 )
 from sedge_cloud.rounds.summary import Summary, summarise
-from sedge_cloud.store.broadcast import needs_every_element
+from sedge_cloud.runs.run import Run, RunState
+from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.versions import needs_every_element
 from sedge_cloud.store.rows import RoundRow, UpdateRow
-from sedge_cloud.store.runs import Run, RunState, RunStore
 from sedge_protocol.errors import ConfigError, StrategyError, Unencodable
 from sedge_protocol.wire.messages import TRAIN
 

@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sedge_cloud.devices.registry import Fleet
+from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.rounds.plans import Planned, plan_round
-from sedge_cloud.store.runs import Run, RunStore
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.wire.messages import EVALUATE, TRAIN
 
 # (run, number of the round, its task, ids of the capable devices) -> ids of the cohort

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.rows import OrderRow, UpdateRow
-from sedge_cloud.store.runs import RunStore
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 

@@ -36,9 +36,9 @@ import msgspec
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.rounds.resting import Resting
+from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
-from sedge_cloud.store.runs import Run
 from sedge_cloud.store.schema import StepRow, steps_of
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import TRAIN, Committed, Reject

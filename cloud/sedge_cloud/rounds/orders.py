@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sedge_cloud.devices.capabilities import codec_for, its_limit
-from sedge_cloud.devices.downloads import Describe
+from sedge_cloud.ingest.downloads import Describe
 from sedge_cloud.rounds.plans import order_seed
-from sedge_cloud.store.broadcast import steps_since
+from sedge_cloud.runs.capabilities import codec_for, its_limit
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.versions import steps_since
 from sedge_cloud.store.rows import OrderRow, RoundRow
-from sedge_cloud.store.runs import Run
 from sedge_cloud.store.schema import StepRow
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES, MAX_PACKET_BYTES, PUBLISH_BYTES

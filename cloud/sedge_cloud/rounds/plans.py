@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from sedge_cloud.devices.capabilities import without_memory
-from sedge_cloud.rounds.client_models import ClientModels, Hellos
+from sedge_cloud.runs.capabilities import without_memory
+from sedge_cloud.runs.client_models import ClientModels, Hellos
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.vectors import hash_of, magnitude
 from sedge_cloud.store.rows import ClientModelRow, OrderRow
-from sedge_cloud.store.runs import Run, RunStore
-from sedge_cloud.store.vectors import hash_of, magnitude
 from sedge_cloud.strategy import Assignment, ClientModel, Context
 from sedge_protocol.codec import (
     Compression,

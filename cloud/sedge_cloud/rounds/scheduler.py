@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from sedge_cloud.devices.downloads import Cut, Describe, NamedBlob
-from sedge_cloud.devices.registry import Fleet
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded
+from sedge_cloud.ingest.downloads import Cut, Describe, NamedBlob
+from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.rounds.closing import already_closed, close_round
 from sedge_cloud.rounds.cohort import Draw, next_round, plan_cohort
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
@@ -38,9 +38,9 @@ from sedge_cloud.rounds.orders import (
 from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
 from sedge_cloud.rounds.serving import resume_serving, serving_run, with_newcomer
 from sedge_cloud.rounds.summary import Summary
-from sedge_cloud.store.database import Store
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.rows import OrderRow, RunRow
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.errors import ConfigError, LocalError, StorageError, StrategyError
 from sedge_protocol.wire.effects import Note, Send
 from sedge_protocol.wire.messages import TRAIN, Cancel, Order
@@ -64,8 +64,7 @@ class Scheduler:
     ) -> None:
         self.live: dict[str, LiveRun] = {}
         self.serving: RunRow | None = None
-        self._run_store = run_store
-        self._store: Store = run_store.store
+        self._run_store, self._store = run_store, run_store.store
         self._devices = devices
         self._cut = cut
         self._housekeeping = housekeeping

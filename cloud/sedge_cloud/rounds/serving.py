@@ -12,11 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sedge_cloud.devices.registry import Fleet
+from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.rounds.lifecycle import FINISHED, OpenRound, Phase, new_round, resume
 from sedge_cloud.rounds.plans import plan_round
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.rows import RunRow
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.wire.messages import TRAIN
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.reasons import without_numbers
 from sedge_protocol.wire.update import Report

@@ -18,9 +18,9 @@ from tests.cloud.killed import kills
 
 from sedge_cloud.admin.backup import HEAD, Head, back_up, restore
 from sedge_cloud.rounds.lifecycle import FINISHED
-from sedge_cloud.store import runs as run_stores
+from sedge_cloud.runs import run_store as run_stores
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import RunStore
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.messages import Committed, Reject

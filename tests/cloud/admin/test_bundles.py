@@ -12,8 +12,8 @@ from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, a_hello, make_w
 
 from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.devices.capabilities import lacking
-from sedge_cloud.store.runs import Run
+from sedge_cloud.runs.capabilities import lacking
+from sedge_cloud.runs.run import Run
 from sedge_cloud.strategies.heterofl import HeteroFL
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.errors import ConfigError
@@ -89,7 +89,7 @@ def test_the_order_of_the_bundles(forms: list[BundleManifest]) -> None:
 
 
 def test_a_run_keeps_its_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sedge_cloud.store.runs.ORPHAN_AGE_S", -60.0)
+    monkeypatch.setattr("sedge_cloud.runs.run_store.ORPHAN_AGE_S", -60.0)
     cloud = Cloud(tmp_path, CONFIG, widths=(0.25, 0.5))
     for _ in range(2):
         run = cloud.core.runs[RUN]
@@ -101,7 +101,7 @@ def test_a_run_keeps_its_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_run_keeps_its_frozen_data_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sedge_cloud.store.runs.ORPHAN_AGE_S", -60.0)
+    monkeypatch.setattr("sedge_cloud.runs.run_store.ORPHAN_AGE_S", -60.0)
     cloud = Cloud(tmp_path, CONFIG)
     folder = make_width(tmp_path / "with", 0.0)
     bundle, init = bundles.load(folder)

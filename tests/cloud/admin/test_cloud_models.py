@@ -11,7 +11,8 @@ from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, make_bundle, random_t
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import RunConfig
-from sedge_cloud.store.runs import Run, RunStore
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Order

@@ -26,8 +26,9 @@ from tests.edge.backends.softmax import DIVIDING
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import RobustConfig, TrainingConfig, broker_settings, load_cloud
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.strategy import Assignment
 from sedge_protocol.errors import CodecError, ConfigError, StorageError, Unencodable
 from sedge_protocol.layout import Layout, Role

@@ -10,7 +10,7 @@ from tests.cloud.helper import RUN, Cloud, make_bundle
 from tests.cloud.test_cloud_main import CAPSYS, call, linked, refused, unused
 
 from sedge_cloud.__main__ import main
-from sedge_cloud.store import runs as run_stores
+from sedge_cloud.runs import run_store as run_stores
 from sedge_protocol.host.loop import lock_folder
 
 

@@ -16,7 +16,8 @@ from sedge_cloud.admin.model_export import (
     export_history,
 )
 from sedge_cloud.config import RunConfig
-from sedge_cloud.store.runs import Run, RunStore
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.model_files import read_tensors
 from sedge_protocol.layout import Theta

@@ -13,7 +13,7 @@ from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
 from sedge_cloud.config import RunConfig, Stage
 from sedge_cloud.events import RunEnded
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
-from sedge_cloud.store import runs as run_stores
+from sedge_cloud.runs import run_store as run_stores
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.messages import Cancel, Committed, Order, Reject

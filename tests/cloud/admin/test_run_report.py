@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import msgspec
+from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import CONFIG, RUN, a_hello, fetch_model
-from tests.cloud.status.seen import Seen
 
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.coding import BroadcastConfig, PatchConfig

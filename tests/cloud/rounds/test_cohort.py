@@ -14,7 +14,7 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundOpened
 from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
 from sedge_cloud.rounds.plans import Planned
-from sedge_cloud.store.runs import Run
+from sedge_cloud.runs.run import Run
 from sedge_protocol.wire.messages import OwnModel
 
 NAMES = [f"d{i}" for i in range(10)]

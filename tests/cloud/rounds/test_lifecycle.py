@@ -31,8 +31,8 @@ from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_st
 from sedge_cloud.rounds.lifecycle import RUN as RUN_TABLE
 from sedge_cloud.rounds.plans import order_seed
 from sedge_cloud.rounds.summary import personal_elements
+from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rows import OrderRow, RoundRow
-from sedge_cloud.store.runs import Run
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import Cancel, Committed, Decline, Order, Reject

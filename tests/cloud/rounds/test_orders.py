@@ -9,8 +9,9 @@ from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig, ScheduleConfig
-from sedge_cloud.devices.capabilities import codec_for
-from sedge_cloud.store.runs import Run, RunStore
+from sedge_cloud.runs.capabilities import codec_for
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.messages import Codec
 from sedge_protocol.wire.transfer import describe
@@ -39,7 +40,7 @@ def test_the_compression_of_an_update(
 
 
 def test_the_value_coding_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sedge_cloud.devices.capabilities.COMMON_VALUES", (ValueCoding.INT8,))
+    monkeypatch.setattr("sedge_cloud.runs.capabilities.COMMON_VALUES", (ValueCoding.INT8,))
     sent = Codec(values=ValueCoding.BF16, fraction=0.1, threshold=0.5, error_feedback=False)
     assert codec_for(sent, a_hello(codecs=("int4", "bf16"))) == sent
     assert codec_for(sent, a_hello(codecs=("int4",))) == msgspec.structs.replace(

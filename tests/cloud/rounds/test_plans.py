@@ -380,7 +380,7 @@ def test_what_orders_and_client_models_name_is_not_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Starts, large patches, their masks and the groups, for as long as they are needed."""
-    monkeypatch.setattr("sedge_cloud.store.runs.ORPHAN_AGE_S", -60.0)
+    monkeypatch.setattr("sedge_cloud.runs.run_store.ORPHAN_AGE_S", -60.0)
 
     def plan(context: Context, client: ClientModel) -> Assignment:
         patch = part(11_000, seed=8)

@@ -10,9 +10,10 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, fetch_model, small_u
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.admin.runs import resume_run, start_run
 from sedge_cloud.config import RunConfig
+from sedge_cloud.facts.reader import Reader
 from sedge_cloud.rounds.lifecycle import FINISHED, RESEND_S, RUNNING
-from sedge_cloud.status.reader import Reader
-from sedge_cloud.store.runs import Run, RunStore
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.wire.messages import Cancel, Committed, Get, Order
 from sedge_protocol.wire.transfer import to_bitmap
 

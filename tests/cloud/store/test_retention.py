@@ -23,10 +23,10 @@ from sedge_cloud.admin.runs import delete_run, start_run
 from sedge_cloud.config import KeepConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.lifecycle import FAILED, FINISHED, RUNNING, STOPPED
-from sedge_cloud.store import runs as run_stores
+from sedge_cloud.runs import run_store as run_stores
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.retention import Pruned
-from sedge_cloud.store.runs import RunStore
 from sedge_protocol.wire.messages import Committed
 
 

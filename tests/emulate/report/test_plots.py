@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sedge_cloud.status.drawing import GREY, RED, Plot
+from sedge_cloud.figures.drawing import GREY, RED, Plot
 from sedge_emulate.report.plots import (
     MAX_STROKES,
     by_round,

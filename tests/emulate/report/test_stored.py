@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import CONFIG, FLEET, LAYOUT, RUN, open_store, report_for, small_update
-from tests.cloud.status.seen import Seen
 
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.status.reader import Reader
+from sedge_cloud.facts.reader import Reader
 from sedge_emulate.report.page import page
 from sedge_emulate.report.stored import stored_result
 from sedge_emulate.result import Result

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sedge_cloud.status.numbers import listed, size
+from sedge_cloud.figures.numbers import listed, size
 from sedge_emulate.headline import rates_of
 from sedge_emulate.paired import pooled
 from sedge_emulate.result import Result, StrategyResult, read_json

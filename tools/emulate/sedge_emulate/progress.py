@@ -23,7 +23,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sedge_cloud.status.numbers import duration, measured, size
+from sedge_cloud.figures.numbers import duration, measured, size
 from sedge_emulate.headline import Rate, rates_of
 from sedge_emulate.result import RoundResult
 from sedge_protocol.wire.objective import ACCURACY, Metric

@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 import msgspec
 
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.runs import Run, RunStore
 from sedge_cloud.strategies import make_strategy
 from sedge_emulate.broker.fleet import BrokerFleet
 from sedge_emulate.config import StrategyConfig

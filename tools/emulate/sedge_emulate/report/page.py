@@ -11,9 +11,9 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader
 
-from sedge_cloud.status import pages
-from sedge_cloud.status.numbers import change
-from sedge_cloud.status.pages import percent_text
+from sedge_cloud.figures import pages
+from sedge_cloud.figures.numbers import change
+from sedge_cloud.figures.pages import percent_text
 from sedge_emulate.headline import headline
 from sedge_emulate.paired import against_first
 from sedge_emulate.report import plots

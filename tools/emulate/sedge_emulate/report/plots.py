@@ -6,8 +6,7 @@ from itertools import accumulate
 import numpy as np
 from msgspec.structs import replace
 
-from sedge_cloud.status.charts import stacked
-from sedge_cloud.status.drawing import (
+from sedge_cloud.figures.drawing import (
     GREY,
     HEIGHT,
     RED,
@@ -21,7 +20,8 @@ from sedge_cloud.status.drawing import (
     series,
     time_axis,
 )
-from sedge_cloud.status.numbers import measured, size
+from sedge_cloud.figures.numbers import measured, size
+from sedge_cloud.outlets.page.charts import stacked
 from sedge_emulate.headline import rates_of, worst_first
 from sedge_emulate.result import DeviceResult, Result, RoundResult, StrategyResult
 from sedge_protocol.wire.objective import Metric

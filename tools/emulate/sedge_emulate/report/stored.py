@@ -20,12 +20,12 @@ from sedge_cloud.admin.commands import open_reader
 from sedge_cloud.admin.models import find_run
 from sedge_cloud.admin.run_report import run_remarks
 from sedge_cloud.config import RunConfig
+from sedge_cloud.facts.reader import Reader
+from sedge_cloud.facts.records import RoundFacts, RunFacts
 from sedge_cloud.rounds.summary import DeviceSummary, Summary
-from sedge_cloud.status.reader import Reader
-from sedge_cloud.status.records import RoundFacts, RunFacts
+from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RunRow
-from sedge_cloud.store.runs import Run
 from sedge_emulate.report.page import write_report
 from sedge_emulate.result import (
     DeviceResult,

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sedge_cloud.status.numbers import change, duration, listed, measured, percent, size
+from sedge_cloud.figures.numbers import change, duration, listed, measured, percent, size
 from sedge_emulate.headline import Headline, headline
 from sedge_emulate.paired import Difference, against_first
 from sedge_emulate.result import CentralTest, Result, Spread, StrategyResult

@@ -1,0 +1,1 @@
+"""The fleet's Mosquitto: its accounts and certificates."""

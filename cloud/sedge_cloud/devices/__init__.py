@@ -1,1 +1,0 @@
-"""Which devices there are, and the bytes that they send and receive."""

@@ -1,0 +1,1 @@
+"""What is so in a fleet: one set of facts for commands, page, JSON, metrics and notices."""

@@ -1,0 +1,219 @@
+"""What is wrong with a fleet, from its facts: whatever is stuck, dead, hostile or full, with its reason.
+
+Every rule is here, and each names its code (records.py); what commands, page, alerts and notices show is
+this list.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+
+from sedge_cloud.facts.history import refusals
+from sedge_cloud.facts.open_rounds import NEVER, unheard
+from sedge_cloud.facts.records import (
+    Code,
+    DeviceFacts,
+    Fleet,
+    Problem,
+    RoundFacts,
+    RunFacts,
+    Severity,
+    Waiting,
+)
+from sedge_cloud.figures.numbers import clock, listed
+from sedge_cloud.runs.capabilities import its_limit
+from sedge_protocol.wire.frame import LEAST_PACKET_BYTES
+
+ENOUGH_FREE_BYTES = 2**30
+# Blobs are refused below this (blobs.py).
+FULL_BYTES = 64 * 2**20
+SOON_FULL_DAYS = 30.0
+# An error of the coordinator, or a message that was dropped, is shown for so long.
+RECENT = timedelta(minutes=10)
+# A device that owes nothing is missed after so long, while a run is going on.
+LOST = timedelta(minutes=10)
+# A device gets worse when its accuracy before training falls by more than this.
+WORSE = 0.05
+# A round is stuck when it takes so many times as long as usual, and at least so many seconds.
+STUCK_TIMES, STUCK_S = 5.0, 60.0
+# Of the devices that keep a round from its quorum, or have never connected, so many are named.
+MAX_NAMED = 4
+# A device with one of these is at work; with one of the others its update does not come for now.
+_COMING: frozenset[Code] = frozenset({"device_working", "device_slow"})
+_ABSENT: Mapping[Code, str] = {
+    "device_lost": "is offline",
+    "device_never": "has never connected",
+    "device_unheard": "is not heard",
+    "device_unable": "cannot do the work",
+    "device_waits": "waits",
+}
+_MILD: frozenset[Code] = frozenset({"device_waits", "device_slow"})
+
+
+def problems(facts: Fleet) -> tuple[Problem, ...]:
+    """Everything that is wrong, errors first, then by how long."""
+    found = [*_of_coordinator(facts), *_of_disk(facts)]
+    named = set[tuple[str, str]]()
+    for run in reversed(facts.runs):  # the newest first: an older run that failed is no news
+        found += _of_run(facts, run, newest=run is facts.runs[-1])
+    for problem in found:
+        named.add((problem.subject, problem.code))
+    found += (p for p in _of_devices(facts) if (p.subject, p.code) not in named)
+    return tuple(sorted(found, key=lambda p: (p.severity != "error", p.since or facts.at)))
+
+
+def _problem(
+    code: Code,
+    subject: str,
+    text: str,
+    since: datetime | None = None,
+    run: str = "",
+    severity: Severity = "error",
+) -> Problem:
+    return Problem(code=code, severity=severity, subject=subject, run=run, text=text, since=since)
+
+
+def _of_coordinator(facts: Fleet) -> Iterator[Problem]:
+    it = facts.coordinator
+    if not it.running:
+        busy: Severity = "error" if any(r.status == "running" for r in facts.runs) else "warning"
+        text = "is not running, or hangs: it gives no sign of life"
+        yield _problem("coordinator_silent", "coordinator", text, it.heard, severity=busy)
+    elif not it.link:
+        text = f"has no broker: {it.link_error or 'no connection yet'}"
+        yield _problem("broker_down", "coordinator", text, it.link_since)
+    elif 0 < it.max_packet < LEAST_PACKET_BYTES:
+        needed = f"needs a broker that takes messages of {LEAST_PACKET_BYTES} bytes"
+        text = f"{needed}: {its_limit(it.max_packet)}"
+        yield _problem("broker_limit", "coordinator", text, it.link_since)
+    if it.error and it.error_since is not None and facts.at - it.error_since < RECENT:
+        yield _problem("coordinator_error", "coordinator", it.error, it.error_since)
+
+
+def _of_disk(facts: Fleet) -> Iterator[Problem]:
+    disk = facts.disk
+    free = f"{disk.free / 1e6:,.0f} MB are free in {disk.path}"
+    if disk.free < min(FULL_BYTES, disk.total / 20):
+        yield _problem("disk_full", "disk", f"is full: {free}, and updates are refused")
+    elif disk.free < ENOUGH_FREE_BYTES:
+        yield _problem("disk_low", "disk", f"is low: {free}", severity="warning")
+    elif disk.full_in_days is not None and disk.full_in_days < SOON_FULL_DAYS:
+        text = f"is full in {disk.full_in_days:.0f} days as it grows now: {free}"
+        yield _problem("disk_low", "disk", text, severity="warning")
+
+
+def _of_run(facts: Fleet, run: RunFacts, newest: bool) -> Iterator[Problem]:
+    if run.status == "failed" and newest:
+        yield _problem("run_failed", run.run, f"has failed: {run.why}", run=run.run)
+    if run.status != "running":
+        return
+    if run.why:
+        since = run.rounds[-1].closed if run.rounds else run.created
+        yield _problem("run_waits", run.run, run.why, since, run.run, "warning")
+    it = run.open
+    if it is not None:
+        yield from _of_open(facts, it)
+        yield from refusals(it.run, it.round, None, it.declined, it.rejected, {})
+    for device, what in run.unable.items():
+        yield _problem("device_unable", device, f"has no work: it lacks {what}", None, run.run)
+
+
+def _of_open(facts: Fleet, it: RoundFacts) -> Iterator[Problem]:
+    coming = sum(1 for w in it.waiting if w.code in _COMING)
+    where = f"round {it.round}"
+    if facts.coordinator.link and it.updates + coming < it.needed:
+        text = _below_quorum(it, it.updates + coming, facts.at)
+        yield _problem("round_below_quorum", it.run, text, it.opened, it.run)
+    open_s = (facts.at - it.opened).total_seconds() if it.opened else 0.0
+    if it.extended:
+        text = f"{where} has passed its deadline with fewer than {it.least} updates"
+        yield _problem("round_stuck", it.run, text, it.opened, it.run)
+    elif it.usual_s is not None and open_s > max(STUCK_S, STUCK_TIMES * it.usual_s):
+        text = f"{where} is open far longer than the {it.usual_s:.0f} s that rounds usually take"
+        yield _problem("round_stuck", it.run, text, it.opened, it.run)
+    for waiting in it.waiting:
+        yield from _of_waiting(it, waiting)
+
+
+def _below_quorum(it: RoundFacts, reachable: int, now: datetime) -> str:
+    """Who keeps the round from its quorum of updates, and when it closes all the same."""
+    absent = [f"{name} declined" for name in it.declined]
+    absent += [f"{name} was rejected" for name in it.rejected]
+    absent += [f"{w.device} {_ABSENT[w.code]}" for w in it.waiting if w.code in _ABSENT]
+    if len(absent) > MAX_NAMED:
+        absent[MAX_NAMED:] = [f"{len(absent) - MAX_NAMED} more are missing"]
+    enough = reachable >= it.least
+    then = "closes with the updates that it has" if enough else f"goes on waiting for {it.least}"
+    end = f" At {clock(it.deadline, now)} it {then}." if it.deadline else ""
+    return (
+        f"round {it.round} cannot reach its quorum of {it.needed} updates: {listed(absent)}.{end}"
+    )
+
+
+def _of_waiting(it: RoundFacts, waiting: Waiting) -> Iterator[Problem]:
+    code = waiting.code
+    if code in ("device_working", "coordinator_silent"):
+        return
+    waits = "does not count on it" if code == "device_waits" else "waits for it"
+    text = f"{waiting.text}; round {it.round} {waits}"
+    severity: Severity = "warning" if code in _MILD else "error"
+    yield _problem(code, waiting.device, text, waiting.since, it.run, severity)
+
+
+def _of_devices(facts: Fleet) -> Iterator[Problem]:
+    """What is wrong with devices whether or not a round waits for them."""
+    running = [run for run in facts.runs if run.status == "running"]
+    if running:
+        yield from _never_connected(facts)
+    names, short = {run.run for run in running}, any(run.why for run in running)
+    for device in facts.devices:
+        trouble = device.trouble
+        if trouble is not None and trouble.run in names and not _is_over(facts, device, trouble):
+            yield trouble
+        if device.state == "revoked":
+            continue
+        if device.change is not None and device.change < -WORSE:
+            less = "points less" if device.metric.share else "% worse"
+            text = f"gets worse: {-100 * device.change:.0f} {less} before training than it had"
+            yield _problem("device_worse", device.device, text, severity="warning")
+        if _is_unheard(facts, device):
+            text = f"is not heard: {device.error}"
+            yield _problem("device_unheard", device.device, text, device.error_since)
+        if running and device.state == "online" and device.waits:
+            yield _problem(
+                "device_waits", device.device, f"waits: {device.waits}", severity="warning"
+            )
+        if running and _is_missed(facts, device, short):
+            yield _problem(
+                "device_lost", device.device, "is offline", device.since, severity="warning"
+            )
+
+
+def _never_connected(facts: Fleet) -> Iterator[Problem]:
+    """A few are named; many are one line, as a fleet is often enrolled before it is deployed."""
+    names = [d.device for d in facts.devices if d.state == "never" and not _is_unheard(facts, d)]
+    if len(names) <= MAX_NAMED:
+        for name in names:
+            yield _problem("device_never", name, NEVER, severity="warning")
+    else:
+        text = (
+            f"{len(names)} enrolled devices are not yet deployed: none of them has ever connected"
+        )
+        yield _problem("device_never", "devices", text, severity="warning")
+
+
+def _is_unheard(facts: Fleet, device: DeviceFacts) -> bool:
+    """Whether a message of the device was dropped a short while ago."""
+    recent = device.error_since is not None and facts.at - device.error_since < RECENT
+    return recent and (device.state == "never" or unheard(device))
+
+
+def _is_over(facts: Fleet, device: DeviceFacts, trouble: Problem) -> bool:
+    """Whether the trouble is of a device that was revoked a while ago."""
+    is_old = trouble.since is None or facts.at - trouble.since > RECENT
+    return device.state == "revoked" and is_old
+
+
+def _is_missed(facts: Fleet, device: DeviceFacts, short: bool) -> bool:
+    if device.state != "offline" or unheard(device):
+        return False
+    return short or device.since is None or facts.at - device.since > LOST

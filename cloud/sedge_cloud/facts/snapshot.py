@@ -1,0 +1,74 @@
+"""The facts as they were last read, shared by everything that looks at them from the service's process.
+
+Reading takes the interpreter, which the coordinator's loop needs. So the facts of a large fleet are read
+less often: reading them and what is made of them take at most ``SHARE`` of a processor.
+"""
+
+import threading
+import time
+from pathlib import Path
+
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.facts.reader import Reader
+from sedge_cloud.facts.records import Fleet, essence
+from sedge_cloud.store.database import Store
+
+# Facts are at least this old before they are read again, however many look,
+FRESH_S = 1.0
+# and so much older that all who look take at most this share of a processor, but never older than this.
+SHARE, STALE_S = 0.005, 3.0
+
+
+class Snapshot:
+    """The facts of a fleet, and how often they have changed. Threads may share it."""
+
+    def __init__(self, cloud: CloudConfig) -> None:
+        self._cloud = cloud
+        self._lock = threading.Lock()
+        self._reader: Reader | None = None
+        self._facts: Fleet | None = None
+        self._essence: object = None
+        self._at = 0.0
+        self._spent = 0.0  # processor time since the last reading, in seconds
+        self._cpu: dict[int, float] = {}  # each thread's at its last look
+        self._changes = 0
+
+    def facts(self) -> Fleet:
+        """The facts, ``FRESH_S`` old, or ``STALE_S`` of a large fleet. Raises ``SedgeError``."""
+        return self.look()[0]
+
+    def look(self) -> tuple[Fleet, int]:
+        """The facts, and how often they have changed so far. Raises ``SedgeError``."""
+        with self._lock:
+            self._charge()
+            age = max(FRESH_S, min(self._spent / SHARE, STALE_S))
+            if self._facts is None or time.monotonic() - self._at >= age:
+                self._spent = 0.0
+                self._facts, self._at = self._read(), time.monotonic()
+                now = essence(self._facts)
+                self._changes += now != self._essence
+                self._essence = now
+            return self._facts, self._changes
+
+    def expire(self) -> None:
+        """Read again at the next look: something was done."""
+        with self._lock:
+            self._at = 0.0
+
+    def close(self) -> None:
+        """Close the store."""
+        with self._lock:
+            if self._reader is not None:
+                self._reader.store.close()
+
+    def _read(self) -> Fleet:
+        if self._reader is None:
+            folder = Path(self._cloud.state_dir)
+            self._reader = Reader(self._cloud.fleet, folder, Store(folder, any_thread=True))
+        return self._reader.read()
+
+    def _charge(self) -> None:
+        """Count what this thread has done since its last look: it has drawn, encoded, or read the facts."""
+        thread, now = threading.get_ident(), time.thread_time()
+        self._spent += now - self._cpu.get(thread, now)
+        self._cpu[thread] = now

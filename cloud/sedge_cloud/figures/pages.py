@@ -1,0 +1,69 @@
+"""The templates that every page of Sedge is made from: one look, and numbers worded in one way.
+
+All text is escaped, so that a hostile name is text. ``templates/macros.html`` draws tables and plots.
+"""
+
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from sedge_cloud.figures import drawing
+from sedge_cloud.figures.numbers import duration, measured, percent, size
+from sedge_protocol.wire.objective import Metric
+
+_OURS = PackageLoader("sedge_cloud", "figures/templates")
+
+
+def environment(
+    names: dict[str, Any], filters: dict[str, Any] | None = None, *others: PackageLoader
+) -> Environment:
+    """The templates of this folder and of others, with what they word numbers by and these names."""
+    made = Environment(
+        loader=ChoiceLoader([_OURS, *others]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    made.filters.update(_FILTERS | (filters or {}))
+    made.globals.update(_GLOBALS | names)
+    return made
+
+
+def percent_text(share: float) -> str:
+    """A share as a percentage; no line break parts the number from its sign."""
+    return _unbroken(percent(share))
+
+
+def _measured(value: float, metric: Metric) -> str:
+    return _unbroken(measured(value, metric))
+
+
+def _size(num_bytes: float) -> str:
+    return _unbroken(size(num_bytes))
+
+
+def _unbroken(text: str) -> str:
+    """A number that a line break does not part from its unit."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _comma(number: float) -> str:
+    return f"{number:,.4g}" if isinstance(number, float) else f"{number:,}"
+
+
+_FILTERS: dict[str, Any] = {
+    "percent": percent_text,
+    "measured": _measured,
+    "size": _size,
+    "duration": duration,
+    "comma": _comma,
+    "px": drawing.pixels,
+    "series": drawing.series,
+}
+_GLOBALS: dict[str, Any] = {
+    "WIDTH": drawing.WIDTH,
+    "LEFT": drawing.LEFT,
+    "RIGHT": drawing.RIGHT,
+    "BOTTOM": drawing.BOTTOM,
+}

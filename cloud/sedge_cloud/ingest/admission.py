@@ -1,0 +1,45 @@
+"""Admission: which frames are received at all, asked before a frame is queued or its MAC checked."""
+
+import logging
+from collections import Counter
+
+from sedge_cloud.ingest.muting import Muting
+from sedge_cloud.ingest.rate_limit import LogQuota, cost
+from sedge_cloud.ingest.sessions import Fleet
+from sedge_protocol.wire.effects import Note
+
+
+class Admission:
+    """Refuses frames of strangers, and of devices that have sent too much; ``poll`` gives what to log."""
+
+    def __init__(
+        self, devices: Fleet, log: LogQuota, counters: Counter[str], muting: Muting
+    ) -> None:
+        self._muting = muting
+        self._devices = devices
+        self._log = log
+        self._counters = counters
+        self._notes: list[Note] = []
+
+    def admits(self, topic: str, payload: bytes, now: float) -> bool:
+        """Whether a frame is to be received; asked once about each frame."""
+        device = self._devices.sender(topic)
+        if device is None:
+            self._counters["foreign"] += 1
+            if self._devices.may_refuse(topic, payload, now):
+                return True
+            text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
+            self._notes += self._log.admit("unknown senders", [Note(logging.WARNING, text)], now)
+            return False
+        if device.bucket.spend(now, cost(payload)):
+            return True
+        self._counters["flood"] += 1
+        self._notes += self._devices.rate_limited(device, now)
+        if device.bucket.floods:
+            self._muting.mute(device.row.device, now)
+        return False
+
+    def poll(self) -> list[Note]:
+        """What to log of the frames that were not admitted since the last call."""
+        notes, self._notes = self._notes, []
+        return notes

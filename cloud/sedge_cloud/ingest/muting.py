@@ -1,0 +1,83 @@
+"""Muting: frames of a device that floods end at the broker, as nobody listens to its topic.
+
+Even a frame that is dropped unread has crossed the broker's queue for the coordinator, where it pushes
+other devices' frames out. The coordinator listens to all devices by one wildcard; while one is muted it
+listens to each of the others by its own topic instead.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+
+from sedge_cloud.ingest.sessions import Device, Fleet
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.effects import Effect, Note, Subscribe, Unsubscribe
+
+MUTE_S = 60.0
+# How often the topics are compared with the devices, while one is muted.
+LOOK_S = 1.0
+# A broker that ends the connection so soon after the topics were changed does not take them, or was
+# restarted just then: it is believed for so long.
+REFUSED_S, BELIEVED_S = 10.0, 3600.0
+
+
+class Muting:
+    """Which devices are muted, and which topics the link listens to meanwhile."""
+
+    def __init__(self, fleet: str, devices: Fleet, leave: Callable[[Device], None]) -> None:
+        self._fleet = fleet
+        self._devices = devices
+        self._leave = leave
+        self._until: dict[str, float] = {}
+        self._notes: list[Effect] = []
+        self._topics = {topics.all_up(fleet)}
+        self._look_at = math.inf
+        self._changed_at = -math.inf
+        self._now = 0.0
+        self._able_at = -math.inf
+
+    def mute(self, device: str, now: float) -> None:
+        """Stop listening to a device for ``MUTE_S``."""
+        if now >= self._able_at and device not in self._until:
+            self._until[device] = now + MUTE_S
+            text = f"device {device} is flooding; its messages are ignored for {MUTE_S:.0f} s"
+            self._notes.append(Note(logging.WARNING, text))
+            self._look_at = now
+
+    def disconnected(self) -> None:
+        """The link is down; the next one begins with the wildcard."""
+        if self._now <= self._changed_at + REFUSED_S:
+            self._able_at = self._now + BELIEVED_S
+        self._until.clear()
+        self._topics, self._look_at = {topics.all_up(self._fleet)}, math.inf
+
+    def timer(self) -> float | None:
+        """When ``poll`` is next due."""
+        return None if math.isinf(self._look_at) else self._look_at
+
+    def poll(self, now: float) -> list[Effect]:
+        """The changes of topics, new ones first, so that no frame of another device is missed."""
+        self._now = now
+        if now < self._look_at:
+            return []
+        over = [name for name, until in self._until.items() if now >= until]
+        for name in over:
+            del self._until[name]
+            self._leave(
+                self._devices[name]
+            )  # unless it says hello: its goodbye may have been ignored
+        self._look_at = now + LOOK_S if self._until else math.inf
+        wanted, effects = self._wanted(), [*self._notes]
+        self._notes.clear()
+        changes: list[Effect] = [Subscribe(topic) for topic in sorted(wanted - self._topics)]
+        changes += [Unsubscribe(topic) for topic in sorted(self._topics - wanted)]
+        if changes:
+            self._topics, self._changed_at = wanted, now
+        return [*effects, *changes, *self._devices.request_hello(over)]
+
+    def _wanted(self) -> set[str]:
+        if not self._until:
+            return {topics.all_up(self._fleet)}
+        names = [name for name, device in self._devices.items() if not device.row.revoked]
+        heard = [*(name for name in names if name not in self._until), topics.ITSELF]
+        return {topics.up(self._fleet, name) for name in heard}

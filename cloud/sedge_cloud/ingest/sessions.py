@@ -1,0 +1,320 @@
+"""The devices of a fleet as the coordinator sees them: enrolled, revoked, online, capable."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sedge_cloud.ingest.rate_limit import RATE, TokenBucket, cost
+from sedge_cloud.runs.capabilities import lacking
+from sedge_cloud.runs.run import Run
+from sedge_cloud.store.rows import DeviceRow
+from sedge_protocol.errors import RemoteError, VersionError
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.effects import Effect, Note, Send
+from sedge_protocol.wire.frame import (
+    HEADER,
+    MAX_PACKET_BYTES,
+    VERSIONS,
+    Frame,
+    Kind,
+    asks,
+    seal,
+    start_time,
+)
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Hello, Refusal, Welcome, decode_body
+from sedge_protocol.wire.peer import Peer
+
+VERSION = "0.1.0"
+# A device with an old start count is logged once an hour: anybody who can publish on its topic can repeat
+# its old frames, and must not fill the log.
+WARN_EVERY_S = 3600.0
+# A frame's version is read before its MAC: whoever can publish on a device's topic can have it refused.
+REFUSE_EVERY_S = 60.0
+# The nonce of a welcome to no hello in particular: "I have just started; say hello again".
+NO_NONCE = bytes(16)
+REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
+
+
+@dataclass
+class Device:
+    """One device. ``online`` from its hello until its goodbye, or until the coordinator's link fails.
+
+    ``hello`` is the last one, perhaps from before the coordinator's start. An old start count is next
+    logged from ``warn_at`` on, another version next refused from ``refuse_at`` on. It was last ``heard`` at
+    that time (0: not yet); ``error`` is why a message of it was last dropped, and when.
+    """
+
+    row: DeviceRow
+    peer: Peer
+    hello: Hello | None = None
+    online: bool = False
+    warn_at: float = 0.0
+    refuse_at: float = 0.0
+    heard: float = 0.0
+    error: tuple[float, str] | None = None
+    bucket: TokenBucket = field(default_factory=TokenBucket)
+
+    @property
+    def waits(self) -> str:
+        """Why it begins no orders for now, as its last hello says; empty when it does."""
+        return "" if self.hello is None else self.hello.waits
+
+    def is_another(self, hello: Hello, incarnation: int) -> bool:
+        """Whether this hello is of a new start of its agent, or says that it can do other things."""
+        new_start = self.hello is None or incarnation != self.row.incarnation
+        return new_start or _abilities(hello) != _abilities(self.hello)
+
+
+class Fleet:
+    """Every device, by id.
+
+    ``present`` is the number online, ``changes`` how often one came or went, ``errors`` how often messages
+    of a device were dropped. ``versions`` are the protocol versions that the coordinator speaks, and
+    ``max_packet`` is the largest MQTT packet that comes through its broker.
+    """
+
+    def __init__(self, name: str, incarnation: int, versions: Sequence[int] = VERSIONS) -> None:
+        self._versions = tuple(versions)
+        self._name = name
+        self._incarnation = incarnation
+        self._devices: dict[str, Device] = {}
+        self._by_topic: dict[
+            str, Device
+        ] = {}  # by the topic on which it sends; without revoked ones
+        self._revoked: dict[str, Device] = {}  # these, by the same
+        self._loaded = False
+        self.present = self.changes = self.errors = 0
+        self.max_packet = MAX_PACKET_BYTES
+
+    def __getitem__(self, device: str) -> Device:
+        return self._devices[device]
+
+    def items(self) -> Iterable[tuple[str, Device]]:
+        """Every device with its id."""
+        return self._devices.items()
+
+    def hello(self, device: str) -> Hello | None:
+        """A device's last hello; None for a device without one, or one that is not enrolled."""
+        entry = self._devices.get(device)
+        return None if entry is None else entry.hello
+
+    def load(self, rows: Iterable[DeviceRow]) -> list[Effect]:
+        """Take the store's devices over; those added or reissued since the start are asked for a hello."""
+        effects: list[Effect] = []
+        for row in rows:
+            device = self._devices.get(row.device)
+            if device is None or device.row.secret != row.secret:
+                if device is not None:
+                    self.leave(device)
+                effects += self._add(row)
+                continue
+            device.row = msgspec.structs.replace(row, incarnation=device.row.incarnation)
+            if (
+                row.revoked
+                and self._by_topic.pop(topics.up(self._name, row.device), None) is not None
+            ):
+                self._revoked[topics.up(self._name, row.device)] = device
+                self.leave(device)
+                effects.append(device.peer.message(REVOKED))
+                effects.append(Note(logging.WARNING, f"device {row.device} is revoked"))
+        self._loaded = True
+        return effects
+
+    def request_hellos(self) -> list[Send]:
+        """Ask every device for a hello."""
+        request = self.welcome(NO_NONCE)
+        return [d.peer.message(request) for d in self._devices.values() if not d.row.revoked]
+
+    def request_hello(self, names: Iterable[str]) -> list[Send]:
+        """Ask these devices for a hello, if they are still here."""
+        request, known = self.welcome(NO_NONCE), self._devices
+        return [known[name].peer.message(request) for name in names if name in known]
+
+    def welcome(self, nonce: bytes, padding: bytes = b"") -> Welcome:
+        """The answer to a hello."""
+        limit = self.max_packet if self.max_packet < MAX_PACKET_BYTES else 0
+        return Welcome(nonce, VERSION, self._versions, len(self._by_topic), limit, padding)
+
+    def limited(self, hello: Hello) -> Hello:
+        """The hello, with the smaller of the device's limit and ours; 0: there is none."""
+        limit = min(hello.max_packet or MAX_PACKET_BYTES, self.max_packet)
+        return msgspec.structs.replace(
+            hello, max_packet=limit if limit < MAX_PACKET_BYTES else 0, padding=b""
+        )
+
+    def max_packet_of(self, device: str) -> int:
+        """The largest MQTT packet that comes through to a device, as far as is known."""
+        hello = self.hello(device)
+        return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
+
+    def chunk(self, device: str | None, transfer: bytes, index: int, data: bytes) -> Send:
+        """A chunk for a device or, with None, for every device that lacks it."""
+        if device is not None:
+            return self._devices[device].peer.chunk(transfer, index, data)
+        topic = topics.blob(self._name, transfer)
+        frame = Frame(Kind.CHUNK, data, self._incarnation, 0, transfer, index)
+        return Send(topic, seal(frame, topic, None))
+
+    def disconnected(self) -> None:
+        """The coordinator's link is down: every device is offline until its next hello."""
+        for device in self._devices.values():
+            self.leave(device)
+
+    def arrive(self, device: Device, hello: Hello) -> None:
+        """A device has said hello."""
+        self.present += not device.online
+        self.changes += 1
+        device.hello, device.online = hello, True
+
+    def leave(self, device: Device) -> None:
+        """A device is offline until its next hello."""
+        self.present -= device.online
+        self.changes += device.online
+        device.online = False
+
+    def sender(self, topic: str) -> Device | None:
+        """The device that sends on this topic; None for a revoked device's and for any other topic."""
+        return self._by_topic.get(topic)
+
+    def answer_doctor(self, device: Device, payload: bytes) -> list[Effect]:
+        """The welcome to a doctor's hello, which changes nothing here; nothing to any other frame.
+
+        Raises ``RemoteError`` when the frame is not the device's own.
+        """
+        if not asks(payload):
+            return []
+        frame = device.peer.peek(payload, topics.up(self._name, device.row.device))
+        hello = decode_body(frame.kind, frame.body)
+        if not isinstance(hello, Hello):
+            return []
+        return [device.peer.message(self.welcome(hello.nonce, hello.padding))]
+
+    def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
+        """Whether ``refuse_revoked`` may have an answer to a frame that no device in force has sent."""
+        device = self._revoked.get(topic)
+        if device is None or (now < device.refuse_at and not asks(payload)):
+            return False
+        return device.bucket.spend(now, cost(payload))
+
+    def refuse_revoked(self, topic: str, payload: bytes, now: float) -> list[Effect]:
+        """Tell a revoked device that it is one, now and then, and its doctor at once; nobody else."""
+        device = self._revoked.get(topic)
+        if device is None:
+            return []
+        with suppress(RemoteError):
+            device.peer.peek(payload, topic)
+            device.refuse_at = now + REFUSE_EVERY_S
+            return [device.peer.message(REVOKED)]
+        return []
+
+    def _failed(self, device: Device, text: str, now: float) -> None:
+        device.error = (now, text)
+        self.errors += 1
+
+    def stale_frame(self, device: Device, payload: bytes, now: float) -> list[Effect]:
+        """Log a genuine control frame that the replay window refused, if the device may wait in vain."""
+        latest, incarnation = device.peer.window.incarnation, HEADER.unpack_from(payload)[5]
+        if incarnation >= latest:  # of the same start: a broker has repeated a frame
+            return []
+        why = (
+            f"its start at {start_time(incarnation)} by its clock is before the one at "
+            f"{start_time(latest)} that was heard already"
+        )
+        self._failed(device, why, now)
+        if now < device.warn_at:
+            return []
+        device.warn_at = now + WARN_EVERY_S
+        name = device.row.device
+        text = (
+            f"device {name} is not heard: {why}. If its state was wiped, set its clock and restart "
+            "it, or `device reissue` it; otherwise somebody repeats old frames"
+        )
+        return [device.peer.message(Refusal("incarnation", why)), Note(logging.WARNING, text)]
+
+    def bad_frame(self, device: Device, error: RemoteError, now: float) -> list[Effect]:
+        """Log a frame that cannot be used; a device of another version gets a REFUSED now and then."""
+        note = Note(logging.WARNING, f"dropped a frame of {device.row.device}: {error}")
+        self._failed(device, str(error), now)
+        if not isinstance(error, VersionError) or now < device.refuse_at:
+            return [note]
+        device.refuse_at = now + REFUSE_EVERY_S
+        return [device.peer.message(Refusal("version", str(error))), note]
+
+    def rate_limited(self, device: Device, now: float) -> list[Note]:
+        """A message above a device's rate limit was dropped; log it now and then."""
+        if not device.bucket.warns(now):
+            return []
+        text = (
+            f"device {device.row.device} sends more than {RATE:.0f} messages a second: the excess is "
+            "dropped. Is it broken, or has somebody stolen its key (`sedge-cloud device revoke`)?"
+        )
+        self._failed(device, f"sends more than {RATE:.0f} messages a second", now)
+        return [Note(logging.WARNING, text)]
+
+    def able(self, run: Run) -> list[str]:
+        """Ids, sorted, of the devices that are online, do not wait, and can do the run's work."""
+        missing = lacking(run)
+        return sorted(
+            name
+            for name, device in self._devices.items()
+            if device.online
+            and device.hello is not None
+            and not device.waits
+            and not missing(device.hello)
+        )
+
+    def refuse_unable(self, run: Run, devices: Iterable[str] | None = None) -> list[Effect]:
+        """Refuse those of the devices, or of all, that are online and cannot do the run's work."""
+        effects: list[Effect] = []
+        missing = lacking(run)
+        for name in sorted(self._devices if devices is None else devices):
+            device = self._devices[name]
+            what = missing(device.hello) if device.online and device.hello is not None else ()
+            if what:
+                effects += self.refuse(name, run.name, what)
+        return effects
+
+    def refuse(self, name: str, run: str, what: Iterable[str]) -> list[Effect]:
+        """Tell a device, and the log, what it lacks for a run's work."""
+        text = f"run {run} has no work for {name}: it lacks {', '.join(sorted(what))}"
+        refusal = self._devices[name].peer.message(Refusal("unable", text))
+        return [refusal, Note(logging.WARNING, text)]
+
+    def _add(self, row: DeviceRow) -> list[Effect]:
+        keys = DeviceKeys.of(row.secret)
+        down = topics.down(self._name, row.device)
+        peer = Peer(down, keys.down, keys.up, self._incarnation, row.incarnation, self._versions)
+        device = self._devices[row.device] = Device(row, peer, stored_hello(row))
+        if device.hello is not None:
+            with suppress(VersionError):  # its next hello is refused
+                peer.agree(device.hello.versions)
+        if row.revoked:
+            self._revoked[topics.up(self._name, row.device)] = device
+            return []
+        self._revoked.pop(topics.up(self._name, row.device), None)
+        self._by_topic[topics.up(self._name, row.device)] = device
+        if not self._loaded:
+            return []
+        return [peer.message(self.welcome(NO_NONCE))]
+
+
+def _abilities(hello: Hello | None) -> Hello | None:
+    """What a hello says of the device itself, whichever connection it is of and whether or not it waits."""
+    return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="")
+
+
+def plain(text: str) -> str:
+    """A device's own words, which must not reach the operator's terminal as they are."""
+    return " ".join(ascii(text)[1:-1].split())
+
+
+def stored_hello(row: DeviceRow) -> Hello | None:
+    """The hello of a device's last start; None if there is none, or it cannot be read."""
+    try:
+        return None if row.hello is None else msgspec.msgpack.decode(row.hello, type=Hello)
+    except ValueError:  # msgspec's errors: a hello of another version
+        return None

@@ -1,0 +1,1 @@
+"""Where the facts go: page, metrics, notices, journal, Home Assistant, terminal."""

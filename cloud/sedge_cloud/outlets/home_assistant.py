@@ -1,0 +1,200 @@
+"""Home Assistant finds the fleet and its devices by itself, on the broker that is already there.
+
+    homeassistant/device/sedge-FLEET/…/config   what there is to see: Home Assistant's device discovery
+    sedge/1/FLEET/facts/link                    online or offline: whether the coordinator runs
+    sedge/1/FLEET/facts/fleet                   the newest run, as JSON
+    sedge/1/FLEET/facts/device/DEVICE           one device, as JSON
+
+All of them are retained, and published only when they change. A thread of its own has a connection of its
+own, whose will says offline; it stands in nobody's way. Ids cannot break a topic (topics.py), and no text
+of a device is published.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.facts.records import DeviceFacts, Fleet
+from sedge_cloud.facts.snapshot import Snapshot
+from sedge_cloud.ingest.sessions import VERSION
+from sedge_cloud.outlets.supervisor import Supervised
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, MqttLink, Received, TooLarge
+from sedge_protocol.wire.objective import ACCURACY, Metric
+from sedge_protocol.wire.topics import ROOT
+
+STEP_S, READ_S = 0.1, 10.0
+ONLINE, OFFLINE = b"online", b"offline"
+_log = logging.getLogger("sedge.home_assistant")
+# The entities: by key, which is that of the value in the state, their platform and what else they have.
+Entities = Mapping[str, tuple[str, Mapping[str, str]]]
+_BYTES = {
+    "device_class": "data_size",
+    "unit_of_measurement": "B",
+    "state_class": "total_increasing",
+}
+_COUNT = {"state_class": "measurement"}
+FLEET: Entities = {
+    "run": ("sensor", {"name": "Run"}),
+    "round": ("sensor", {"name": "Rounds closed"}),
+    "online": ("sensor", {"name": "Devices online", **_COUNT}),
+    "problems": ("sensor", {"name": "Problems", **_COUNT}),
+    "problem": ("binary_sensor", {"name": "Problem", "device_class": "problem"}),
+}
+DEVICE: Entities = {
+    "online": ("binary_sensor", {"name": "Online", "device_class": "connectivity"}),
+    "heard": ("sensor", {"name": "Last heard", "device_class": "timestamp"}),
+    "up": ("sensor", {"name": "Bytes sent", **_BYTES}),
+    "down": ("sensor", {"name": "Bytes received", **_BYTES}),
+}
+
+
+def messages(facts: Fleet, max_devices: int) -> dict[str, bytes]:
+    """Every topic with its payload; an empty one takes away a device that is revoked, or one too many."""
+    fleet = facts.fleet
+    entities, state = _of_fleet(facts)
+    found = {link_topic(fleet): ONLINE, **_published(fleet, None, entities, state)}
+    active = [device.device for device in facts.devices if device.state != "revoked"]
+    shown = set(active[:max_devices])
+    for device in facts.devices:
+        if device.device in shown:
+            entities, state = _of_device(device)
+            found.update(_published(fleet, device.device, entities, state))
+        else:
+            found.update(dict.fromkeys(_topics(fleet, device.device), b""))
+    return found
+
+
+def link_topic(fleet: str) -> str:
+    """Where it stands whether the coordinator runs."""
+    return f"{ROOT}/{fleet}/facts/link"
+
+
+def _of_fleet(facts: Fleet) -> tuple[Entities, dict[str, object]]:
+    """What there is to see of the fleet: its newest running run, otherwise its newest."""
+    running = [run for run in facts.runs if run.status == "running"]
+    run = next(reversed(running or facts.runs), None)
+    last = next((r for r in reversed(run.rounds if run else ()) if r.before is not None), None)
+    metric = last.metric if last else ACCURACY
+    state = {
+        "run": run.run if run else None,
+        "round": run.closed_rounds if run else None,
+        "online": sum(device.state == "online" for device in facts.devices),
+        "problems": len(facts.problems),
+        "problem": "ON" if facts.problems else "OFF",
+        **_values(metric, last.before if last else None, last.after if last else None),
+    }
+    return {**FLEET, **_measured(metric)}, state
+
+
+def _of_device(device: DeviceFacts) -> tuple[Entities, dict[str, object]]:
+    state = {
+        "online": "ON" if device.state == "online" else "OFF",
+        "heard": device.heard.isoformat(timespec="seconds") if device.heard else None,
+        "up": device.up,
+        "down": device.down,
+        **_values(device.metric, device.before, device.after),
+    }
+    return {**DEVICE, **_measured(device.metric)}, state
+
+
+def _measured(metric: Metric) -> Entities:
+    more = {**_COUNT, "unit_of_measurement": "%"} if metric.share else _COUNT
+    name = metric.words[0].upper() + metric.words[1:]
+    return {
+        key: ("sensor", {"name": f"{name} {key} training", **more}) for key in ("before", "after")
+    }
+
+
+def _values(metric: Metric, before: float | None, after: float | None) -> dict[str, object]:
+    """Shares in percent, any other metric as it is."""
+    scale = 100 if metric.share else 1
+    pairs = (("before", before), ("after", after))
+    return {key: None if value is None else float(f"{scale * value:.4g}") for key, value in pairs}
+
+
+def _topics(fleet: str, device: str | None) -> tuple[str, str]:
+    """Where it is announced, and where its state stands; None is the fleet. No device's id has a "_"."""
+    config = f"homeassistant/device/sedge-{fleet}/{device or '_fleet'}/config"
+    return config, f"{ROOT}/{fleet}/facts/{'fleet' if device is None else f'device/{device}'}"
+
+
+def _published(
+    fleet: str, device: str | None, entities: Entities, state: Mapping[str, object]
+) -> dict[str, bytes]:
+    """Its two messages."""
+    config, topic = _topics(fleet, device)
+    whole = f"sedge/{fleet}"
+    identity = whole if device is None else f"{whole}/{device}"
+    about = {"identifiers": [identity], "name": device or f"Fleet {fleet}", "manufacturer": "Sedge"}
+    announced = {
+        "device": about if device is None else {**about, "via_device": whole},
+        "origin": {"name": "sedge-cloud", "sw_version": VERSION},
+        "components": {
+            key: {
+                "platform": platform,
+                "unique_id": f"{identity}/{key}",
+                "value_template": f"{{{{ value_json.{key} }}}}",
+                **more,
+            }
+            for key, (platform, more) in entities.items()
+        },
+        "state_topic": topic,
+        "availability_topic": link_topic(fleet),
+    }
+    return {config: json.dumps(announced).encode(), topic: json.dumps(state).encode()}
+
+
+class HomeAssistant:
+    """Publishes from ``start`` to ``close``."""
+
+    def __init__(self, cloud: CloudConfig, settings: BrokerSettings, snapshot: Snapshot) -> None:
+        self._cloud = cloud
+        self._snapshot = snapshot
+        self._link_topic = link_topic(cloud.fleet)
+        # Hearing its own words, it knows that the link is no dead end, and when a late will has spoken.
+        self._link = MqttLink(
+            settings, (self._link_topic,), lambda: (self._link_topic, OFFLINE), retain=True
+        )
+        self._sent: dict[str, bytes] = {}
+        # Not at once: until devices had time for a hello, all would seem to be offline.
+        self._read_at = time.monotonic() + READ_S
+        self._wanted: dict[str, bytes] = {}
+        self._thread = Supervised("home assistant", self._turn, STEP_S, end=self._end)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Say offline and end."""
+        self._thread.close()
+
+    def _turn(self) -> None:
+        self._step()
+        if time.monotonic() >= self._read_at:
+            self._read_at = time.monotonic() + READ_S
+            facts = self._snapshot.facts()
+            self._wanted = messages(facts, self._cloud.home_assistant.max_devices)
+
+    def _end(self) -> None:
+        self._link.send(self._link_topic, OFFLINE)
+        self._link.close()
+
+    def _step(self) -> None:
+        """Note what has happened, and send what has changed as far as there is room."""
+        for event in self._link.step():
+            match event:
+                case Connected():  # the broker may have lost what it retained
+                    self._sent.clear()
+                case Received(payload=b"offline"):  # the will of an earlier connection
+                    self._sent.pop(self._link_topic, None)
+                case TooLarge():
+                    _log.warning("%s: set [home_assistant] max_devices lower", event)
+                case _:
+                    pass
+        for topic, payload in self._wanted.items():
+            if self._sent.get(topic) != payload and self._link.room:
+                self._link.send(topic, payload)
+                self._sent[topic] = payload

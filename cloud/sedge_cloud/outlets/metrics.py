@@ -1,0 +1,118 @@
+"""The facts as Prometheus metrics. Labels are bounded: codes, states, the last runs; never a device."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from sedge_cloud.facts.records import Code, DeviceState, Fleet, RoundFacts
+
+# Of more runs the last ones have metrics.
+MAX_RUNS = 20
+
+
+class _Facts:
+    """A collector of one reading."""
+
+    def __init__(self, facts: Fleet) -> None:
+        self._facts = facts
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric."""
+        facts = self._facts
+        it, disk = facts.coordinator, facts.disk
+        yield _gauge("running", "1 while the coordinator gives signs of life", it.running)
+        yield _gauge("broker_connected", "1 while the coordinator has its broker", it.link)
+        yield _gauge("disk_free_bytes", "Free on the state folder's disk", disk.free)
+        yield _gauge("state_bytes", "Size of the state folder", disk.used)
+        if disk.daily is not None:
+            yield _gauge("state_growth_bytes_per_day", "How fast it grows", disk.daily)
+        yield _labelled("problems", "Problems by code", "code",
+                        Counter(p.code for p in facts.problems), get_args(Code))  # fmt: skip
+        yield _labelled("devices", "Devices by state", "state",
+                        Counter(d.state for d in facts.devices), get_args(DeviceState))  # fmt: skip
+        events = CounterMetricFamily(
+            "sedge_events", "What the coordinator counts", labels=["event"]
+        )
+        for name, count in sorted(it.counters.items()):
+            events.add_metric([name], count)
+        yield events
+        yield from self._runs()
+
+    def _runs(self) -> Iterator[Metric]:
+        runs = self._facts.runs[-MAX_RUNS:]
+        closed = CounterMetricFamily("sedge_rounds_closed", "Rounds closed", labels=["run"])
+        moved = CounterMetricFamily(
+            "sedge_bytes",
+            "Bytes in closed rounds: of devices in their first round, of all others, of the coordinator",
+            labels=["run", "of", "way"],
+        )
+        whole = CounterMetricFamily(
+            "sedge_whole_models", "Devices that had a model and fetched a whole one", labels=["run"]
+        )
+        running = GaugeMetricFamily("sedge_run_running", "1 while it is running", labels=["run"])
+        gauges = [
+            GaugeMetricFamily(f"sedge_round_{name}", text, labels=["run"])
+            for name, text in (
+                ("updates", "Updates of the open round"),
+                ("updates_needed", "Updates that close it"),
+                ("devices_awaited", "Devices that it waits for"),
+                ("open_seconds", "How long it is open"),
+            )
+        ]
+        accuracy = GaugeMetricFamily("sedge_accuracy", "Accuracy in the last closed round",
+                                     labels=["run", "moment", "of"])  # fmt: skip
+        for run in runs:
+            closed.add_metric([run.run], run.closed_rounds)
+            for labels, count in _moved(run.rounds).items():
+                moved.add_metric([run.run, *labels], count)
+            whole.add_metric([run.run], sum(len(r.whole) for r in run.rounds))
+            running.add_metric([run.run], float(run.status == "running"))
+            if run.open is not None and run.open.state == "open":
+                for gauge, value in zip(gauges, self._open(run.open), strict=True):
+                    gauge.add_metric([run.run], value)
+            for moment in ("before", "after"):
+                for of, key in (("mean", moment), ("worst_tenth", f"{moment}_worst")):
+                    share: float | None = getattr(run.rounds[-1], key) if run.rounds else None
+                    if share is not None:
+                        accuracy.add_metric([run.run, moment, of], share)
+        yield from (closed, moved, whole, running, *gauges, accuracy)
+
+    def _open(self, it: RoundFacts) -> tuple[float, float, float, float]:
+        seconds = (self._facts.at - it.opened).total_seconds() if it.opened else 0.0
+        awaited = sum(waiting.code != "device_waits" for waiting in it.waiting)
+        return it.updates, it.needed, awaited, seconds
+
+
+def exposition(facts: Fleet) -> tuple[bytes, str]:
+    """The metrics in Prometheus' text format, and its content type."""
+    return generate_latest(_Facts(facts)), CONTENT_TYPE_PLAIN_0_0_4
+
+
+def _moved(rounds: Sequence[RoundFacts]) -> dict[tuple[str, str], int]:
+    """Bytes by whose they are and their way, ``up`` being away from the one they are counted at."""
+    newcomers = sum(r.newcomer_up for r in rounds), sum(r.newcomer_down for r in rounds)
+    return {
+        ("newcomers", "up"): newcomers[0],
+        ("newcomers", "down"): newcomers[1],
+        ("devices", "up"): sum(r.up for r in rounds) - newcomers[0],
+        ("devices", "down"): sum(r.down for r in rounds) - newcomers[1],
+        ("coordinator", "up"): sum(r.link_up for r in rounds),
+        ("coordinator", "down"): sum(r.link_down for r in rounds),
+    }
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"sedge_{name}", text, value=float(value))
+
+
+def _labelled(
+    name: str, text: str, label: str, found: Counter[str], known: tuple[str, ...]
+) -> Metric:
+    """A gauge with a value for every known label, so that a series does not come and go."""
+    metric = GaugeMetricFamily(f"sedge_{name}", text, labels=[label])
+    for value in known:
+        metric.add_metric([value], found[value])
+    return metric

@@ -1,0 +1,131 @@
+"""Tells somebody of problems that nobody may be looking at: by a webhook, or a command of the operator's.
+
+What is new in a reading of the facts is sent, from a thread of its own (threads.py). A receiver that hangs
+or fails holds up this thread alone, and is logged once until it works again.
+"""
+
+import http.client
+import logging
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from typing import IO
+
+import msgspec
+
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.facts.records import Code, Fleet, Problem
+from sedge_cloud.outlets.settings import NotifyConfig
+
+# What is worth waking somebody for; everything else is on the page.
+TOLD: frozenset[Code] = frozenset({
+    "broker_down", "broker_limit", "coordinator_silent", "coordinator_error", "disk_low", "disk_full",
+    "run_failed", "round_stuck", "round_below_quorum", "device_lost",
+})  # fmt: skip
+TIMEOUT_S = 20.0
+# A fleet that loses its network loses every device: the first ones are told, and how many more there are.
+MOST = 5
+# urllib's own errors are OSErrors; those of the answer's form are not.
+_FAILURES = OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError
+_log = logging.getLogger("sedge.notify")
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """What a receiver gets, as JSON; ``more`` problems of this moment are not told by themselves."""
+
+    fleet: str
+    problem: Problem
+    text: str
+    more: int = 0
+
+
+class Gate:
+    """Decides what is told: what two readings in a row have, once in ``every_s`` seconds."""
+
+    def __init__(self, fleet: str, every_s: float) -> None:
+        self._fleet = fleet
+        self._every_s = every_s
+        self._last: set[tuple[str, str]] = set()
+        self._told: dict[tuple[str, str], float] = {}
+
+    def pass_on(self, problems: Iterable[Problem], now: float) -> list[Notice]:
+        """The notices of a reading; ``now`` in seconds."""
+        seen = {(p.code, p.subject): p for p in problems if p.code in TOLD}
+        self._told = {key: at for key, at in self._told.items() if now < at + self._every_s}
+        new = [key for key in seen if key in self._last and key not in self._told]
+        self._last = set(seen)
+        self._told.update(dict.fromkeys(new, now))
+        told, more = new[:MOST], len(new[MOST:])
+        return [
+            Notice(self._fleet, seen[key], f"{seen[key].subject}: {seen[key].text}", more)
+            for key in told
+        ]
+
+
+class Notices:
+    """Tells the receivers that cloud.toml names what they have not been told yet."""
+
+    def __init__(self, cloud: CloudConfig) -> None:
+        self._gate = Gate(cloud.fleet, cloud.notify.every_s)
+        self._send = Sender(cloud.notify)
+
+    def __call__(self, facts: Fleet) -> None:
+        """Take a reading."""
+        for notice in self._gate.pass_on(facts.problems, time.monotonic()):
+            self._send(notice)
+
+
+class Sender:
+    """Sends notices; a failure is logged once, until one of the same way gets through."""
+
+    def __init__(self, settings: NotifyConfig) -> None:
+        self._ways: dict[str, Callable[[bytes], None]] = {}
+        if settings.webhook is not None:
+            url = settings.webhook
+            self._ways["webhook"] = lambda body: _post(url, body)
+        if settings.command:
+            words = settings.command
+            self._ways["command"] = lambda body: _call(words, body)
+        self._failed: set[str] = set()
+
+    def __call__(self, notice: Notice) -> None:
+        """Send one notice by every way there is."""
+        body = msgspec.json.encode(notice)
+        for name, way in self._ways.items():
+            try:
+                way(body)
+                self._failed.discard(name)
+            except _FAILURES as exc:
+                if name not in self._failed:
+                    _log.error("notify.%s does not take notices: %s", name, exc)
+                self._failed.add(name)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: a receiver must not choose which of our network's addresses we ask."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> None:
+        """No other request, so that the answer counts as an error."""
+
+
+def _post(url: str, body: bytes) -> None:
+    """Raises ``OSError`` or ``HTTPException`` unless the receiver takes it."""
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S):
+        pass
+
+
+def _call(words: tuple[str, ...], body: bytes) -> None:
+    """Raises ``OSError`` or ``SubprocessError`` unless the command ends well."""
+    subprocess.run(
+        words, input=body, capture_output=True, timeout=TIMEOUT_S, check=True, close_fds=True
+    )

@@ -1,0 +1,1 @@
+"""The status page: its server, and the page as HTML from the facts alone."""

@@ -1,0 +1,83 @@
+"""The status page as HTML, from the facts alone; its script only swaps it in place when they change."""
+
+from collections.abc import Sequence
+from functools import cache, partial
+from importlib.resources import files
+
+from jinja2 import Environment
+
+from sedge_cloud.admin.revocation import Revocation
+from sedge_cloud.facts.records import DeviceFacts, Fleet, RunFacts
+from sedge_cloud.figures import pages
+from sedge_cloud.figures.numbers import age, clock
+from sedge_cloud.outlets.page import charts
+from sedge_cloud.outlets.page.actions import Action
+
+# Of larger fleets the page shows the devices that need a look; ?devices=all has every one.
+MAX_DEVICES, MAX_AWAITED, MAX_PROBLEMS = 60, 40, 40
+# The stream of changes says at least this often, in seconds, that the coordinator is there. The page
+# believes so for three such times.
+BEAT_S = 5.0
+
+
+def status_page(facts: Fleet, run: str | None = None, all_devices: bool = False) -> str:
+    """The page with one run's rounds: the named one, else the newest that is running, else the newest."""
+    shown = _shown(facts, run)
+    ordered = _ordered(facts)
+    listed = ordered if all_devices else ordered[:MAX_DEVICES]
+    return _environment().get_template("status.html").render(
+        title=f"fleet {facts.fleet}",
+        facts=facts,
+        run=shown,
+        devices=listed,
+        num_devices=len(ordered),
+        online=sum(1 for device in facts.devices if device.state == "online"),
+        active=sum(1 for device in facts.devices if device.state != "revoked"),
+        troubled={problem.subject for problem in facts.problems},
+        ago=partial(age, now=facts.at),
+        at=partial(clock, now=facts.at),
+        MAX_AWAITED=MAX_AWAITED,
+        MAX_PROBLEMS=MAX_PROBLEMS,
+        BEAT_S=BEAT_S,
+    )  # fmt: skip
+
+
+def confirm_page(action: Action, csrf: str) -> str:
+    """The question before an action, and the form that answers it."""
+    template = _environment().get_template("confirm.html")
+    return template.render(title=f"{action.verb} {action.name}", action=action, csrf=csrf)
+
+
+def outcome_page(action: Action, revocation: Revocation) -> str:
+    """What has been done, and what is left to do."""
+    template = _environment().get_template("outcome.html")
+    return template.render(
+        title=f"{action.verb} {action.name}", action=action, revocation=revocation
+    )
+
+
+@cache
+def script() -> str:
+    """The page's script."""
+    return (files("sedge_cloud.figures") / "templates" / "live.js").read_text("utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    return pages.environment({"charts": charts})
+
+
+def _shown(facts: Fleet, name: str | None) -> RunFacts | None:
+    running = [run for run in facts.runs if run.status == "running"]
+    named = None if name is None else facts.run(name)
+    return named or next(reversed(running or facts.runs), None)
+
+
+def _ordered(facts: Fleet) -> Sequence[DeviceFacts]:
+    """The devices: those with errors, with warnings, those that get worse most; revoked ones last."""
+    rank = {p.subject: 1 for p in facts.problems}
+    rank.update((p.subject, 0) for p in facts.problems if p.severity == "error")
+    return sorted(
+        facts.devices,
+        key=lambda d: (d.state == "revoked", rank.get(d.device, 2), d.change or 0.0, d.device),
+    )

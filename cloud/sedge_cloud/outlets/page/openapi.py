@@ -1,0 +1,40 @@
+"""The OpenAPI document of the JSON interface, made from the records themselves."""
+
+from functools import cache
+
+import msgspec
+
+from sedge_cloud.facts.records import DeviceFacts, Fleet, Problem, RunFacts
+from sedge_cloud.ingest.sessions import VERSION
+
+
+@cache
+def document() -> dict[str, object]:
+    """The document, OpenAPI 3.1."""
+    (fleet, run, devices, problems), schemas = msgspec.json.schema_components(
+        [Fleet, RunFacts, tuple[DeviceFacts, ...], tuple[Problem, ...]],
+        ref_template="#/components/schemas/{name}",
+    )
+    parameter = {"name": "run", "in": "path", "required": True, "schema": {"type": "string"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Sedge: the facts about a fleet", "version": VERSION},
+        "paths": {
+            "/api/fleet": _get("All facts", fleet),
+            "/api/runs/{run}": {**_get("One run", run), "parameters": [parameter]},
+            "/api/devices": _get("Every device", devices),
+            "/api/problems": _get("What is wrong, the worst first", problems),
+        },
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def _get(text: str, schema: dict[str, object]) -> dict[str, object]:
+    content = {"application/json": {"schema": schema}}
+    return {
+        "get": {"summary": text, "responses": {"200": {"description": text, "content": content}}}
+    }

@@ -1,0 +1,263 @@
+"""The status page's server: a thread beside the coordinator's loop, which it never waits for or touches.
+
+It shares one reading of the facts with the problem log (snapshot.py), so the loop's share of the cost is
+what the interpreter takes. What an operator may do from the page is done by the functions of the command
+line, in a thread with a store of its own, as a broker may take its time; the loop notices as it notices the
+command line.
+
+    /              the page                /api/fleet       all facts       /events   changes, server-sent
+    /confirm       before an action        /api/runs/NAME   one run         /metrics  Prometheus
+    /act           POST: does it           /api/devices     all devices     /healthz  200 or 503
+                                           /api/problems, /api/openapi.json
+"""
+
+import asyncio
+import logging
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sedge_cloud.admin.revocation import Revocation
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.facts.records import Fleet
+from sedge_cloud.facts.snapshot import FRESH_S, Snapshot
+from sedge_cloud.outlets.metrics import exposition
+from sedge_cloud.outlets.page import actions, html
+from sedge_cloud.outlets.page.connections import ACCEPTED, STREAM, Connection, Listener, LoopErrors
+from sedge_cloud.outlets.page.guard import Guard, is_same_origin
+from sedge_cloud.outlets.page.openapi import document
+from sedge_cloud.outlets.supervisor import Supervised
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+
+# More open streams than this are refused: each has a page that also works by itself.
+MAX_STREAMS = 64
+# A form of the page is far smaller.
+MAX_FORM_BYTES = 4096
+_log = logging.getLogger("sedge.http")
+
+
+class Pages:
+    """The page as it was last drawn: once for all who look. Used by the server's thread alone."""
+
+    def __init__(self) -> None:
+        self._facts: Fleet | None = None
+        self._drawn: dict[tuple[str | None, bool], str] = {}
+
+    def page(self, facts: Fleet, run: str | None, all_devices: bool) -> str:
+        """The page of these facts with one run."""
+        if facts is not self._facts:
+            self._facts = facts
+            self._drawn.clear()
+        key = (run if run is None or facts.run(run) else None), all_devices
+        if key not in self._drawn:
+            self._drawn[key] = html.status_page(facts, *key)
+        return self._drawn[key]
+
+
+class StatusServer:
+    """Serves the status page of a fleet from ``start`` to ``close``."""
+
+    def __init__(self, cloud: CloudConfig, snapshot: Snapshot) -> None:
+        self._cloud = cloud
+        self._snapshot = snapshot
+        self._pages = Pages()
+        self._csrf = secrets.token_urlsafe(24)
+        self._streams = 0
+        token = cloud.http.token()
+        host, port = cloud.http.address()
+        self._socket = _listen(host, port)
+        guard = Guard(self._app(), token, cloud.http.hosts)
+        self._config = uvicorn.Config(
+            guard, log_config=None, access_log=False, lifespan="off", ws="none", http=Connection,
+            loop="asyncio", proxy_headers=False, server_header=False, timeout_graceful_shutdown=1,
+            backlog=ACCEPTED,
+        )  # fmt: skip
+        self._server = uvicorn.Server(self._config)
+        self._thread = Supervised("status page", self._turn, 0.0, wake=self._leave)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def start(self) -> None:
+        """Begin to serve."""
+        # Its warnings are about requests that are no HTTP: strangers could fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        self._thread.start()
+        _log.info("status page on http://%s", self._cloud.http.listen)
+
+    def close(self) -> None:
+        """End within a second or two; a page that hangs does not hold up the coordinator."""
+        self._thread.close()
+        self._socket.close()
+
+    def _leave(self) -> None:
+        self._server.should_exit = True
+
+    def _turn(self) -> None:
+        self._server = uvicorn.Server(self._config)
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(LoopErrors())
+        with self._socket.dup() as listener:  # uvicorn closes what it is given
+            await self._server.serve(sockets=[listener])
+
+    def _app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/", self._page),
+                Route("/live.js", self._script),
+                Route("/confirm", self._confirm),
+                Route("/act", self._act, methods=["POST"]),
+                Route(STREAM, self._events),
+                Route("/metrics", self._metrics),
+                Route("/healthz", self._health),
+                Route("/api/fleet", self._fleet),
+                Route("/api/runs/{run}", self._one_run),
+                Route("/api/devices", self._devices),
+                Route("/api/problems", self._problems),
+                Route("/api/openapi.json", self._openapi),
+            ],
+            exception_handlers={SedgeError: _failed, OSError: _failed},
+        )
+
+    async def _page(self, request: Request) -> Response:
+        query = request.query_params
+        facts = self._snapshot.facts()
+        text = self._pages.page(facts, query.get("run"), query.get("devices") == "all")
+        return Response(text, media_type="text/html")
+
+    async def _script(self, request: Request) -> Response:
+        return Response(html.script(), media_type="text/javascript")
+
+    async def _confirm(self, request: Request) -> Response:
+        verb, name = request.query_params.get("verb", ""), request.query_params.get("name", "")
+        action = actions.find(verb, name, self._snapshot.facts())
+        return Response(html.confirm_page(action, self._csrf), media_type="text/html")
+
+    async def _act(self, request: Request) -> Response:
+        form = await _form(request)
+        token = form.get("csrf", "")
+        if not is_same_origin(request) or not secrets.compare_digest(
+            token.encode(), self._csrf.encode()
+        ):
+            return Response("expected this page's own form\n", status_code=403)
+        action = actions.find(form.get("verb", ""), form.get("name", ""), self._snapshot.facts())
+        _log.warning("%s %s, asked for on the status page", action.verb, action.name)
+        revocation = await asyncio.to_thread(self._do, action)
+        self._snapshot.expire()
+        if revocation is None or not revocation.left:
+            return RedirectResponse("./", status_code=303)
+        return Response(html.outcome_page(action, revocation), media_type="text/html")
+
+    def _do(self, action: actions.Action) -> Revocation | None:
+        with closing(Store(Path(self._cloud.state_dir))) as store:
+            revocation = action.do(store, self._cloud)
+        if revocation is not None and revocation.failure:
+            _log.warning("%s %s is incomplete: %s", action.verb, action.name, revocation.failure)
+        return revocation
+
+    async def _events(self, request: Request) -> Response:
+        if self._streams >= MAX_STREAMS:
+            return Response("too many pages are open\n", status_code=503)
+        headers = {"X-Accel-Buffering": "no"}  # nginx would keep events back
+        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
+
+    async def _stream(self) -> AsyncIterator[str]:
+        self._streams += 1
+        try:
+            (last, seen), said = self._snapshot.look(), time.monotonic()
+            yield "retry: 3000\n\n"
+            while not self._server.should_exit:
+                await asyncio.sleep(FRESH_S)
+                facts, changes = self._snapshot.look()
+                if changes != seen:
+                    for event in _closed(last, facts):
+                        yield event
+                    yield f"event: change\ndata: {changes}\n\n"
+                    last, seen, said = facts, changes, time.monotonic()
+                elif time.monotonic() - said >= html.BEAT_S:
+                    said = time.monotonic()
+                    yield "event: beat\ndata:\n\n"
+        except (StorageError, OSError) as exc:
+            _log.warning("the status page cannot read: %s", exc)
+        finally:
+            self._streams -= 1
+
+    async def _metrics(self, request: Request) -> Response:
+        text, kind = exposition(self._snapshot.facts())
+        return Response(text, headers={"Content-Type": kind})
+
+    async def _health(self, request: Request) -> Response:
+        it = self._snapshot.facts().coordinator
+        if it.running and it.link:
+            return Response("ok\n")
+        return Response("no broker\n" if it.running else "silent\n", status_code=503)
+
+    async def _fleet(self, request: Request) -> Response:
+        return _json(self._snapshot.facts())
+
+    async def _one_run(self, request: Request) -> Response:
+        run = self._snapshot.facts().run(request.path_params["run"])
+        return _json({"error": "no such run"}, 404) if run is None else _json(run)
+
+    async def _devices(self, request: Request) -> Response:
+        return _json(self._snapshot.facts().devices)
+
+    async def _problems(self, request: Request) -> Response:
+        return _json(self._snapshot.facts().problems)
+
+    async def _openapi(self, request: Request) -> Response:
+        return _json(document())
+
+
+def _listen(host: str, port: int) -> Listener:
+    """A socket bound here, so that a taken port ends the command with one line."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return Listener(fileno=socket.create_server((host, port), family=family).detach())
+    except OSError as exc:
+        raise ConfigError("http.listen", f"{host}:{port}", f"an address to bind ({exc})") from exc
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a small form. Raises ``ConfigError``."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_FORM_BYTES:
+            raise ConfigError("form", f"{len(body)} bytes", f"at most {MAX_FORM_BYTES}")
+    return {key: values[0] for key, values in parse_qs(body.decode(errors="replace")).items()}
+
+
+def _closed(last: Fleet, facts: Fleet) -> list[str]:
+    """An event for each round that has closed between two readings."""
+    before = {run.run: run.closed_rounds for run in last.runs}
+    closed = [r for run in facts.runs for r in run.rounds[before.get(run.run, 0) :]]
+    said = [{key: getattr(r, key) for key in ("run", "round", "before", "after")} for r in closed]
+    return [f"event: round\ndata: {msgspec.json.encode(one).decode()}\n\n" for one in said]
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """One line for a request that cannot be served."""
+    status = 503 if isinstance(error, StorageError | OSError) else 400
+    return Response(f"{error}\n", status_code=status, media_type="text/plain")

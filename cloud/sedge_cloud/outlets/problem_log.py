@@ -1,0 +1,69 @@
+"""Logs what begins and ends to be wrong, so that the journal alone tells it, with or without a page.
+
+A line's level, which is its priority in the journal, is the problem's severity; an end is information. A
+fleet that loses its network must not flood the log: what is more than ``MOST`` in one reading is counted by
+code, and a problem that comes and goes is logged once in ``QUIET_S``.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from sedge_cloud.facts.records import Fleet, Problem
+
+MOST = 20
+QUIET_S = 600.0
+_LEVELS = {"error": logging.ERROR, "warning": logging.WARNING}
+_log = logging.getLogger("sedge.problems")
+
+Line: TypeAlias = tuple[int, str]
+
+
+class ProblemLog:
+    """What has been logged. A problem has begun when two readings in a row have it."""
+
+    def __init__(self) -> None:
+        self._last: set[tuple[str, str]] = set()
+        self._open: dict[tuple[str, str], Problem] = {}
+        self._logged: dict[tuple[str, str], float] = {}
+
+    def __call__(self, facts: Fleet) -> None:
+        """Take a reading, and log what is new in it."""
+        for level, text in self.lines(facts.problems, time.monotonic()):
+            _log.log(level, "%s", text)
+
+    def lines(self, problems: Iterable[Problem], now: float) -> list[Line]:
+        """The new lines with their levels; ``now`` in seconds."""
+        seen = {(p.code, p.subject): p for p in problems}
+        self._logged = {key: at for key, at in self._logged.items() if now < at + QUIET_S}
+        told = self._open.keys() | self._logged.keys()
+        begun = [seen[key] for key in seen if key in self._last and key not in told]
+        ended = [self._open.pop(key) for key in self._open.keys() - seen.keys()]
+        self._last = set(seen)
+        self._open.update(((p.code, p.subject), p) for p in begun)
+        self._logged.update(((p.code, p.subject), now) for p in begun)
+        return [*_begun(begun), *_ended(ended)]
+
+
+def _begun(problems: Sequence[Problem]) -> Iterator[Line]:
+    for it in problems[:MOST]:
+        run = f", run {it.run}" if it.run and it.run != it.subject else ""
+        yield _LEVELS[it.severity], f"{it.subject}: {it.text} ({it.code}{run})"
+    rest = problems[MOST:]
+    yield from _more(rest, max((_LEVELS[it.severity] for it in rest), default=0), "begun")
+
+
+def _ended(problems: Sequence[Problem]) -> Iterator[Line]:
+    for it in problems[:MOST]:
+        yield logging.INFO, f"{it.subject}: no longer {it.code}"
+    yield from _more(problems[MOST:], logging.INFO, "ended")
+
+
+def _more(problems: Sequence[Problem], level: int, what: str) -> Iterator[Line]:
+    """One line for all that have no line of their own."""
+    counts = sorted(Counter(p.code for p in problems).items())
+    if counts:
+        text = ", ".join(f"{code} {count}" for code, count in counts)
+        yield level, f"{len(problems)} more problems have {what}: {text}"

@@ -1,0 +1,41 @@
+"""What runs beside the coordinator's loop, in threads: page, problem log, notices, Home Assistant."""
+
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
+
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.facts.snapshot import FRESH_S, Snapshot
+from sedge_cloud.outlets.home_assistant import HomeAssistant
+from sedge_cloud.outlets.notices import Notices
+from sedge_cloud.outlets.problem_log import ProblemLog
+from sedge_cloud.outlets.supervisor import watcher
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.mqtt import BrokerSettings
+
+# The log names a problem that two readings in a row have, and so does a notice.
+LOG_S, NOTICE_S = FRESH_S, 10.0
+
+
+@contextmanager
+def beside(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
+    """Log problems; do what else cloud.toml asks for. ``settings`` are the coordinator's.
+
+    Raises ``ConfigError``.
+    """
+    with ExitStack() as stack:
+        snapshot = stack.enter_context(closing(Snapshot(cloud)))
+        watchers = [watcher("problem log", snapshot, LOG_S, ProblemLog())]
+        if cloud.notify.wanted:
+            watchers.append(watcher("notices", snapshot, NOTICE_S, Notices(cloud)))
+        if cloud.http.listen is not None:
+            try:
+                from sedge_cloud.outlets.page.server import StatusServer  # comes with an extra
+            except ModuleNotFoundError as exc:
+                expected = "its packages: pip install 'sedge-fl[http]'"
+                raise ConfigError("http", f"no {exc.name}", expected) from exc
+            stack.enter_context(closing(StatusServer(cloud, snapshot))).start()
+        if cloud.home_assistant.enabled:
+            stack.enter_context(closing(HomeAssistant(cloud, settings, snapshot))).start()
+        for one in watchers:
+            stack.enter_context(closing(one)).start()
+        yield

@@ -1,0 +1,90 @@
+"""The facts as lines of text, for the terminal: ages and local times, no line without its reason."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from sedge_cloud.facts.records import DeviceFacts, Fleet, Problem, RoundFacts, RunFacts
+from sedge_cloud.figures.numbers import age, clock, measured
+from sedge_protocol.wire.objective import Metric
+
+# Problems that are shown with a run.
+PROBLEMS = 20
+_DEVICES = f"{'device':<24} {'state':<8} {'since':<8} {'heard':<8} {'version':<9} {'backend':<12}"
+DEVICES = f"{_DEVICES} {'updates':>7} {'before':>8} {'after':>8} {'strikes':>7}  {'what'}"
+
+
+def open_round(it: RoundFacts, status: str, at: datetime) -> Iterator[str]:
+    """An open round: since when, until when, and every device that it waits for, with the reason."""
+    line = f"{it.round:>5} {it.task:<9} {it.updates:>4}/{it.cohort:<4}"
+    if it.state != "open":
+        yield f"{line} {status if it.state == 'void' else it.state}"
+        return
+    since = f" for {age(it.opened, at)}" if it.opened else ""
+    until = f" or at {clock(it.deadline, at)} with {it.least}" if it.deadline else ""
+    yield f"{line} open{since}; closes with {it.needed} updates{until}"
+    for waiting in it.waiting:
+        long = f" ({age(waiting.since, at)})" if waiting.since else ""
+        yield f"      {waiting.device} {waiting.text}{long}"
+    for device, why in it.declined.items():
+        yield f"      {device} declined: {why}"
+    for device, why in it.rejected.items():
+        yield f"      {device} was rejected: {why}"
+    if it.whole:
+        yield f"      fetched the whole model in the place of changes: {', '.join(it.whole)}"
+    if it.late:
+        yield f"      updates for earlier rounds: {', '.join(it.late)}"
+
+
+def run_lines(run: RunFacts, at: datetime) -> Iterator[str]:
+    """What a run is at: its open round, or why there is none, and who gets no work."""
+    if run.open is not None:
+        yield from open_round(run.open, run.status, at)
+    said = run.rounds[-1].failure if run.rounds else ""
+    if run.why and run.why != said:
+        yield f"{run.status}: {run.why}"
+    for device, what in run.unable.items():
+        yield f"no work for {device}: it lacks {what}"
+
+
+def device_line(device: DeviceFacts, at: datetime) -> str:
+    """A device's row below ``DEVICES``; at its end what holds it up, or its last error."""
+    error = f"{device.error} ({age(device.error_since, at)} ago)" if device.error else ""
+    what = f"waits: {device.waits}" if device.waits else error
+    backend = ",".join(device.backends)
+    before, after = (value_text(v, device.metric) for v in (device.before, device.after))
+    return (
+        f"{device.device:<24} {device.state:<8} {age(device.since, at):<8} {age(device.heard, at):<8} "
+        f"{device.version:<9} {backend:<12} {device.updates:>7} {before:>8} {after:>8} "
+        f"{device.strikes:>7}  {what}"
+    ).rstrip()
+
+
+def problem_line(problem: Problem, at: datetime) -> str:
+    """One problem, with how long it has lasted."""
+    where = f" [run {problem.run}]" if problem.run and problem.run != problem.subject else ""
+    since = f" ({age(problem.since, at)})" if problem.since else ""
+    return f"{problem.severity:<8} {problem.subject}: {problem.text}{where}{since}"
+
+
+def problem_lines(problems: Sequence[Problem], at: datetime) -> Iterator[str]:
+    """The first ``PROBLEMS``, the worst on top, and how many more there are."""
+    for problem in problems[:PROBLEMS]:
+        yield problem_line(problem, at)
+    if len(problems) > PROBLEMS:
+        yield f"and {len(problems) - PROBLEMS} more problems"
+
+
+def headline(facts: Fleet) -> str:
+    """The fleet in one line."""
+    online = sum(1 for device in facts.devices if device.state == "online")
+    active = sum(1 for device in facts.devices if device.state != "revoked")
+    running = sum(1 for run in facts.runs if run.status == "running")
+    return (
+        f"fleet {facts.fleet}, {facts.at.astimezone():%H:%M:%S}: {online} of {active} devices online, "
+        f"{running} of {len(facts.runs)} runs running, {len(facts.problems)} problems"
+    )
+
+
+def value_text(value: float | None, metric: Metric) -> str:
+    """A value of a metric; nothing where there is none."""
+    return "" if value is None else measured(value, metric)

@@ -1,0 +1,79 @@
+"""``sedge-cloud run watch``: the fleet on the terminal, drawn again whenever something changes."""
+
+import time
+from collections.abc import Callable
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from sedge_cloud.facts.reader import Reader
+from sedge_cloud.facts.records import Fleet, RunFacts, essence
+from sedge_cloud.figures.numbers import age
+from sedge_cloud.outlets.terminal import headline, problem_lines, run_lines, value_text
+from sedge_protocol.host.console import json_text
+
+EVERY_S = 1.0
+# Closed rounds that are shown of a run.
+ROUNDS = 8
+_STYLES = {"error": "red", "warning": "yellow"}
+
+
+def watch(reader: Reader, name: str | None) -> None:
+    """Show the fleet, or one run, until no run is going on."""
+    with Live(Text("…"), refresh_per_second=4) as screen:
+        follow(reader, name, lambda facts: screen.update(picture(facts, name)))
+
+
+def follow(reader: Reader, name: str | None, show: Callable[[Fleet], object]) -> None:
+    """Show the facts every second, the last time when no run (of that name) is running."""
+    while True:
+        facts = reader.read()
+        show(facts)
+        shown = [run for run in facts.runs if name in (None, run.run)]
+        if all(run.status != "running" for run in shown):
+            return
+        time.sleep(EVERY_S)
+
+
+def as_json(reader: Reader, name: str | None) -> None:
+    """The same as one JSON object a line, whenever more than a time has changed."""
+    last: object = None
+
+    def show(facts: Fleet) -> None:
+        nonlocal last
+        if essence(facts) != last:
+            last = essence(facts)
+            print(json_text(facts), flush=True)
+
+    follow(reader, name, show)
+
+
+def picture(facts: Fleet, name: str | None = None) -> Group:
+    """The facts, drawn; all text is plain, so that names cannot draw."""
+    parts: list[Text | Table] = [Text(headline(facts), style="bold")]
+    parts += (
+        Text(line, style=_STYLES.get(line.split()[0], "dim"))
+        for line in problem_lines(facts.problems, facts.at)
+    )
+    for run in facts.runs:
+        if name == run.run or (name is None and run.status == "running"):
+            parts += [Text(), *_run(run, facts)]
+    return Group(*parts)
+
+
+def _run(run: RunFacts, facts: Fleet) -> list[Text | Table]:
+    title = f"run {run.run}: {run.strategy}, {run.closed_rounds} of {run.total_rounds} rounds"
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("round", "updates", "before", "worst 10 %", "after", "worst 10 %", "closed"):
+        table.add_column(head, justify="right", style="dim" if head == "closed" else "")
+    for it in run.rounds[-ROUNDS:]:
+        values = (it.before, it.before_worst, it.after, it.after_worst)
+        table.add_row(
+            str(it.round),
+            f"{it.updates}/{it.cohort}",
+            *(value_text(value, it.metric) for value in values),
+            f"{age(it.closed, facts.at)} ago" if it.closed else "",
+        )
+    return [Text(title, style="bold"), table, *map(Text, run_lines(run, facts.at))]

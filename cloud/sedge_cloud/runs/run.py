@@ -1,0 +1,106 @@
+"""One run: its row decoded, with what planning and closing its rounds needs."""
+
+from functools import cached_property
+from typing import TypeVar
+
+import msgspec
+
+from sedge_cloud.config import RunConfig
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rows import RunRow
+from sedge_cloud.store.schema import StepRow
+from sedge_cloud.strategies import make_strategy
+from sedge_cloud.strategy import Strategy, Width
+from sedge_protocol.codec import ValueCoding
+from sedge_protocol.errors import CodecError, StorageError
+from sedge_protocol.layout import Layout
+from sedge_protocol.wire.bundle import BundleManifest, unpack
+from sedge_protocol.wire.transfer import Manifest, describe
+
+R = TypeVar("R")
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """A strategy's last ``State`` by reference; ``round`` counts the rounds closed.
+
+    ``model`` is the global model, whole and exact. ``steps`` lead to it from earlier ones, oldest first, as
+    far as they are worth sending; ``owed`` is the blob of what they left out, n float32 little endian, or
+    empty. ``groups`` is the blob of ``State.groups`` in MessagePack, or empty.
+    """
+
+    model: bytes
+    model_hash: bytes
+    initial: bytes
+    round: int = 0
+    arrays: bytes = b""
+    owed: bytes = b""
+    steps: tuple[StepRow, ...] = ()
+    groups: bytes = b""
+
+    def blobs(self) -> set[bytes]:
+        """Every blob that the state names."""
+        steps = {step.blob for step in self.steps}
+        return {self.model, self.initial, self.arrays, self.owed, self.groups} | steps
+
+
+class Run:
+    """One run, with what planning and closing its rounds needs.
+
+    ``bundles`` and ``manifests`` have one for each width, the whole model's first, which is ``manifest``.
+    """
+
+    def __init__(self, row: RunRow, store: Store) -> None:
+        self.name = row.run
+        self.status = row.status
+        self.coded_config = row.config
+        self.config = _read(row, row.config, RunConfig)
+        self.state = state_of(row)
+        blobs = row.bundles
+        try:
+            packed = [store.blobs.read(blob) for blob in blobs]
+            self.manifests = [unpack(blob).manifest for blob in packed]
+        except (StorageError, CodecError) as exc:
+            raise StorageError(f"run {row.run}: its bundle cannot be read: {exc}") from exc
+        self.manifest: BundleManifest = self.manifests[0]
+        self.bundles: tuple[Manifest, ...] = tuple(map(describe, packed))
+        self._blobs = store.blobs
+        self.widths = tuple(Width(form.dropped, form.layout) for form in self.manifests)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """The run's algorithm, made on demand: an ended run answers offers without it.
+
+        Raises ``ConfigError`` when it cannot be made, such as when a user's class has gone.
+        """
+        return make_strategy(self.config.strategy, self.config.options)
+
+    def model_bytes(self) -> int:
+        """The size of the global model's blob; 0 where the disk has lost it."""
+        model = self.state.model
+        return self._blobs.size(model) if self._blobs.has(model) else 0
+
+    @property
+    def patch_values(self) -> ValueCoding:
+        """How patches and start vectors are coded."""
+        return self.config.patch.values or self.strategy.patch_values
+
+    def remarks(self, personal: int | None = None) -> tuple[str, ...]:
+        """What the strategy has to say of its options with this model (``Strategy.remarks``)."""
+        return self.strategy.remarks([width.layout for width in self.widths], personal)
+
+    def layout(self, width: int) -> Layout:
+        """The layout of one of the run's widths; 0 is the whole model."""
+        return self.widths[width].layout
+
+
+def state_of(row: RunRow) -> RunState:
+    """A run's state. Raises ``StorageError`` when it cannot be read."""
+    return _read(row, row.state, RunState)
+
+
+def _read(row: RunRow, coded: bytes, kind: type[R]) -> R:
+    """Decode a column of a run's row. Raises ``StorageError`` when it cannot be read."""
+    try:
+        return msgspec.msgpack.decode(coded, type=kind)
+    except ValueError as exc:  # msgspec's errors
+        raise StorageError(f"run {row.run}: its row cannot be read: {exc}") from exc

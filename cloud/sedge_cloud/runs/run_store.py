@@ -1,0 +1,279 @@
+"""Runs by reference: states, client models and updates, decoded from the blobs that the store names.
+
+A client model is never stored as a vector. It is (model blob, patch, update blob): decode the model, write
+the patch over it, add the decoded delta. So the cloud stores kilobytes per device, and computes with
+exactly what went over the wire.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from sedge_cloud.config import KeepConfig
+from sedge_cloud.runs.run import Run, RunState, state_of
+from sedge_cloud.runs.updates import RoundUpdates
+from sedge_cloud.runs.vectors import Vectors
+from sedge_cloud.runs.versions import (
+    needs_every_element,
+    next_version,
+    replacing_version,
+    steps_since,
+    summed,
+    worth_sending,
+)
+from sedge_cloud.store.cache import Cache
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.retention import Pruned, prune
+from sedge_cloud.store.rows import ClientModelRow, OrderRow, UpdateRow
+from sedge_cloud.store.schema import StepRow
+from sedge_cloud.strategy import ClientModel, Context, Groups, State, Update
+from sedge_protocol.codec import ValueCoding, encode
+from sedge_protocol.errors import StorageError
+from sedge_protocol.layout import Theta
+
+# A blob is written before the row that names it, also by the command line while the service runs: a younger
+# blob without a name is not collected.
+ORPHAN_AGE_S = 60.0
+# The devices that counted in full in a round, for rounds that client models name: 1000 rounds of 100
+# devices fit.
+CACHED_NAMES_BYTES = 16 * 2**20
+NAME_BYTES = 128
+# A device may lose its link in the middle of an upload and come back the next day.
+PART_AGE_S = 86_400.0
+R = TypeVar("R")
+
+
+class _Device(msgspec.Struct, frozen=True):
+    device: str
+    counted: float = 1.0
+
+
+class _Closed(msgspec.Struct, frozen=True):
+    """The fields of a round's summary (summary.py) that tell how much each update counted."""
+
+    devices: tuple[_Device, ...]
+    distrusted: dict[str, float] = {}
+
+
+class RunStore(Vectors):
+    """The vectors of a store's runs. ``keep`` says what a collection leaves of runs that have ended."""
+
+    def __init__(self, store: Store, keep: KeepConfig | None = None) -> None:
+        super().__init__(store)
+        self._keep = keep or KeepConfig()
+        self._written = self._kept = 0
+        self._losses: dict[tuple[str, str], str] = {}  # by run and device
+        self._counted: Cache[dict[str, float]] = Cache(
+            CACHED_NAMES_BYTES, lambda names: NAME_BYTES * len(names)
+        )
+
+    def context(self, run: Run) -> Context:
+        """What the run's strategy is passed now."""
+        layout, trainings = run.manifest.layout, run.config.training_rounds(run.state.round)
+        return Context(
+            layout,
+            self.theta(run.state.model, layout.size),
+            self.theta(run.state.initial, layout.size),
+            run.config.training_in(run.state.round + 1),
+            trainings,
+            self.read_arrays(run.state.arrays),
+            self.read_groups(run.state.groups),
+            run.widths,
+            run.manifest.axes,
+            run.config.robust,
+            is_evaluation=run.config.training_rounds(run.state.round + 1) == trainings,
+            devices=self.store.enrolled(),
+        )
+
+    def write_state(self, run: Run, state: State) -> RunState:
+        """Store a strategy's ``State``; the result names its blobs.
+
+        Where the broadcast is coded, the next global model is the one that the devices decode
+        (broadcast.py), and what it leaves out is owed if the state ``is_change``. If it is not, a part of
+        the elements would be no model, and every element of the change is sent. The result depends on
+        ``run.state`` and ``state`` only. Raises ``Unencodable`` for a model that is not finite.
+        """
+        broadcast = run.config.broadcast
+        last = msgspec.structs.replace(
+            run.state,
+            arrays=self.write_arrays(state.arrays),
+            groups=self.write_groups(state.groups),
+        )
+        current = self.theta(last.model, run.manifest.layout.size)
+        needs_all = needs_every_element(state, broadcast)
+        if broadcast.whole or (needs_all and broadcast.values is ValueCoding.FP32):
+            if state.theta is current:
+                return last
+            model, model_hash, _ = self.write_model(state.theta, broadcast.compression)
+            return msgspec.structs.replace(
+                last, model=model, model_hash=model_hash, owed=b"", steps=()
+            )
+        owed = self.read_vector(last.owed) if last.owed and state.is_change else None
+        if needs_all:
+            version = replacing_version(state.theta, current, run.manifest.layout, broadcast)
+        else:
+            version = next_version(state.theta, current, owed, broadcast)
+        still_owed = self.write_vector(version.owed) if state.is_change else b""
+        last = msgspec.structs.replace(last, owed=still_owed)
+        model, model_hash, size = self.write_model(version.theta, broadcast.compression)
+        if model_hash == last.model_hash:
+            return last
+        blob = self.store.blobs.write(version.step)
+        step = StepRow(last.model_hash, blob, len(version.step))
+        steps = worth_sending((*last.steps, step), size)
+        return msgspec.structs.replace(last, model=model, model_hash=model_hash, steps=steps)
+
+    def summed_step(self, run: Run, held: bytes) -> bytes:
+        """The blob of one step to the run's model from the one with the hash ``held``.
+
+        Empty unless it replaces several and is smaller than they are together.
+        """
+        steps, size = steps_since(run.state.steps, held), run.manifest.layout.size
+        if len(steps) < 2 or steps[0].base_hash != held:
+            return b""
+        changes = (self.decode(self.store.blobs.read(step.blob), size, b"") for step in steps)
+        total = summed(changes, self.theta(run.state.model, size), held)
+        if total is None:
+            return b""
+        coded = encode(total, ValueCoding.FP32, run.config.broadcast.compression)
+        is_smaller = len(coded) < sum(step.size for step in steps)
+        return self.store.blobs.write(coded) if is_smaller else b""
+
+    def client_model(self, run: Run, device: str) -> ClientModel:
+        """A device's client model in this run, without its group and ``memory_mb``; vectors are read-only.
+
+        If the disk has lost a part of it, the device counts as one without a past: the run goes on, and the
+        device's next update replaces the model.
+        """
+        row = self.store.client_model(run.name, device)
+        if row is None:
+            return ClientModel(device=device)
+        try:
+            return self._client_model(run, row)
+        except StorageError as exc:
+            if not any(map(self.store.lost, row.blobs)):
+                raise
+            text = f"run {run.name}: the model of {device} after round {row.round} is lost: {exc}"
+            self._losses.setdefault((run.name, device), text)
+            return ClientModel(device=device)
+
+    def take_losses(self) -> list[str]:
+        """The client models found lost since the last call, each once."""
+        losses = list(self._losses.values())
+        self._losses.clear()
+        return losses
+
+    def _client_model(self, run: Run, row: ClientModelRow) -> ClientModel:
+        device = row.device
+        size = run.layout(row.width).size
+        delta = self.delta(size, row.blob, row.context) if row.blob else None
+        base, patch = self.theta(row.model, size), self.patch(row, size)
+        trained = Update(device, 0, base, patch, delta).trained
+        trained.flags.writeable = False
+        return ClientModel(
+            trained,
+            run.config.training_rounds(row.round),
+            self.read_arrays(row.arrays),
+            device,
+            delta,
+            width=row.width,
+            mix=row.mix,
+            step_s=row.step_s,
+            load_base=partial(self.theta, row.model, size),
+            counted=self.counted(run, row),
+            steps=row.steps,
+        )
+
+    def counted(self, run: Run, row: ClientModelRow) -> float:
+        """The factor of a client model's update in its round; 0 for a distrusted or a late one."""
+        name = f"{run.name}/{row.round}".encode()
+        counted = self._counted.get(name)
+        if counted is None:
+            round_ = self.store.round(run.name, row.round)
+            if round_ is None or round_.summary is None:
+                return 0.0
+            closed = msgspec.msgpack.decode(round_.summary, type=_Closed)
+            factors = {
+                each.device: 0.0 if each.device in closed.distrusted else each.counted
+                for each in closed.devices
+            }
+            counted = self._counted.put(name, factors)
+        return counted.get(row.device, 0.0)
+
+    def with_orders(
+        self, run: Run, number: int, rows: Iterable[UpdateRow]
+    ) -> list[tuple[UpdateRow, OrderRow]]:
+        """Updates that count in a round, each with its order; a late one's is from an earlier round."""
+        orders = {order.device: order for order in self.store.orders(run.name, number)}
+        pairs: list[tuple[UpdateRow, OrderRow]] = []
+        for row in rows:
+            order = orders.get(row.device)
+            if row.round != number:
+                order = self.store.order(run.name, row.round, row.device)
+            if order is None:
+                where = f"run {run.name}, round {row.round}"
+                raise StorageError(f"{where}: an update of {row.device}, but no order")
+            pairs.append((row, order))
+        return pairs
+
+    def updates(
+        self, run: Run, number: int, base: Theta, rows: Iterable[UpdateRow] | None = None
+    ) -> RoundUpdates:
+        """The updates of a round by device, on the global model ``base`` (n,).
+
+        ``rows`` are those that count; by default, those that came in time.
+        """
+        counted = self.store.updates(run.name, number) if rows is None else rows
+        by_device = sorted(counted, key=lambda row: row.device)
+        return RoundUpdates(run, self, base, tuple(self.with_orders(run, number, by_device)))
+
+    def write_groups(self, groups: Groups) -> bytes:
+        """Store who learns with whom; the blob, or empty for none."""
+        return self.store.blobs.write(msgspec.msgpack.encode(groups)) if groups else b""
+
+    def read_groups(self, blob: bytes) -> Groups:
+        """Who learns with whom."""
+        if not blob:
+            return {}
+        return msgspec.msgpack.decode(self.store.blobs.read(blob), type=dict[str, tuple[str, ...]])
+
+    def named_blobs(self) -> set[bytes]:
+        """Every blob that the store refers to."""
+        named = self.store.named_blobs()
+        for row in self.store.runs():
+            named |= state_of(row).blobs()
+            named.update(row.bundles)
+        return named - {b""}
+
+    def prune(self, dry_run: bool = False) -> Pruned:
+        """Delete the rows that ``keep`` does not allow, or with ``dry_run`` only find them."""
+        return prune(self.store, self._keep, self.named_blobs, dry_run)
+
+    def used_bytes(self) -> int:
+        """The size of the blobs that the store refers to."""
+        named = self.named_blobs()
+        return sum(size for sha256, size in self.store.blobs.sizes().items() if sha256 in named)
+
+    def collect(self) -> int:
+        """Delete what ``keep`` does not allow, and blobs that nothing refers to; the bytes freed."""
+        with self.store.may_collect() as may:
+            if not may:  # a backup is being written
+                return 0
+            self.prune()
+            keep = self.named_blobs()
+            self._written, self._kept = 0, len(keep)
+            freed = self.store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
+            self.store.drop_small_updates()  # last: on a full disk it needs the space just freed
+        return freed
+
+    def collect_if_due(self, orders: int) -> None:
+        """Count a closed round's orders; collect when they reach the number of blobs kept last time.
+
+        An update leaves up to three blobs: itself, its mask, its device's arrays. So garbage stays within a
+        small multiple of what is in use, and a collection's cost per update does not grow with the fleet.
+        """
+        self._written += orders
+        if self._written >= self._kept:
+            self.collect()

@@ -1,1 +1,0 @@
-"""What an operator sees: one set of facts, read by commands, page, JSON, metrics and notices."""

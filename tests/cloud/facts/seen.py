@@ -1,0 +1,79 @@
+"""A coordinator on the bench together with its recorder and a reader: what an operator would see."""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cloud.helper import CONFIG, FLEET, Cloud, a_hello, small_update
+
+from sedge_cloud.config import RunConfig
+from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded
+from sedge_cloud.facts.live import LIVE, Recorder
+from sedge_cloud.facts.reader import Reader
+from sedge_cloud.facts.records import Fleet
+from sedge_protocol.wire.effects import Note
+from sedge_protocol.wire.messages import Goodbye
+
+
+class Seen:
+    """A cloud whose recorder is fed as the service feeds it."""
+
+    def __init__(
+        self, folder: Path, config: RunConfig | None = CONFIG, devices: Sequence[str] = "abc"
+    ) -> None:
+        self.cloud = Cloud(folder, config, devices)
+        self.state = folder / "state"
+        self._begun = time.time() - self.cloud.now
+        self.restart()
+        self.reader = Reader(FLEET, self.state, self.cloud.store)
+        self._fed = 0
+
+    def wall(self) -> float:
+        """The clock on the wall, which goes as the cloud's own does."""
+        return self._begun + self.cloud.now
+
+    def restart(self) -> None:
+        """The service begins anew on what the last one has left."""
+        self.recorder = Recorder(self.cloud.core, self.state, self.wall)
+        self.recorder.link(True)
+
+    def record(self) -> None:
+        """Let the recorder write what has happened since."""
+        for effect in self.cloud.effects[self._fed :]:
+            match effect:
+                case RoundOpened() | RoundClosed() | RunEnded():
+                    self.recorder.observe(effect)
+                case Note() if effect.level >= logging.ERROR:
+                    self.recorder.error(effect.text)
+                case _:
+                    pass
+        self._fed = len(self.cloud.effects)
+        self.cloud.now += 2
+        self.recorder.poll(self.cloud.now)
+
+    def facts(self, later: float = 0.0, alive: bool = True) -> Fleet:
+        """The facts, read so many seconds from now; ``alive``: the service has gone on meanwhile."""
+        self.record()
+        now = self.wall() + later
+        if alive:
+            os.utime(self.state / LIVE, (now, now))
+        else:
+            os.utime(self.state / LIVE, (self.wall(), self.wall()))
+        return self.reader.read(now)
+
+    def found(self, later: float = 0.0, alive: bool = True) -> dict[tuple[str, str], str]:
+        """What is wrong: texts by code and subject."""
+        return {(p.code, p.subject): p.text for p in self.facts(later, alive).problems}
+
+    def gone(self, name: str) -> None:
+        """A device's connection ends."""
+        self.cloud.say(name, Goodbye(a_hello(name).nonce))
+
+    def round(self, *names: str) -> None:
+        """These devices answer their orders, and the round may close."""
+        for name in names:
+            self.cloud.offer(name, small_update(self.cloud.order(name), seed=ord(name[0])))
+        self.cloud.poll()
+        self.record()

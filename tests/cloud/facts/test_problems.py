@@ -1,0 +1,280 @@
+"""Every situation that an operator must see, on a real core and store: code, subject, reason."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+from tests.cloud.facts.seen import Seen
+from tests.cloud.helper import CONFIG, RUN, a_hello, random_theta, report_for, update
+
+from sedge_cloud.admin.runs import resume_run, stop_run
+from sedge_cloud.config import RobustConfig
+from sedge_cloud.facts.history import DeviceHistory, daily_growth
+from sedge_cloud.facts.problems import problems
+from sedge_cloud.outlets.metrics import exposition
+from sedge_protocol.wire.messages import Decline
+from sedge_protocol.wire.update import encode_update
+
+MANY = msgspec.structs.replace(CONFIG, num_rounds=5, min_updates=2, robust=RobustConfig())
+Arrange = Callable[[Seen], float | None]
+
+
+def silent(seen: Seen) -> None:
+    seen.cloud.hello("a", "b")
+
+
+def lost(seen: Seen) -> None:
+    seen.cloud.hello("a", "b", "c")
+    seen.gone("b")
+
+
+def declined(seen: Seen) -> None:
+    seen.cloud.hello("a", "b", "c")
+    seen.cloud.say("c", Decline(RUN, 1, "DiskFull", "no room for 2 MB\x1b[2J"))
+
+
+def rejected(seen: Seen) -> None:
+    seen.cloud.hello("a", "b", "c")
+    report = report_for(seen.cloud.order("c"), train_loss=float("nan"))
+    seen.cloud.offer("c", encode_update(report, b""))
+
+
+def distrusted(seen: Seen) -> None:
+    seen.cloud.hello("a", "b", "c")
+    for name, scale in (("a", 0.1), ("b", 0.1), ("c", 1e6)):
+        delta = random_theta(ord(name)) * np.float32(scale)
+        seen.cloud.upload(name, update(seen.cloud.order(name), delta))
+    seen.cloud.poll()
+
+
+def revoked(seen: Seen) -> None:
+    seen.cloud.hello("a", "b", "c")
+    other = type(seen.cloud.store)(seen.state, durable=False)
+    other.revoke_device("c")
+    other.close()
+    seen.cloud.load()
+
+
+def gone(seen: Seen) -> None:
+    seen.cloud.hello("a", "b", "c")
+    seen.gone("a")
+    seen.gone("b")
+
+
+def gated(seen: Seen) -> None:
+    seen.cloud.hello("a", "b", "c")
+    seen.cloud.say("b", msgspec.structs.replace(a_hello("b"), waits="31 % battery"))
+
+
+def all_but_one_gated(seen: Seen) -> None:
+    for name in "abc":
+        waits = "" if name == "a" else "31 % battery"
+        seen.cloud.say(name, msgspec.structs.replace(a_hello(name), waits=waits))
+    seen.cloud.poll()
+
+
+def unable(seen: Seen) -> None:
+    seen.cloud.hello("a", "b")
+    seen.cloud.say("c", a_hello("c", backends=("executorch",)))
+
+
+def wrong_clock(seen: Seen) -> None:
+    """A start that it had long before: its frames are genuine, and old."""
+    device = seen.cloud.devices["c"]
+    old = device.peer.seal(a_hello("c"))
+    fresh = type(device)("c", incarnation=900)
+    seen.cloud.devices["c"] = fresh
+    seen.cloud.hello("a", "b", "c")
+    seen.gone("c")
+    seen.record()
+    seen.cloud.devices["c"] = device
+    seen.cloud.give("c", old)
+
+
+def forged(seen: Seen) -> None:
+    seen.cloud.hello("a", "b")
+    seen.cloud.give("c", bytes(100))
+
+
+def slow(seen: Seen) -> float:
+    seen.cloud.hello("a", "b", "c")
+    seen.round("a", "b")
+    return 60.0
+
+
+def stuck(seen: Seen) -> float:
+    seen.cloud.hello("a", "b", "c")
+    seen.round("a")
+    return CONFIG.deadline_s + 1
+
+
+def short(seen: Seen) -> None:
+    seen.cloud.hello("a")
+
+
+def failed(seen: Seen) -> None:
+    seen.cloud.hello("a", "b", "c")
+    for name in "abc":
+        seen.cloud.say(name, Decline(RUN, 1, "TrainingDiverged", "NaN"))
+    seen.cloud.poll()
+
+
+def cut(seen: Seen) -> None:
+    seen.record()
+    seen.recorder.link(False, "connection refused")
+
+
+def full(seen: Seen) -> None:
+    seen.record()
+    seen.recorder.error("disk full: blobs/ab needs 4096 bytes")
+
+
+@pytest.mark.parametrize(
+    ("arrange", "code", "subject", "words"),
+    [
+        (silent, "device_never", "c", "has never been heard"),
+        (lost, "device_lost", "b", "is offline; round 1 waits for it"),
+        (declined, "device_declined", "c", r"round 1: DiskFull: no room for 2 MB\x1b[2J"),
+        (rejected, "device_rejected", "c", "rejected: malformed: update.train_loss: nan"),
+        (distrusted, "device_distrusted", "c", "round 1 was unlike the others"),
+        (revoked, "device_revoked", "c", "declined round 1: revoked"),
+        (
+            gone,
+            "round_below_quorum",
+            "run",
+            "round 1 cannot reach its quorum of 3 updates: a is offline and b is offline. At ",
+        ),
+        (gated, "device_waits", "b", "waits: 31 % battery; round 1 does not count on it"),
+        (unable, "device_unable", "c", "lacks a backend of"),
+        (
+            wrong_clock,
+            "device_unheard",
+            "c",
+            "start at 1970-01-01 00:00:01 UTC by its clock is before",
+        ),
+        (forged, "device_unheard", "c", "is not heard"),
+        (slow, "device_slow", "c", "the others trained in 2.0 s; round 1 waits for it"),
+        (stuck, "round_stuck", "run", "passed its deadline with fewer than 2 updates"),
+        (short, "run_waits", "run", "needs 2 devices online, 1 is"),
+        (all_but_one_gated, "run_waits", "run", "needs 2 devices online, 1 is; 2 more wait"),
+        (failed, "run_failed", "run", "3 declined"),
+        (cut, "broker_down", "coordinator", "has no broker: connection refused"),
+        (full, "coordinator_error", "coordinator", "disk full"),
+    ],
+)
+def test_it_is_seen_with_its_reason(
+    arrange: Arrange, code: str, subject: str, words: str, tmp_path: Path
+) -> None:
+    seen = Seen(tmp_path, MANY)
+    later = arrange(seen) or 0.0
+    found = seen.found(later)
+    assert (code, subject) in found, found
+    assert words in found[code, subject]
+    seen.cloud.store.close()
+
+
+def test_devices_that_are_not_yet_deployed_are_one_line(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, MANY, [f"pi-{number}" for number in range(50)])
+    seen.cloud.hello("pi-0")
+    found = seen.found()
+    text = found["device_never", "devices"]
+    assert text == "49 enrolled devices are not yet deployed: none of them has ever connected"
+    assert len([code for code, _ in found if code == "device_never"]) == 1
+    seen.cloud.store.close()
+
+
+def test_an_open_round_counts_and_awaits_without_devices_that_wait(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, MANY)
+    gated(seen)
+    current = seen.facts().runs[0].open
+    assert current is not None and (current.cohort, current.needed) == (3, 2)
+    assert b'sedge_round_devices_awaited{run="run"} 2.0' in exposition(seen.facts())[0]
+    seen.gone("b")
+    assert seen.found()["device_waits", "b"].startswith("waits: 31 % battery; is offline; round 1")
+    seen.cloud.store.close()
+
+
+def test_a_fleet_that_is_well_has_no_problem(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, MANY)
+    seen.cloud.hello("a", "b", "c")
+    seen.round("a", "b", "c")
+    assert seen.found() == {}
+    facts = seen.facts()
+    assert [w.code for w in facts.runs[0].open.waiting] == ["device_working"] * 3  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+    closed = facts.runs[0].rounds[0]
+    assert closed.opened and closed.closed and closed.opened <= closed.closed
+    seen.cloud.store.close()
+
+
+def test_a_service_that_is_gone_is_silent_and_nobody_is_called_offline(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, MANY)
+    seen.cloud.hello("a", "b", "c")
+    found = seen.found(later=60, alive=False)
+    assert set(found) == {("coordinator_silent", "coordinator")}
+    assert {d.state for d in seen.facts(60, alive=False).devices} == {"unknown"}
+    seen.recorder.close()  # in order: at once
+    assert ("coordinator_silent", "coordinator") in seen.found()
+    seen.cloud.store.close()
+
+
+@pytest.mark.parametrize(
+    ("free", "code"), [(10**6, "disk_full"), (5 * 10**8, "disk_low"), (10**11, None)]
+)
+def test_the_disk(
+    free: int, code: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Seen(tmp_path, MANY)
+    seen.cloud.hello("a", "b", "c")
+    disk = SimpleNamespace(free=free, total=10**12)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)  # pyright: ignore[reportUnknownLambdaType]
+    assert {code for code, _ in seen.found()} == ({code} if code else set())
+    seen.cloud.store.close()
+
+
+def test_growth_is_a_slope_that_takes_an_hour_to_know() -> None:
+    day = 86_400.0
+    assert daily_growth([]) == (None, 0.0)
+    assert daily_growth([(0.0, 5), (3599.0, 9)]) == (None, 3599.0)
+    steady = [(day * k / 4, 100 + 25 * k) for k in range(9)]
+    growth, watched = daily_growth(steady)
+    assert growth == pytest.approx(100.0) and watched == 2 * day
+    old = [(-30 * day, 10**9), *steady]  # older than a week: it says nothing of the growth now
+    assert daily_growth(old)[0] == pytest.approx(100.0)
+
+
+def test_a_device_gets_worse_when_it_falls_from_its_best(tmp_path: Path) -> None:
+    assert DeviceHistory(before=[0.5] * 5).change() is None
+    assert DeviceHistory(before=[0.5, 0.6, 0.7, 0.8, 0.9, 1.0]).change() == pytest.approx(0.3)
+    fallen = DeviceHistory(before=[0.5, 0.8, 0.8, 0.8, 0.7, 0.6, 0.5]).change()
+    assert fallen == pytest.approx(-0.2)
+    seen = Seen(tmp_path, MANY)
+    facts = seen.facts()
+    worse = msgspec.structs.replace(facts.devices[0], change=fallen)
+    found = problems(msgspec.structs.replace(facts, devices=(worse, *facts.devices[1:])))
+    assert [p.subject for p in found if p.code == "device_worse"] == ["a"]
+    seen.cloud.store.close()
+
+
+def test_since_when_survives_a_restart_of_the_service(tmp_path: Path) -> None:
+    seen = Seen(tmp_path, MANY)
+    seen.cloud.hello("a", "b", "c")
+    seen.gone("b")
+    before = {d.device: d for d in seen.facts().devices}
+    seen.restart()
+    after = {d.device: d for d in seen.facts().devices}
+    assert after["b"].since == before["b"].since is not None
+    assert after["b"].heard is not None
+    seen.cloud.store.close()
+
+
+def test_a_run_that_goes_on_has_its_new_number_of_rounds(tmp_path: Path) -> None:
+    seen = Seen(tmp_path)
+    before = seen.facts().runs[0].total_rounds
+    store = seen.cloud.store
+    stop_run(store, RUN)
+    config = resume_run(store, RUN, before + 3)
+    assert seen.facts().runs[0].total_rounds == config.total_rounds != before

@@ -1,0 +1,258 @@
+"""Downloads: one broadcast for all who ask, a private patch for its own device alone."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, pieces, random_theta, update
+
+from sedge_cloud.ingest.downloads import Downloads, NamedBlob
+from sedge_protocol.codec import decode
+from sedge_protocol.errors import FrameError, StorageError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.frame import Kind, open_frame
+from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Cancel, Get, Message, Order
+from sedge_protocol.wire.transfer import Manifest, describe, to_bitmap
+
+GATHER_S = 1.0
+BLOB = np.random.default_rng(0).bytes(200_000)  # four chunks
+SHARED = describe(BLOB)
+PATCH = np.random.default_rng(1).bytes(MAX_INLINE_BYTES + 1)
+FLEET = "bench"
+
+
+@pytest.fixture
+def downloads(tmp_path: Path) -> Downloads:
+    """Nothing asked for yet."""
+    blobs = BlobFolder(tmp_path)
+    blobs.write(BLOB)
+    blobs.write(PATCH)
+    return Downloads(blobs, GATHER_S)
+
+
+def ask(downloads: Downloads, device: str, missing: set[int], expected: int, now: float) -> None:
+    """A device asks for chunks of the shared blob."""
+    bitmap = to_bitmap(missing, SHARED.count)
+    downloads.request(device, SHARED.transfer, bitmap, [NamedBlob(SHARED, expected)], now)
+
+
+def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Path) -> None:
+    """Devices drop what does not have its digest, and would ask for it for ever."""
+    (path,) = tmp_path.glob(f"blobs/{SHARED.sha256.hex()}")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    ask(downloads, "a", {0, 3}, 1, now=10.0)
+    with pytest.raises(
+        StorageError, match=rf"{SHARED.sha256.hex()}: chunk 3 does not have its digest"
+    ):
+        downloads.poll(10.0, 9)
+    ask(downloads, "a", {0}, 1, now=11.0)
+    assert [index for _, _, index, _ in downloads.poll(11.0, 9)] == [0]
+
+
+def private(downloads: Downloads, owner: str, asker: str, now: float) -> None:
+    """A device asks for all of the patch of a device."""
+    manifest = describe(PATCH)
+    own = [NamedBlob(manifest, 0)] if owner == asker else []
+    bitmap = to_bitmap(range(manifest.count), manifest.count)
+    downloads.request(asker, manifest.transfer, bitmap, [NamedBlob(SHARED, 5), *own], now)
+
+
+def test_who_asks_again_and_again_keeps_nobody_back(downloads: Downloads, tmp_path: Path) -> None:
+    patch = np.random.default_rng(7).bytes(150_000)
+    BlobFolder(tmp_path).write(patch)
+    own = describe(patch)
+
+    def flood() -> None:  # of a private blob and of a shared one
+        bitmap = to_bitmap(range(own.count), own.count)
+        downloads.request("flooder", own.transfer, bitmap, [NamedBlob(own, 0)], 0.0)
+        ask(downloads, "flooder", {0, 1, 2, 3}, 1, now=0.0)
+
+    flood()
+    private(downloads, "a", "a", now=0.0)
+    sent: list[str | None] = []
+    for _ in range(own.count + SHARED.count + 1):
+        sent += [owner for owner, *_ in downloads.poll(0.0, 2)]
+        flood()
+    assert "a" in sent and sent.count("flooder") > 1 and sent.count(None) > 1
+
+
+def test_patches_go_out_in_the_order_they_were_asked_for(
+    downloads: Downloads, tmp_path: Path
+) -> None:
+    """Each whole before the next, and only those that wait are looked at."""
+    patches = {name: np.random.default_rng(i).bytes(150_000) for i, name in enumerate("abc")}
+    for name, patch in patches.items():
+        manifest = describe(patch)
+        BlobFolder(tmp_path).write(patch)
+        bitmap = to_bitmap(range(manifest.count), manifest.count)
+        own = [NamedBlob(manifest, 0)]
+        downloads.request(name, manifest.transfer, bitmap, own, ord(name) / 100)
+    sent: list[tuple[str | None, int]] = []
+    while (at := downloads.timer()) is not None:
+        assert at <= 1.0
+        chunks = downloads.poll(1.0, 2)
+        assert 0 < len(chunks) <= 2
+        sent += [(device, index) for device, _, index, _ in chunks]
+        for device, _, index, data in chunks:
+            assert device is not None
+            assert pieces(describe(patches[device]), patches[device])[index] == data
+    assert sent == [(name, index) for name in "abc" for index in range(3)]
+    assert downloads.poll(2.0, 9) == []
+
+
+def test_each_gets_a_patch_that_two_runs_have_in_common(downloads: Downloads) -> None:
+    """To each it is private, and goes out under its own key."""
+    for name in "ab":
+        private(downloads, name, name, now=0.0)
+    found = downloads.poll(0.0, 9)
+    assert [(device, index) for device, _, index, _ in found] == [("a", 0), ("b", 0)]
+    assert downloads.timer() is None
+
+
+def test_what_no_order_names_is_refused(downloads: Downloads) -> None:
+    for stranger in (describe(PATCH), describe(BLOB, 2**12), describe(b"else")):
+        with pytest.raises(FrameError, match="which its order does not name"):
+            downloads.request("a", stranger.transfer, b"\1", [NamedBlob(SHARED, 1)], 0.0)
+    assert downloads.timer() is None
+
+
+@pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\x10", b"\x01\x00", bytes(512)])
+def test_a_bad_bitmap_asks_for_nothing(downloads: Downloads, bitmap: bytes) -> None:
+    with pytest.raises(FrameError, match="bitmap"):
+        downloads.request("a", SHARED.transfer, bitmap, [NamedBlob(SHARED, 1)], 0.0)
+    assert downloads.timer() is None
+
+
+def get(cloud: Cloud, name: str, manifest: Manifest, number: int = 1) -> list[Message]:
+    """A device asks for all of a blob."""
+    bitmap = to_bitmap(range(manifest.count), manifest.count)
+    return cloud.say(name, Get(RUN, number, bitmap), manifest.transfer)
+
+
+def test_one_broadcast_for_the_fleet(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
+    cloud.hello()
+    model = cloud.order("a").model
+    topic = topics.blob(FLEET, model.transfer)
+    for name in "ab":
+        assert get(cloud, name, model) == []
+        cloud.poll()
+    assert cloud.sends(topic) == []
+    cloud.poll(1.0)  # c has not asked: as long as requests are gathered
+    frames = cloud.chunks(topic)
+    assert [frame.index for frame in frames] == list(range(model.count))
+    data = b"".join(frame.body for frame in frames)
+    assert np.array_equal(decode(data, LAYOUT.size).dense(), random_theta(1))
+    get(cloud, "c", model)
+    cloud.poll()
+    assert len(cloud.chunks(topic)) == model.count
+    cloud.poll(1.0)
+    assert len(cloud.chunks(topic)) == 2 * model.count
+
+
+def test_all_that_are_online_and_waiting_are_waited_for(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
+    cloud.hello()
+    bundle = cloud.order("a").bundle
+    topic = topics.blob(FLEET, bundle.transfer)
+    cloud.answer("c")
+    for name in "ab":
+        get(cloud, name, bundle)
+    cloud.poll()  # c has answered and will not ask
+    assert b"".join(f.body for f in cloud.chunks(topic)) == cloud.store.blobs.read(bundle.sha256)
+
+
+def with_large_patches(folder: Path) -> Cloud:
+    """A cloud in round 2, whose orders carry patches of almost the whole model."""
+    config = msgspec.structs.replace(CONFIG, strategy="fedobp", options={"quantile": 0.01})
+    cloud = Cloud(folder, config)
+    cloud.hello()
+    for number, name in enumerate("ab"):
+        cloud.upload(name, update(cloud.order(name), random_theta(number + 5)))
+    cloud.poll()
+    return cloud
+
+
+def test_a_large_patch_travels_privately(tmp_path: Path) -> None:
+    cloud = with_large_patches(tmp_path)
+    order = cloud.order("a")
+    assert order.round == 2 and order.patch == b"" and order.patch_blob is not None
+    assert order.patch_blob.size > MAX_INLINE_BYTES
+    assert order.patch_hash == order.patch_blob.sha256
+    get(cloud, "a", order.patch_blob, 2)
+    cloud.poll()
+    device = cloud.devices["a"]
+    down = topics.down(FLEET, "a")
+    chunks = cloud.chunks(down, device.keys.down)
+    assert {frame.transfer for frame in chunks} == {order.patch_blob.transfer}
+    data = b"".join(frame.body for frame in chunks)
+    assert data == cloud.store.blobs.read(order.patch_blob.sha256)
+    with pytest.raises(FrameError, match="MAC"):
+        open_frame(cloud.sends(down)[-1].payload, down, cloud.devices["b"].keys.down)
+    shared = topics.blob(FLEET, order.patch_blob.transfer)
+    assert cloud.sends(shared) == [] and all(frame.kind is Kind.CHUNK for frame in chunks)
+
+
+def test_a_foreign_patch_is_not_to_be_had(tmp_path: Path) -> None:
+    cloud = with_large_patches(tmp_path)
+    patch = cloud.order("a").patch_blob
+    assert patch is not None
+    before = cloud.core.counters["refused"]
+    for served in (False, True):
+        if served:
+            get(cloud, "a", patch, 2)
+        sent = len(cloud.sends(topics.down(FLEET, "b")))
+        assert get(cloud, "b", patch, 2) == []
+        cloud.poll(5.0)
+        assert len(cloud.sends(topics.down(FLEET, "b"))) == sent
+    assert cloud.core.counters["refused"] == before + 2
+    assert cloud.sends(topics.blob(FLEET, patch.transfer)) == []
+
+
+@pytest.mark.parametrize("number", [1, 3, 2**31])
+def test_who_asks_for_another_round_is_told_that_it_is_over(cloud: Cloud, number: int) -> None:
+    cloud.hello()
+    old = cloud.order("a").model
+    cloud.answer("a", "b")
+    assert cloud.order("a").round == 2
+    assert get(cloud, "a", old, number) == [Cancel(RUN, number, "the round is over")]
+    unknown = Get("other", 2, b"\1")
+    assert cloud.say("a", unknown, old.transfer) == [Cancel("other", 2, "the round is over")]
+    cloud.poll(5.0)
+    assert cloud.sends(topics.blob(FLEET, old.transfer)) == []
+
+
+def test_who_was_not_drawn_gets_nothing(cloud: Cloud, tmp_path: Path) -> None:
+    cloud.hello()
+    cloud.enrol("late")
+    other = type(cloud.store)(tmp_path / "state")
+    other.next_incarnation(0)  # somebody else writes: the service looks
+    other.close()
+    cloud.load()
+    cloud.say("late", Get(RUN, 1, b"\1"), cloud.order("a").model.transfer)
+    assert cloud.messages("late", Cancel) and cloud.messages("late", Order) == []
+
+
+def test_a_blob_that_cannot_be_read_is_noted_and_asked_for_again(
+    cloud: Cloud, tmp_path: Path
+) -> None:
+    cloud.hello()
+    model = cloud.order("a").model
+    name = model.sha256.hex()
+    path = tmp_path / "state" / "blobs" / name
+    data = path.read_bytes()
+    path.unlink()
+    for device in "ab":
+        get(cloud, device, model)
+    cloud.poll(5.0)
+    assert cloud.core.counters["storage_errors"] == 1
+    assert cloud.sends(topics.blob(FLEET, model.transfer)) == []
+    path.write_bytes(data)
+    for device in "ab":
+        get(cloud, device, model)
+    cloud.poll(5.0)
+    assert len(cloud.chunks(topics.blob(FLEET, model.transfer))) == model.count

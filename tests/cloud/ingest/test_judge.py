@@ -1,0 +1,222 @@
+"""What of a received update is believed: nothing that is not its order's, and no damage."""
+
+import struct
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+from tests.cloud.helper import LAYOUT, RUN, Cloud, report_for, small_update
+
+from sedge_cloud.ingest.judge import check_update
+from sedge_cloud.store.rows import OrderRow
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
+from sedge_protocol.errors import CodecError, UpdateRejected
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire.messages import Committed, Reject, Work
+from sedge_protocol.wire.update import Metrics, Report, encode_update
+
+OTHER = Layout.of([("body.weight", (119, 100), Role.PARAMETER), ("b", (100,), Role.PARAMETER)])
+
+
+@pytest.fixture
+def cloud(cloud: Cloud) -> Cloud:
+    """A cloud with round 1 open."""
+    cloud.hello()
+    return cloud
+
+
+@pytest.fixture
+def order(cloud: Cloud) -> OrderRow:
+    """The order of device a."""
+    found = cloud.store.order(RUN, 1, "a")
+    assert found is not None
+    return found
+
+
+def check(cloud: Cloud, blob: bytes, order: OrderRow | None = None) -> Report:
+    """What the run_store says to an update of device a in round 1."""
+    round_, known = cloud.store.round(RUN, 1), cloud.store.order(RUN, 1, "a")
+    assert round_ is not None and known is not None
+    run = cloud.core.runs[RUN]
+    return check_update(cloud.core.run_store, run, round_, order or known, blob).report
+
+
+def changed(**values: object) -> Callable[[Report], Report]:
+    """A report with other fields."""
+    return lambda report: msgspec.structs.replace(report, **values)
+
+
+WRONG_FIELDS: dict[str, tuple[Callable[[Report], Report], str]] = {
+    "run": (changed(run="other"), "mismatch: update.run: 'other', expected 'run'"),
+    "round": (changed(round=2), "mismatch: update.round: 2, expected 1"),
+    "task": (changed(task="evaluate"), "mismatch: update.task: 'evaluate', expected 'train'"),
+    "layout": (
+        changed(layout_hash=OTHER.hash),
+        f"mismatch: update.layout_hash: {OTHER.hash.hex()[:16]}, expected {LAYOUT.hash.hex()[:16]}",
+    ),
+    "model": (changed(model_hash=bytes(32)), "mismatch: update.model_hash: 0000000000000000, exp"),
+    "patch": (changed(patch_hash=b"x" * 32), "mismatch: update.patch_hash: 7878787878787878, exp"),
+    "metric": (
+        lambda report: msgspec.structs.replace(report, after=Metrics(1.0, 1.1, 9)),
+        "invalid: update.after.metric: 1.1, expected accuracy from 0 to 1",
+    ),
+    "no examples": (changed(num_examples=0), "invalid: update.num_examples: 0, expected at least 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_FIELDS)
+def test_a_wrong_field_is_refused(cloud: Cloud, order: OrderRow, name: str) -> None:
+    change, text = WRONG_FIELDS[name]
+    blob = encode_update(change(report_for(cloud.order("a"))), payload_of(10))
+    with pytest.raises(UpdateRejected) as caught:
+        check(cloud, blob)
+    assert str(caught.value).startswith(text)
+    assert_only_a_reject_is_stored(cloud, blob)
+
+
+def assert_only_a_reject_is_stored(cloud: Cloud, blob: bytes) -> None:
+    """An offer of this update leaves a bad receipt, and nothing else."""
+    before = cloud.run_row()
+    (answer,) = cloud.offer("a", blob)
+    assert isinstance(answer, Reject)
+    row = cloud.store.update(RUN, 1, "a")
+    assert row is not None and (row.rejected, row.detail) == (answer.reason, answer.detail)
+    assert row.report == b"" and row.rejected
+    assert cloud.store.updates(RUN, 1) == [] and cloud.store.client_model(RUN, "a") is None
+    assert cloud.run_row() == before
+    (again,) = cloud.offer("a", blob, number=2)
+    assert again == answer
+    (good,) = cloud.offer("b", small_update(cloud.order("b")))
+    assert isinstance(good, Committed)
+
+
+def payload_of(count: int, size: int = LAYOUT.size, values: float = 0.5) -> bytes:
+    """A coded vector of so many equal values."""
+    indices = np.arange(count, dtype=np.uint32)
+    vector = SparseVector(size, indices, np.full(count, values, np.float32))
+    return encode(vector, ValueCoding.FP32, Compression.NONE)
+
+
+def one_value(bits: int) -> bytes:
+    """A coded vector of one float32, given by its bits: its planes are the last four bytes."""
+    return payload_of(1)[:-4] + struct.pack("<I", bits)
+
+
+def out_of_range(index: int) -> bytes:
+    """A coded vector that says n, but was made for a larger one."""
+    vector = SparseVector(20_000, np.array([3, index], np.uint32), np.ones(2, np.float32))
+    coded = bytearray(encode(vector, ValueCoding.FP32, Compression.NONE))
+    struct.pack_into("<I", coded, 4, LAYOUT.size)
+    return bytes(coded)
+
+
+BAD_PAYLOADS: dict[str, tuple[bytes, str]] = {
+    "nan": (one_value(0x7FC00000), "not finite"),
+    "inf": (one_value(0x7F800000), "not finite"),
+    "-inf": (one_value(0xFF800000), "not finite"),
+    "another n": (payload_of(10, LAYOUT.size + 1), "n=12001, expected 12000"),
+    "index just past the end": (out_of_range(LAYOUT.size), "past|below|beyond|bits"),
+    "index far past the end": (out_of_range(19_999), "past|below|beyond|bits"),
+    "no vector": (b"\0" * 40, "version 0"),
+    "too short": (b"\1", "1 bytes"),
+    "text": (b"Traceback (most recent call last)", "version"),
+    "tail": (payload_of(10) + b"\0", "the header states"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PAYLOADS)
+def test_a_bad_payload_is_malformed(cloud: Cloud, order: OrderRow, name: str) -> None:
+    payload, text = BAD_PAYLOADS[name]
+    blob = encode_update(report_for(cloud.order("a")), payload)
+    with pytest.raises(CodecError, match=text):
+        check(cloud, blob)
+    assert_only_a_reject_is_stored(cloud, blob)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_exactly_what_is_not_finite_is_malformed(
+    cloud: Cloud, order: OrderRow, dense: bool
+) -> None:
+    """The quick look at magnitudes lets nothing through, and refuses nothing that would be finite."""
+    largest = np.finfo(np.float32).max
+    sizes = [0.0, 1.0, largest / 2, np.nextafter(largest / 2, largest), largest]
+    starts = [s * f for s in sizes for f in (np.float32(1), np.float32(-1))]
+    refused = 0
+    for start in starts:
+        for delta in starts:
+            indices = None if dense else np.array([7, 9], np.uint32)
+            values = np.zeros(LAYOUT.size if dense else 2, np.float32)
+            values[-1] = delta
+            place = LAYOUT.size - 1 if dense else 9
+            vector = SparseVector(LAYOUT.size, np.array([place], np.uint32), np.array([start]))
+            patch = encode(vector, ValueCoding.FP32)
+            payload = encode(SparseVector(LAYOUT.size, indices, values), ValueCoding.FP32)
+            patched = msgspec.structs.replace(order, patch=patch)
+            report = msgspec.structs.replace(
+                report_for(cloud.order("a")), patch_hash=patched.patch_hash
+            )
+            with np.errstate(over="ignore"):
+                finite = bool(np.isfinite(start + delta))
+            try:
+                assert check(cloud, encode_update(report, payload), patched) == report
+                assert finite, (start, delta)
+            except CodecError:
+                assert not finite, (start, delta)
+                refused += 1
+    assert refused > 5
+
+
+@pytest.mark.parametrize(
+    ("upload", "task", "payload", "fits"),
+    [
+        (True, "train", True, True),
+        (True, "train", False, False),
+        (False, "train", False, True),
+        (False, "train", True, False),
+        (True, "evaluate", False, True),
+        (True, "evaluate", True, False),
+    ],
+)
+def test_a_payload_exactly_when_one_was_ordered(
+    cloud: Cloud, order: OrderRow, upload: bool, task: str, payload: bool, fits: bool
+) -> None:
+    run = cloud.core.runs[RUN]
+    row = cloud.store.round(RUN, 1)
+    assert row is not None
+    round_ = msgspec.structs.replace(row, task=task)
+    report = report_for(cloud.order("a"), task=task)
+    blob = encode_update(report, payload_of(10) if payload else b"")
+    ordered = msgspec.structs.replace(order, work=msgspec.msgpack.encode(Work(upload=upload)))
+    if fits:
+        checked = check_update(cloud.core.run_store, run, round_, ordered, blob)
+        assert checked.report == report and (checked.delta is not None) == payload
+    else:
+        with pytest.raises(
+            UpdateRejected, match=r"mismatch: update has \d+ payload bytes, not as ordered"
+        ):
+            check_update(cloud.core.run_store, run, round_, ordered, blob)
+
+
+def test_every_prefix_of_an_update_is_refused(cloud: Cloud, order: OrderRow) -> None:
+    blob = small_update(cloud.order("a"))
+    check(cloud, blob)
+    for length in range(len(blob)):
+        with pytest.raises((CodecError, UpdateRejected)):
+            check(cloud, blob[:length])
+
+
+def test_no_mutation_of_an_update_does_more_than_be_refused(cloud: Cloud, order: OrderRow) -> None:
+    blob = small_update(cloud.order("a"))
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(600):
+        damaged = bytearray(blob)
+        for place in rng.integers(len(blob), size=rng.integers(1, 4)):
+            damaged[place] = rng.integers(256)
+        try:
+            report = check(cloud, bytes(damaged))
+            assert report.num_examples > 0
+        except (CodecError, UpdateRejected):
+            refused += 1
+    assert refused > 300

@@ -1,0 +1,204 @@
+"""The fleet: who is enrolled, revoked, online, able, and whose topic it is."""
+
+import logging
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, open_store, secret_of
+
+from sedge_cloud.coding import BroadcastConfig, PatchConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.ingest.sessions import VERSION, WARN_EVERY_S, Fleet
+from sedge_cloud.runs.run import Run
+from sedge_cloud.store.rows import DeviceRow
+from sedge_protocol.codec import Compression, ValueCoding
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.effects import Effect, Send
+from sedge_protocol.wire.frame import MAX_AHEAD_S
+from sedge_protocol.wire.messages import Hello, Message, Refusal, Welcome
+from sedge_protocol.wire.topics import down
+
+NOW_S = 1_800_000_000
+
+STARTED = Welcome(bytes(16), VERSION, devices=2)
+
+
+def row(name: str, revoked: bool = False, incarnation: int = 0) -> DeviceRow:
+    """A device as the store has it."""
+    return DeviceRow(name, secret_of(name), revoked, incarnation, None)
+
+
+def read(found: list[Effect] | list[Send]) -> list[tuple[str, Message]]:
+    """Who is sent what."""
+    devices = {down(FLEET, name): Device(name) for name in ("a", "b", "c")}
+    sends = [effect for effect in found if isinstance(effect, Send)]
+    return [(devices[send.topic].name, devices[send.topic].read(send)) for send in sends]
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    """Device a, and b, which is revoked."""
+    fleet = Fleet(FLEET, 7)
+    assert fleet.load([row("a"), row("b", revoked=True)]) == []
+    return fleet
+
+
+def test_a_device_that_begins_again_from_an_old_count_is_named(cloud: Cloud) -> None:
+    """Its state was wiped and its clock is behind: it waits in vain, and nobody else would say so."""
+    cloud.devices["a"] = Device("a", incarnation=1_795_337_799)
+    cloud.say("a", a_hello("first"))
+    repeated = cloud.devices["a"].peer.seal(a_hello("second"))
+    assert cloud.give("a", repeated) and cloud.give("a", repeated) == []
+    assert cloud.notes(logging.WARNING) == []  # a broker has said it twice
+    cloud.devices["a"] = Device("a", incarnation=1000)
+    why = (
+        "its start at 1970-01-01 00:16:40 UTC by its clock is before the one at "
+        "2026-11-22 08:56:39 UTC that was heard already"
+    )
+    told = [cloud.say("a", a_hello("wiped")) for _ in range(3)]
+    assert told == [[Refusal("incarnation", why)], [], []]
+    (note,) = cloud.notes(logging.WARNING)
+    assert note.startswith(f"device a is not heard: {why}. ")
+    cloud.now += WARN_EVERY_S
+    cloud.say("a", a_hello("wiped"))
+    assert len(cloud.notes(logging.WARNING)) == 2
+
+
+def test_a_forged_start_count_does_not_lock_a_device_out(cloud: Cloud) -> None:
+    """Whoever has its secret may say any count, as often as it likes, and cannot use them up."""
+    cloud.core = Coordinator(FLEET, cloud.store, 1.0, NOW_S)
+    cloud.load()
+    forger, true = Device("a", incarnation=2**32 - 1), Device("a", incarnation=NOW_S + 100)
+    assert cloud.give("a", forger.peer.seal(a_hello("forged"))) == []
+    (note,) = cloud.notes(logging.WARNING)
+    assert "a start at 2106-02-07 06:28:15 UTC" in note and "device reissue" in note
+    assert cloud.give("a", true.peer.seal(a_hello("true")))
+    later = Device("a", incarnation=NOW_S + MAX_AHEAD_S + 60)
+    assert cloud.give("a", later.peer.seal(a_hello("later"))) == []
+    cloud.now += 60  # the bound moves on with time
+    assert cloud.give("a", later.peer.seal(a_hello("later")))
+
+
+def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: Path) -> None:
+    cloud.hello("a", "b")
+    leaked, order = cloud.devices["a"], cloud.order("a")
+    cloud.store.revoke_device("b")
+    other = open_store(tmp_path / "state")  # the command line
+    for name in "ab":
+        other.reissue_device(name, name.encode() * 32)
+    other.close()
+    cloud.effects.clear()
+    cloud.load()
+    assert not cloud.core.devices["a"].online
+    assert cloud.give("a", leaked.peer.seal(a_hello("leaked"))) == []
+    for name in "ab":
+        cloud.devices[name] = Device(name, incarnation=1, secret=name.encode() * 32)
+        assert cloud.messages(name, Welcome) == [STARTED]
+    cloud.hello("a")
+    assert cloud.order("a") == order  # the round goes on
+    cloud.answer("a")
+    assert len(cloud.store.updates(RUN, 1)) == 1
+
+
+def test_a_call_reaches_all_but_the_revoked(fleet: Fleet) -> None:
+    fleet.load([row("a"), row("b", revoked=True), row("c")])
+    assert read(fleet.request_hellos()) == [("a", STARTED), ("c", STARTED)]
+
+
+def test_loading_keeps_what_this_process_knows_better(fleet: Fleet) -> None:
+    device = fleet["a"]
+    device.row = msgspec.structs.replace(device.row, incarnation=9)
+    fleet.load([row("a", incarnation=3)])
+    assert fleet["a"] is device and fleet["a"].row.incarnation == 9
+
+
+def test_a_damaged_secret_is_an_error(fleet: Fleet) -> None:
+    with pytest.raises(ConfigError, match="secret: found '5 bytes', expected 32 bytes"):
+        fleet.load([DeviceRow("c", b"short", False, 0, None)])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run for onnxruntime."""
+    return Cloud(tmp_path_factory.mktemp("fleet")).core.runs[RUN]
+
+
+CODED = BroadcastConfig(ValueCoding.BF16, 0.1, Compression.ZLIB)
+
+
+@pytest.mark.parametrize(
+    ("hello", "broadcast", "able"),
+    [
+        (a_hello(), BroadcastConfig(), True),
+        (a_hello(), CODED, True),
+        (a_hello(compressions=()), BroadcastConfig(), True),
+        (a_hello(compressions=("zlib",)), BroadcastConfig(compression=Compression.ZSTD), False),
+        (a_hello(), BroadcastConfig(compression=Compression.NONE), True),
+        (a_hello(backends=("executorch",)), BroadcastConfig(), False),
+        (a_hello(backends=("executorch", "onnxruntime")), BroadcastConfig(), True),
+        (a_hello(backends=()), BroadcastConfig(), False),
+        (a_hello(backends=("function",)), BroadcastConfig(), True),
+        (a_hello(backends=("torch",)), BroadcastConfig(), True),
+        (a_hello(), BroadcastConfig(ValueCoding.INT8), True),
+    ],
+)
+def test_who_is_able(
+    run: Run, fleet: Fleet, hello: Hello, broadcast: BroadcastConfig, able: bool
+) -> None:
+    """What a device sends it codes as it can (below); what all get it must be able to decode."""
+    run.config = msgspec.structs.replace(CONFIG, broadcast=broadcast)
+    assert fleet.able(run) == []
+    fleet.arrive(fleet["a"], hello)
+    assert fleet.able(run) == (["a"] if able else [])
+    fleet["a"].hello = None
+    assert fleet.able(run) == []
+
+
+@pytest.mark.parametrize(
+    ("patch", "hello", "able"),
+    [
+        (PatchConfig(), a_hello(), True),
+        (PatchConfig(compression=Compression.NONE), a_hello(), True),
+        (PatchConfig(), a_hello(compressions=()), True),
+        (PatchConfig(compression=Compression.ZSTD), a_hello(compressions=()), False),
+        (PatchConfig(ValueCoding.BF16), a_hello(), True),
+        (PatchConfig(ValueCoding.INT4), a_hello(), False),
+        (PatchConfig(ValueCoding.INT4), a_hello(codecs=("int4",)), True),
+    ],
+)
+def test_who_can_decode_a_patch(
+    run: Run, fleet: Fleet, patch: PatchConfig, hello: Hello, able: bool
+) -> None:
+    run.config = msgspec.structs.replace(CONFIG, patch=patch)
+    fleet.arrive(fleet["a"], hello)
+    assert fleet.able(run) == (["a"] if able else [])
+
+
+def test_a_broadcast_in_an_announced_coding(
+    run: Run, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sedge_cloud.runs.capabilities.COMMON_VALUES", (ValueCoding.FP32,))
+    run.config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16))
+    fleet.arrive(fleet["a"], a_hello())
+    assert fleet.able(run) == []
+    fleet.arrive(fleet["a"], a_hello(codecs=("bf16",)))
+    assert fleet.able(run) == ["a"]
+
+
+def test_the_hello_of_a_device_outlives_our_own_start() -> None:
+    fleet = Fleet(FLEET, 1)
+    hello = a_hello(codecs=("int4",))
+    heard = msgspec.structs.replace(row("a"), hello=msgspec.msgpack.encode(hello))
+    fleet.load([heard, msgspec.structs.replace(row("b"), hello=b"\xc1"), row("c")])
+    assert fleet["a"].hello == hello and not fleet["a"].online
+    assert fleet["b"].hello is None and fleet["c"].hello is None
+
+
+def test_the_able_are_sorted(run: Run, tmp_path: Path) -> None:
+    run.config = CONFIG
+    fleet = Fleet(FLEET, 1)
+    fleet.load([row("c"), row("a"), row("b")])
+    for name in "abc":
+        fleet.arrive(fleet[name], a_hello())
+    assert fleet.able(run) == ["a", "b", "c"]

@@ -1,0 +1,104 @@
+"""The bytes of every device, beside what the coordinator has really sent."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, a_hello, fetch_model
+
+from sedge_cloud.coding import BroadcastConfig
+from sedge_cloud.ingest.traffic import Link, Traffic
+from sedge_cloud.store.rows import TrafficRow
+from sedge_protocol.errors import StorageError
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.frame import Frame, Kind, seal
+from sedge_protocol.wire.transfer import describe
+
+
+def sent(cloud: Cloud, topic: str) -> int:
+    return sum(len(send.payload) for send in cloud.sends(topic))
+
+
+def test_a_round_of_three(tmp_path: Path) -> None:
+    """Two fetch the model, which leaves once; its bytes count at both, and the orders at all three."""
+    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
+    for name in "abc":
+        cloud.say(name, a_hello(name))
+    welcomed = {name: sent(cloud, topics.down(FLEET, name)) for name in "abc"}
+    cloud.poll()
+    blob = topics.blob(FLEET, cloud.order("a").model.transfer)
+    fetch_model(cloud, "a", "b")
+    assert sent(cloud, blob) > 0
+    for name in "abc":
+        cloud.answer(name)
+    rows = {row.device: row for row in cloud.store.traffic(RUN, 1)}
+    second = {name: len(cloud.sends(topics.down(FLEET, name))[-1].payload) for name in "abc"}
+    for name in "abc":
+        own = sent(cloud, topics.down(FLEET, name)) - welcomed[name] - second[name]
+        assert rows[name].down == own + (sent(cloud, blob) if name in "ab" else 0)
+        assert 0 < rows[name].up < 2000 and not rows[name].whole
+    assert rows["a"].up > rows["c"].up  # its GET
+
+
+def chunk(transfer: bytes, index: int) -> Send:
+    topic = topics.blob(FLEET, transfer)
+    return Send(topic, seal(Frame(Kind.CHUNK, bytes(100), 1, 0, transfer, index), topic, None))
+
+
+def test_a_device_gets_what_others_asked_for_until_it_has_its_own() -> None:
+    traffic, transfer = Traffic(), describe(b"x").transfer
+    traffic.opened("run", "ab")
+    traffic.asked("a", transfer, {0, 2})
+    traffic.asked("b", transfer, {0})
+    for index in (0, 1, 2, 3):
+        traffic.sent(chunk(transfer, index))
+    assert traffic.closed("run", 1, ()) == (
+        [TrafficRow("run", 1, "a", 0, 3 * 164, False), TrafficRow("run", 1, "b", 0, 164, False)],
+        Link(4 * 164, 0),
+    )
+
+
+def test_nobody_fetches_after_a_cut() -> None:
+    traffic, transfer = Traffic(), describe(b"x").transfer
+    traffic.asked("a", transfer, {0})
+    traffic.disconnected()
+    traffic.sent(chunk(transfer, 0))
+    traffic.received("a", bytes(7))
+    # A round that was open when the coordinator started counts from then on.
+    assert traffic.closed("run", 4, ["a"]) == (
+        [TrafficRow("run", 4, "a", 7, 0, False)],
+        Link(164, 7),
+    )
+
+
+def test_a_restart_within_a_round_does_not_forget_who_fetched_a_whole_model(tmp_path: Path) -> None:
+    """A device that had one, that is; a newcomer has to."""
+    config = msgspec.structs.replace(CONFIG, num_rounds=3, broadcast=BroadcastConfig())
+    cloud = Cloud(tmp_path, config, devices=("a", "b", "new"))
+    cloud.hello("a", "b")
+    cloud.answer("a", "b")
+    cloud.say("new", a_hello("new"))
+    cloud.answer("a", "b")
+    fetch_model(cloud, "a", "new")
+    assert cloud.core.counters["whole_models"] == 1
+    cloud.restart()
+    cloud.hello("a", "b", "new")
+    cloud.answer("a", "b", "new")
+    rows = cloud.store.traffic(RUN, cloud.summaries()[-1].round)
+    assert {row.device: bool(row.whole) for row in rows} == {"a": True, "b": False, "new": False}
+
+
+def test_a_round_closes_without_its_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = Cloud(tmp_path, CONFIG)
+
+    def full(rows: object) -> None:
+        raise StorageError("the disk is full (test)")
+
+    monkeypatch.setattr(cloud.store, "save_traffic", full)
+    cloud.hello()
+    cloud.answer("a", "b")
+    assert len(cloud.summaries()) == 1 and cloud.store.traffic(RUN, 1) == []
+    assert any("the disk is full (test)" in note for note in cloud.notes(40))

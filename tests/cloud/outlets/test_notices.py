@@ -1,0 +1,159 @@
+"""Notices: what is told, how often, and that a receiver that fails is logged once."""
+
+import http.server
+import json
+import logging
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.facts import snapshot
+from sedge_cloud.facts.records import Code, Problem
+from sedge_cloud.outlets import notices
+from sedge_cloud.outlets import running as beside_module
+from sedge_cloud.outlets.notices import MOST, Gate, Notice, Sender
+from sedge_cloud.outlets.settings import NotifyConfig
+from sedge_protocol.host.mqtt import BrokerSettings
+
+
+def problem(subject: str, code: Code = "device_lost") -> Problem:
+    """A problem."""
+    return Problem(code=code, severity="error", subject=subject, text="is offline")
+
+
+def test_what_lasts_is_told_once_in_a_while() -> None:
+    gate = Gate("home", 100.0)
+    lost, mild = problem("pi-1"), problem("pi-1", "device_waits")
+    assert gate.pass_on([lost, mild], 0) == []  # perhaps it is back at the next look
+    (notice,) = gate.pass_on([lost, mild], 10)
+    assert (notice.text, notice.problem, notice.more) == ("pi-1: is offline", lost, 0)
+    assert gate.pass_on([lost], 20) == []
+    assert gate.pass_on([], 30) == []
+    assert gate.pass_on([lost], 40) == [] == gate.pass_on([lost], 50)  # it flaps
+    assert len(gate.pass_on([lost], 111)) == 1
+
+
+def test_a_fleet_without_network_is_a_few_notices() -> None:
+    gate = Gate("home", 100.0)
+    everyone = [problem(f"pi-{i}") for i in range(1000)]
+    gate.pass_on(everyone, 0)
+    told = gate.pass_on(everyone, 10)
+    assert len(told) == MOST and {n.more for n in told} == {1000 - MOST}
+    assert gate.pass_on(everyone, 20) == []
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    """Keeps what it gets; the first two requests are refused."""
+
+    got: list[bytes] = []  # noqa: RUF012
+    refuse = 2
+
+    def do_POST(self) -> None:
+        """Take or refuse a notice."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        type(self).refuse -= 1
+        if type(self).refuse < 0:
+            self.got.append(body)
+        self.send_response(204 if type(self).refuse < 0 else 500)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_both_ways_get_it_and_a_failure_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    written = tmp_path / "notice"
+    command = (sys.executable, "-c",
+               f"import sys; open({str(written)!r}, 'a').write(sys.stdin.read() + '\\n')")  # fmt: skip
+    with http.server.HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        send = Sender(NotifyConfig(f"http://127.0.0.1:{server.server_port}/", command))
+        for i in range(3):
+            send(Notice("home", problem(f"pi-{i}"), "text"))
+        server.shutdown()
+        thread.join()
+    assert len(caplog.messages) == 1 and "notify.webhook" in caplog.messages[0]
+    assert [json.loads(body)["problem"]["subject"] for body in Receiver.got] == ["pi-2"]
+    lines = written.read_text().splitlines()
+    assert [msgspec.json.decode(line, type=Notice).problem.subject for line in lines] == [
+        "pi-0", "pi-1", "pi-2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(caplog: pytest.LogCaptureFixture, status: int) -> None:
+    asked: list[str] = []
+
+    class Redirecting(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        send = Sender(NotifyConfig(f"http://127.0.0.1:{server.server_port}/"))
+        send(Notice("home", problem("pi-1"), "text"))
+        server.shutdown()
+        thread.join()
+    assert asked == ["/"]
+    assert [str(status) in line and "notify.webhook" in line for line in caplog.messages] == [True]
+
+
+def test_an_answer_that_is_no_http_leaves_the_other_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = tmp_path / "notice"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as client:
+                client.recv(65536)
+                client.sendall(b"SSH-2.0-hello\r\n")
+                client.recv(65536)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        Sender(NotifyConfig(url, ("touch", str(written))))(Notice("home", problem("pi-1"), "text"))
+        thread.join()
+    assert written.exists() and len(caplog.messages) == 1
+
+
+def test_the_thread_tells_what_the_store_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside_module, "NOTICE_S", 0.01)
+    monkeypatch.setattr(snapshot, "FRESH_S", 0.0)
+    told, seen = threading.Event(), list[Problem]()
+
+    def post(url: str, body: bytes) -> None:
+        seen.append(msgspec.json.decode(body, type=Notice).problem)
+        told.set()
+
+    monkeypatch.setattr(notices, "_post", post)
+    monkeypatch.setattr("sedge_cloud.facts.problems.ENOUGH_FREE_BYTES", 2**80)
+    settings = NotifyConfig("http://example.invalid")
+    cloud = CloudConfig(fleet="home", state_dir=str(tmp_path), notify=settings)
+    with beside_module.beside(cloud, BrokerSettings("mqtt://127.0.0.1:1", "coordinator")):
+        assert told.wait(10)
+    assert {problem.code for problem in seen} == {"coordinator_silent", "disk_low"}

@@ -1,0 +1,207 @@
+"""The page: a stranger's questions, from its text; and in a real browser, wide and narrow.
+
+Screenshots go to $SEDGE_SHOTS.
+"""
+
+import html
+import json
+import os
+import re
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.cloud.facts.seen import Seen
+from tests.cloud.helper import CONFIG, FLEET, a_hello, random_theta, report_for
+from tests.cloud.outlets.browser import Browser
+
+from sedge_cloud.config import CloudConfig, RobustConfig
+from sedge_cloud.facts.live import HISTORY
+from sedge_cloud.facts.snapshot import Snapshot
+from sedge_cloud.outlets.page.html import status_page
+from sedge_cloud.outlets.page.server import StatusServer
+from sedge_cloud.outlets.settings import HttpConfig
+from sedge_protocol.codec import SparseVector, encode
+from sedge_protocol.wire.update import Metrics, encode_update
+
+WIDTHS = (1200, 400)
+LONG = "l" * 16  # as long as these tests can make one
+NAMES = ("a", "b", "c", LONG)
+HOSTILE, WORSE, GONE = "evil", "worse", "gone"
+# Two groups, whose changes lie in different places, and who is not as the others.
+LIVED = ("a1", "a2", "a3", WORSE, "b1", "b2", "b3", GONE, HOSTILE)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser may take its time: no sign of life comes meanwhile."""
+    monkeypatch.setattr("sedge_cloud.facts.live.SILENT_S", 3600.0)
+
+
+@contextmanager
+def served(seen: Seen) -> Generator[str]:
+    """The address of the page of a fleet."""
+    cloud = CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
+    snapshot = Snapshot(cloud)
+    server = StatusServer(cloud, snapshot)
+    server.start()
+    yield f"http://127.0.0.1:{server.port}/"
+    server.close()
+    snapshot.close()
+    seen.cloud.store.close()
+
+
+@pytest.fixture
+def lived(tmp_path: Path) -> Seen:
+    """A FedCAC run with a past: round 7 is open, one device has gone, one gets worse, one is hostile."""
+    options = {"strategy": "fedcac", "num_rounds": 20, "robust": RobustConfig()}
+    seen = Seen(tmp_path / "cloud", msgspec.structs.replace(CONFIG, **options), LIVED)
+    hour = 3600
+    with (seen.state / HISTORY).open("a") as history:
+        for hours, used in ((2, 10**6), (1, 3 * 10**6)):
+            line = {"at": seen.wall() - hours * hour, "event": "disk", "used": used, "free": 0}
+            history.write(json.dumps(line) + "\n")
+    seen.cloud.hello(codecs=("remember",))
+    for number in range(1, 7):
+        for i, name in enumerate(LIVED):
+            answer(seen, name, i, number)
+        seen.cloud.poll()
+        seen.record()
+    seen.gone(GONE)
+    return seen
+
+
+def answer(seen: Seen, name: str, seed: int, number: int) -> None:
+    """A device's update of a round: its group's half of the model changes."""
+    delta = random_theta(seed) * np.float32(0.01)
+    half = delta.size // 2
+    delta[half:] *= name[0] != "a"
+    delta[:half] *= name[0] == "a"
+    if name == HOSTILE:
+        delta = random_theta(seed) * np.float32(1e6)
+    accuracy = 0.9 - 0.1 * number if name == WORSE else 0.6 + 0.03 * number
+    order = seen.cloud.order(name)
+    report = report_for(
+        order, before=Metrics(0.5, accuracy, 10), after=Metrics(0.4, accuracy + 0.05, 10)
+    )
+    payload = encode(SparseVector(delta.size, None, delta)) if order.work.upload else b""
+    seen.cloud.upload(name, encode_update(report, payload))
+
+
+def text_of(page: str, section: str) -> str:
+    """The text of a section as a reader sees it, a row or paragraph a line."""
+    part = page.partition(f'<section id="{section}">')[2].partition("</section>")[0]
+    part = " ".join(part.split())
+    for end in ("</tr>", "</p>", "</li>", "</div>", "</dd>"):
+        part = part.replace(end, "\n")
+    lines = html.unescape(re.sub(r"<[^>]*>", " ", part.replace("\u00a0", " "))).splitlines()
+    return "\n".join(filter(None, (" ".join(line.split()) for line in lines)))
+
+
+def test_a_strangers_questions_are_answered(lived: Seen) -> None:
+    page = status_page(lived.facts())
+    run = text_of(page, "run")
+    # Who blocks round 7?
+    assert "Round 7 (train), open for" in run and "0 of 9 updates" in run
+    assert f"\n{GONE} is offline" in run
+    # Which layers are personal?
+    assert re.search(r"^body.weight \d[\d,]* \d+\.\d %$", run, re.M), run
+    # How much disk next month?
+    assert re.search(r"^In 30 days [\d.]+ MB used, [\d.]+ \w+ free", text_of(page, "disk"), re.M)
+    # Which device gets worse?
+    worst = f"{WORSE} gets worse: 30 points less before training than it had"
+    assert worst in text_of(page, "problems")
+    assert re.search(rf"^{WORSE} online .* -30.0", text_of(page, "devices"), re.M)
+    # Who sends what nobody else does, and who learns with whom?
+    hostile = f"{HOSTILE} its update of round 6 was unlike the others and counted next to nothing"
+    assert hostile in text_of(page, "problems")
+    assert re.search(r"^a1 a2, a3$", run, re.M), run
+    lived.cloud.store.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_groups_and_distrusted_updates_are_drawn(lived: Seen, tmp_path: Path, width: int) -> None:
+    lived.record()
+    with served(lived) as url, Browser(tmp_path / "profile") as browser:
+        browser.open(url, width)
+        browser.until("document.getElementById('live').textContent === 'live'")
+        browser.until(
+            "(document.querySelector('#rounds').open = true)"
+            f" && document.querySelector('#rounds').innerText.includes('distrusted: {HOSTILE}')"
+        )
+        wide = browser.value("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{wide} pixels too wide"
+        assert "Who learns with whom" in browser.value("document.querySelector('#run').innerText")
+        shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
+        browser.picture(shots / f"groups-{width}.png")
+
+
+def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
+    """No horizontal overflow at either width; what is wrong is on top; it follows without a reload."""
+    config = msgspec.structs.replace(CONFIG, strategy="fedobp", num_rounds=9, quorum=0.5)
+    seen = Seen(tmp_path / "cloud", config, NAMES)
+    seen.cloud.hello()
+    for _ in range(3):
+        seen.round(*NAMES)
+    why = "31 % battery " + "x" * 200  # nothing in it where a line could break
+    seen.cloud.say("b", msgspec.structs.replace(a_hello("b"), waits=why))
+    seen.gone(LONG)
+    seen.record()
+    shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
+    with served(seen) as url, Browser(tmp_path / "profile") as browser:
+        for width in WIDTHS:
+            for scripts in (True, False):
+                browser.open(url, width, scripts=scripts)
+                if scripts:
+                    browser.until("document.getElementById('live').textContent === 'live'")
+                wide = browser.value("document.documentElement.scrollWidth - innerWidth")
+                assert wide <= 0, f"{wide} pixels too wide at {width}"
+                found = browser.value("document.querySelector('#problems').innerText")
+                assert "is offline; round 4 waits for it" in found
+                assert "waits: 31 % battery" in found
+            browser.picture(shots / f"status-{width}.png")
+        browser.open(url, 1200)
+        browser.until("document.getElementById('live').textContent === 'live'")
+        seen.round("a", "c")  # the page learns of it by itself
+        browser.until("document.querySelector('#run').innerText.includes('round 4 of')")
+        browser.open(f"{url}confirm?verb=stop&name=run", 400)
+        browser.value("setTimeout(() => document.querySelector('button').click()) && 0")
+        browser.until("document.querySelector('#run .chip.stopped') !== null")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_page_whose_coordinator_is_gone_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """It hangs with its connections open, or is dead: a red bar over a faded page, until it is back."""
+    monkeypatch.setattr("sedge_cloud.outlets.page.html.BEAT_S", 1.0)
+    seen = Seen(tmp_path / "cloud", CONFIG, NAMES)
+    seen.cloud.hello()
+    seen.record()
+    shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
+    bar = "document.querySelector('#lost')"
+    opacity = "getComputedStyle(document.querySelector('main')).opacity"
+    well = f"document.getElementById('live').textContent === 'live' && {bar} === null && {opacity} == 1"
+    gone = (
+        f"({bar}?.innerText ?? '').startsWith('No answer from the coordinator since '"
+        f" + last.toLocaleString()) && {opacity} < 0.5"
+    )
+    cloud = CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
+    with Browser(tmp_path / "profile") as browser, closing(Snapshot(cloud)) as snapshot:
+        server = StatusServer(cloud, snapshot)
+        server.start()
+        browser.open(f"http://127.0.0.1:{server.port}/", width)
+        browser.until(well)
+        with snapshot._lock:  # for which the server's thread waits
+            browser.until(gone)
+        browser.until(well)
+        server.close()
+        closed = browser.value("Date.now()")
+        browser.until(gone)
+        assert browser.value("last.getTime()") <= closed
+        assert browser.value("document.documentElement.scrollWidth - innerWidth") <= 0
+        browser.picture(shots / f"lost-{width}.png")
+    seen.cloud.store.close()

@@ -1,0 +1,319 @@
+"""The status page's server over real sockets: who gets in, what changes something, what is told when."""
+
+import base64
+import http.client
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.cloud.facts.seen import Seen
+from tests.cloud.helper import CONFIG, FLEET, RUN, fetch_model
+
+from sedge_cloud.coding import BroadcastConfig
+from sedge_cloud.config import BrokerConfig, CloudConfig
+from sedge_cloud.facts.records import Code
+from sedge_cloud.facts.snapshot import Snapshot
+from sedge_cloud.outlets.metrics import exposition
+from sedge_cloud.outlets.page.server import StatusServer
+from sedge_cloud.outlets.settings import HttpConfig
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import ConfigError
+
+TOKEN = "0123456789abcdef" * 2
+FORM = "application/x-www-form-urlencoded"
+
+
+class Site:
+    """A cloud with three devices, of which one is offline in an open round, and a server on its store."""
+
+    def __init__(
+        self, folder: Path, token: str | None = None, broker: BrokerConfig | None = None
+    ) -> None:
+        self.seen = Seen(folder)
+        self.seen.cloud.hello("a", "b", "c")
+        self.seen.gone("b")
+        self.seen.record()
+        path = folder / "token"
+        path.write_text(token or "")
+        http_config = HttpConfig("127.0.0.1:0", str(path) if token else None)
+        cloud = CloudConfig(
+            fleet=FLEET,
+            state_dir=str(self.seen.state),
+            http=http_config,
+            broker=broker or BrokerConfig(),
+        )
+        self.snapshot = Snapshot(cloud)
+        self.server = StatusServer(cloud, self.snapshot)
+        self.server.start()
+
+    def ask(
+        self, path: str, headers: Mapping[str, str] | None = None, body: str | None = None
+    ) -> tuple[int, str]:
+        """Status and text of one request."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        try:
+            connection.request("GET" if body is None else "POST", path, body, dict(headers or {}))
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def post(self, verb: str, name: str, csrf: str | None = None, origin: str = "") -> int:
+        """Act as a form of the page does; the status. By default with the token and origin of the page."""
+        return self.act(verb, name, csrf, origin)[0]
+
+    def act(
+        self, verb: str, name: str, csrf: str | None = None, origin: str = ""
+    ) -> tuple[int, str]:
+        """The same; the status and the page."""
+        if csrf is None:
+            _, text = self.ask(f"/confirm?verb={verb}&name={name}")
+            csrf = text.partition('name="csrf" value="')[2].partition('"')[0]
+        origin = origin or f"http://127.0.0.1:{self.server.port}"
+        headers = {"Content-Type": FORM, "Origin": origin}
+        return self.ask("/act", headers, f"verb={verb}&name={name}&csrf={csrf}")
+
+    def close(self) -> None:
+        """End both."""
+        self.server.close()
+        self.snapshot.close()
+        self.seen.cloud.store.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Without a token, as on loopback."""
+    site = Site(tmp_path)
+    yield site
+    site.close()
+
+
+def test_the_page_the_facts_and_the_metrics_say_the_same(site: Site) -> None:
+    status, text = site.ask("/")
+    assert status == 200 and "is offline; round 1 waits for it" in text
+    facts = json.loads(site.ask("/api/fleet")[1])
+    assert [(w["device"], w["code"]) for w in facts["runs"][0]["open"]["waiting"]] == [
+        ("a", "device_working"), ("b", "device_lost"), ("c", "device_working"),
+    ]  # fmt: skip
+    assert json.loads(site.ask(f"/api/runs/{RUN}")[1]) == facts["runs"][0]
+    assert json.loads(site.ask("/api/devices")[1]) == facts["devices"]
+    assert json.loads(site.ask("/api/problems")[1]) == facts["problems"]
+    assert site.ask("/api/runs/none")[0] == 404
+    families = {f.name: f for f in text_string_to_metric_families(site.ask("/metrics")[1])}
+    problems = {s.labels["code"]: s.value for s in families["sedge_problems"].samples}
+    assert problems["device_lost"] == 1 and problems["disk_full"] == 0
+    assert families["sedge_round_devices_awaited"].samples[0].value == 3
+    assert all("device" not in s.labels for f in families.values() for s in f.samples)
+
+
+@pytest.mark.parametrize("name", ["sedge-grafana.json", "sedge-alerts.yml"])
+def test_what_board_and_alerts_ask_for_is_there(site: Site, name: str) -> None:
+    site.seen.cloud.hello("b")
+    site.seen.round("a", "b", "c")  # with a closed round and an open one
+    facts = site.seen.facts()
+    grown = msgspec.structs.replace(facts.disk, daily=1e6)  # which takes an hour to know
+    text = exposition(msgspec.structs.replace(facts, disk=grown))[0].decode()
+    known = {s.name for f in text_string_to_metric_families(text) for s in f.samples}
+    asked = (Path(__file__).parents[3] / "docs" / name).read_text()
+    names = set(re.findall(r"\bsedge_\w+", asked))
+    assert len(names) > 3 and names <= known
+    for codes in re.findall(r'code=~\\?"([^"\\]*)', asked):
+        assert set(codes.split("|")) <= set(get_args(Code))
+
+
+def test_the_metrics_count_bytes_and_events(tmp_path: Path) -> None:
+    """Newcomers apart from devices that come again, a lost model, and the coordinator's own link."""
+    config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig())
+    seen = Seen(tmp_path / "cloud", config, "ab")
+    seen.cloud.hello("a", "b")
+    seen.cloud.answer("a", "b")
+    fetch_model(seen.cloud, "a")
+    seen.cloud.answer("a", "b")
+    facts = seen.facts()
+    one, two = facts.runs[0].rounds
+    assert (one.newcomers, two.newcomers, two.whole) == (("a", "b"), (), ("a",))
+    found = {
+        (sample.name, frozenset(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(exposition(facts)[0].decode())
+        for sample in family.samples
+    }
+    for way in ("up", "down"):
+        rounds = [getattr(known, way) for known in (one, two)]
+        link = sum(getattr(known, f"link_{way}") for known in (one, two))
+        assert [
+            found["sedge_bytes_total", frozenset((of, RUN, way))] for of in ("newcomers", "devices")
+        ] == rounds
+        assert found["sedge_bytes_total", frozenset(("coordinator", RUN, way))] == link > 0
+    assert found["sedge_whole_models_total", frozenset((RUN,))] == 1
+    events = {
+        next(iter(labels)): value
+        for (name, labels), value in found.items()
+        if name == "sedge_events_total"
+    }
+    assert events == seen.cloud.core.counters and events["whole_models"] == 1
+    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
+    said = " ".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    assert all(f"`{event}`" in said for event in events)
+
+
+def test_the_openapi_document_describes_what_is_served(site: Site) -> None:
+    document = json.loads(site.ask("/api/openapi.json")[1])
+    schemas = document["components"]["schemas"]
+    facts = json.loads(site.ask("/api/fleet")[1])
+    assert set(schemas["Fleet"]["properties"]) == set(facts)
+    assert set(schemas["DeviceFacts"]["properties"]) == set(facts["devices"][0])
+    for path in document["paths"]:
+        assert site.ask(path.replace("{run}", RUN))[0] == 200
+
+
+def test_health_follows_the_service(site: Site) -> None:
+    assert site.ask("/healthz") == (200, "ok\n")
+    site.seen.recorder.close()
+    site.snapshot.expire()
+    assert site.ask("/healthz", {"Host": "balancer"}) == (503, "silent\n")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "["])
+def test_a_name_that_somebody_else_points_here_is_refused(site: Site, host: str) -> None:
+    assert site.ask("/", {"Host": host})[0] == 421
+
+
+def test_a_token_opens_everything_but_health(tmp_path: Path) -> None:
+    site = Site(tmp_path, TOKEN)
+    basic = base64.b64encode(f"me:{TOKEN}".encode()).decode()
+    for path in ("/", "/api/fleet", "/metrics", "/events", "/confirm", "/live.js"):
+        assert site.ask(path)[0] == 401
+        assert site.ask(path, {"Authorization": "Bearer wrong"})[0] == 401
+        assert site.ask(path, {"Authorization": "Basic !"})[0] == 401
+    assert site.ask("/act", {}, "verb=stop&name=run")[0] == 401
+    assert site.ask("/healthz")[0] == 200
+    for header in (f"Bearer {TOKEN}", f"Basic {basic}"):
+        assert site.ask("/api/fleet", {"Authorization": header, "Host": "any.example"})[0] == 200
+    site.close()
+
+
+def test_an_action_needs_the_pages_own_form(site: Site) -> None:
+    assert site.ask("/act")[0] == 405
+    assert site.post("stop", RUN, csrf="guessed") == 403
+    assert site.post("stop", RUN, origin="http://evil.example") == 403
+    assert site.ask("/act", {"Content-Type": FORM}, f"verb=stop&name={RUN}")[0] == 403
+    assert site.ask("/act", {}, "x" * 5000)[0] == 400
+    store = Store(site.seen.state, durable=False)
+    assert store.runs()[0].status == "running"
+    assert site.post("stop", RUN) == 303
+    assert store.runs()[0].status == "stopped"
+    assert site.post("revoke", "c") == 200
+    assert [row.device for row in store.devices() if row.revoked] == ["c"]
+    store.close()
+    site.seen.cloud.load()  # the core notices, as it notices the command line
+    assert site.seen.cloud.core.runs[RUN].status == "stopped"
+
+
+def test_a_revocation_that_is_incomplete_says_what_to_do(tmp_path: Path) -> None:
+    """As under the unit, which may not edit the broker's passwords."""
+    (tmp_path / "passwords").mkdir()
+    site = Site(tmp_path, broker=BrokerConfig(device_password_file=str(tmp_path / "passwords")))
+    status, text = site.act("revoke", "c")
+    assert status == 200 and "Device c is revoked" in text and "may still let it in" in text
+    assert "Is a directory" in text and "sudo sedge-cloud device revoke c" in text
+    (tmp_path / "passwords").rmdir()
+    site.server._cloud = msgspec.structs.replace(
+        site.server._cloud, broker=BrokerConfig(device_password_file="none", reload="true")
+    )
+    assert site.post("revoke", "b") == 303  # nothing is left to do
+    site.close()
+
+
+def test_nobody_waits_for_a_slow_broker(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = tmp_path / "reload.sh"
+    script.write_text(f"until [ -e {go} ]; do sleep .02; done")
+    broker = BrokerConfig(device_password_file=str(tmp_path / "none"), reload=f"sh {script}")
+    site = Site(tmp_path, broker=broker)
+    store = Store(site.seen.state, durable=False)
+    answers: list[int] = []
+    acting = threading.Thread(target=lambda: answers.append(site.post("revoke", "c")))
+    acting.start()
+    while not any(row.revoked for row in store.devices()):
+        time.sleep(0.01)
+    assert site.ask("/")[0] == 200 and not answers
+    go.touch()
+    acting.join()
+    assert answers == [303]
+    store.close()
+    site.close()
+
+
+def test_a_run_that_has_ended_can_be_deleted(site: Site) -> None:
+    site.post("stop", RUN)
+    assert f"confirm?verb=delete&amp;name={RUN}" in site.ask("/")[1]
+    assert site.post("delete", RUN) == 303
+    store = Store(site.seen.state, durable=False)
+    assert store.runs() == []
+    store.close()
+    status, text = site.ask("/")
+    assert status == 200 and "None yet" in text
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"), [("stop", "none"), ("revoke", "none"), ("delete", RUN), ("", "")]
+)
+def test_what_there_is_not_cannot_be_asked_for(site: Site, verb: str, name: str) -> None:
+    status, text = site.ask(f"/confirm?verb={verb}&name={name}")
+    assert status == 400 and "expected" in text
+
+
+def test_a_stream_tells_when_a_round_closes(site: Site) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=20)
+    connection.request("GET", "/events")
+    answer = connection.getresponse()
+    assert answer.getheader("content-type", "").startswith("text/event-stream")
+    assert answer.readline() == b"retry: 3000\n"
+    site.seen.cloud.hello("b")
+    site.seen.round("a", "b", "c")
+    for line in iter(answer.readline, b""):
+        if line == b"event: round\n":
+            break
+    told = json.loads(answer.readline().removeprefix(b"data: "))
+    assert told == {"run": RUN, "round": 1, "before": 0.25, "after": 0.75}
+    connection.close()
+
+
+def test_many_readers_read_the_store_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.ask("/")
+    monkeypatch.setattr("sedge_cloud.facts.snapshot.FRESH_S", 1e9)
+    read = site.snapshot.facts()
+    threads = [threading.Thread(target=site.ask, args=("/",)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert site.snapshot.facts() is read
+
+
+def test_what_devices_say_is_text(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    evil = "<script>alert(1)</script>"
+    from sedge_protocol.wire.messages import Decline
+
+    site.seen.cloud.say("c", Decline(RUN, 1, "TrainingDiverged", evil))
+    site.seen.record()
+    _, text = site.ask("/")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text and evil not in text
+    _, refused = site.ask(f"/confirm?verb=stop&name={evil}")
+    assert site.ask("/confirm?verb=stop&name=x")[1].startswith("name: found 'x'")
+    assert evil in refused  # as text/plain with nosniff: see guard.py
+    site.close()
+
+
+def test_a_taken_port_is_one_line(site: Site) -> None:
+    listen = HttpConfig(f"127.0.0.1:{site.server.port}")
+    with pytest.raises(ConfigError, match=r"http\.listen: .* expected an address to bind"):
+        StatusServer(CloudConfig(fleet=FLEET, http=listen), site.snapshot)

@@ -1,0 +1,113 @@
+"""The run_store: vectors out of references, exactly those the devices hold, and updates that it refuses."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, update
+
+from sedge_cloud.coding import BroadcastConfig
+from sedge_cloud.runs import run_store as ledgers
+from sedge_cloud.runs.run import Run
+from sedge_protocol.codec import ValueCoding
+from sedge_protocol.errors import StorageError
+
+
+def test_a_run_begins_with_the_exact_model(tmp_path: Path) -> None:
+    """Whatever the broadcast: a lossy one begins with the first change."""
+    lossy = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8, 0.1))
+    cloud = Cloud(tmp_path, lossy)
+    state = cloud.core.run_store.context(cloud.core.runs[RUN])
+    assert state.theta.tobytes() == random_theta(1).tobytes()
+    assert np.array_equal(state.initial, state.theta) and state.round == 0
+    assert cloud.state().model_hash == hashlib.sha256(state.theta.tobytes()).digest()
+    assert cloud.state().steps == () and cloud.state().owed == b""
+
+
+def test_collect_keeps_what_states_and_rows_name(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.hello()
+    blob = small_update(cloud.order("a"))
+    cloud.offer("a", blob)
+    monkeypatch.setattr(ledgers, "ORPHAN_AGE_S", 0.0)
+    large = update(cloud.order("b"), random_theta(2))
+    cloud.upload("b", large)
+    named = [cloud.run_row().bundle, cloud.state().model, hashlib.sha256(large).digest()]
+    stray = cloud.store.blobs.write(b"of a crash" * 1000)
+    assert cloud.core.run_store.collect() >= 10_000
+    assert all(cloud.store.blobs.has(sha256) for sha256 in named)
+    assert not cloud.store.blobs.has(stray)
+    assert cloud.store.update_blob(hashlib.sha256(blob).digest()) == blob
+    assert cloud.core.run_store.collect() == 0
+
+
+def test_collecting_costs_no_more_than_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large fleet's blobs are not looked through for each small round."""
+    run_store = Cloud(tmp_path).core.run_store
+    named = {bytes([0, i]) * 16 for i in range(100)}
+    monkeypatch.setattr(run_store.store, "named_blobs", lambda: set(named))
+    looked: list[int] = []
+
+    def collected(keep: set[bytes], age: float, part_age: float) -> int:
+        looked.append(len(keep))
+        return 0
+
+    monkeypatch.setattr(run_store.store.blobs, "collect", collected)
+    run_store.collect()
+    for _ in range(100):
+        run_store.collect_if_due(4)
+    assert len(looked) - 1 == 3  # 400 orders, a hundred blobs and those of the run's state
+    looked.clear()
+    run_store.collect_if_due(1000)
+    assert len(looked) == 1
+    run_store.collect_if_due(looked[0] - 1)
+    assert len(looked) == 1
+    run_store.collect_if_due(1)
+    assert len(looked) == 2
+
+
+def test_what_was_just_written_is_not_collected(cloud: Cloud) -> None:
+    """The command line writes a bundle before the run that names it."""
+    fresh = cloud.store.blobs.write(b"of a run that is about to begin")
+    cloud.core.run_store.collect()
+    assert cloud.store.blobs.has(fresh)
+
+
+@pytest.mark.parametrize("column", ["config", "state"])
+def test_a_run_whose_row_cannot_be_read(cloud: Cloud, column: str) -> None:
+    for bad in (b"\xc1", b"\x80", msgspec.msgpack.encode({"from": "another version"})):
+        row = msgspec.structs.replace(cloud.run_row(), **{column: bad})
+        with pytest.raises(StorageError, match="run run: its row cannot be read: "):
+            Run(row, cloud.store)
+
+
+def test_a_run_whose_bundle_is_gone(cloud: Cloud) -> None:
+    for blob, why in ((bytes(32), "read blob"), (cloud.store.blobs.write(b"no bundle"), "")):
+        row = msgspec.structs.replace(cloud.run_row(), bundle=blob)
+        with pytest.raises(StorageError, match=f"run run: its bundle cannot be read: {why}"):
+            Run(row, cloud.store)
+
+
+def test_a_model_that_cannot_be_read_now_is_waited_for(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.hello()
+    for seed, name in enumerate("ab"):
+        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
+    cloud.poll()
+    cloud.restart()
+    run_store, run = cloud.core.run_store, cloud.core.runs[RUN]
+
+    def fails(*args: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sedge_protocol.host.blobs.read_at", fails)
+        with pytest.raises(StorageError, match="Permission denied"):
+            run_store.client_model(run, "a")
+    assert run_store.take_losses() == [] and run_store.client_model(run, "a").trained is not None

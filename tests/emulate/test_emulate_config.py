@@ -7,7 +7,13 @@ import msgspec
 import pytest
 
 from sedge_emulate.attack import AttackConfig
-from sedge_emulate.config import ClassConfig, EmulationConfig, LinkConfig, load_emulation
+from sedge_emulate.config import (
+    ClassConfig,
+    EmulationConfig,
+    LinkConfig,
+    TrainerConfig,
+    load_emulation,
+)
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError
 
@@ -216,6 +222,8 @@ fraction = 0.1
 backend = "vectorised"
 precision = "bf16"
 device = "auto"
+graphs = true
+convolutions = "unfold"
 [churn]
 join_within_s = 60
 leave_every_s = 86400
@@ -256,7 +264,9 @@ def test_faults_and_time(tmp_path: Path) -> None:
     assert solar.duty is not None
     assert (solar.duty.period_s, solar.duty.on_s) == (86400, 30000)
     assert (config.churn.join_within_s, config.churn.leave_every_s) == (60, 86400)
-    assert (config.trainer.backend, config.trainer.device) == ("vectorised", "auto")
+    assert config.trainer == TrainerConfig(
+        "vectorised", "bf16", "auto", graphs=True, convolutions="unfold"
+    )
     run = config.run(config.strategies[0])
     # Half of twelve: the real devices are of the fleet, too.
     assert run.min_available_devices == 6
@@ -287,6 +297,8 @@ def test_links(tmp_path: Path, link: str) -> None:
         ('real = ["pi-1", "pi-2"]', 'real = ["Pi 1"]', "real[0]: found 'Pi 1'"),
         ('precision = "bf16"', 'precision = "fp16"', "trainer.precision: found 'fp16'"),
         ('device = "auto"', 'device = "gpu"', "trainer.device: found 'gpu'"),
+        ("graphs = true", "graphs = 1", "trainer.graphs: found 1"),
+        ('convolutions = "unfold"', 'convolutions = "fft"', "trainer.convolutions: found 'fft'"),
         (
             'name = "solar"',
             'name = "mains"',

@@ -212,9 +212,9 @@ def test_the_name_of_jobs_follows_from_all_that_their_outcome_depends_on(
 ) -> None:
     stage = resumed(CONFIG, base, out)
     moved = replace(stage, shares=replace(stage.shares, train=stage.shares.train + 1))
-    bf16 = changed(trainer=TrainerConfig(backend="onnx", precision="bf16"))
     names = [stage.name("onnx"), stage.name("autograd"), moved.name("onnx")]
-    names.append(replace(stage, config=bf16).name("onnx"))
+    for trainer in (TrainerConfig("onnx", "bf16"), TrainerConfig("onnx", tf32=True)):
+        names.append(replace(stage, config=changed(trainer=trainer)).name("onnx"))
     assert stage.name("onnx") == names[0]
     # Neither names of strategies nor rounds nor workers: those may change in a resumed emulation.
     other = changed(workers=5, strategies=(LOCAL,))
@@ -225,7 +225,7 @@ def test_the_name_of_jobs_follows_from_all_that_their_outcome_depends_on(
 
     monkeypatch.setattr(module, "version", version)
     names.append(stage.name("onnx"))
-    assert len(set(names)) == 5
+    assert len(set(names)) == 6
     assert {len(name) for name in names} == {32}
 
 

@@ -8,8 +8,11 @@ import torch
 
 
 @contextmanager
-def repeatable(device: torch.device) -> Generator[None]:
-    """The same bits on every run of a GPU: deterministic kernels, no timing of them, no TF32."""
+def repeatable(device: torch.device, tf32: bool = False) -> Generator[None]:
+    """The same bits on every run of a GPU: deterministic kernels, chosen without timing them.
+
+    ``tf32`` lets its products of float32 round their factors to 10 bits.
+    """
     if device.type != "cuda":
         yield
         return
@@ -18,9 +21,9 @@ def repeatable(device: torch.device) -> Generator[None]:
     matmul = torch.backends.cuda.matmul
     before = torch.are_deterministic_algorithms_enabled(), matmul.allow_tf32
     torch.use_deterministic_algorithms(True)
-    matmul.allow_tf32 = False
+    matmul.allow_tf32 = tf32
     try:
-        with torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False):
+        with torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=tf32):
             yield
     finally:
         torch.use_deterministic_algorithms(before[0])

@@ -21,6 +21,14 @@ def test_repeatable_settings_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == before
 
 
+def test_tf32_is_on_where_it_is_asked_for() -> None:
+    with repeatable(torch.device("cuda"), tf32=True):
+        assert torch.backends.cudnn.allow_tf32
+        assert torch.backends.cuda.matmul.allow_tf32
+        assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
 def test_a_cpu_needs_none() -> None:
     with repeatable(torch.device("cpu")):
         assert not torch.are_deterministic_algorithms_enabled()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from tests.emulate.training import trainings
 from tests.emulate.training.trainings import PULLED, problem
+from torch import nn
 
 from sedge_edge.training.batches import permutations
 from sedge_emulate.training import choice
@@ -16,20 +18,22 @@ from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import Wrong
 from sedge_emulate.training.choice import open_trainer, ruled
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
+from sedge_emulate.training.tasks import Convolutions, FleetTrainer, Precision, Task
 from sedge_export import export
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.bundle import TensorSpec, load
 
 OF = problem("mlp")
 
 
 def opened(
-    of: Problem = OF, name: str = "auto", precision: Precision = "fp32", device: str = "cpu"
-) -> FleetTrainer:
+    of: Problem = OF, name: str = "auto", precision: Precision = "fp32", device: str = "cpu",
+    tf32: bool = False, graphs: bool = False, convolutions: Convolutions = "grouped",
+) -> FleetTrainer:  # fmt: skip
     return open_trainer(
         of.module, of.objective, of.batch_size, of.input,
         name=name, precision=precision, device=device,
+        tf32=tf32, graphs=graphs, convolutions=convolutions,
     )  # fmt: skip
 
 
@@ -92,7 +96,9 @@ def test_device_auto_is_cuda_where_there_is_any(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is the GPU here")
 def test_device_auto_trains() -> None:
-    assert opened(device="auto").name == "autograd"
+    """On a CPU, which none of what a GPU may do concerns."""
+    trainer = opened(device="auto", tf32=True, graphs=True, convolutions="unfold")
+    assert trainer.name == "autograd"
 
 
 @pytest.mark.parametrize("name", ["autograd", "vectorised"])
@@ -111,6 +117,41 @@ def test_what_cannot_be() -> None:
         ConfigError, match=r"trainer\.precision: found 'bf16', expected fp32 on a CPU"
     ):
         opened(precision="bf16")
+    with pytest.raises(ConfigError, match=r"trainer\.tf32: found True, expected false on a CPU"):
+        opened(tf32=True)
+    with pytest.raises(ConfigError, match=r"trainer\.graphs: found True, expected false on a CPU"):
+        opened(name="vectorised", graphs=True)
+    expected = r"trainer\.convolutions: found 'unfold', expected grouped for the trainer autograd"
+    with pytest.raises(ConfigError, match=expected):
+        opened(convolutions="unfold")
+
+
+def test_the_chosen_form_reaches_the_trainer() -> None:
+    """It refuses what it does not have."""
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Conv3d(1, 2, 2), nn.Flatten(), nn.Linear(2, 2))
+    of = Problem(module, OF.objective, 2, TensorSpec("float32", (1, 2, 2, 2)))
+    with pytest.raises(ConfigError, match=r"trainer: found 'vectorised'.*3-D convolution"):
+        opened(of, name="vectorised", convolutions="unfold")
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "problem"),
+    [
+        ("auto", {"precision": "bf16", "tf32": True}, "tf32: found True, expected false beside"),
+        (
+            "autograd",
+            {"graphs": True},
+            "graphs: found True, expected false for the trainer autograd",
+        ),
+    ],
+)
+def test_what_a_gpu_cannot_do(
+    name: str, option: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_device", lambda name: torch.device(name))
+    with pytest.raises(ConfigError, match=rf"trainer\.{problem}"):
+        opened(name=name, device="cuda", **option)
 
 
 def test_a_wrong_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,3 +176,5 @@ def test_on_a_gpu(model: str) -> None:
     trainer = opened(of, device="cuda")
     assert trainer.name == "vectorised"
     trainings.check_like_torch(trainer, of, PULLED, 1e-3)
+    assert opened(of, device="cuda", tf32=True, graphs=True, convolutions="unfold").width > 1
+    assert opened(of, device="cuda", precision="bf16", graphs=True).width > 1

@@ -9,7 +9,7 @@ from tests.emulate.training import trainings
 from tests.emulate.training.trainings import PLAIN, PULLED, problem
 
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import Unsupported
+from sedge_emulate.training.tasks import Convolutions, Unsupported
 from sedge_emulate.training.vectorised import VectorisedTrainer, fitting_width
 from sedge_protocol.wire.training import LastBatch, Training
 
@@ -102,12 +102,18 @@ def test_every_tensor_lies_on_the_training_device() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("model", ["avgcnn", "batchnorm"])
-def test_on_a_gpu(model: str) -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("convolutions", ["grouped", "unfold"])
+def test_on_a_gpu(model: str, graphs: bool, convolutions: Convolutions) -> None:
     of = problem(model)
     gpu = torch.device("cuda")
-    trainer = VectorisedTrainer(of, "fp32", gpu)
+
+    def opened() -> VectorisedTrainer:
+        return VectorisedTrainer(of, "fp32", gpu, graphs=graphs, convolutions=convolutions)
+
+    trainer = opened()
     trainings.check_like_torch(trainer, of, PULLED, 1e-3)
     trainings.check_frozen_and_anchored(trainer, of, 1e-3)
     trainings.check_gradient(trainer, of, 1e-3)
     trainings.check_mixed(trainer, of, 1e-3)
-    trainings.check_repeats(trainer, VectorisedTrainer(of, "fp32", gpu), of)
+    trainings.check_repeats(trainer, opened(), of)

@@ -98,13 +98,23 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[trainer]: how this host computes the devices' steps.
 
-    ``backend`` auto follows the rule in ``training.choice``. fp32 gives a real device's numbers;
-    bf16, on CUDA only, changes which elements are kept. ``device`` auto is CUDA where there is any.
+    ``backend`` auto follows the rule in ``training.choice``. ``device`` auto is CUDA where there is any,
+    otherwise the CPU, which then ignores ``tf32``, ``graphs`` and ``convolutions``.
+
+    ``precision`` fp32 gives a real device's numbers. bf16, on CUDA only, rounds the factors of products;
+    parameters, sums and the optimizer stay float32. It changes which elements are kept. ``tf32``, on CUDA
+    only, lets the products of fp32 round their factors to 10 bits. ``graphs``, on CUDA only, launches all
+    kernels of a step together, and changes no number. ``convolutions`` of many devices are computed as one
+    grouped convolution, or as the product of their input's unfolded patches with the filters.
+    ``graphs`` and unfold are for the vectorised trainer.
     """
 
     backend: Name = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
     device: Literal["auto", "cpu", "cuda"] = "cpu"
+    tf32: bool = False
+    graphs: bool = False
+    convolutions: Literal["grouped", "unfold"] = "grouped"
 
 
 class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

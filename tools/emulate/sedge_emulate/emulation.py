@@ -96,7 +96,7 @@ class Stage:
         digest = hashlib.sha256()
         for part in (
             trainer.encode(),
-            self.config.trainer.precision.encode(),
+            msgspec.json.encode(self.config.trainer),
             msgspec.json.encode({package: version(package) for package in VERSIONS}),
             bundle.manifest.layout.hash,
             msgspec.json.encode((bundle.manifest.loss, bundle.manifest.metric)),

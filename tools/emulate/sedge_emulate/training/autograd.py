@@ -47,27 +47,29 @@ class AutogradTrainer:
     name = "autograd"
     width = 1
 
-    def __init__(self, problem: Problem, precision: Precision, device: torch.device) -> None:
-        self._problem, self._device = problem, device
+    def __init__(
+        self, problem: Problem, precision: Precision, device: torch.device, *, tf32: bool = False
+    ) -> None:
+        self._problem, self._device, self._tf32 = problem, device, tf32
         self._engine = Module(problem, precision, device)
         self._resident = Resident(device)
         keep_memory()
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
         """The end of each training, in order."""
-        with torch.no_grad(), repeatable(self._device):
+        with torch.no_grad(), repeatable(self._device, self._tf32):
             return [self._train(task) for task in tasks]
 
     def train_mixed(self, tasks: Sequence[MixedTask]) -> list[Mixed | TrainingDiverged]:
         """The end of each training of two models, in order."""
-        with torch.no_grad(), repeatable(self._device):
+        with torch.no_grad(), repeatable(self._device, self._tf32):
             return [self._train_mixed(task) for task in tasks]
 
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
         """Mean loss and metric of each theta (n,), in order."""
-        with torch.no_grad(), repeatable(self._device):
+        with torch.no_grad(), repeatable(self._device, self._tf32):
             return [self._evaluate(theta, examples) for theta, examples in models]
 
     def _train(self, task: Task) -> Trained | TrainingDiverged:

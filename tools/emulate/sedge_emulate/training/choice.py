@@ -11,6 +11,8 @@ convolution's. Where there are no programs, or a replay shuffles in another way 
 the place of onnx. tools/bench/RESULTS.md has each trainer beside autograd on the shipped examples.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
@@ -21,7 +23,7 @@ from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import check, references
 from sedge_emulate.training.problem import LABELS, Problem
 from sedge_emulate.training.programs import OnnxFleet
-from sedge_emulate.training.tasks import FleetTrainer, Precision, Unsupported
+from sedge_emulate.training.tasks import Convolutions, FleetTrainer, Precision, Unsupported
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout
@@ -42,6 +44,9 @@ def open_trainer(
     name: str = AUTO,
     precision: Precision = "fp32",
     device: str = "cpu",
+    tf32: bool = False,
+    graphs: bool = False,
+    convolutions: Convolutions = "grouped",
     bundle: Bundle | None = None,
     shuffles: Permutations = permutations,
     parts: tuple[InputPart, ...] = (),
@@ -50,26 +55,58 @@ def open_trainer(
     """A trainer that has passed its checks: the named one, or the rule's.
 
     ``input`` and ``target`` are a row's types and shapes, ``parts`` the inputs in it, if there are several;
-    ``bundle`` the model's programs, for "onnx", and ``sample`` some real inputs. The number of threads is
-    torch's present one; several processes of one thread are faster than one process of several.
+    ``bundle`` the model's programs, for "onnx", and ``sample`` some real inputs. ``name`` is the fleet
+    file's ``backend``; ``precision``, ``device``, ``tf32``, ``graphs`` and ``convolutions`` are as there
+    (``sedge_emulate.config.TrainerConfig``). The number of threads is torch's present one; several
+    processes of one thread are faster than one process of several.
 
-    Raises ``ConfigError`` for an unknown name, device or precision, or one that cannot train this model,
-    ``Wrong`` when the trainer fails its checks, ``ExportError`` for a model that no device can train.
+    Raises ``ConfigError`` for an unknown name or device, or for an option that cannot train this model
+    there, ``Wrong`` when the trainer fails its checks, ``ExportError`` for a model that no device can
+    train.
     """
     if name not in (AUTO, *NAMES):
         raise ConfigError("trainer", name, f"one of {AUTO}, {', '.join(NAMES)}")
     where = _device(device)
-    if precision != "fp32" and where.type == "cpu":
-        raise ConfigError("trainer.precision", precision, "fp32 on a CPU")
     problem = Problem(module, objective, batch_size, input, target, shuffles, parts, sample)
     programs = bundle is not None and shuffles is permutations
     chosen = ruled(where.type, problem.network.layout, programs) if name == AUTO else name
+    options = _Options(precision, tf32, graphs, convolutions)
+    if device == AUTO and where.type == "cpu":
+        options = _Options(precision)
+    options.check(chosen, where)
     try:
-        trainer = _open(chosen, problem, precision, where, bundle)
+        trainer = _open(chosen, problem, options, where, bundle)
+        check(trainer, problem, precision, references(problem))
     except Unsupported as exc:
         raise ConfigError("trainer", chosen, f"a backend for this model: {exc}") from exc
-    check(trainer, problem, precision, references(problem))
     return trainer
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How a trainer computes, as the fleet file says."""
+
+    precision: Precision
+    tf32: bool = False
+    graphs: bool = False
+    convolutions: Convolutions = "grouped"
+
+    def check(self, name: str, device: torch.device) -> None:
+        """Raise ``ConfigError`` for an option that this trainer or this device does not have."""
+        if device.type == "cpu":
+            if self.precision != "fp32":
+                raise ConfigError("trainer.precision", self.precision, "fp32 on a CPU")
+            for key, value in (("tf32", self.tf32), ("graphs", self.graphs)):
+                if value:
+                    raise ConfigError(f"trainer.{key}", value, "false on a CPU")
+        elif self.tf32 and self.precision != "fp32":
+            raise ConfigError("trainer.tf32", True, f"false beside precision {self.precision}")
+        if name != "vectorised":
+            if self.graphs:
+                raise ConfigError("trainer.graphs", True, f"false for the trainer {name}")
+            if self.convolutions != "grouped":
+                expected = f"grouped for the trainer {name}"
+                raise ConfigError("trainer.convolutions", self.convolutions, expected)
 
 
 def ruled(device: str, layout: Layout, programs: bool) -> str:
@@ -92,12 +129,19 @@ def _device(name: str) -> torch.device:
 
 
 def _open(
-    name: str, problem: Problem, precision: Precision, device: torch.device, bundle: Bundle | None
+    name: str, problem: Problem, options: _Options, device: torch.device, bundle: Bundle | None
 ) -> FleetTrainer:
     match name:
         case "vectorised":
-            return VectorisedTrainer(problem, precision, device)
+            return VectorisedTrainer(
+                problem,
+                options.precision,
+                device,
+                tf32=options.tf32,
+                graphs=options.graphs,
+                convolutions=options.convolutions,
+            )
         case "onnx":
-            return OnnxFleet(problem, precision, bundle)
+            return OnnxFleet(problem, options.precision, bundle)
         case _:
-            return AutogradTrainer(problem, precision, device)
+            return AutogradTrainer(problem, options.precision, device, tf32=options.tf32)

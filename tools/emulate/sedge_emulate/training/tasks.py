@@ -16,6 +16,7 @@ from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
 
 Precision: TypeAlias = Literal["fp32", "bf16"]
+Convolutions: TypeAlias = Literal["grouped", "unfold"]
 
 
 class Unsupported(SedgeError):

@@ -7,6 +7,7 @@ its batch alone, as a device's bits may depend on it. On a CPU this pays for the
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -32,9 +33,17 @@ from sedge_emulate.training.blocks import (
     stacked_thetas,
     train_in_blocks,
 )
+from sedge_emulate.training.convolutions import Unfolded
+from sedge_emulate.training.graphs import Graphed
 from sedge_emulate.training.memory import keep_memory
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import MixedTask, Precision, Task, Unsupported
+from sedge_emulate.training.tasks import (
+    Convolutions,
+    MixedTask,
+    Precision,
+    Task,
+    Unsupported,
+)
 from sedge_export.network import BATCH_NORMS, Network, copied
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Training
@@ -50,7 +59,10 @@ _Answer = TypeVar("_Answer")
 
 
 class VectorisedTrainer:
-    """``FleetTrainer`` on any torch device."""
+    """``FleetTrainer`` on any torch device.
+
+    ``tf32``, ``graphs`` and ``convolutions`` are those of the fleet file's ``[trainer]``.
+    """
 
     name = "vectorised"
 
@@ -60,9 +72,17 @@ class VectorisedTrainer:
         precision: Precision,
         device: torch.device,
         width: int | None = None,
+        *,
+        tf32: bool = False,
+        graphs: bool = False,
+        convolutions: Convolutions = "grouped",
     ) -> None:
         self._problem, self._device = problem, device
         self._precision: Precision = precision
+        self._tf32 = tf32
+        self._unfolds = convolutions == "unfold"
+        self._gradients = Graphed(self._each_gradient, device) if graphs else self._each_gradient
+        self._sums = Graphed(self._each_sum, device) if graphs else self._each_sum
         self._network = Network(
             problem.module,
             Objective(*map(_in_float32, problem.objective)),
@@ -92,7 +112,7 @@ class VectorisedTrainer:
 
     @cached_property
     def _single(self) -> AutogradTrainer:
-        return AutogradTrainer(self._problem, self._precision, self._device)
+        return AutogradTrainer(self._problem, self._precision, self._device, tf32=self._tf32)
 
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
@@ -106,9 +126,14 @@ class VectorisedTrainer:
 
     def _fitting(self, work: Callable[[], _Answer]) -> _Answer:
         """The work's answer. Raises ``Unsupported`` when memory runs out."""
-        half = torch.autocast(self._device.type, torch.bfloat16, enabled=self._precision == "bf16")
+        half = torch.autocast(
+            self._device.type,
+            torch.bfloat16,
+            enabled=self._precision == "bf16",
+            cache_enabled=False,  # a graph would keep what the cache has let go
+        )
         try:
-            with torch.no_grad(), repeatable(self._device), half:
+            with torch.no_grad(), repeatable(self._device, self._tf32), half:
                 return work()
         except torch.OutOfMemoryError as exc:
             raise Unsupported(
@@ -123,20 +148,36 @@ class VectorisedTrainer:
             [task.theta if task.anchor is None else task.anchor for task in tasks]
         )
         model = Model(layout, start, recipe, anchor, self._corrections(tasks), torch)
-        each = vmap(self._network.gradient)
         ends = Ends(block)
         for step in range(len(block.rows)):
             with self._device:
                 given = (*block.batch(step), *self._noise(tasks, step))
-                outputs = each(cast(Tensor, model.theta), *given)
+                outputs = self._gradients(cast(Tensor, model.theta), *given)
                 found = Differentiated(*cast(list[Any], outputs))
+                losses = found.loss.clone()  # a graph's next run overwrites it
                 gradient: Theta | None = None
                 if tasks[0].gradient and block.ending(step):
                     gradient = 1 * found.gradient
                     model.clear(gradient)
                 model.advance(found, self._rates(recipe, block.steps, step))
-            ends.add(cast(Tensor, model.theta), found.loss, cast(Tensor | None, gradient))
+            ends.add(cast(Tensor, model.theta), losses, cast(Tensor | None, gradient))
         return ends
+
+    def _each_gradient(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """``Network.gradient`` of every place: thetas (width, n), a step's batches and random numbers."""
+        with self._device, self._forms():
+            found: tuple[Tensor, ...] = vmap(self._network.gradient)(*given)
+        return found
+
+    def _each_sum(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """``Network.evaluate`` of every place: thetas (width, n) and batches."""
+        with self._device, self._forms():
+            found: tuple[Tensor, ...] = vmap(self._network.evaluate)(*given)
+        return found
+
+    def _forms(self) -> AbstractContextManager[object]:
+        """How the model's convolutions are computed."""
+        return Unfolded() if self._unfolds else nullcontext()
 
     def _rates(self, recipe: Training, counts: Sequence[int], step: int) -> Rate:
         """The learning rate of a step at each place, (width, 1); of places that have ended, their last."""
@@ -166,10 +207,8 @@ class VectorisedTrainer:
     def _evaluate(self, thetas: Sequence[Theta], block: Block) -> list[tuple[float, float]]:
         values = stacked_thetas(thetas, self.width, self._device)
         sums = torch.zeros(2, self.width, dtype=torch.float64, device=self._device)
-        each = vmap(self._network.evaluate)
         for step in range(len(block.rows)):
-            with self._device:
-                loss, metric, _ = each(values, *block.batch(step))
+            loss, metric, _ = self._sums(values, *block.batch(step))
             sums[0] += loss
             sums[1] += metric
         return [(loss, right) for loss, right in sums.t().tolist()][: len(thetas)]
@@ -225,9 +264,10 @@ def _make_batching(norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> No
         assert norm.running_mean is not None
         assert norm.running_var is not None
         mean, variance = norm.running_mean.clone(), norm.running_var.clone()
+        # In float32, also where autocast has made x of bf16, as it does by itself for other norms.
         output: Tensor = torch.native_batch_norm(
-            x, norm.weight, norm.bias, mean, variance, norm.training, momentum, norm.eps
-        )[0]
+            x.float(), norm.weight, norm.bias, mean, variance, norm.training, momentum, norm.eps
+        )[0].to(x.dtype)
         if norm.training:
             norm.running_mean, norm.running_var = mean, variance
         return output

@@ -299,15 +299,15 @@ def trainer_for(setup: WorkerSetup, bundle: Bundle, sample: Inputs) -> FleetTrai
     manifest = bundle.manifest
     module = setup.model.build(0, manifest.dropped)
     place_frozen(module, bundle)
+    options = msgspec.structs.asdict(setup.trainer)
     return open_trainer(
         module,
         objective_of(manifest, setup.model.own_loss(), setup.model.own_metric()),
         manifest.batch_size,
         manifest.input,
         manifest.target,
-        name=setup.trainer.backend,
-        precision=setup.trainer.precision,
-        device=setup.trainer.device,
+        name=options.pop("backend"),
+        **options,
         bundle=bundle,
         shuffles=setup.shuffles,
         parts=manifest.parts,

@@ -1,0 +1,96 @@
+"""A convolution as one product of matrices for each device, instead of as a grouped convolution.
+
+vmap makes one grouped convolution of many devices' convolutions. Here the input's patches are laid out as
+columns, and the filters, different on every device, are multiplied with them:
+
+    y (O, B L) = w (O, C k) @ columns (C k, B L)     L: places of the output, k: elements of a filter
+
+The columns are k times as large as the input. On the CPU they are slower; ``docs/emulator.md`` says what a
+GPU showed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from sedge_emulate.training.tasks import Unsupported
+
+
+class Unfolded(TorchFunctionMode):
+    """In this context 1-D and 2-D convolutions, wherever a model calls them, are products of matrices.
+
+    Transposed convolutions stay as they are. A 3-D one raises ``Unsupported``, as torch cannot lay out its
+    patches.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func in (torch.conv1d, torch.conv2d):
+            return _product(*args, **given)
+        if func is torch.conv3d:
+            raise Unsupported("a 3-D convolution has no unfolded form")
+        return func(*args, **given)
+
+
+def _product(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    """The convolution of an input (B, C, ...) with filters (O, C / groups, ...); arguments as conv2d's."""
+    size, axes = tuple(weight.shape[2:]), weight.ndim - 2
+    steps, reaches = _each(stride, axes), _each(dilation, axes)
+    if torch.is_autocast_enabled(input.device.type):  # before the columns are made, not after
+        input = input.to(torch.get_autocast_dtype(input.device.type))
+    if isinstance(padding, str):
+        if padding == "same":
+            input = functional.pad(input, _same(size, reaches))
+        padding = 0
+    pads = _each(padding, axes)
+    places = [
+        (length + 2 * pad - reach * (k - 1) - 1) // step + 1
+        for length, pad, reach, k, step in zip(
+            input.shape[2:], pads, reaches, size, steps, strict=True
+        )
+    ]
+    if axes == 1:  # as images of one row
+        input, size = input.unsqueeze(2), (1, *size)
+        steps, reaches, pads = (1, *steps), (1, *reaches), (0, *pads)
+    columns = functional.unfold(input, size, reaches, pads, steps)  # (B, C k, L)
+    rows, outputs, depth = len(columns), len(weight), prod(weight.shape[1:])
+    columns = columns.view(rows, groups, depth, -1).permute(1, 2, 0, 3).reshape(groups, depth, -1)
+    product = weight.reshape(groups, outputs // groups, depth) @ columns
+    output = product.view(outputs, rows, *places).transpose(0, 1)
+    if bias is not None:
+        output = output + bias.to(output.dtype).view(-1, *[1] * axes)
+    return output.contiguous()
+
+
+def _each(value: int | Sequence[int], axes: int) -> tuple[int, ...]:
+    """A number for each axis."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * axes if len(values) == 1 else values
+
+
+def _same(size: Sequence[int], dilations: Sequence[int]) -> list[int]:
+    """The padding that keeps an output as large as its input, last axis first; the odd one at the end."""
+    pads: list[int] = []
+    for k, reach in zip(reversed(size), reversed(dilations), strict=True):
+        both = reach * (k - 1)
+        pads += [both // 2, both - both // 2]
+    return pads

@@ -23,7 +23,10 @@ def repeatable(device: torch.device, tf32: bool = False) -> Generator[None]:
     torch.use_deterministic_algorithms(True)
     matmul.allow_tf32 = tf32
     try:
-        with torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=tf32):
+        # Without ``enabled`` torch switches cuDNN off here, and convolutions run many times as long.
+        with torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32
+        ):
             yield
     finally:
         torch.use_deterministic_algorithms(before[0])

@@ -14,6 +14,7 @@ def test_repeatable_settings_end(monkeypatch: pytest.MonkeyPatch) -> None:
     before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
     with pytest.raises(KeyError), repeatable(torch.device("cuda")):
         assert torch.are_deterministic_algorithms_enabled()
+        assert cudnn.enabled
         assert not (cudnn.benchmark or cudnn.allow_tf32 or matmul.allow_tf32)
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
         raise KeyError

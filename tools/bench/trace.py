@@ -1,0 +1,234 @@
+"""What each kind of message takes the coordinator, and closing, planning and opening a round, in counts.
+
+    python -m tools.bench.trace [--devices 2] [--folder /tmp]
+
+A real coordinator on a real store, FedOBP, gets the sealed frames of a few devices. The second round is
+traced, so that every device has a client model. For each step the table has
+
+    calls        Python functions of Sedge that were entered, comprehensions and resumed generators left out
+    files        source files among these
+    switches     calls into another file than that of the calling function
+    statements   SQL statements, without those that begin or end a transaction
+    commits      transactions that were committed
+    fsyncs       of files and folders by Python, and one for each commit (SQLite's log, synchronous=FULL)
+
+The last line is JSON. Every figure is a count: the same on every machine, whatever else it does.
+"""
+
+import argparse
+import json
+import os
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from unittest.mock import patch
+
+from tools.bench.coordinator import FLEET, RUN, Device, make_bundle, synthetic_delta
+
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.config import RunConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.rounds import scheduler
+from sedge_cloud.store.database import Store
+from sedge_protocol.codec import ValueCoding, encode, top_k
+from sedge_protocol.wire.messages import Hello
+
+SIZE = 100_000
+SHARE = 0.3  # of the elements: more than an offer holds, so that the update comes in a chunk
+GENERATOR = 0x20  # the flag of a generator's code object (inspect.CO_GENERATOR)
+STEPS = ("hello", "offer", "last chunk", "close", "collect", "plan", "open")
+
+
+@dataclass
+class Counts:
+    """What one step took."""
+
+    calls: int = 0
+    files: set[str] = field(default_factory=set[str])
+    switches: int = 0
+    statements: int = 0
+    commits: int = 0
+    fsyncs: int = 0
+
+    def row(self) -> dict[str, int]:
+        """The numbers by name."""
+        return {
+            "calls": self.calls,
+            "files": len(self.files),
+            "switches": self.switches,
+            "statements": self.statements,
+            "commits": self.commits,
+            "fsyncs": self.fsyncs,
+        }
+
+
+class Tracer:
+    """Counts what happens inside of ``step``; an inner step's share is not the outer one's."""
+
+    def __init__(self) -> None:
+        self.steps = {name: Counts() for name in STEPS}
+        self._open: list[Counts] = []
+        self._fsync = os.fsync
+
+    @contextmanager
+    def step(self, name: str) -> Generator[None]:
+        """Count what happens as this step's, anew."""
+        self.steps[name] = Counts()
+        self._open.append(self.steps[name])
+        sys.setprofile(self._profile)
+        try:
+            yield
+        finally:
+            self._open.pop()
+            sys.setprofile(self._profile if self._open else None)
+
+    def within(self, owner: object, method: str, name: str) -> None:
+        """Count all further calls of a method as this step."""
+        call: Callable[..., object] = getattr(owner, method)
+
+        def counted(*args: object, **kwargs: object) -> object:
+            if not self._open:
+                return call(*args, **kwargs)
+            with self.step(name):
+                result = call(*args, **kwargs)
+                return iter(list(result)) if isinstance(result, Generator) else result
+
+        setattr(owner, method, counted)
+
+    def statement(self, sql: str) -> None:
+        """SQLite begins a statement."""
+        if not self._open or sql.startswith(("BEGIN", "SAVEPOINT", "RELEASE")):
+            return
+        is_commit, counts = sql.startswith("COMMIT"), self._open[-1]
+        counts.commits += is_commit
+        counts.fsyncs += is_commit
+        counts.statements += not is_commit
+
+    def fsync(self, descriptor: int) -> None:
+        """Stands for ``os.fsync``."""
+        if self._open:
+            self._open[-1].fsyncs += 1
+        self._fsync(descriptor)
+
+    def _profile(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event != "call" or not _is_ours(code) or _is_resumed(frame):
+            return
+        counts, caller = self._open[-1], frame.f_back
+        while caller is not None and not _is_ours(caller.f_code):
+            caller = caller.f_back
+        counts.calls += 1
+        counts.files.add(code.co_filename)
+        counts.switches += caller is None or caller.f_code.co_filename != code.co_filename
+
+
+def _is_ours(code: CodeType) -> bool:
+    return "/sedge_" in code.co_filename and not code.co_name.startswith("<")
+
+
+def _is_resumed(frame: FrameType) -> bool:
+    """Whether a generator goes on, instead of being entered."""
+    return bool(frame.f_code.co_flags & GENERATOR) and frame.f_lasti > 2
+
+
+class Bench:
+    """A coordinator on a traced store, its devices online, and the first round open."""
+
+    def __init__(self, folder: Path, devices: int, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self.now = 0.0
+        self.devices = [Device(f"d{i:05}") for i in range(devices)]
+        self.store = Store(folder / "state")
+        for device in self.devices:
+            self.store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
+        config = RunConfig(
+            strategy="fedobp",
+            options={"quantile": 0.999},
+            num_rounds=3,
+            evaluate=False,
+            min_available_devices=devices,
+            quorum=1.0,
+        )
+        start_run(self.store, RUN, make_bundle(folder / "bundle", SIZE), config)
+        self.core = Coordinator(FLEET, self.store, 0.0, 1)
+        self.effects: list[object] = [*self.core.load(0.0), *self.core.connected(0.0)]
+        self.layout = self.core.runs[RUN].manifest.layout
+
+    def trace(self) -> dict[str, dict[str, int]]:
+        """The counts of every step, in a round whose devices have client models."""
+        for device in self.devices:
+            self._hello(device)
+        self._turn()
+        self._answer()
+        self._watch()
+        with self.tracer.step("hello"):
+            self._hello(self.devices[0])
+        self._answer("offer", "last chunk")
+        with self.tracer.step("close"):
+            self._turn()
+        return {name: self.tracer.steps[name].row() for name in STEPS}
+
+    def _watch(self) -> None:
+        within = self.tracer.within
+        within(self.core.run_store, "collect_if_due", "collect")
+        within(self.core.rounds, "_open", "open")
+        within(scheduler, "plan_cohort", "plan")
+
+    def _hello(self, device: Device) -> None:
+        frame = device.peer.seal(Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",)))
+        self.effects += self.core.receive(device.topic, frame, self.now)
+
+    def _turn(self) -> None:
+        self.effects = [*self.core.poll(self.now, 64)]
+
+    def _answer(self, offer: str = "", chunk: str = "") -> None:
+        """Every device sends its update; the first one's offer and last chunk count as these steps."""
+        for number, device in enumerate(self.devices):
+            delta = synthetic_delta("random", SIZE, number)
+            payload = encode(top_k(delta, round(SHARE * SIZE)), ValueCoding.BF16)
+            frames = device.frames(device.order(self.effects), self.layout, payload, number)
+            assert len(frames) == 2  # an offer and one chunk
+            for name, frame in zip((offer, chunk), frames, strict=True):
+                traced = self.tracer.step(name) if name and not number else nullcontext()
+                with traced:
+                    self.core.receive(device.topic, frame, self.now)
+        if not offer:
+            self._turn()
+
+
+def trace(folder: Path, devices: int) -> dict[str, dict[str, int]]:
+    """The counts of every step, on a store in this folder."""
+    tracer = Tracer()
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
+
+    def connected(*args: object, **kwargs: object) -> sqlite3.Connection:
+        connection = connect(*args, **kwargs)
+        connection.set_trace_callback(tracer.statement)
+        return connection
+
+    with patch.object(sqlite3, "connect", connected), patch.object(os, "fsync", tracer.fsync):
+        return Bench(folder, devices, tracer).trace()
+
+
+def main() -> None:
+    """Print the table, then JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--folder", type=Path, help="folder of the store (default: the system's)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        steps = trace(Path(folder), args.devices)
+    names = list(Counts().row())
+    print(f"{'step':12}", *(f"{name:>10}" for name in names))
+    for step, row in steps.items():
+        print(f"{step:12}", *(f"{row[name]:10}" for name in names))
+    print(json.dumps({"devices": args.devices, "steps": steps}))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,13 +6,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.cloud.helper import CONFIG, FLEET, Cloud, a_hello, small_update
+from tests.cloud.helper import CONFIG, FLEET, LAYOUT, Cloud, a_hello, small_update
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded
 from sedge_cloud.facts.live import LIVE, Recorder
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.records import Fleet
+from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.messages import Goodbye
 
@@ -21,9 +22,14 @@ class Seen:
     """A cloud whose recorder is fed as the service feeds it."""
 
     def __init__(
-        self, folder: Path, config: RunConfig | None = CONFIG, devices: Sequence[str] = "abc"
+        self,
+        folder: Path,
+        config: RunConfig | None = CONFIG,
+        devices: Sequence[str] = "abc",
+        layout: Layout = LAYOUT,
+        init: Theta | None = None,
     ) -> None:
-        self.cloud = Cloud(folder, config, devices)
+        self.cloud = Cloud(folder, config, devices, layout=layout, init=init)
         self.state = folder / "state"
         self._begun = time.time() - self.cloud.now
         self.restart()

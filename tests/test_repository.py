@@ -205,6 +205,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/store/test_database.py",
         "opened, refused, crashed and shared, through the store's own methods",
     ),
+    "sedge_cloud.store.observed": (
+        "tests/cloud/facts/test_problems.py",
+        "what is seen, as an operator reads it",
+    ),
     "sedge_cloud.store.schema": (
         "tests/cloud/store/test_database.py",
         "the tables as they are used",

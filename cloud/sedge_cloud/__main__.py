@@ -39,7 +39,7 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.facts.live import Recorder
 from sedge_cloud.ingest.sessions import VERSION
 from sedge_cloud.outlets.running import beside
-from sedge_cloud.service import Service
+from sedge_cloud.service import Service, on_the_wall
 from sedge_cloud.store.database import Store
 from sedge_cloud.strategies import STRATEGIES
 from sedge_protocol.errors import ConfigError, SedgeError
@@ -250,8 +250,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     with lock_folder(folder), closing(Store(folder)) as store, closing(Loop()) as loop:
         loop.stop_on_signals()
         core = Coordinator(
-            cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()), keep=cloud.keep
-        )
+            cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()), keep=cloud.keep,
+            wall=on_the_wall,
+        )  # fmt: skip
         recorder = Recorder(core, folder)
         with (
             beside(cloud, settings),

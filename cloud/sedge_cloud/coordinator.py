@@ -29,7 +29,7 @@ from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.ingest.uploads import RETRY_MS, Answer, Uploads
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
-from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
+from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound, Wall, as_it_is
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.rounds.serving import serving_run
 from sedge_cloud.runs.run import Run
@@ -53,7 +53,8 @@ from sedge_protocol.wire.transfer import from_bitmap
 class Coordinator:
     """The core of one fleet's coordinator. ``draw`` chooses a round's devices.
 
-    ``versions`` are the protocol versions that it speaks, ``keep`` what it leaves of runs that have ended.
+    ``versions`` are the protocol versions that it speaks, ``keep`` what it leaves of runs that have ended,
+    and ``wall`` tells the time on the wall clock at a time of the loop.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Coordinator:
         draw: Draw = draw_cohort,
         versions: Sequence[int] = VERSIONS,
         keep: KeepConfig | None = None,
+        wall: Wall = as_it_is,
     ) -> None:
         self.fleet = fleet
         self.store = store
@@ -75,13 +77,9 @@ class Coordinator:
         self._housekeeping = Housekeeping(self.run_store, self.counters)
         self._downloads = Downloads(store.blobs, gather_s)
         self.rounds = Scheduler(
-            self.run_store,
-            self.devices,
-            self._downloads.manifest,
-            self._housekeeping,
-            self.counters,
-            draw,
-        )
+            self.run_store, self.devices, self._downloads.manifest, self._housekeeping, self.counters,
+            draw, wall,
+        )  # fmt: skip
         self._uploads = Uploads(store, self.run_store, self._open_order)
         self._traffic = Traffic()
         self._log = LogQuota()

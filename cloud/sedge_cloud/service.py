@@ -31,6 +31,11 @@ RELOAD_S = 0.5
 MAX_QUESTION_BYTES = 64
 
 
+def on_the_wall(now: float) -> float:
+    """The time on the wall clock, in seconds, at a time of the loop."""
+    return time.time() - time.monotonic() + now
+
+
 class Service:
     """One fleet's running coordinator, a station of the loop. ``observe`` is called with every event.
 

@@ -165,7 +165,7 @@ def stop_run(store: Store, name: str) -> None:
     row = find_run(store, name)
     if row.status != RUNNING:
         raise ConfigError("run", f"{name} ({row.status})", "the name of a running run")
-    store.set_status(name, STOPPED)
+    store.set_status(name, STOPPED, "the operator stopped it", time.time())
 
 
 def resume_run(store: Store, name: str, num_rounds: int | None = None) -> RunConfig:

@@ -27,10 +27,13 @@ from sedge_protocol.errors import ConfigError, StrategyError, Unencodable
 from sedge_protocol.wire.messages import TRAIN
 
 
-def close_round(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary:
+def close_round(
+    live: LiveRun, run_store: RunStore, current: OpenRound, at: float, why: str
+) -> Summary:
     """Aggregate the updates into the next global model and store it; the run moves on.
 
-    With too few updates, or a model that cannot be stored, the run fails and keeps its state.
+    It closes ``at`` this time on the wall clock; ``why`` says what closed it. With too few updates, or a
+    model that cannot be stored, the run fails and keeps its state.
     """
     run, row = live.run, current.row
     updates = counted_updates(run, run_store.store, row)
@@ -59,7 +62,7 @@ def close_round(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summa
     event = Event.FAILURE if failure else Event.LAST_ROUND if is_last else None
     status = RUNNING if event is None else next_state(RUN, run.status, event)
     coded, reached = msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state)
-    run_store.store.close_round(run.name, row.round, coded, reached, status)
+    run_store.store.close_round(run.name, row.round, coded, reached, status, at, why, failure)
     _move_on(live, state, status)
     return summary
 

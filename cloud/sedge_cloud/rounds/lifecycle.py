@@ -20,17 +20,17 @@ that must answer, until it goes on. A round that is open when its run ends is vo
 run that has ended may be resumed, which loads it anew; a round that was open when it was stopped goes on.
 
 The tables below are these lines; an event that a state does not have raises. scheduler.py acts on them. The
-store has the open rounds: after a restart each goes on, with its full ``deadline_s``.
+store has the open rounds: after a restart each goes on with the time that is left, at least ``RETURN_S``.
 """
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -42,10 +42,14 @@ from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
 from sedge_cloud.store.schema import StepRow, steps_of
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import TRAIN, Committed, Reject
+from sedge_protocol.wire.reconnect import CEILINGS_S, SOON_S, Ended
 
 RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
 # An order without an answer for this long is sent again: a broker may have dropped it.
 RESEND_S = 60.0
+# A round whose time was over while the coordinator was away waits so long for devices to come back: as long
+# as they wait at most between two connections to a broker that refuses them (reconnect.py), and to answer.
+RETURN_S = CEILINGS_S[Ended.REFUSED] + SOON_S
 
 
 class Event(StrEnum):
@@ -63,12 +67,12 @@ class Event(StrEnum):
 
 
 class Phase(StrEnum):
-    """What an open round waits for."""
+    """What a round waits for: updates, stragglers, newcomers, nothing any more."""
 
-    OPEN = "updates"
-    GRACE = "stragglers"
-    SERVING = "newcomers"
-    CLOSED = "nothing"
+    OPEN = "open"
+    GRACE = "grace"
+    SERVING = "serving"
+    CLOSED = "closed"
 
 
 RUN: Mapping[str, Mapping[Event, str]] = {
@@ -95,6 +99,13 @@ ROUND: Mapping[Phase, Mapping[Event, Phase]] = {
 
 
 S = TypeVar("S", bound=str)
+# The time on the wall clock, in seconds, at a time of the loop.
+Wall: TypeAlias = Callable[[float], float]
+
+
+def as_it_is(now: float) -> float:
+    """Where there is no other clock than the loop's: virtual time."""
+    return now
 
 
 def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> S:
@@ -123,6 +134,7 @@ class OpenRound:
     excused: set[str] = field(default_factory=set[str])
     phase: Phase = Phase.OPEN
     grace_ends: float = math.inf
+    extended: int = 0
     resend_at: float = math.inf
 
     @cached_property
@@ -182,6 +194,7 @@ class OpenRound:
             self.grace_ends = now + config.grace_s
         elif event is Event.SHORTAGE:
             self.deadline, self.grace_ends = now + config.deadline_s, math.inf
+            self.extended += 1
 
     def waiting_for(self, device: str) -> bool:
         """Whether this device still owes an answer."""
@@ -255,16 +268,34 @@ def needed_updates(config: RunConfig, expected: int) -> int:
 
 
 def new_round(
-    run: Run, number: int, task: str, orders: Sequence[OrderRow], now: float
+    run: Run, number: int, task: str, orders: Sequence[OrderRow], now: float, wall: Wall = as_it_is
 ) -> OpenRound:
     """A round that could open now; nothing is stored yet."""
-    steps = msgspec.msgpack.encode(run.state.steps) if run.state.steps else b""
-    row = RoundRow(run.name, number, task, True, run.state.model, run.state.model_hash, None, steps)
+    state, opened = run.state, wall(now)
+    row = RoundRow(
+        run=run.name,
+        round=number,
+        task=task,
+        open=True,
+        model=state.model,
+        model_hash=state.model_hash,
+        summary=None,
+        steps=msgspec.msgpack.encode(state.steps) if state.steps else b"",
+        opened=opened,
+        ends_at=opened + run.config.deadline_s,
+        deadline=opened + run.config.deadline_s,
+        needed=needed_updates(run.config, len(orders)),
+    )
     return OpenRound(row, {o.device: o for o in orders}, now + run.config.deadline_s)
 
 
-def resume(run: Run, store: Store, now: float) -> OpenRound | None:
-    """The run's open round from the store, with a fresh deadline."""
+def resume(
+    run: Run, store: Store, now: float, wall: Wall = as_it_is, back_s: float = RETURN_S
+) -> OpenRound | None:
+    """The run's open round from the store, which goes on where it was.
+
+    Where little or nothing is left of its time, the devices have ``back_s`` to come back.
+    """
     row = store.current_round(run.name)
     if row is None:
         return None
@@ -273,7 +304,13 @@ def resume(run: Run, store: Store, now: float) -> OpenRound | None:
     settled = {o.device for o in orders.values() if o.declined}
     settled |= {answer.device for answer in answers if answer is not None}
     received = {a.device for a in answers if a is not None and not a.rejected}
-    return OpenRound(row, orders, now + run.config.deadline_s, settled, received)
+    in_grace = row.phase == Phase.GRACE
+    left, most = row.ends_at - wall(now), run.config.deadline_s
+    if not row.ends_at or (not in_grace and left > most):  # unknown, or the clock was set back
+        left = most
+    end = now + max(left, min(back_s, most))
+    phase = Phase.GRACE if in_grace else Phase.OPEN
+    return OpenRound(row, orders, end, settled, received, phase=phase, extended=row.extended)
 
 
 def counted_updates(run: Run, store: Store, row: RoundRow) -> list[UpdateRow]:

@@ -24,6 +24,7 @@ from sedge_cloud.rounds.lifecycle import (
     LiveRun,
     OpenRound,
     Phase,
+    Wall,
     counted_updates,
     new_round,
     next_state,
@@ -50,7 +51,7 @@ from sedge_protocol.wire.transfer import fitting_chunk
 class Scheduler:
     """All runs of a fleet and their rounds. ``draw`` chooses the devices of a round.
 
-    ``serving`` is the finished run whose model newcomers get.
+    ``serving`` is the finished run whose model newcomers get, and ``wall`` the clock that rows go by.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Scheduler:
         housekeeping: Housekeeping,
         counters: Counter[str],
         draw: Draw,
+        wall: Wall,
     ) -> None:
         self.live: dict[str, LiveRun] = {}
         self.serving: RunRow | None = None
@@ -69,7 +71,7 @@ class Scheduler:
         self._cut = cut
         self._housekeeping = housekeeping
         self._counters = counters
-        self._draw = draw
+        self._draw, self._wall = draw, wall
 
     def open_round(self, run: str) -> OpenRound | None:
         """The open round of a run, if it has one."""
@@ -123,7 +125,9 @@ class Scheduler:
             yield from self._reject_lost(live.run, current)
         while (event := current.due(config, now)) is not None:
             if next_state(ROUND, current.phase, event) == Phase.CLOSED:
-                yield from self._closed(live, current, close_round(live, self._run_store, current))
+                at, why = self._wall(now), str(event)
+                summary = close_round(live, self._run_store, current, at, why)
+                yield from self._closed(live, current, summary)
                 return
             current.enter(event, config, now)
             if event is Event.SHORTAGE:
@@ -143,18 +147,13 @@ class Scheduler:
             return
         number, task = following
         # A round that is open in the store was committed although the disk reported a failure.
-        current, orders = resume(run, self._store, now), dict[str, Order]()
+        current, orders = resume(run, self._store, now, self._wall), dict[str, Order]()
         if current is None:
             try:
                 planned = plan_cohort(
-                    run,
-                    self._run_store,
-                    number,
-                    task,
-                    devices,
-                    self._draw,
+                    run, self._run_store, number, task, devices, self._draw,
                     live.resting.devices(number) if task == TRAIN else (),
-                )
+                )  # fmt: skip
                 for name, features in planned.left_out.items():
                     if live.refused.get(name) != features:  # said once, not at every draw
                         live.refused[name] = features
@@ -162,10 +161,10 @@ class Scheduler:
                 if len(planned.orders) < run.config.min_updates:
                     live.drawn_at = devices.changes
                     return
-                current = new_round(run, number, task, planned.orders, now)
+                current = new_round(run, number, task, planned.orders, now, self._wall)
                 orders = self._orders(run, current, planned.orders)
             except StrategyError as exc:  # no retry helps
-                yield from self._fail(live, f"round {number} cannot be planned: {exc}")
+                yield from self._fail(live, f"round {number} cannot be planned: {exc}", now)
                 return
             self._store.open_round(current.row, planned.orders)
         yield from self._begin(live, current, now)
@@ -213,7 +212,7 @@ class Scheduler:
         for live in list(self.live.values()):  # a copy: a run whose order cannot be sent ends
             if live.round is not None and live.round.waiting_for(device):
                 live.round.arrive(device, waits)
-                effects += self._send(live, live.round, [device])
+                effects += self._send(live, live.round, [device], now)
         return effects + self._serve(device, now)
 
     def _serve(self, device: str, now: float) -> list[CloudEffect]:
@@ -223,7 +222,8 @@ class Scheduler:
             return []
         run, devices, effects = live.run, self._devices, list[CloudEffect]()
         try:
-            current = with_newcomer(run, self._run_store, live.round, device, devices, now)
+            given = run, self._run_store, live.round, device, devices, now, self._wall
+            current = with_newcomer(*given)
             if current is not None:
                 live.round = current
                 current.arrive(device, waits=False)
@@ -286,13 +286,14 @@ class Scheduler:
     ) -> list[CloudEffect]:
         """Send orders, for the first time or again; ``orders`` has those already made."""
         current.asked(now)
-        return self._send(live, current, names, orders)
+        return self._send(live, current, names, now, orders)
 
     def _send(
         self,
         live: LiveRun,
         current: OpenRound,
         names: Sequence[str],
+        now: float,
         made: Mapping[str, Order] | None = None,
     ) -> list[CloudEffect]:
         effects: list[CloudEffect] = []
@@ -311,7 +312,7 @@ class Scheduler:
                 effects.append(self._housekeeping.storage_failed(exc, live.run.name))
             except (StrategyError, LocalError) as exc:  # larger than a frame: no retry helps
                 why = f"round {current.row.round}: the order of {name} cannot be sent: {exc}"
-                return effects + self._fail(live, why)
+                return effects + self._fail(live, why, now)
         return effects
 
     def _reject_lost(self, run: Run, current: OpenRound) -> Iterator[Note]:
@@ -357,15 +358,15 @@ class Scheduler:
             try:
                 _ = live.run.strategy, live.run.patch_values  # loaded now: without them devices
                 # would work for nothing
-                current = resume(live.run, self._store, now)
+                current = resume(live.run, self._store, now, self._wall)
                 if current is not None:
                     effects += self._begin(live, current, now)
                     effects += self._ask(live, current, current.waiting, now)
                 effects += self._devices.refuse_unable(live.run)
             except (ConfigError, StrategyError) as exc:
-                effects += self._fail(live, f"its strategy cannot be loaded: {exc}")
+                effects += self._fail(live, f"its strategy cannot be loaded: {exc}", now)
         elif live.run.status == FINISHED:
-            live.round = resume_serving(live.run, self._run_store, now)
+            live.round = resume_serving(live.run, self._run_store, now, self._wall)
             if live.round is not None:
                 effects += self._begin(live, live.round, now)
         self.live[live.run.name] = live
@@ -377,13 +378,13 @@ class Scheduler:
         live.end(Event.STOP)
         return [*void, RunEnded(live.run.name, live.run.status)]
 
-    def _fail(self, live: LiveRun, why: str) -> list[CloudEffect]:
+    def _fail(self, live: LiveRun, why: str, now: float) -> list[CloudEffect]:
         """End a run that cannot go on; one that was stopped in the meantime stays stopped."""
         if live.run.status != RUNNING:  # finished: an order for one more device cannot be sent
             return [Note(logging.ERROR, f"run {live.run.name}: {why}")]
         void = self._void(live, "the run has failed")
         with suppress(ConfigError):
-            self._store.set_status(live.run.name, FAILED)
+            self._store.set_status(live.run.name, FAILED, why, self._wall(now))
         live.end(Event.FAILURE)
         text = f"run {live.run.name} has failed: {why}"
         return [*void, Note(logging.ERROR, text), RunEnded(live.run.name, live.run.status, why)]

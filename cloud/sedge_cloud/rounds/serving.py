@@ -12,8 +12,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from sedge_cloud.ingest.sessions import Fleet
-from sedge_cloud.rounds.lifecycle import FINISHED, OpenRound, Phase, new_round, resume
+from sedge_cloud.rounds.lifecycle import FINISHED, OpenRound, Phase, Wall, new_round, resume
 from sedge_cloud.rounds.plans import plan_round
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
@@ -23,19 +25,25 @@ from sedge_protocol.wire.messages import TRAIN
 
 def serving_run(rows: Sequence[RunRow]) -> RunRow | None:
     """The newest finished one of all runs, the oldest first; None while any is running."""
-    if not all(row.ended for row in rows):
+    if not all(row.has_ended for row in rows):
         return None
     return next((row for row in reversed(rows) if row.status == FINISHED), None)
 
 
-def resume_serving(run: Run, run_store: RunStore, now: float) -> OpenRound | None:
+def resume_serving(run: Run, run_store: RunStore, now: float, wall: Wall) -> OpenRound | None:
     """The round after the last, if a device has come for it already."""
-    current = resume(run, run_store.store, now)
+    current = resume(run, run_store.store, now, wall)
     return None if current is None else _serving(current)
 
 
 def with_newcomer(
-    run: Run, run_store: RunStore, current: OpenRound | None, device: str, fleet: Fleet, now: float
+    run: Run,
+    run_store: RunStore,
+    current: OpenRound | None,
+    device: str,
+    fleet: Fleet,
+    now: float,
+    wall: Wall,
 ) -> OpenRound | None:
     """The round after the last, with an order for this device, stored; None if it needs or can do none.
 
@@ -48,12 +56,13 @@ def with_newcomer(
     orders = plan_round(run, run_store, number, [device], fleet.hello).orders
     if not orders:
         return None
-    opened = new_round(run, number, TRAIN, orders, now)
+    opened = _serving(new_round(run, number, TRAIN, orders, now, wall))
     store.serve(opened.row, orders)
     if current is None:
-        return _serving(opened)
+        return opened
     return replace(current, orders={**current.orders, **opened.orders})
 
 
 def _serving(current: OpenRound) -> OpenRound:
-    return replace(current, phase=Phase.SERVING, deadline=math.inf)
+    row = msgspec.structs.replace(current.row, phase=Phase.SERVING, ends_at=0, deadline=0, needed=0)
+    return replace(current, row=row, phase=Phase.SERVING, deadline=math.inf)

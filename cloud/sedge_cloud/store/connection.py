@@ -195,7 +195,22 @@ class Database:
         values = msgspec.structs.astuple(row)
         db.execute(f"{verb} INTO {table} VALUES ({','.join('?' * len(values))})", values)
 
-    def _rows(self, kind: type[R], sql: str, *values: str | int) -> list[R]:
+    def _stamp(self, db: sqlite3.Connection) -> int:
+        """The number of this transaction, which no other has: its row is locked until the commit."""
+        db.execute("UPDATE meta SET value = value + 1 WHERE key = 'change'")
+        return int(db.execute("SELECT value FROM meta WHERE key = 'change'").fetchone()[0])
+
+    def _put(self, db: sqlite3.Connection, table: str, row: msgspec.Struct) -> None:
+        """Insert a row, or replace all but the key of the one that is there; the key comes first."""
+        key, *names = row.__struct_fields__
+        sets = ", ".join(f"{name} = excluded.{name}" for name in names)
+        marks = ", ".join("?" * (1 + len(names)))
+        db.execute(
+            f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({key}) DO UPDATE SET {sets}",
+            msgspec.structs.astuple(row),
+        )
+
+    def _rows(self, kind: type[R], sql: str, *values: str | float) -> list[R]:
         with self._errors():
             rows = self._db.execute(sql, values).fetchall()
         names = kind.__struct_fields__

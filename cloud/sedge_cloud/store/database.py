@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sedge_cloud.store.connection import Database
+from sedge_cloud.store.observed import Observed
 from sedge_cloud.store.rows import (
     ClientModelRow,
     DeviceRow,
@@ -31,7 +31,7 @@ LATE_ROUNDS = 3
 _GONE = (errno.ENOENT, errno.EIO)
 
 
-class Store(Database):
+class Store(Observed):
     """The coordinator's state. Every method is one transaction, or raises ``StorageError``."""
 
     def next_incarnation(self, clock: int) -> int:
@@ -57,13 +57,14 @@ class Store(Database):
         with self._transaction() as db:
             if db.execute("SELECT 1 FROM devices WHERE device = ?", (device,)).fetchone():
                 raise ConfigError("device", device, "an id that is not enrolled yet")
-            db.execute("INSERT INTO devices (device, secret) VALUES (?, ?)", (device, secret))
+            values = device, secret, self._stamp(db)
+            db.execute("INSERT INTO devices (device, secret, changed) VALUES (?, ?, ?)", values)
 
     def revoke_device(self, device: str) -> None:
         """Never listen to a device again. Raises ``ConfigError`` when there is no such device."""
         with self._transaction() as db:
-            changed = db.execute("UPDATE devices SET revoked = 1 WHERE device = ?", (device,))
-            if not changed.rowcount:
+            sql = "UPDATE devices SET revoked = 1, changed = ? WHERE device = ?"
+            if not db.execute(sql, (self._stamp(db), device)).rowcount:
                 raise ConfigError("device", device, "an enrolled device")
 
     def reissue_device(self, device: str, secret: bytes) -> None:
@@ -71,16 +72,20 @@ class Store(Database):
 
         Raises ``ConfigError`` when there is no such device.
         """
-        sql = "UPDATE devices SET secret = ?, revoked = 0, incarnation = 0, hello = NULL WHERE device = ?"
+        sql = (
+            "UPDATE devices SET secret = ?, revoked = 0, incarnation = 0, hello = NULL, changed = ?"
+            " WHERE device = ?"
+        )
         with self._transaction() as db:
-            if not db.execute(sql, (secret, device)).rowcount:
+            if not db.execute(sql, (secret, self._stamp(db), device)).rowcount:
                 raise ConfigError("device", device, "an enrolled device")
 
     def save_hello(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
         """Store a device's newest incarnation and hello, unless its secret has changed meanwhile."""
-        sql = "UPDATE devices SET incarnation = ?, hello = ? WHERE device = ? AND secret = ?"
+        sql = "UPDATE devices SET incarnation = ?, hello = ?, changed = ? WHERE device = ? AND secret = ?"
         with self._transaction() as db:
-            db.execute(sql, (incarnation, hello, row.device, row.secret))
+            values = incarnation, hello, self._stamp(db), row.device, row.secret
+            db.execute(sql, values)
 
     def runs(self) -> list[RunRow]:
         """Every run, oldest first."""
@@ -95,23 +100,24 @@ class Store(Database):
             for client in past:
                 self._insert(db, "client_models", client)
 
-    def set_status(self, run: str, status: str) -> None:
-        """Change a running run's status. Raises ``ConfigError`` when there is no such run."""
-        sql = "UPDATE runs SET status = ? WHERE run = ? AND status = 'running'"
+    def set_status(self, run: str, status: str, why: str = "", ended: float = 0.0) -> None:
+        """End a running run, and note why and when. Raises ``ConfigError`` when there is no such run."""
+        sql = "UPDATE runs SET status = ?, why = ?, ended = ? WHERE run = ? AND status = 'running'"
         with self._transaction() as db:
-            if not db.execute(sql, (status, run)).rowcount:
+            if not db.execute(sql, (status, why, ended, run)).rowcount:
                 raise ConfigError("run", run, "the name of a running run")
 
     def resume_run(self, run: str, config: bytes, state: bytes, last: int) -> None:
         """Let an ended run go on after the round ``last``. Raises ``ConfigError`` if it is running."""
         sql = (
-            "UPDATE runs SET status = 'running', config = ?, state = ?"
+            "UPDATE runs SET status = 'running', why = '', ended = 0, config = ?, state = ?"
             " WHERE run = ? AND status != 'running'"
         )
         with self._transaction() as db:
             if not db.execute(sql, (config, state, run)).rowcount:
                 raise ConfigError("run", run, "the name of a run that has ended")
-            db.execute("UPDATE rounds SET open = 0 WHERE run = ? AND round <= ?", (run, last))
+            sql = "UPDATE rounds SET open = 0, phase = 'closed' WHERE run = ? AND round <= ?"
+            db.execute(sql, (run, last))
 
     def delete_run(self, run: str) -> None:
         """Delete an ended run's every row. Raises ``ConfigError`` if it is running."""
@@ -119,7 +125,7 @@ class Store(Database):
             sql = "DELETE FROM runs WHERE run = ? AND status != 'running'"
             if not db.execute(sql, (run,)).rowcount:
                 raise ConfigError("run", run, "the name of a run that has ended")
-            for table in ("rounds", "orders", "updates", "client_models", "traffic"):
+            for table in ("rounds", "orders", "updates", "client_models", "traffic", "histories"):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
     def forget_parts(self, run: str, keep: int) -> int:
@@ -176,9 +182,20 @@ class Store(Database):
             names = {"run": run, "device": device, "number": number}
             return bool(self._db.execute(sql, names).fetchone()[0])
 
-    def close_round(self, run: str, number: int, summary: bytes, state: bytes, status: str) -> None:
-        """Close a round: its summary, and the run's next state and status.
+    def close_round(
+        self,
+        run: str,
+        number: int,
+        summary: bytes,
+        state: bytes,
+        status: str,
+        closed: float = 0.0,
+        why: str = "",
+        failure: str = "",
+    ) -> None:
+        """Close a round: its summary, when and why, and the run's next state and status.
 
+        ``failure`` says why a run that ends with the round has failed; it is empty for a finished one.
         Orders for which no update is accepted any more are emptied; their rows stay.
         """
         with self._transaction() as db:
@@ -187,14 +204,18 @@ class Store(Database):
                 (run, number - LATE_ROUNDS - 1),
             )
             db.execute(
-                "UPDATE rounds SET open = 0, summary = ? WHERE run = ? AND round = ?",
-                (summary, run, number),
+                "UPDATE rounds SET open = 0, phase = 'closed', summary = ?, closed = ?, why = ?"
+                " WHERE run = ? AND round = ?",
+                (summary, closed, why, run, number),
             )
             db.execute(
                 "UPDATE runs SET state = ?, status = CASE status WHEN 'stopped' THEN status ELSE ? END"
                 " WHERE run = ?",
                 (state, status, run),
             )
+            if status != "running":
+                sql = "UPDATE runs SET why = ?, ended = ? WHERE run = ? AND status != 'stopped'"
+                db.execute(sql, (failure, closed, run))
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
         """The orders of a round, by device."""

@@ -37,7 +37,7 @@ def prune(
             rows = sum(store.forget_parts(row.run, keep.rounds) for row in runs)
         candidates = _candidates(runs)
         if keep.runs is not None:
-            ended = sum(row.ended for row in runs)
+            ended = sum(row.has_ended for row in runs)
             for row in candidates[: max(0, ended - keep.runs)]:
                 store.delete_run(row.run)
                 gone.append(row.run)
@@ -55,4 +55,4 @@ def prune(
 def _candidates(runs: list[RunRow]) -> list[RunRow]:
     """The runs that may be deleted, oldest first."""
     newest = next((row.run for row in reversed(runs) if row.status == FINISHED), None)
-    return [row for row in runs if row.ended and row.run != newest]
+    return [row for row in runs if row.has_ended and row.run != newest]

@@ -13,20 +13,23 @@ from sedge_protocol.wire.messages import Work
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
-    """One device; ``hello`` is its last one in MessagePack, or None."""
+    """One device; ``hello`` is its last one in MessagePack, or None. ``changed`` as in ``SessionRow``."""
 
     device: str
     secret: bytes
     revoked: bool
     incarnation: int
     hello: bytes | None
+    changed: int = 0
 
 
 class RunRow(msgspec.Struct, frozen=True):
     """One run; ``config`` and ``state`` are MessagePack of ``RunConfig`` and ``RunState``.
 
     ``bundle`` is the blob of the whole model's bundle. ``narrower`` is MessagePack of the blobs of bundles
-    with fewer channels, widest first, or empty. ``frozen`` is the blob of frozen data, or empty.
+    with fewer channels, widest first, or empty. ``frozen`` is the blob of frozen data, or empty. ``why``
+    says why it failed, and ``ended`` when it ended. ``needs`` is MessagePack of ``Needs``, what devices
+    must be able to do, and ``sums`` of ``RunSums``, what its closed rounds add up to; each may be empty.
     """
 
     run: str
@@ -37,9 +40,13 @@ class RunRow(msgspec.Struct, frozen=True):
     created: float
     narrower: bytes = b""
     frozen: bytes = b""
+    why: str = ""
+    ended: float = 0.0
+    needs: bytes = b""
+    sums: bytes = b""
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it is no longer running."""
         return self.status != "running"
 
@@ -60,6 +67,10 @@ class RoundRow(msgspec.Struct, frozen=True):
 
     ``steps`` is MessagePack of the ``StepRow`` items that its orders name, oldest first, or empty. ``up``
     and ``down`` are the bytes that the coordinator sent and received on its own link while it was open.
+    An open round is in a ``phase`` (lifecycle.py) that ends at ``ends_at``, at its ``deadline`` or before;
+    ``needed`` updates are its quorum, and the deadline was ``extended`` so often. ``why`` says what closed
+    it, and ``parts`` is MessagePack of ``RoundParts``, the devices' parts in a closed round, or empty.
+    Times are seconds on the wall clock, 0 for unknown.
     """
 
     run: str
@@ -72,6 +83,15 @@ class RoundRow(msgspec.Struct, frozen=True):
     steps: bytes = b""
     up: int = 0
     down: int = 0
+    phase: str = "open"
+    opened: float = 0.0
+    ends_at: float = 0.0
+    deadline: float = 0.0
+    closed: float = 0.0
+    why: str = ""
+    needed: int = 0
+    extended: int = 0
+    parts: bytes = b""
 
 
 class OrderRow(msgspec.Struct, frozen=True):
@@ -207,3 +227,72 @@ class TrafficRow(msgspec.Struct, frozen=True):
     up: int
     down: int
     whole: bool
+
+
+class SessionRow(msgspec.Struct, frozen=True):
+    """What the coordinator has seen of a device.
+
+    It is ``online``, or not, ``since``; it was last ``heard``; a message of it was last dropped at
+    ``error_at``, for the reason ``error``; it has waited ``waits_since``, for the reason ``waits``. Of the
+    order that it owes an answer, ``run`` and ``round`` (0: it owes none), how far it is (``state``,
+    ``state_since``): of a transfer ``done`` of ``total`` chunks. Times are seconds on the wall clock, 0 for
+    unknown. ``changed`` grows with every change of any device.
+    """
+
+    device: str
+    online: bool = False
+    since: float = 0.0
+    heard: float = 0.0
+    error: str = ""
+    error_at: float = 0.0
+    waits: str = ""
+    waits_since: float = 0.0
+    run: str = ""
+    round: int = 0
+    state: str = ""
+    state_since: float = 0.0
+    done: int = 0
+    total: int = 0
+    changed: int = 0
+
+
+class HistoryRow(msgspec.Struct, frozen=True):
+    """What the closed rounds of a run say of a device: ``past`` is MessagePack of ``DevicePast``.
+
+    ``round`` is the last one in which it had a part; ``changed`` as in ``SessionRow``.
+    """
+
+    run: str
+    device: str
+    round: int
+    past: bytes
+    changed: int = 0
+
+
+class CoordinatorRow(msgspec.Struct, frozen=True):
+    """The service: when it ``started``, gave its last sign of life (``heard``), and its link to the broker.
+
+    ``max_packet`` is the largest message that the broker lets through, in bytes; 0: not measured yet.
+    ``counters`` is MessagePack of its counters, and ``error`` the last error that it logged. Times are
+    seconds on the wall clock, 0 for unknown.
+    """
+
+    id: int = 1
+    running: bool = False
+    started: float = 0.0
+    heard: float = 0.0
+    link: bool = False
+    link_since: float = 0.0
+    link_error: str = ""
+    max_packet: int = 0
+    error: str = ""
+    error_at: float = 0.0
+    counters: bytes = b""
+
+
+class DiskRow(msgspec.Struct, frozen=True):
+    """The size of the state, and what was free on its disk, in bytes, at one moment."""
+
+    at: float
+    used: int
+    free: int

@@ -10,45 +10,94 @@ import msgspec
 
 from sedge_protocol.errors import StorageError
 
-# Grows with every change of the tables after a release; then ``MIGRATIONS`` gets what leads from the schema
-# before, so that every released one can be opened. So far nothing is released.
-SCHEMA = 3
-MIGRATIONS: Mapping[int, str] = {}
-TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL);
-CREATE TABLE devices (
+# Grows with every change of the tables; ``MIGRATIONS`` has what leads from each schema to the next.
+SCHEMA = 4
+# Every table and index, by name. Times are seconds on the wall clock, 0 for unknown.
+OBJECTS: Mapping[str, str] = {
+    "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
+    "devices": """CREATE TABLE devices (
     device TEXT PRIMARY KEY, secret BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0,
-    incarnation INTEGER NOT NULL DEFAULT 0, hello BLOB);
-CREATE TABLE runs (
+    incarnation INTEGER NOT NULL DEFAULT 0, hello BLOB, changed INTEGER NOT NULL DEFAULT 0)""",
+    "runs": """CREATE TABLE runs (
     run TEXT PRIMARY KEY, status TEXT NOT NULL, config BLOB NOT NULL, bundle BLOB NOT NULL,
-    state BLOB NOT NULL, created REAL NOT NULL, narrower BLOB NOT NULL, frozen BLOB NOT NULL);
-CREATE TABLE rounds (
+    state BLOB NOT NULL, created REAL NOT NULL, narrower BLOB NOT NULL, frozen BLOB NOT NULL,
+    why TEXT NOT NULL, ended REAL NOT NULL, needs BLOB NOT NULL, sums BLOB NOT NULL)""",
+    "rounds": """CREATE TABLE rounds (
     run TEXT NOT NULL, round INTEGER NOT NULL, task TEXT NOT NULL, open INTEGER NOT NULL,
     model BLOB NOT NULL, model_hash BLOB NOT NULL, summary BLOB, steps BLOB NOT NULL,
-    up INTEGER NOT NULL, down INTEGER NOT NULL, PRIMARY KEY (run, round));
-CREATE TABLE orders (
+    up INTEGER NOT NULL, down INTEGER NOT NULL, phase TEXT NOT NULL, opened REAL NOT NULL,
+    ends_at REAL NOT NULL, deadline REAL NOT NULL, closed REAL NOT NULL, why TEXT NOT NULL,
+    needed INTEGER NOT NULL, extended INTEGER NOT NULL, parts BLOB NOT NULL, PRIMARY KEY (run, round))""",
+    "orders": """CREATE TABLE orders (
     run TEXT NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, patch BLOB NOT NULL,
     work BLOB NOT NULL, arrays BLOB NOT NULL, declined TEXT NOT NULL, context BLOB NOT NULL,
     model BLOB NOT NULL, model_hash BLOB NOT NULL, width INTEGER NOT NULL, patch_blob BLOB NOT NULL,
     patch_context BLOB NOT NULL, trusted INTEGER NOT NULL, num_train INTEGER NOT NULL,
     correction BLOB NOT NULL, holds BLOB NOT NULL, step BLOB NOT NULL,
-    PRIMARY KEY (run, round, device));
-CREATE TABLE updates (
+    PRIMARY KEY (run, round, device))""",
+    "updates": """CREATE TABLE updates (
     run TEXT NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, blob BLOB NOT NULL,
     report BLOB NOT NULL, size INTEGER NOT NULL, late INTEGER NOT NULL, rejected TEXT NOT NULL,
-    detail TEXT NOT NULL, PRIMARY KEY (run, round, device));
-CREATE TABLE client_models (
+    detail TEXT NOT NULL, PRIMARY KEY (run, round, device))""",
+    "late_updates": "CREATE INDEX late_updates ON updates (run, late) WHERE late > 0",
+    "client_models": """CREATE TABLE client_models (
     run TEXT NOT NULL, device TEXT NOT NULL, round INTEGER NOT NULL, model BLOB NOT NULL,
     patch BLOB NOT NULL, blob BLOB NOT NULL, arrays BLOB NOT NULL, mask BLOB NOT NULL,
     context BLOB NOT NULL, width INTEGER NOT NULL, patch_blob BLOB NOT NULL,
     patch_context BLOB NOT NULL, mix REAL, step_s REAL NOT NULL, remembered INTEGER NOT NULL,
-    steps INTEGER NOT NULL, PRIMARY KEY (run, device));
-CREATE TABLE traffic (
+    steps INTEGER NOT NULL, PRIMARY KEY (run, device))""",
+    "traffic": """CREATE TABLE traffic (
     run TEXT NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, up INTEGER NOT NULL,
-    down INTEGER NOT NULL, whole INTEGER NOT NULL, PRIMARY KEY (run, round, device));
-CREATE TABLE small_updates (sha256 BLOB PRIMARY KEY, data BLOB NOT NULL);
-INSERT INTO meta VALUES ('incarnation', 0);
-"""
+    down INTEGER NOT NULL, whole INTEGER NOT NULL, PRIMARY KEY (run, round, device))""",
+    "small_updates": "CREATE TABLE small_updates (sha256 BLOB PRIMARY KEY, data BLOB NOT NULL)",
+    "sessions": """CREATE TABLE sessions (
+    device TEXT PRIMARY KEY, online INTEGER NOT NULL, since REAL NOT NULL, heard REAL NOT NULL,
+    error TEXT NOT NULL, error_at REAL NOT NULL, waits TEXT NOT NULL, waits_since REAL NOT NULL,
+    run TEXT NOT NULL, round INTEGER NOT NULL, state TEXT NOT NULL, state_since REAL NOT NULL,
+    done INTEGER NOT NULL, total INTEGER NOT NULL, changed INTEGER NOT NULL)""",
+    "histories": """CREATE TABLE histories (
+    run TEXT NOT NULL, device TEXT NOT NULL, round INTEGER NOT NULL, past BLOB NOT NULL,
+    changed INTEGER NOT NULL, PRIMARY KEY (run, device))""",
+    "coordinator": """CREATE TABLE coordinator (
+    id INTEGER PRIMARY KEY, running INTEGER NOT NULL, started REAL NOT NULL, heard REAL NOT NULL,
+    link INTEGER NOT NULL, link_since REAL NOT NULL, link_error TEXT NOT NULL,
+    max_packet INTEGER NOT NULL, error TEXT NOT NULL, error_at REAL NOT NULL,
+    counters BLOB NOT NULL)""",
+    "disk": "CREATE TABLE disk (at REAL PRIMARY KEY, used INTEGER NOT NULL, free INTEGER NOT NULL)",
+    "changed_devices": "CREATE INDEX changed_devices ON devices (changed)",
+    "changed_sessions": "CREATE INDEX changed_sessions ON sessions (changed)",
+    "changed_histories": "CREATE INDEX changed_histories ON histories (changed)",
+}  # fmt: skip
+TABLES = ";".join([*OBJECTS.values(), "INSERT INTO meta VALUES ('incarnation', 0), ('change', 0)"])
+
+
+def _rebuilt(table: str, added: str) -> tuple[str, ...]:
+    """What gives a table its new columns: ``added`` are their values. Its text is then as in a new file."""
+    old = f"{table}_before"
+    return (
+        f"ALTER TABLE {table} RENAME TO {old}",
+        OBJECTS[table],
+        f"INSERT INTO {table} SELECT *, {added} FROM {old}",
+        f"DROP TABLE {old}",
+    )
+
+
+_NEW_IN_4 = (
+    "late_updates", "sessions", "histories", "coordinator", "disk", "changed_devices",
+    "changed_sessions", "changed_histories",
+)  # fmt: skip
+_EMPTY = "CAST('' AS BLOB)"
+_PHASE = "CASE open WHEN 1 THEN 'open' ELSE 'closed' END"
+MIGRATIONS: Mapping[int, str] = {
+    3: ";".join([
+        *_rebuilt("devices", "0"),
+        *_rebuilt("runs", f"'', 0, {_EMPTY}, {_EMPTY}"),
+        # When a round opened and until when it goes on is in no row: it begins anew.
+        *_rebuilt("rounds", f"{_PHASE}, 0, 0, 0, 0, '', 0, 0, {_EMPTY}"),
+        *(OBJECTS[name] for name in _NEW_IN_4),
+        "INSERT INTO meta VALUES ('change', 0)",
+    ]),
+}  # fmt: skip
 # The updates that client models build on, and those of open rounds. The cross join makes SQLite look up
 # rounds first; otherwise it would scan all updates ever received.
 NAMED_UPDATES = (

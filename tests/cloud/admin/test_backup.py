@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_no_half_a_backup(busy: Cloud, tmp_path: Path) -> Non
     out = tmp_path / "out"
     out.mkdir()
     (out / "b.tar").write_bytes(b"the last one")
-    room = (busy.folder / "state" / "sedge.sqlite").stat().st_size + 100_000
+    room = busy.store.used_bytes() + 100_000
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:

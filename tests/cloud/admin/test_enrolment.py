@@ -204,7 +204,10 @@ def test_a_device_is_issued_anew(store: Store, tmp_path: Path, revoked: bool) ->
         assert store.devices()[0].revoked and passwords.read_text().strip() == ""
     folder = reissue_device(store, cloud, "pi-1", tmp_path / "new")
     (row,) = store.devices()
-    assert row == DeviceRow("pi-1", row.secret, False, 0, None) and row.secret != old.secret
+    assert (
+        row == DeviceRow("pi-1", row.secret, False, 0, None, row.changed)
+        and row.secret != old.secret
+    )
     assert parse_secret((folder / "secret").read_text(), "") == row.secret
     assert len(passwords.read_text().splitlines()) == 1 and passwords.read_text() != line
     store.save_hello(

@@ -27,7 +27,7 @@ from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.rounds.cohort import draw_cohort, next_round
-from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_state
+from sedge_cloud.rounds.lifecycle import RETURN_S, ROUND, Event, OpenRound, Phase, next_state
 from sedge_cloud.rounds.lifecycle import RUN as RUN_TABLE
 from sedge_cloud.rounds.plans import order_seed
 from sedge_cloud.rounds.summary import personal_elements
@@ -419,20 +419,21 @@ def test_a_round_that_closes_as_the_operator_stops_the_run(cloud: Cloud) -> None
     assert cloud.run_row().status == "stopped" and len(cloud.summaries()) == 1
 
 
-def test_a_restart_finds_the_round_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("away_s", "left_s"), [(40.0, 60.0), (90.0, RETURN_S), (1e6, RETURN_S)])
+def test_a_restart_finds_the_round_as_it_was(tmp_path: Path, away_s: float, left_s: float) -> None:
     cloud = Cloud(tmp_path, replaced(deadline_s=100.0), devices=("a", "b", "c", "d"))
     cloud.hello()
     cloud.answer("a")
     spoil(cloud, "b")
     cloud.say("c", Decline(RUN, 1, "DataError", "no data"))
     before = cloud.core.open[RUN]
-    cloud.now += 90.0
+    cloud.now += away_s
     cloud.restart()
     after = cloud.core.open[RUN]
     assert (after.row, after.orders) == (before.row, before.orders)
     assert after.settled == before.settled == {"a", "b", "c"}
     assert after.received == before.received == {"a"}
-    assert after.deadline == cloud.now + 100.0  # a full one
+    assert after.deadline == cloud.now + left_s
     cloud.hello("d")
     cloud.answer("d")
     assert [device.device for device in cloud.summaries()[0].devices] == ["a", "d"]

@@ -21,7 +21,7 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import Event, RunEnded
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.rounds.summary import Summary
-from sedge_cloud.service import Service
+from sedge_cloud.service import Service, on_the_wall
 from sedge_cloud.store.database import Store
 from sedge_edge.runtime import Runtime
 from sedge_emulate.broker.device import Site, bring_up, enrol
@@ -134,7 +134,8 @@ class BrokerFleet:
                 bring_up(number, self._shares, secret, site, self._run.seed)
                 for number, secret in enumerate(secrets)
             ]
-            core = Coordinator(self.name, self.store, GATHER_S, int(time.time()))
+            now = int(time.time())
+            core = Coordinator(self.name, self.store, GATHER_S, now, wall=on_the_wall)
             settings = BrokerSettings(self._url, f"coordinator-{self.name}")
             self._service = Service(core, settings, self._observer(watch))
             stack.callback(self._service.close)

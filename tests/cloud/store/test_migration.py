@@ -1,0 +1,85 @@
+"""State folders that earlier versions left are opened, go on where they were, and lose nothing.
+
+They are in before/, made by its make_folder.py, whose docstring says what is in them.
+"""
+
+import json
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.cloud.helper import Cloud, Device, open_store
+from tests.cloud.store.before.make_folder import close_round
+
+from sedge_cloud.store import connection
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.schema import MIGRATIONS
+from sedge_protocol.errors import StorageError
+
+BEFORE = Path(__file__).with_name("before")
+
+
+def unpacked(folder: Path, schema: int) -> Path:
+    """The folder as the version with this schema left it."""
+    with tarfile.open(BEFORE / f"schema-{schema}.tar.xz") as tar:
+        tar.extractall(folder, filter="data")
+    return folder
+
+
+def opened(folder: Path) -> Cloud:
+    """A coordinator of today on the folder's state, and its devices after a new start of theirs."""
+    cloud = Cloud.__new__(Cloud)
+    cloud.folder, cloud.now, cloud.effects = folder, 1000.0, []
+    cloud.devices = {name: Device(name, incarnation=2) for name in "abcd"}
+    cloud.store = open_store(folder / "state")
+    cloud.core = cloud._incarnation()
+    return cloud
+
+
+def test_an_open_round_of_schema_3_closes_to_the_right_bytes(tmp_path: Path) -> None:
+    expected = json.loads((unpacked(tmp_path, 3) / "expected.json").read_text())
+    cloud = opened(tmp_path)
+    assert [row.status for row in cloud.store.runs()] == ["finished", "failed", "running"]
+    current = cloud.core.open["second"]
+    assert (current.received, current.settled) == ({"a", "b"}, {"a", "b", "c"})
+    assert current.orders["c"].declined == "DiskFull: no room for 2 MB"
+    cloud.hello()
+    update = (tmp_path / "update").read_bytes()
+    assert close_round(cloud, update) == expected["model_hash"]
+    cloud.store.close()
+
+
+def test_the_tables_are_those_of_a_new_folder(tmp_path: Path) -> None:
+    with closing(Store(unpacked(tmp_path, 3) / "state")) as store:
+        store.check()  # compares their text
+        assert [row.device for row in store.devices()] == ["a", "b", "c", "d", "never"]
+        assert len(store.traffic("first", 1)) == 4
+        assert store.client_model("second", "a") is not None
+
+
+def test_an_earlier_version_refuses_a_folder_that_was_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = unpacked(tmp_path, 3) / "state"
+    Store(state).close()
+    monkeypatch.setattr(connection, "SCHEMA", 3)
+    with pytest.raises(
+        StorageError, match=r"sedge\.sqlite: schema 4, this version uses 3; upgrade Sedge$"
+    ):
+        Store(state)
+
+
+def test_a_migration_that_dies_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = unpacked(tmp_path, 3) / "state"
+    with monkeypatch.context() as patched:
+        broken = {3: MIGRATIONS[3] + "; INSERT INTO nowhere VALUES (1)"}
+        patched.setattr(connection, "MIGRATIONS", broken)
+        with pytest.raises(StorageError, match="nowhere"):
+            Store(state)
+    with closing(sqlite3.connect(state / "sedge.sqlite")) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+    Store(state).close()

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from sedge_cloud import RunConfig, Store, start_run
+from sedge_cloud import RunConfig, open_folder, start_run
 from sedge_cloud.coding import EXACT, WHOLE
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.coordinator import Coordinator
@@ -73,7 +73,7 @@ def main(folder: Path) -> None:
     """Export a model, enrol two devices, and pass frames on until the run has ended."""
     model, sample, bundle = mlp(64, 32, 10), torch.randn(16, 1, 8, 8), folder / "bundle"
     export(model, sample, batch_size=16, name="digits", num_classes=10, folder=bundle)
-    store, now, devices = Store(folder / "cloud"), 0.0, dict[str, Device]()
+    store, now, devices = open_folder(folder / "cloud"), 0.0, dict[str, Device]()
     start_run(store, "run", bundle, RUN)
     for name, labels in (("left", range(5)), ("right", range(5, 10))):
         store.add_device(name, name.encode().ljust(32))

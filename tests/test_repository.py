@@ -209,6 +209,18 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/facts/test_problems.py",
         "what is seen, as an operator reads it",
     ),
+    "sedge_cloud.store.contract": (
+        "tests/cloud/store/test_database.py",
+        "by all that fulfil it",
+    ),
+    "sedge_cloud.store.opening": (
+        "tests/cloud/store/test_database.py",
+        "every store of the tests is opened by it",
+    ),
+    "sedge_cloud.store.sqlite": (
+        "tests/cloud/store/test_database.py",
+        "the store in a folder",
+    ),
     "sedge_cloud.store.schema": (
         "tests/cloud/store/test_database.py",
         "the tables as they are used",
@@ -260,7 +272,7 @@ PUBLIC = {
     "Training ValueCoding decode encode top_k",
     "sedge_cloud": "Assignment ClientModel ConfigError Context DeviceScoring FedAvg Layout OwnModel "
     "PatchChoice RunConfig SparseVector State Store Strategy StrategyError Theta Training Update "
-    "UpdateSelection Work average_change start_run",
+    "UpdateSelection Work average_change open_folder start_run",
     "sedge_edge": "VERSION Agent Examples Identity Model OpenBundles PersonalModel StartJob Trainer "
     "local_context open_agent personal_model predict_file run_job split",
     "sedge_emulate": "Result read_json",
@@ -382,7 +394,7 @@ def test_one_file_owns_each_library() -> None:
     owners = {
         "paho": "sedge_protocol.host.mqtt",
         "fcntl": "sedge_protocol.host.posix",  # Windows lacks it
-        "sqlite3": "sedge_cloud.store.connection",
+        "sqlite3": "sedge_cloud.store.sqlite",
         "onnxruntime": "sedge_protocol.host.onnx_runtime",
     }
     for library, owner in owners.items():

@@ -4,6 +4,7 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.algorithms.averaging import average_change
 from sedge_cloud.config import RunConfig
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol import Layout, SparseVector, Theta, Training
@@ -38,5 +39,6 @@ __all__ = [
     "UpdateSelection",
     "Work",
     "average_change",
+    "open_folder",
     "start_run",
 ]

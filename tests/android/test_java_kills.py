@@ -8,7 +8,7 @@ import pytest
 from tests.android.java_fleet import JavaFleet
 from tests.system.harness import RealFleet, wait_until
 
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 
 pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 
@@ -64,7 +64,7 @@ def global_models(fleet: RealFleet, java: JavaFleet, bundle: Path, killed: bool)
     for summary in fleet.rounds():
         assert sorted(device.device for device in summary.devices) == list(DEVICES)
         assert (summary.late, summary.declined) == ((), 0)
-    store = Store(fleet.folder / "state")
+    store = open_folder(fleet.folder / "state")
     try:
         return [row.model_hash for row in store.rounds("run")]
     finally:

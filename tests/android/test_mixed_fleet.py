@@ -12,7 +12,7 @@ from tests.system.harness import WITH_EXECUTORCH, RealFleet, wait_until
 from torch import nn
 
 from android.build import jni
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_edge.backends.executorch import PACKAGE
 from sedge_export import export
 
@@ -62,7 +62,7 @@ def global_models(
     fleet.start_run(bundle, text)
     wait_until(fleet.finished, 120, "the run ends")
     assert [len(summary.devices) for summary in fleet.rounds()] == [4] * 4
-    store = Store(fleet.folder / "state")
+    store = open_folder(fleet.folder / "state")
     try:
         return [row.model_hash for row in store.rounds("run")]
     finally:

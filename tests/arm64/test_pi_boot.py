@@ -21,7 +21,7 @@ from tools.arm64 import machine, packages
 from tools.arm64.kept import ROOT
 from tools.arm64.machine import Machine
 
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.rows import OrderRow
 from sedge_emulate.data.datasets import Dataset
 
@@ -124,7 +124,7 @@ class Fleet(MixedFleet):
 
     def incarnation(self) -> int:
         """The agent's present life, as the coordinator knows it: each is later than the one before."""
-        store = Store(self.folder / "state")
+        store = open_folder(self.folder / "state")
         try:
             (device,) = store.devices()
             return device.incarnation
@@ -133,7 +133,7 @@ class Fleet(MixedFleet):
 
     def order(self) -> OrderRow | None:
         """The order of the open round."""
-        store = Store(self.folder / "state")
+        store = open_folder(self.folder / "state")
         try:
             open_round = store.current_round("run")
             return None if open_round is None else store.order("run", open_round.round, "pi-1")

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
+from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import EXACT, WHOLE
@@ -23,7 +24,6 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import RunState
-from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RunRow
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
@@ -323,11 +323,6 @@ class Faults:
             return found
 
         return call
-
-
-def open_store(folder: Path) -> Store:
-    """A store that does not wait for the disk: here processes die, not the power."""
-    return Store(folder, durable=False)
 
 
 def a_hello(

@@ -25,6 +25,7 @@ from tests.cloud.helper import (
     secret_of,
     small_update,
 )
+from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
@@ -244,7 +245,7 @@ def everything(cloud: Cloud, name: str) -> list[Message]:
 
 def test_strangers_and_the_revoked_are_not_heard(cloud: Cloud, tmp_path: Path) -> None:
     cloud.hello()
-    other = Store(tmp_path / "state")
+    other = open_store(tmp_path / "state")
     other.revoke_device("b")
     cloud.load()
     assert "device b is revoked" in cloud.notes(logging.WARNING)
@@ -381,7 +382,7 @@ def test_a_sound_frame_with_a_bad_body(cloud: Cloud, body: bytes) -> None:
 
 def by_another_process(cloud: Cloud, act: Callable[[Store], object]) -> None:
     """The command line, beside the running service."""
-    other = Store(cloud.folder / "state")
+    other = open_store(cloud.folder / "state")
     act(other)
     other.close()
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, Faults, a_hello, small_update
+from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.ingest.rate_limit import BURST, COST
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.service import RELOAD_S, Service
-from sedge_cloud.store.database import Store
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
 from sedge_protocol.wire.effects import Send
@@ -293,7 +293,7 @@ def test_a_broken_disk_does_not_end_it(bench: Bench, caplog: pytest.LogCaptureFi
 def test_what_changes_beside_it_is_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         bench.hear(name, a_hello(name))
-    other = Store(bench.cloud.folder / "state")
+    other = open_store(bench.cloud.folder / "state")
     stop_run(other, RUN)
     other.close()
     later = time.monotonic() + RELOAD_S

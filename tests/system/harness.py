@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.rounds.summary import Summary
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_emulate.broker.brokers import find_mosquitto
 from sedge_emulate.broker.ports import LOOPBACK, wait_until_accepting
 from sedge_emulate.data.datasets import Dataset, digits
@@ -134,7 +134,7 @@ class RealFleet:
 
     def rounds(self) -> list[Summary]:
         """The closed rounds of the run."""
-        store = Store(self.folder / "state")
+        store = open_folder(self.folder / "state")
         try:
             rows = store.rounds("run")
             return [msgspec.msgpack.decode(r.summary, type=Summary) for r in rows if r.summary]
@@ -143,7 +143,7 @@ class RealFleet:
 
     def hellos(self) -> list[Hello]:
         """What the devices have announced, by their names."""
-        store = Store(self.folder / "state")
+        store = open_folder(self.folder / "state")
         try:
             found = [row.hello for row in store.devices() if row.hello is not None]
         finally:
@@ -152,7 +152,7 @@ class RealFleet:
 
     def finished(self) -> bool:
         """Whether the run has ended."""
-        store = Store(self.folder / "state")
+        store = open_folder(self.folder / "state")
         try:
             return store.runs()[0].status == "finished"
         finally:

@@ -8,7 +8,7 @@ from tests.system.faultproxy import FaultProxy
 from tests.system.harness import RealFleet, wait_until
 from torch import Tensor, nn
 
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_export.export import export
 from sedge_protocol.wire.bundle import FROZEN_NAME, MAX_BUNDLE_BYTES
 
@@ -68,7 +68,7 @@ def test_80_mib_go_on_where_they_were(fleet: RealFleet, proxy: FaultProxy) -> No
     assert [len(summary.devices) for summary in fleet.rounds()] == [1, 1]
     blob = fleet.folder / "pi-1" / "state" / "blobs" / name
     assert blob.read_bytes() == (bundle / FROZEN_NAME).read_bytes()
-    store = Store(fleet.folder / "state")
+    store = open_folder(fleet.folder / "state")
     try:
         (row,) = store.traffic("run", 1)
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.system.harness import RealFleet, wait_until
 
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_protocol.wire.bundle import load
 
 pytestmark = pytest.mark.fleet
@@ -60,7 +60,7 @@ def flower_device(
 
 def all_there(fleet: RealFleet, count: int) -> bool:
     """Whether so many devices have said hello."""
-    store = Store(fleet.folder / "state")
+    store = open_folder(fleet.folder / "state")
     try:
         return sum(row.hello is not None for row in store.devices()) == count
     finally:

@@ -26,7 +26,7 @@ from sedge_cloud.rounds.lifecycle import new_round
 from sedge_cloud.rounds.plans import plan_round
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.rows import ClientModelRow, UpdateRow
 from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.runtime import OpenBundles
@@ -321,7 +321,7 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
         min_train_devices=1,
         min_available_devices=1,
     )
-    store = Store(tmp_path / "cloud")
+    store = open_folder(tmp_path / "cloud")
     start_run(store, "run", made.folder, config)
     run_store, run = RunStore(store), Run(store.runs()[0], store)
     size = made.layout.size

@@ -12,7 +12,7 @@ import pytest
 from tests.system.faultproxy import FaultProxy
 from tests.system.harness import ZLIB_ALONE, RealFleet, command, free_port, wait_until
 
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.update import Report
 
@@ -88,7 +88,7 @@ def test_a_device_with_zlib_alone_trains_under_default_settings(
     names = [[device.device for device in summary.devices] for summary in fleet.rounds()]
     assert names == [["pi-1", "pi-2"]] * 3
     assert fleet.rounds()[-1].personal
-    store = Store(fleet.folder / "state")
+    store = open_folder(fleet.folder / "state")
     hellos = [msgspec.msgpack.decode(row.hello or b"", type=Hello) for row in store.devices()]
     store.close()
     assert hellos[0].compressions == ("zlib",) and "zstd" in hellos[1].compressions
@@ -178,7 +178,7 @@ def test_a_half_sent_update_goes_on_where_it_was(
     fleet.start_cloud()
     proxy.rate = 0
     wait_until(fleet.finished, 90, "the run ends")
-    store = Store(fleet.folder / "state")
+    store = open_folder(fleet.folder / "state")
     update = store.update("run", 1, "pi-2")
     store.close()
     assert update is not None

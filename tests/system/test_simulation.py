@@ -25,7 +25,7 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import RunState
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_edge.agent import Agent, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples
@@ -223,7 +223,7 @@ class World:
         self.order = 0
         self.subscriptions: dict[str, set[str]] = {name: set() for name in self.names}
         make_bundle(folder / "bundle")
-        store = Store(folder / "cloud")
+        store = open_folder(folder / "cloud")
         start_run(store, "run", folder / "bundle", config)
         for i, name in enumerate(self.names):
             store.add_device(name, bytes([i]) * 32)
@@ -236,7 +236,7 @@ class World:
         """A coordinator from what is on disk."""
         while True:
             self.starts += 1
-            store = Store(self.folder / "cloud")
+            store = open_folder(self.folder / "cloud")
             store._db.execute("PRAGMA synchronous=OFF")  # no power is lost here, only processes
             try:
                 core = Coordinator(FLEET, Crashing(store, self.faults), 0.1, self.starts)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -390,7 +390,7 @@ class World:
         """Whether the store says so; an event may fall into a crash."""
         if self.cloud.open:
             return False
-        store = Store(self.folder / "cloud")
+        store = open_folder(self.folder / "cloud")
         try:
             return store.runs()[0].status != "running"
         finally:
@@ -398,7 +398,7 @@ class World:
 
     def final(self) -> Ending:
         """What the run came to."""
-        store = Store(self.folder / "cloud")
+        store = open_folder(self.folder / "cloud")
         state = msgspec.msgpack.decode(store.runs()[0].state, type=RunState)
         rounds = [
             msgspec.msgpack.decode(row.summary or b"", type=Summary) for row in store.rounds("run")

@@ -20,6 +20,7 @@ from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.strategy import Context, Update
 from sedge_edge.backends import open_trainer
@@ -208,7 +209,7 @@ class Trio:
         for seed, (device, count) in enumerate(zip(DEVICES, examples, strict=True)):
             self.fleet.add_device(device, seed, examples=count)
             self.start(device)
-        self.store = Store(folder / "state")
+        self.store = open_folder(folder / "state")
 
     def close(self) -> None:
         """End every process."""

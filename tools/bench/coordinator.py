@@ -33,6 +33,7 @@ from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.rounds import cohort as cohorts
 from sedge_cloud.rounds import scheduler
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import bundle as bundles
@@ -168,7 +169,7 @@ class Bench:
         self.now = 0.0
         self.stages = Stages()
         self.devices = [Device(f"d{i:05}") for i in range(args.devices)]
-        store = Store(folder / "state", durable=durable)
+        store = open_folder(folder / "state", durable=durable)
         for device in self.devices:
             store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
         config = RunConfig(

@@ -26,7 +26,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from sedge_cloud import RunConfig, Store, start_run
+from sedge_cloud import RunConfig, open_folder, start_run
 from sedge_cloud.coding import CodecConfig
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.coordinator import Coordinator
@@ -140,7 +140,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
         training=TrainingConfig(local_epochs=1, learning_rate=0.01, momentum=0.7),
         codec=CodecConfig(ValueCoding.BF16, 0.04),
     )
-    store, now, meter = Store(folder / "cloud"), 0.0, Meter()
+    store, now, meter = open_folder(folder / "cloud"), 0.0, Meter()
     start_run(store, "run", bundle, config)
     devices: dict[str, Device] = {}
     for seed, name in enumerate(("left", "right")):

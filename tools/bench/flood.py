@@ -43,7 +43,7 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.coding import WHOLE
 from sedge_cloud.config import RunConfig, load_cloud
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_emulate.broker.brokers import find_mosquitto
 from sedge_emulate.broker.ports import LOOPBACK, on_free_port, wait_until_accepting
 from sedge_protocol.codec import ValueCoding, encode, top_k
@@ -344,7 +344,7 @@ class Bench:
         toml.write_text(toml.read_text().replace("[broker]", "gather_ms = 100\n\n[broker]"))
         cloud = load_cloud(toml)
         names = [f"device-{number}" for number in range(self._count)]
-        store = Store(Path(cloud.state_dir))
+        store = open_folder(Path(cloud.state_dir))
         accounts: list[Account] = []
         for name in [*names, FLOODER]:
             made = add_device(store, cloud, name, folder / name)

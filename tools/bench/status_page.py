@@ -45,7 +45,7 @@ from sedge_cloud.facts.live import Recorder
 from sedge_cloud.facts.snapshot import STALE_S
 from sedge_cloud.outlets.running import beside
 from sedge_cloud.outlets.settings import HttpConfig
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.layout import Layout, Role
@@ -73,7 +73,7 @@ class Fleet:
 
     def __init__(self, folder: Path, devices: int) -> None:
         self.state = folder / "state"
-        self.store = Store(self.state, durable=False)
+        self.store = open_folder(self.state, durable=False)
         self.layout = Layout.of([("theta", (SIZE,), Role.PARAMETER)])
         self.peers: dict[str, Peer] = {}
         self.keys: dict[str, DeviceKeys] = {}

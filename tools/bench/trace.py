@@ -34,7 +34,7 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds import scheduler
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.wire.messages import Hello
 
@@ -143,7 +143,7 @@ class Bench:
         self.tracer = tracer
         self.now = 0.0
         self.devices = [Device(f"d{i:05}") for i in range(devices)]
-        self.store = Store(folder / "state")
+        self.store = open_folder(folder / "state")
         for device in self.devices:
             self.store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
         config = RunConfig(

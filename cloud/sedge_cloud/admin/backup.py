@@ -24,8 +24,9 @@ import msgspec
 
 from sedge_cloud.runs.run import state_of
 from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.store.connection import DATABASE_NAME
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.sqlite import DATABASE_NAME
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import opened, sync_folder, translated
 from sedge_protocol.host.loop import lock_folder
@@ -67,8 +68,8 @@ def back_up(store: Store, fleet: str, path: Path) -> list[str]:
         snapshot = work / DATABASE_NAME
         _remove(snapshot)
         try:
-            store.copy_to(snapshot)
-            with closing(Store(work)) as copy:
+            with closing(open_folder(work)) as copy:
+                store.copy_rows_to(copy)
                 named, sizes = RunStore(copy).named_blobs(), store.blobs.sizes()
                 lost = sum(bool(copy.lost(sha256)) for sha256 in named - sizes.keys())
                 told = _contents(copy)
@@ -141,7 +142,7 @@ def _contents(store: Store) -> list[str]:
 def _is_empty(folder: Path) -> bool:
     """Whether nothing is in a state, as after a look into a folder that has lost it."""
     try:
-        with closing(Store(folder)) as store:
+        with closing(open_folder(folder)) as store:
             return not store.devices() and not store.runs()
     except StorageError:
         return False
@@ -150,7 +151,7 @@ def _is_empty(folder: Path) -> bool:
 def _rounds(folder: Path) -> dict[str, int]:
     """The last closed round of each run; of a state that cannot be read, nothing."""
     try:
-        with closing(Store(folder)) as store:
+        with closing(open_folder(folder)) as store:
             return {row.run: state_of(row).round for row in store.runs()}
     except StorageError:
         return {}
@@ -286,7 +287,7 @@ def _load(members: Members, work: Path) -> list[str]:
                 out.write(piece)
             out.flush()
             os.fsync(descriptor)
-    with closing(Store(work)) as store:
+    with closing(open_folder(work)) as store:
         store.check()
         for _, pieces in members:
             store.blobs.write(b"".join(pieces))

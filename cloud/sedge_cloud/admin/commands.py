@@ -11,6 +11,7 @@ from sedge_cloud.config import CloudConfig, load_cloud
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner
@@ -65,7 +66,7 @@ def add_state_commands(commands: Parsers) -> None:
 def open_state(arguments: argparse.Namespace) -> tuple[CloudConfig, Store]:
     """The configuration, and the store that it names, as the state folder's owner."""
     cloud = load_cloud(arguments.config)
-    return cloud, Store(act_as_owner(Path(cloud.state_dir)))
+    return cloud, open_folder(act_as_owner(Path(cloud.state_dir)))
 
 
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:

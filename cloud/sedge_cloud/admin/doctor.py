@@ -11,7 +11,7 @@ from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.runs.capabilities import packets_for, without_link
 from sedge_cloud.runs.run import Run
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
@@ -75,7 +75,7 @@ def _disk(folder: Path) -> str:
 
 
 def _store(folder: Path) -> str:
-    store = Store(folder)
+    store = open_folder(folder)
     try:
         store.check()
         devices, runs = store.devices(), store.runs()
@@ -118,7 +118,7 @@ def _messages(cloud: CloudConfig, folder: Path) -> str:
         raise ConfigError(
             "the largest that comes back", limit, f"at least {LEAST_PACKET_BYTES}: {LIMITS}"
         )
-    store, link = Store(folder), Hello(bytes(16), "", max_packet=limit)
+    store, link = open_folder(folder), Hello(bytes(16), "", max_packet=limit)
     try:
         for row in store.runs():
             if row.status != RUNNING:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.rows import DeviceRow
 from sedge_protocol.errors import LinkError, StorageError
 from sedge_protocol.host.disk import translated
@@ -25,7 +25,7 @@ def passwords_agree(cloud: CloudConfig, folder: Path) -> str:
     path = Path(broker.device_password_file)
     with as_caller(), translated("read the broker's passwords in", path):
         users = [line.partition(":")[0] for line in path.read_text().splitlines()]
-    store = Store(folder)
+    store = open_folder(folder)
     try:
         rows = {row.device: row for row in store.devices()}
     finally:

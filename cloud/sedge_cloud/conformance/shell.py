@@ -14,7 +14,7 @@ from sedge_cloud.config import CloudConfig, broker_settings
 from sedge_cloud.conformance.acts import play
 from sedge_cloud.conformance.stage import Cut, Finding, Model, Stage, Wait
 from sedge_cloud.conformance.stage import Step as StageStep
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.loop import Loop, lock_folder
 from sedge_protocol.host.mqtt import (
@@ -169,7 +169,7 @@ def conform(
     settings = broker_settings(cloud)
     with (
         lock_folder(folder),
-        closing(Store(folder)) as store,
+        closing(open_folder(folder)) as store,
         closing(Loop()) as loop,
         ExitStack() as stack,
     ):

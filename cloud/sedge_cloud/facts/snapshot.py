@@ -11,7 +11,7 @@ from pathlib import Path
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.records import Fleet, essence
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 
 # Facts are at least this old before they are read again, however many look,
 FRESH_S = 1.0
@@ -64,7 +64,7 @@ class Snapshot:
     def _read(self) -> Fleet:
         if self._reader is None:
             folder = Path(self._cloud.state_dir)
-            self._reader = Reader(self._cloud.fleet, folder, Store(folder, any_thread=True))
+            self._reader = Reader(self._cloud.fleet, folder, open_folder(folder, any_thread=True))
         return self._reader.read()
 
     def _charge(self) -> None:

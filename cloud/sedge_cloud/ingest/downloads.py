@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
 from sedge_cloud.store.cache import Cache
+from sedge_cloud.store.contract import Blobs
 from sedge_protocol.errors import FrameError, StorageError
-from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.serving import Serving
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, Manifest, describe
 
@@ -35,7 +35,7 @@ class NamedBlob(NamedTuple):
 class Downloads:
     """Every blob being served."""
 
-    def __init__(self, blobs: BlobFolder, gather_s: float) -> None:
+    def __init__(self, blobs: Blobs, gather_s: float) -> None:
         self._blobs = blobs
         self._gather_s = gather_s
         self._active: dict[Key, Serving] = {}

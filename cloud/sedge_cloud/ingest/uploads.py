@@ -22,7 +22,6 @@ from sedge_cloud.store.database import LATE_ROUNDS, Store
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, UpdateRow
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import CodecError, StorageError, UpdateRejected
-from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.frame import Frame
 from sedge_protocol.wire.messages import (
     TRAIN,
@@ -78,7 +77,7 @@ class Uploads:
         self._store = store
         self._run_store = run_store
         self._open_order = open_order
-        self._blobs: BlobFolder = store.blobs
+        self._blobs, self._parts = store.blobs, store.parts
         self._transfers: dict[str, dict[bytes, Upload]] = {}
         # Uploads with a chunk since the last poll, and those since the last report, longest silent first.
         self._fresh: dict[tuple[str, bytes], Intake] = {}
@@ -154,8 +153,8 @@ class Uploads:
                 return Answer(Busy(RETRY_MS, "too many transfers"))
             if hashlib.sha256(offer.data).digest() == manifest.sha256:
                 return self._whole(device, offer, run)
-            self._blobs.trim_parts(device, manifest, MAX_TRANSFERS - 1)
-            intake = Intake(manifest, self._blobs.open_part(device, manifest))
+            self._parts.trim_parts(device, manifest, MAX_TRANSFERS - 1)
+            intake = Intake(manifest, self._parts.open_part(device, manifest))
             upload = Upload(offer.run, offer.round, intake, now)
             self._transfers.setdefault(device, {})[transfer] = upload
         upload.heard = now
@@ -174,7 +173,7 @@ class Uploads:
         for index in range(manifest.count):
             offset, length = manifest.span(index)
             manifest.check(index, offer.data[offset : offset + length])
-        self._blobs.require_room(manifest.size)
+        self._parts.require_room(manifest.size)
         upload = Upload(offer.run, offer.round, Intake(manifest, set()), 0.0)
         return self._receive(device, run, upload, offer.data, offer.data)
 
@@ -188,7 +187,7 @@ class Uploads:
         for transfer, old in list(mine.items()):
             replaced = (old.run, old.round) == (offer.run, offer.round)
             if replaced and old.intake.manifest.sha256 != offer.manifest.sha256:
-                self._blobs.discard_part(device, old.intake.manifest)
+                self._parts.discard_part(device, old.intake.manifest)
             if replaced or now - old.heard > IDLE_S:
                 self._forget(device, transfer)
         return len(mine) < MAX_TRANSFERS
@@ -222,7 +221,7 @@ class Uploads:
         self, device: str, transfer: bytes, upload: Upload, index: int, data: bytes, now: float
     ) -> None:
         if upload.intake.chunk(index, data, now):
-            self._blobs.write_part(device, upload.intake.manifest, index, data)
+            self._parts.write_part(device, upload.intake.manifest, index, data)
         self._fresh[device, transfer] = upload.intake
         self._quiet[device, transfer] = upload.intake
         self._quiet.move_to_end((device, transfer))
@@ -230,7 +229,7 @@ class Uploads:
     def _complete(self, device: str, transfer: bytes, upload: Upload, run: Run) -> Answer:
         """All chunks have arrived: check the whole, write the receipt, and only then answer."""
         manifest = upload.intake.manifest
-        blob = self._blobs.take_part(device, manifest)
+        blob = self._parts.take_part(device, manifest)
         if blob is None and not upload.damaged:  # perhaps this disk is at fault: once more
             upload.damaged, upload.intake.have = True, set()
             return Answer(Have(0, upload.intake.bitmap(), CREDIT))
@@ -239,7 +238,7 @@ class Uploads:
             answer = self._reject(device, run, upload.round, manifest, "malformed", why)
         else:
             answer = self._receive(device, run, upload, blob)
-        self._blobs.discard_part(device, manifest)
+        self._parts.discard_part(device, manifest)
         self._forget(device, transfer)
         return answer
 

@@ -1,8 +1,8 @@
-"""The coordinator's state on disk: one SQLite database and a folder of blobs.
+"""The coordinator's state: a database and blobs. Every query is here, in SQL for SQLite and PostgreSQL.
 
 Blobs are written and flushed before the transaction that names them, so a row never names a missing blob;
 blobs that a crash leaves unnamed are collected. The command line writes here too, while the service runs,
-which notices by ``data_version``.
+which notices by ``version``.
 """
 
 import errno
@@ -27,6 +27,13 @@ from sedge_protocol.wire.frame import next_incarnation
 
 # An update may be this many rounds late and still be accepted.
 LATE_ROUNDS = 3
+# A device's client model, unless the one that is there is of the same round or a later one.
+_NEWER_CLIENT_MODEL = (
+    f"INSERT INTO client_models VALUES ({','.join('?' * len(ClientModelRow.__struct_fields__))})"
+    " ON CONFLICT (run, device) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in ClientModelRow.__struct_fields__)
+    + " WHERE client_models.round < excluded.round"
+)
 # Errors that say a file is lost for good: it does not exist, or its place on the disk has gone bad.
 _GONE = (errno.ENOENT, errno.EIO)
 
@@ -37,7 +44,8 @@ class Store(Observed):
     def next_incarnation(self, clock: int) -> int:
         """The coordinator's own incarnation: larger than ever before, and at least a plausible clock's."""
         with self._transaction() as db:
-            row = db.execute("SELECT value FROM meta WHERE key = 'incarnation'").fetchone()
+            sql = "SELECT value FROM meta WHERE key = 'incarnation' FOR UPDATE"
+            row = db.execute(sql).fetchone()
             incarnation = next_incarnation(int(row[0]), clock)
             db.execute("UPDATE meta SET value = ? WHERE key = 'incarnation'", (incarnation,))
         return incarnation
@@ -48,17 +56,19 @@ class Store(Observed):
 
     def enrolled(self) -> int:
         """How many devices are enrolled and not revoked."""
-        with self._errors():
+        with self._db.errors():
             row = self._db.execute("SELECT COUNT(*) FROM devices WHERE revoked = 0").fetchone()
         return int(row[0])
 
     def add_device(self, device: str, secret: bytes) -> None:
         """Enrol a device. Raises ``ConfigError`` when the id is taken."""
         with self._transaction() as db:
-            if db.execute("SELECT 1 FROM devices WHERE device = ?", (device,)).fetchone():
+            sql = (
+                "INSERT INTO devices (device, secret, changed) VALUES (?, ?, ?)"
+                " ON CONFLICT DO NOTHING"
+            )
+            if not db.execute(sql, (device, secret, self._stamp(db))).rowcount:
                 raise ConfigError("device", device, "an id that is not enrolled yet")
-            values = device, secret, self._stamp(db)
-            db.execute("INSERT INTO devices (device, secret, changed) VALUES (?, ?, ?)", values)
 
     def revoke_device(self, device: str) -> None:
         """Never listen to a device again. Raises ``ConfigError`` when there is no such device."""
@@ -97,8 +107,7 @@ class Store(Observed):
             if db.execute("SELECT 1 FROM runs WHERE run = ?", (row.run,)).fetchone():
                 raise ConfigError("run", row.run, "a name that no run has yet")
             self._insert(db, "runs", row)
-            for client in past:
-                self._insert(db, "client_models", client)
+            self._insert(db, "client_models", *past)
 
     def set_status(self, run: str, status: str, why: str = "", ended: float = 0.0) -> None:
         """End a running run, and note why and when. Raises ``ConfigError`` when there is no such run."""
@@ -157,8 +166,7 @@ class Store(Observed):
         with self._transaction() as db:
             self._require_run(db, row.run)
             self._insert(db, "rounds", row)
-            for order in orders:
-                self._insert(db, "orders", order)
+            self._insert(db, "orders", *orders)
 
     def serve(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
         """Store orders of a finished run, and their round unless it is there.
@@ -167,9 +175,11 @@ class Store(Observed):
         """
         with self._transaction() as db:
             self._require_run(db, row.run, "finished")
-            self._insert(db, "rounds", row, "INSERT OR IGNORE")
-            for order in orders:
-                self._insert(db, "orders", order)
+            if not db.execute(
+                "SELECT 1 FROM rounds WHERE run = ? AND round = ?", (row.run, row.round)
+            ).fetchone():
+                self._insert(db, "rounds", row)
+            self._insert(db, "orders", *orders)
 
     def took_part(self, run: str, device: str, number: int) -> bool:
         """Whether a device has a receipt in this round or a later one, or an order in a later one."""
@@ -178,8 +188,8 @@ class Store(Observed):
             " WHERE run = :run AND round >= :number AND device = :device)"
             " OR EXISTS (SELECT 1 FROM orders WHERE run = :run AND round > :number AND device = :device)"
         )
-        with self._errors():
-            names = {"run": run, "device": device, "number": number}
+        with self._db.errors():
+            names: dict[str, str | int] = {"run": run, "device": device, "number": number}
             return bool(self._db.execute(sql, names).fetchone()[0])
 
     def close_round(
@@ -200,8 +210,8 @@ class Store(Observed):
         """
         with self._transaction() as db:
             db.execute(
-                "UPDATE orders SET patch = x'', work = x'' WHERE run = ? AND round = ?",
-                (run, number - LATE_ROUNDS - 1),
+                "UPDATE orders SET patch = ?, work = ? WHERE run = ? AND round = ?",
+                (b"", b"", run, number - LATE_ROUNDS - 1),
             )
             db.execute(
                 "UPDATE rounds SET open = 0, phase = 'closed', summary = ?, closed = ?, why = ?"
@@ -244,9 +254,9 @@ class Store(Observed):
             "SELECT o.device, o.round, o.declined FROM orders o"
             " LEFT JOIN client_models c ON c.run = o.run AND c.device = o.device"
             " WHERE o.run = ? AND o.round BETWEEN ? AND ? AND o.declined != ''"
-            " AND o.round > COALESCE(c.round, 0) ORDER BY o.round"
+            " AND o.round > COALESCE(c.round, 0) ORDER BY o.round, o.device"
         )
-        with self._errors():
+        with self._db.errors():
             rows = self._db.execute(sql, (run, first, last)).fetchall()
         return [(str(device), int(number), str(why)) for device, number, why in rows]
 
@@ -276,8 +286,10 @@ class Store(Observed):
         with self._transaction() as db:
             for row in rows:
                 db.execute(
-                    "INSERT INTO traffic VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-                    " up = excluded.up, down = excluded.down, whole = MAX(whole, excluded.whole)",
+                    "INSERT INTO traffic VALUES (?, ?, ?, ?, ?, ?)"
+                    " ON CONFLICT (run, round, device) DO UPDATE SET up = excluded.up,"
+                    " down = excluded.down,"
+                    " whole = CASE WHEN excluded.whole = 1 THEN 1 ELSE traffic.whole END",
                     msgspec.structs.astuple(row),
                 )
 
@@ -315,14 +327,10 @@ class Store(Observed):
             self._require_run(db, row.run)
             self._insert(db, "updates", row)
             if small:
-                db.execute("INSERT OR IGNORE INTO small_updates VALUES (?, ?)", (row.blob, small))
+                sql = "INSERT INTO small_updates VALUES (?, ?) ON CONFLICT DO NOTHING"
+                db.execute(sql, (row.blob, small))
             if client is not None:
-                last = db.execute(
-                    "SELECT round FROM client_models WHERE run = ? AND device = ?",
-                    (client.run, client.device),
-                ).fetchone()
-                if last is None or last[0] < client.round:
-                    self._insert(db, "client_models", client, "INSERT OR REPLACE")
+                db.execute(_NEWER_CLIENT_MODEL, msgspec.structs.astuple(client))
 
     def client_model(self, run: str, device: str) -> ClientModelRow | None:
         """A device's last model, by reference."""
@@ -332,18 +340,18 @@ class Store(Observed):
     def client_devices(self, run: str) -> list[str]:
         """The devices that have a client model in a run, by id."""
         sql = "SELECT device FROM client_models WHERE run = ? ORDER BY device"
-        with self._errors():
+        with self._db.errors():
             return [str(row[0]) for row in self._db.execute(sql, (run,))]
 
     def update_blob(self, sha256: bytes) -> bytes:
         """The bytes of an accepted update, checked against their hash."""
-        with self._errors():
+        with self._db.errors():
             sql = "SELECT data FROM small_updates WHERE sha256 = ?"
             row = self._db.execute(sql, (sha256,)).fetchone()
         if row is None:
             return self.blobs.read(sha256)
         if hashlib.sha256(row[0]).digest() != sha256:
-            raise StorageError(f"{self._path}: update {sha256.hex()} does not have its sha256")
+            raise StorageError(f"{self.place}: update {sha256.hex()} does not have its sha256")
         return bytes(row[0])
 
     def lost(self, sha256: bytes) -> str:
@@ -363,7 +371,7 @@ class Store(Observed):
 
     def named_blobs(self) -> set[bytes]:
         """Every blob that a row refers to outside the runs' states; steps count in open rounds only."""
-        with self._errors():
+        with self._db.errors():
             rows = self._db.execute(named_blobs_sql(LATE_ROUNDS))
             named = {bytes(row[0]) for row in rows if row[0]}
             coded = self._db.execute("SELECT steps FROM rounds WHERE open = 1").fetchall()

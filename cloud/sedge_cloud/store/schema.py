@@ -1,7 +1,7 @@
 """The tables of the coordinator's database, and the longer queries on them, as text.
 
-Columns are in the order of the fields in rows.py: rows are read and written by position. database.py owns
-sqlite3.
+Columns are in the order of the fields in rows.py: rows are read and written by position. The types are
+SQLite's: postgres.py has a type for each of them.
 """
 
 from collections.abc import Mapping
@@ -68,6 +68,7 @@ OBJECTS: Mapping[str, str] = {
     "changed_sessions": "CREATE INDEX changed_sessions ON sessions (changed)",
     "changed_histories": "CREATE INDEX changed_histories ON histories (changed)",
 }  # fmt: skip
+TABLE_NAMES = tuple(name for name, sql in OBJECTS.items() if sql.startswith("CREATE TABLE"))
 TABLES = ";".join([*OBJECTS.values(), "INSERT INTO meta VALUES ('incarnation', 0), ('change', 0)"])
 
 

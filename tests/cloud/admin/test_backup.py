@@ -15,11 +15,13 @@ import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, FLEET, Cloud, random_theta, small_update, update
 from tests.cloud.killed import kills
+from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.backup import HEAD, Head, back_up, restore
 from sedge_cloud.rounds.lifecycle import FINISHED
 from sedge_cloud.runs import run_store as run_stores
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.connection import Database
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.loop import lock_folder
@@ -42,7 +44,11 @@ def busy(tmp_path: Path) -> Cloud:
 
 def rows(folder: Path) -> dict[str, list[tuple[object, ...]]]:
     """Everything in the database of a state folder, and that each blob it names is there."""
-    with closing(Store(folder, durable=False)) as store:
+    with closing(
+        open_store(
+            folder,
+        )
+    ) as store:
         store.check()
         for sha256 in RunStore(store).named_blobs():
             store.update_blob(sha256)
@@ -96,16 +102,16 @@ def test_nothing_is_collected_while_a_backup_is_written(
     """Rounds close in the middle of it; the backup is of the moment at which it began."""
     monkeypatch.setattr(run_stores, "ORPHAN_AGE_S", 0.0)
     before, copied = rows(busy.folder / "state"), list[int]()
-    copy_to = Store.copy_to
+    copy_rows_to = Store.copy_rows_to
 
-    def then_rounds_go_on(store: Store, path: Path) -> None:
-        copy_to(store, path)
+    def then_rounds_go_on(store: Store, other: Database) -> None:
+        copy_rows_to(store, other)
         busy.answer("b")
         for _ in range(2):
             busy.answer("a", "b")
         copied.append(busy.core.run_store.collect())
 
-    monkeypatch.setattr(Store, "copy_to", then_rounds_go_on)
+    monkeypatch.setattr(Store, "copy_rows_to", then_rounds_go_on)
     back_up(busy.store, FLEET, tmp_path / "b.tar")
     assert copied == [0] and busy.run_row().status == FINISHED
     assert busy.core.run_store.collect() > 0
@@ -116,7 +122,7 @@ def test_nothing_is_collected_while_a_backup_is_written(
 def test_a_look_at_a_state_that_is_gone_is_no_state(busy: Cloud, tmp_path: Path) -> None:
     before, elsewhere = rows(busy.folder / "state"), tmp_path / "elsewhere"
     back_up(busy.store, FLEET, tmp_path / "b.tar")
-    Store(elsewhere).close()
+    open_store(elsewhere).close()
     restore(tmp_path / "b.tar", elsewhere, FLEET, replace=False)
     assert rows(elsewhere) == before
 
@@ -250,7 +256,8 @@ def test_a_full_disk_leaves_no_half_a_backup(busy: Cloud, tmp_path: Path) -> Non
     out = tmp_path / "out"
     out.mkdir()
     (out / "b.tar").write_bytes(b"the last one")
-    room = busy.store.used_bytes() + 100_000
+    back_up(busy.store, FLEET, tmp_path / "whole.tar")
+    room = (tmp_path / "whole.tar").stat().st_size - 1000  # the copy of the database fits
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
@@ -298,7 +305,11 @@ def test_kill_at_each_step_of_a_backup(busy: Cloud, tmp_path: Path) -> None:
     before = rows(state)
 
     def command() -> None:
-        with closing(Store(state, durable=False)) as store:
+        with closing(
+            open_store(
+                state,
+            )
+        ) as store:
             back_up(store, FLEET, backup)
 
     steps = 0

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from msgspec import msgpack
-from tests.cloud.helper import CONFIG, as_nobody, make_bundle, open_store
+from tests.cloud.helper import CONFIG, as_nobody, make_bundle
+from tests.cloud.stores import open_store
 from tests.system.harness import RealFleet, free_port, wait_until
 
 from sedge_cloud.admin import doctor

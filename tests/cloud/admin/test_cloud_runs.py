@@ -18,9 +18,9 @@ from tests.cloud.helper import (
     make_bundle,
     make_width,
     mode,
-    open_store,
     random_theta,
 )
+from tests.cloud.stores import open_store
 from tests.edge.backends.softmax import DIVIDING
 
 from sedge_cloud.admin.runs import start_run

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cloud.helper import as_nobody, mode, open_store
+from tests.cloud.helper import as_nobody, mode
+from tests.cloud.stores import open_store
 from tests.system.harness import RealFleet, wait_until
 
 from sedge_cloud.admin import enrolment

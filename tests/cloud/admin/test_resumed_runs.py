@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, RUN, Cloud, open_store, small_update
+from tests.cloud.helper import CONFIG, RUN, Cloud, small_update
+from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
 from sedge_cloud.config import RunConfig, Stage

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import open_store
+from tests.cloud.stores import open_store
 
 from sedge_cloud.admin import revocation
 from sedge_cloud.admin.enrolment import add_password

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from tests.cloud.helper import mode
+from tests.cloud.stores import open_store
 from tests.system.harness import free_port, start_mosquitto
 
 from sedge_cloud.admin.enrolment import add_device
 from sedge_cloud.admin.service_files import Places, write_service_files
 from sedge_cloud.config import broker_settings, load_cloud
-from sedge_cloud.store.database import Store
 from sedge_edge.config import load_config
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.probe import probe
@@ -60,7 +60,7 @@ def test_a_fleet_at_home_has_tls(installed: Installed, tmp_path: Path) -> None:
     cloud = load_cloud(installed.places.etc / "cloud.toml")
     assert Path(cloud.state_dir) == installed.places.state
     probe(broker_settings(cloud), all_up("home"), up("home", ITSELF))
-    store = Store(installed.places.state)
+    store = open_store(installed.places.state)
     folder = add_device(store, cloud, "pi-1", tmp_path / "pi-1")
     store.close()
     edge = load_config(folder / "edge.toml")

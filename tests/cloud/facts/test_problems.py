@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import CONFIG, RUN, a_hello, random_theta, report_for, update
+from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import resume_run, stop_run
 from sedge_cloud.config import RobustConfig
@@ -53,7 +54,7 @@ def distrusted(seen: Seen) -> None:
 
 def revoked(seen: Seen) -> None:
     seen.cloud.hello("a", "b", "c")
-    other = type(seen.cloud.store)(seen.state, durable=False)
+    other = open_store(seen.state)
     other.revoke_device("c")
     other.close()
     seen.cloud.load()

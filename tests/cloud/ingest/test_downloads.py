@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, pieces, random_theta, update
+from tests.cloud.stores import open_store
 
 from sedge_cloud.ingest.downloads import Downloads, NamedBlob
 from sedge_protocol.codec import decode
@@ -229,7 +230,7 @@ def test_who_asks_for_another_round_is_told_that_it_is_over(cloud: Cloud, number
 def test_who_was_not_drawn_gets_nothing(cloud: Cloud, tmp_path: Path) -> None:
     cloud.hello()
     cloud.enrol("late")
-    other = type(cloud.store)(tmp_path / "state")
+    other = open_store(tmp_path / "state")
     other.next_incarnation(0)  # somebody else writes: the service looks
     other.close()
     cloud.load()

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 from tests.cloud.helper import FLEET, Cloud, a_hello
+from tests.cloud.stores import open_store
 
 from sedge_cloud.ingest.muting import MUTE_S, REFUSED_S
 from sedge_cloud.ingest.rate_limit import BURST, RATE
-from sedge_cloud.store.database import Store
 from sedge_protocol.wire.effects import Subscribe, Unsubscribe
 from sedge_protocol.wire.messages import Welcome
 from sedge_protocol.wire.topics import ITSELF, all_up, up
@@ -44,7 +44,7 @@ def test_only_the_others_are_listened_to(flooded: Cloud) -> None:
     assert "device a is flooding; its messages are ignored for 60 s" in flooded.notes(
         logging.WARNING
     )
-    Store(flooded.folder / "state").add_device("c", bytes(32))
+    open_store(flooded.folder / "state").add_device("c", bytes(32))
     flooded.load()
     flooded.poll(1.0)
     assert up(FLEET, "c") in listening(flooded)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, open_store, secret_of
+from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, secret_of
+from tests.cloud.stores import open_store
 
 from sedge_cloud.coding import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator

@@ -17,13 +17,13 @@ from tests.cloud.helper import (
     Device,
     Faults,
     mode,
-    open_store,
     pieces,
     random_theta,
     report_for,
     small_update,
     update,
 )
+from tests.cloud.stores import disk_of, open_store
 
 from sedge_cloud.events import RunEnded, UpdateReceived
 from sedge_cloud.ingest.uploads import IDLE_S, RETRY_MS
@@ -469,14 +469,14 @@ def test_a_disk_that_stays_full_loses_nothing(
     _, manifest, data = cut(cloud)
     offer(cloud, "a", manifest)
     send(cloud, manifest, data, range(3))
-    free = cloud.store.blobs.min_free_bytes
-    cloud.store.blobs.min_free_bytes = 2**62
+    free = disk_of(cloud.store).min_free_bytes
+    disk_of(cloud.store).min_free_bytes = 2**62
     assert cloud.chunk("a", manifest.transfer, 3, data[3]) == [Busy(RETRY_MS, "storage")]
     assert cloud.chunk("a", manifest.transfer, 4, data[4]) == []  # until it is offered again
     for number in (2, 3):
         assert offer(cloud, "a", manifest, number) == Busy(RETRY_MS, "storage")
     assert all("disk full: " in note for note in cloud.notes(logging.ERROR))
-    cloud.store.blobs.min_free_bytes = free
+    disk_of(cloud.store).min_free_bytes = free
     assert offer(cloud, "a", manifest, 4) == Have(4, to_bitmap(range(3), manifest.count), CREDIT)
     send(cloud, manifest, data, range(3, manifest.count))
     assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]

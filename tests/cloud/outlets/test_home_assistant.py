@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import FLEET
+from tests.cloud.stores import open_store
 from tests.system.harness import RealFleet, wait_until
 
 from sedge_cloud.admin.enrolment import add_password
 from sedge_cloud.outlets.home_assistant import messages
-from sedge_cloud.store.database import Store
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink, Received
 
 # home-assistant/core, components/mqtt/discovery.py and schemas.py, as of 2025.
@@ -39,7 +39,9 @@ def test_the_fleet_and_its_devices(tmp_path: Path) -> None:
     seen.cloud.hello()
     seen.round("a", "b", "c")
     seen.gone("c")
-    with_store = Store(seen.state, durable=False)
+    with_store = open_store(
+        seen.state,
+    )
     with_store.revoke_device("b")
     with_store.close()
     seen.cloud.load()

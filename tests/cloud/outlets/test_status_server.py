@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import CONFIG, FLEET, RUN, fetch_model
+from tests.cloud.stores import open_store
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import BrokerConfig, CloudConfig
@@ -23,7 +24,6 @@ from sedge_cloud.facts.snapshot import Snapshot
 from sedge_cloud.outlets.metrics import exposition
 from sedge_cloud.outlets.page.server import StatusServer
 from sedge_cloud.outlets.settings import HttpConfig
-from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError
 
 TOKEN = "0123456789abcdef" * 2
@@ -205,7 +205,9 @@ def test_an_action_needs_the_pages_own_form(site: Site) -> None:
     assert site.post("stop", RUN, origin="http://evil.example") == 403
     assert site.ask("/act", {"Content-Type": FORM}, f"verb=stop&name={RUN}")[0] == 403
     assert site.ask("/act", {}, "x" * 5000)[0] == 400
-    store = Store(site.seen.state, durable=False)
+    store = open_store(
+        site.seen.state,
+    )
     assert store.runs()[0].status == "running"
     assert site.post("stop", RUN) == 303
     assert store.runs()[0].status == "stopped"
@@ -237,7 +239,9 @@ def test_nobody_waits_for_a_slow_broker(tmp_path: Path) -> None:
     script.write_text(f"until [ -e {go} ]; do sleep .02; done")
     broker = BrokerConfig(device_password_file=str(tmp_path / "none"), reload=f"sh {script}")
     site = Site(tmp_path, broker=broker)
-    store = Store(site.seen.state, durable=False)
+    store = open_store(
+        site.seen.state,
+    )
     answers: list[int] = []
     acting = threading.Thread(target=lambda: answers.append(site.post("revoke", "c")))
     acting.start()
@@ -255,7 +259,9 @@ def test_a_run_that_has_ended_can_be_deleted(site: Site) -> None:
     site.post("stop", RUN)
     assert f"confirm?verb=delete&amp;name={RUN}" in site.ask("/")[1]
     assert site.post("delete", RUN) == 303
-    store = Store(site.seen.state, durable=False)
+    store = open_store(
+        site.seen.state,
+    )
     assert store.runs() == []
     store.close()
     status, text = site.ask("/")

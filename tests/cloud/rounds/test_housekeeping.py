@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, update
+from tests.cloud.stores import disk_of
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
@@ -77,7 +78,7 @@ def test_a_full_disk_does_not_hold_a_round_for_ever(cloud: Cloud) -> None:
     cloud.hello()
     orphan = cloud.store.blobs.write(b"of a round that has closed")
     os.utime(path_of(cloud, orphan), (1.0, 1.0))
-    cloud.store.blobs.min_free_bytes = 2**60
+    disk_of(cloud.store).min_free_bytes = 2**60
     (answer,) = cloud.offer("a", small_update(cloud.order("a")))
     assert isinstance(answer, Busy)
     cloud.poll()

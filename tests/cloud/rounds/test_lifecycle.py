@@ -16,12 +16,12 @@ from tests.cloud.helper import (
     RUN,
     TRUSTING,
     Cloud,
-    open_store,
     random_theta,
     report_for,
     small_update,
     update,
 )
+from tests.cloud.stores import open_store
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import RunConfig
@@ -390,7 +390,7 @@ def test_stopping_in_mid_round_cancels_the_orders(tmp_path: Path) -> None:
     cloud.hello()
     cloud.answer("a")
     before = cloud.state()
-    operator = type(cloud.store)(tmp_path / "state")
+    operator = open_store(tmp_path / "state")
     operator.set_status(RUN, "stopped")
     operator.close()
     cloud.load()

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import as_nobody, mode, open_store
+from tests.cloud.helper import as_nobody, mode
+from tests.cloud.stores import open_store
 
 from sedge_cloud.store.database import LATE_ROUNDS, Store
+from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, RunRow, UpdateRow
 from sedge_cloud.store.schema import NAMED_UPDATES, SCHEMA, named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError, StorageError
@@ -227,7 +229,7 @@ def test_steps_that_cannot_be_read(tmp_path: Path) -> None:
 def test_only_a_durable_store_flushes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
-    store = Store(tmp_path, durable)
+    store = open_folder(tmp_path, durable)
     (found,) = store._db.execute("PRAGMA synchronous").fetchone()
     assert found == (2 if durable else 0)
     flushed: list[int] = []
@@ -303,29 +305,29 @@ def test_two_connections_write_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    store = Store(tmp_path / "state")
+    store = open_folder(tmp_path / "state")
     assert len(store.devices()) == 90 and store.next_incarnation(0) == 91
 
 
 def test_a_process_that_dies_in_a_transaction_leaves_nothing(tmp_path: Path) -> None:
     filled(tmp_path).close()
     program = (
-        "import os, sys; from pathlib import Path; from sedge_cloud.store.database import Store\n"
-        "store = Store(Path(sys.argv[1]))\n"
+        "import os, sys; from pathlib import Path; from sedge_cloud.store.opening import open_folder\n"
+        "store = open_folder(Path(sys.argv[1]))\n"
         "with store._transaction() as db:\n"
         "    db.execute(\"UPDATE runs SET status = 'lost'\")\n"
         "    os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert done.returncode == -9
-    store = Store(tmp_path)
+    store = open_folder(tmp_path)
     store.check()
     assert store.runs() == [RUN]
     store.set_status("run", "stopped")
 
 
 def test_a_lock_held_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sedge_cloud.store.connection.BUSY_S", 0.05)
+    monkeypatch.setattr("sedge_cloud.store.sqlite.BUSY_S", 0.05)
     one, two = open_store(tmp_path), open_store(tmp_path)
     with one._transaction():
         with pytest.raises(StorageError, match=r"sedge\.sqlite: database is locked"):
@@ -341,7 +343,7 @@ def test_another_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
     store.close()
     before = (tmp_path / "sedge.sqlite").read_bytes()
     with pytest.raises(StorageError) as caught:
-        Store(tmp_path)
+        open_folder(tmp_path)
     expected = (
         f"{tmp_path}/sedge.sqlite: schema {schema}, this version uses {SCHEMA}; upgrade Sedge"
     )
@@ -374,7 +376,7 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path, name: str) -> None:
     DAMAGES[name](tmp_path / "sedge.sqlite")
 
     def use() -> None:
-        store = Store(tmp_path)
+        store = open_folder(tmp_path)
         try:
             store.check()
             store.runs()
@@ -399,7 +401,7 @@ def test_every_flipped_bit_is_found_or_harmless(tmp_path: Path) -> None:
     for place in range(0, len(whole), 607):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
-            store = Store(tmp_path)
+            store = open_folder(tmp_path)
             try:
                 store.check()
                 for look in (store.devices, store.runs, store.named_blobs):
@@ -426,7 +428,7 @@ def test_only_the_owner_reads(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "state"
     before = os.umask(0)
     try:
-        store = Store(folder)
+        store = open_folder(folder)
         store.add_device("a", b"s" * 32)
         store.blobs.write(b"some bytes")
     finally:
@@ -439,9 +441,9 @@ def test_only_the_owner_reads(tmp_path: Path) -> None:
 
 
 def test_a_file_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
-    Store(tmp_path).close()
+    open_folder(tmp_path).close()
     (tmp_path / "sedge.sqlite").chmod(0o644)
-    store = Store(tmp_path)
+    store = open_folder(tmp_path)
     store.add_device("a", b"s" * 32)
     assert {mode(path) for path in tmp_path.glob("sedge.sqlite*")} == {0o600}
 
@@ -452,7 +454,7 @@ def test_a_read_only_folder_is_one_clear_line() -> None:
         with pytest.raises(
             StorageError, match=r"empty.*(Permission denied|not readable)"
         ) as caught:
-            Store(folder / "empty")
+            open_folder(folder / "empty")
         assert len(str(caught.value).splitlines()) == 1
         state = folder / "state"
         filled(state).close()
@@ -460,7 +462,7 @@ def test_a_read_only_folder_is_one_clear_line() -> None:
             path.chmod(0o500 if path.is_dir() else 0o400)
         state.chmod(0o500)
         with pytest.raises(StorageError, match="state") as caught:
-            Store(state)
+            open_folder(state)
         assert len(str(caught.value).splitlines()) == 1
         for path in (state, *state.iterdir()):
             path.chmod(0o700)
@@ -469,15 +471,15 @@ def test_a_read_only_folder_is_one_clear_line() -> None:
 def test_a_file_in_the_way_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"state folder .*file: "):
-        Store(tmp_path / "file")
+        open_folder(tmp_path / "file")
     (tmp_path / "state" / "sedge.sqlite").mkdir(parents=True)
     with pytest.raises(StorageError, match=r"sedge\.sqlite"):
-        Store(tmp_path / "state")
+        open_folder(tmp_path / "state")
 
 
 def test_rows_keep_their_columns_in_the_order_of_the_tables(tmp_path: Path) -> None:
     """``SELECT *`` and ``INSERT … VALUES`` need it."""
-    with sqlite3.connect(open_store(tmp_path)._path) as db:
+    with sqlite3.connect(open_store(tmp_path).place) as db:
         for table, kind in (
             ("runs", RunRow),
             ("rounds", RoundRow),
@@ -491,9 +493,9 @@ def test_rows_keep_their_columns_in_the_order_of_the_tables(tmp_path: Path) -> N
 
 def test_two_stores_of_a_process_keep_their_log_when_another_process_leaves(tmp_path: Path) -> None:
     """The status page opens a second one; then a command writes, and would end as the last user."""
-    first, second = Store(tmp_path), Store(tmp_path)
+    first, second = open_folder(tmp_path), open_folder(tmp_path)
     first.add_device("a", bytes(32))
-    words = f"from pathlib import Path; from sedge_cloud.store.database import Store; s = Store(Path({str(tmp_path)!r})); s.add_device('b', bytes(32)); s.close()"  # noqa: E501
+    words = f"from pathlib import Path; from sedge_cloud.store.opening import open_folder; s = open_folder(Path({str(tmp_path)!r})); s.add_device('b', bytes(32)); s.close()"  # noqa: E501
     subprocess.run([sys.executable, "-c", words], check=True)
     assert (tmp_path / "sedge.sqlite-wal").exists()
     first.add_device("c", bytes(32))
@@ -502,7 +504,7 @@ def test_two_stores_of_a_process_keep_their_log_when_another_process_leaves(tmp_
     copy.mkdir()
     for name in ("sedge.sqlite", "sedge.sqlite-wal"):
         shutil.copy(tmp_path / name, copy)
-    after = Store(copy)
+    after = open_folder(copy)
     assert [row.device for row in after.devices()] == ["a", "b", "c"]
     first.close()
     after.close()

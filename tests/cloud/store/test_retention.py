@@ -18,6 +18,7 @@ from tests.cloud.helper import (
     update,
 )
 from tests.cloud.killed import kills
+from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import delete_run, start_run
 from sedge_cloud.config import KeepConfig, RunConfig
@@ -25,7 +26,6 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.lifecycle import FAILED, FINISHED, RUNNING, STOPPED
 from sedge_cloud.runs import run_store as run_stores
 from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.store.database import Store
 from sedge_cloud.store.retention import Pruned
 from sedge_protocol.wire.messages import Committed
 
@@ -148,7 +148,7 @@ def test_kill_at_each_step_of_deleting_and_pruning(tmp_path: Path) -> None:
     cloud.store.close()
 
     def deletes() -> None:
-        with closing(Store(state)) as store:
+        with closing(open_store(state)) as store:
             if store.runs()[0].run == "r0":
                 delete_run(store, "r0")
             RunStore(store, KeepConfig(runs=1)).collect()

@@ -8,7 +8,7 @@ import pytest
 from tests.edge.home import DEAD_URL
 from tests.emulate.workers.fleet_of_four import make_shares
 
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_edge.runtime import Runtime
 from sedge_edge.training.preparation import Job
 from sedge_emulate.broker.device import Site, bring_up, enrol
@@ -47,7 +47,7 @@ def start(folder: Path, pool: Any, number: int = 1, secret: bytes = b"s" * 32) -
 
 
 def test_store_and_device_have_the_same_secret(tmp_path: Path, pool: NotedPool) -> None:
-    store = Store(tmp_path / "cloud")
+    store = open_folder(tmp_path / "cloud")
     secrets = enrol(store, SHARES)
     devices = {row.device: row.secret for row in store.devices()}
     assert devices == dict(zip(["device-0", "device-1", "device-2"], secrets, strict=True))
@@ -67,7 +67,7 @@ def test_store_and_device_have_the_same_secret(tmp_path: Path, pool: NotedPool) 
 
 
 def test_a_device_that_was_enrolled_keeps_its_secret(tmp_path: Path) -> None:
-    store = Store(tmp_path / "cloud")
+    store = open_folder(tmp_path / "cloud")
     store.add_device("device-1", b"old" * 8 + b"12345678")
     store.add_device("pi-1", b"p" * 32)
     first = enrol(store, SHARES)

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cloud.facts.seen import Seen
-from tests.cloud.helper import CONFIG, FLEET, LAYOUT, RUN, open_store, report_for, small_update
+from tests.cloud.helper import CONFIG, FLEET, LAYOUT, RUN, report_for, small_update
+from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.facts.reader import Reader

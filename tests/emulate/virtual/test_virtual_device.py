@@ -21,7 +21,7 @@ from sedge_cloud.events import Event, RoundClosed, RunEnded, UpdateReceived
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_edge.agent import Agent, Identity
 from sedge_edge.rounds.waiting import OPEN, Closed
 from sedge_edge.training.job import CODECS
@@ -90,7 +90,7 @@ class Lab:
         self.events: list[Event] = []
         self.check_at = 0.0
         self.clock = Clock()
-        self.store = Store(folder / "cloud", durable=False)
+        self.store = open_folder(folder / "cloud", durable=False)
         start_run(self.store, "run", setup.bundle, run)
         core = Coordinator("emulated", self.store, GATHER_S, 1)
         self.cloud = VirtualCloud(self.clock, core, self.events.append)

@@ -38,7 +38,7 @@ from sedge_cloud.outlets.page.connections import ACCEPTED, STREAM, Connection, L
 from sedge_cloud.outlets.page.guard import Guard, is_same_origin
 from sedge_cloud.outlets.page.openapi import document
 from sedge_cloud.outlets.supervisor import Supervised
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 
 # More open streams than this are refused: each has a page that also works by itself.
@@ -166,7 +166,7 @@ class StatusServer:
         return Response(html.outcome_page(action, revocation), media_type="text/html")
 
     def _do(self, action: actions.Action) -> Revocation | None:
-        with closing(Store(Path(self._cloud.state_dir))) as store:
+        with closing(open_folder(Path(self._cloud.state_dir))) as store:
             revocation = action.do(store, self._cloud)
         if revocation is not None and revocation.failure:
             _log.warning("%s %s is incomplete: %s", action.verb, action.name, revocation.failure)

@@ -22,7 +22,7 @@ from sedge_cloud.events import Event, RunEnded
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.service import Service, on_the_wall
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_edge.runtime import Runtime
 from sedge_emulate.broker.device import Site, bring_up, enrol
 from sedge_emulate.data.shares import Shares
@@ -50,7 +50,7 @@ class BrokerFleet:
         self, strategy_run: StrategyRun, bundle: Path, shares: Shares, pool: WorkerPool, url: str
     ) -> None:
         self.name = slug(strategy_run.title)
-        self.store = Store(strategy_run.folder / "cloud")
+        self.store = open_folder(strategy_run.folder / "cloud")
         self._run = strategy_run.config
         self._narrower = strategy_run.narrower
         self._bundle = bundle

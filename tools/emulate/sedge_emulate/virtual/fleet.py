@@ -18,7 +18,7 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_edge.agent import Identity
 from sedge_edge.training.examples import holdout_size
 from sedge_edge.training.job import CODECS
@@ -102,7 +102,7 @@ class VirtualFleet:
         name: bytes,
         draw: Draw = draw_cohort,
     ) -> None:
-        self.store = Store(strategy_run.folder / "cloud", durable=False)
+        self.store = open_folder(strategy_run.folder / "cloud", durable=False)
         self._clock = Clock()
         self._strategy_run = strategy_run
         self._run = strategy_run.config
@@ -151,7 +151,7 @@ class VirtualFleet:
                     f"{core.devices.present} of {len(identities)} devices online; see the log (--verbose)"
                 )
             if silent_s > self._run.deadline_s and self._clock.now > looked_s:
-                self.store.blobs.require_room(self._model_bytes)
+                self.store.parts.require_room(self._model_bytes)
                 looked_s = self._clock.now + self._run.deadline_s
         for device in self._devices:
             device.close()

@@ -1,0 +1,184 @@
+"""Rows in SQLite: one file in the state folder, which several processes may have open.
+
+WAL mode with synchronous=FULL: a transaction that returned survives power loss. This file owns sqlite3.
+"""
+
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sedge_cloud.store.contract import Values
+from sedge_protocol.errors import StorageError
+from sedge_protocol.host.disk import FILE_MODE, opened
+from sedge_protocol.host.posix import lock
+
+DATABASE_NAME = "sedge.sqlite"
+# How long one process waits for another's transaction, in seconds.
+BUSY_S = 10.0
+# Everything that a database has, with its definition: a trigger, or a table's default, runs when we write.
+_OBJECTS = "SELECT type, name, sql FROM sqlite_master"
+
+
+class Sqlite:
+    """A state folder's database (contract.Dialect).
+
+    Without ``durable`` nothing is flushed: writes survive the end of the process, but a power cut may
+    damage the database. That is for emulation and simulation only.
+
+    It belongs to the thread that opened it. With ``any_thread`` any may call it, one at a time.
+    """
+
+    def __init__(self, folder: Path, durable: bool = True, any_thread: bool = False) -> None:
+        self._folder = folder
+        self._path = folder / DATABASE_NAME
+        self.place = str(self._path)
+        with self.errors():
+            self._make_private()
+            self._db = sqlite3.connect(
+                self._path,
+                timeout=BUSY_S,
+                isolation_level=None,
+                check_same_thread=not any_thread,
+            )
+        try:
+            with self.errors():
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+                self._use_wal()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Close the database."""
+        self._db.close()
+
+    @contextmanager
+    def errors(self) -> Generator[None]:
+        """Turn SQLite's and the disk's errors into ``StorageError``."""
+        try:
+            yield
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:  # the last: damaged text
+            raise StorageError(f"{self.place}: {exc}") from exc
+
+    def execute(self, sql: str, values: Values = ()) -> sqlite3.Cursor:
+        """Execute one statement."""
+        return self._db.execute(_translated(sql), values)
+
+    def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
+        """A table's width and its rows."""
+        rows = self._db.execute(f"SELECT * FROM {name}")
+        return len(rows.description), rows
+
+    def insert(self, table: str, rows: Iterable[Sequence[Any]], width: int) -> None:
+        """Insert whole rows."""
+        self._db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * width)})", rows)
+
+    def begin(self, *, alone: bool = False) -> None:
+        """Begin a transaction that writes; only one does at a time."""
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def begin_reading(self) -> None:
+        """Begin a transaction that sees one moment, from its first statement on."""
+        self._db.execute("BEGIN")
+
+    def commit(self) -> None:
+        """End a transaction."""
+        self._db.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo a transaction, unless an error has done so."""
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction has begun."""
+        return self._db.in_transaction
+
+    def schema(self) -> int:
+        """The number of the tables' schema."""
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def define(self, statements: str, schema: int) -> None:
+        """Make or change tables; ``executescript`` would end the transaction."""
+        for statement in statements.split(";"):
+            self._db.execute(statement)
+        self._db.execute(f"PRAGMA user_version = {schema}")
+
+    def check(self, tables: str) -> None:
+        """Read the whole database, and compare what is defined in it."""
+        with self.errors():
+            verdict = str(self._db.execute("PRAGMA quick_check").fetchone()[0])
+            defined = self._db.execute(_OBJECTS).fetchall()
+        if verdict != "ok":
+            raise StorageError(f"{self.place}: {verdict}")
+        with closing(sqlite3.connect(":memory:")) as ours:
+            ours.executescript(tables)
+            foreign = set(defined) - set(ours.execute(_OBJECTS))
+        for kind, name, _ in sorted(foreign, key=str):
+            raise StorageError(f"{self.place}: found {kind} {name!r}, which is not Sedge's")
+
+    def version(self) -> int:
+        """SQLite's own count of other connections' commits."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    @contextmanager
+    def lock(self, name: str, *, shared: bool = False) -> Generator[bool]:
+        """Hold a lock on a file of this name in the state folder; whoever shares it waits."""
+        with self.errors(), opened(self._folder / name, os.O_RDWR | os.O_CREAT) as descriptor:
+            try:
+                lock(descriptor, shared=shared, wait=shared)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    def used_bytes(self) -> int:
+        """The size of the file without the pages that are free."""
+        pages = "SELECT (p.page_count - f.freelist_count) * s.page_size FROM pragma_page_count p"
+        row = self._db.execute(f"{pages}, pragma_freelist_count f, pragma_page_size s").fetchone()
+        return int(row[0])
+
+    def shrink(self) -> None:
+        """Give free pages back to the disk; other processes wait meanwhile."""
+        self._db.execute("VACUUM")
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _make_private(self) -> None:
+        """Make the file before SQLite opens it: the -wal and -shm files get the database's own mode.
+
+        One that exists is not opened here: closing it would drop the locks of this process's other stores,
+        and the next process to leave would take their log with it.
+        """
+        with suppress(FileExistsError), opened(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL):
+            return
+        if self._path.is_symlink():
+            raise OSError(errno.ELOOP, "a link in the place of the database")
+        os.chmod(self._path, FILE_MODE)
+
+    def _use_wal(self) -> None:
+        """Switch to WAL. SQLite itself does not wait when two processes create the file at once."""
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as exc:
+                if (
+                    exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY
+                    or time.monotonic() > deadline
+                ):
+                    raise
+                time.sleep(0.01)
+
+
+@cache
+def _translated(sql: str) -> str:
+    """Without locks on rows: a transaction that writes has locked the whole database."""
+    return sql.removesuffix(" FOR UPDATE").removesuffix(" FOR SHARE")

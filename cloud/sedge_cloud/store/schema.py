@@ -103,7 +103,7 @@ MIGRATIONS: Mapping[int, str] = {
 # rounds first; otherwise it would scan all updates ever received.
 NAMED_UPDATES = (
     "SELECT blob FROM client_models UNION SELECT u.blob FROM rounds r"
-    " CROSS JOIN updates u ON u.run = r.run AND u.round = r.round WHERE r.open = 1"
+    " CROSS JOIN updates u WHERE u.run = r.run AND u.round = r.round AND r.open = 1"
 )
 
 
@@ -130,7 +130,7 @@ def named_blobs_sql(late_rounds: int) -> str:
         *(f"SELECT {column} FROM client_models" for column in of_clients),
         *(
             f"SELECT o.{column} FROM live l"
-            " CROSS JOIN orders o ON o.run = l.run AND o.round = l.round"
+            " CROSS JOIN orders o WHERE o.run = l.run AND o.round = l.round"
             for column in of_orders
         ),
     ]

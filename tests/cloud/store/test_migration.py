@@ -10,11 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.cloud.helper import Cloud, Device, open_store
+from tests.cloud.helper import Cloud, Device
 from tests.cloud.store.before.make_folder import close_round
+from tests.cloud.stores import open_store
 
 from sedge_cloud.store import connection
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.schema import MIGRATIONS
 from sedge_protocol.errors import StorageError
 
@@ -52,7 +53,7 @@ def test_an_open_round_of_schema_3_closes_to_the_right_bytes(tmp_path: Path) -> 
 
 
 def test_the_tables_are_those_of_a_new_folder(tmp_path: Path) -> None:
-    with closing(Store(unpacked(tmp_path, 3) / "state")) as store:
+    with closing(open_folder(unpacked(tmp_path, 3) / "state")) as store:
         store.check()  # compares their text
         assert [row.device for row in store.devices()] == ["a", "b", "c", "d", "never"]
         assert len(store.traffic("first", 1)) == 4
@@ -63,12 +64,12 @@ def test_an_earlier_version_refuses_a_folder_that_was_migrated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = unpacked(tmp_path, 3) / "state"
-    Store(state).close()
+    open_folder(state).close()
     monkeypatch.setattr(connection, "SCHEMA", 3)
     with pytest.raises(
         StorageError, match=r"sedge\.sqlite: schema 4, this version uses 3; upgrade Sedge$"
     ):
-        Store(state)
+        open_folder(state)
 
 
 def test_a_migration_that_dies_changes_nothing(
@@ -79,7 +80,7 @@ def test_a_migration_that_dies_changes_nothing(
         broken = {3: MIGRATIONS[3] + "; INSERT INTO nowhere VALUES (1)"}
         patched.setattr(connection, "MIGRATIONS", broken)
         with pytest.raises(StorageError, match="nowhere"):
-            Store(state)
+            open_folder(state)
     with closing(sqlite3.connect(state / "sedge.sqlite")) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (3,)
-    Store(state).close()
+    open_folder(state).close()

@@ -20,7 +20,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from tests.cloud.facts.seen import Seen
-from tests.cloud.helper import Cloud, open_store, report_for
+from tests.cloud.helper import Cloud, report_for
+from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
@@ -124,7 +125,8 @@ def main(out: Path) -> None:
         kept = folder / "kept"
         shutil.copytree(seen.state, kept / "state", ignore=shutil.ignore_patterns("*-wal", "*-shm"))
         (kept / "state" / "sedge.sqlite").unlink()
-        seen.cloud.store.copy_to(kept / "state" / "sedge.sqlite")
+        with closing(open_store(kept / "state")) as copy:
+            seen.cloud.store.copy_rows_to(copy)
         update = update_of("d", seen.cloud.order("d"))
         (kept / "update").write_bytes(update)
         found = {"model_hash": close_round(seen.cloud, update)}

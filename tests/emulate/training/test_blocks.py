@@ -46,12 +46,15 @@ def test_empty_places_hold_a_harmless_theta() -> None:
 def test_rows_are_gathered_where_the_data_are(device: str) -> None:
     tokens = Examples(np.arange(8).reshape(4, 2), np.arange(4))
     tokens.inputs.setflags(write=False)
-    x, y = Resident(torch.device(device)).rows(tokens, np.array([3, 1, 3]))
+    rows = [np.array([3, 1, 3]), np.array([0])]
+    (x, y), (last, _) = Resident(torch.device(device)).batches(tokens, rows)
     assert (x.device.type, y.device.type) == (device, device)
     assert (tuple(x.shape), x.dtype) == ((3, 2), torch.int64)
+    assert tuple(last.shape) == (1, 2)
     if device == "cpu":
         assert x.tolist() == [[6, 7], [2, 3], [6, 7]]
         assert y.tolist() == [3, 1, 3]
+        assert last.tolist() == [[0, 1]]
 
 
 def test_data_are_copied_to_a_device_once() -> None:

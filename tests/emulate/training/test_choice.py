@@ -149,7 +149,7 @@ def test_the_chosen_form_reaches_the_trainer() -> None:
 def test_what_a_gpu_cannot_do(
     name: str, option: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "_device", lambda name: torch.device(name))
+    monkeypatch.setattr(choice, "_device", torch.device)
     with pytest.raises(ConfigError, match=rf"trainer\.{problem}"):
         opened(name=name, device="cuda", **option)
 

@@ -1,8 +1,5 @@
 """Many devices at once, any model, through torch.func."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from tests.emulate.training import trainings
@@ -91,13 +88,6 @@ def test_nothing_is_done_one_by_one_in_the_dark(capfd: pytest.CaptureFixture[str
         trainings.trained(trainer, trainings.devices(of, PULLED))
         trainer.evaluate([(of.network.theta, trainings.examples(of.input.shape, 9, 0))])
     assert "batching rule" not in capfd.readouterr().err
-
-
-def test_every_tensor_lies_on_the_training_device() -> None:
-    """In a process of its own, as autograd asks once which devices there are."""
-    words = [sys.executable, "-m", "tests.emulate.training.placement"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.gpu

@@ -110,15 +110,19 @@ class AutogradTrainer:
         training, losses = task.training, list[Tensor]()
         record = Record(training)
         batches = list(self._problem.batches(task))
-        for batch in batches:
-            rows = batch.indices[batch.weights > 0]
-            x, y = self._resident.rows(task.examples, rows)
-            numbers = torch.from_numpy(noise(task.seed, len(losses), self._problem.noise))
-            drawn = x, y, numbers.to(self._device)
+        rows = [batch.indices[batch.weights > 0] for batch in batches]
+        for batch, (x, y) in zip(batches, self._resident.batches(task.examples, rows), strict=True):
+            drawn = x, y, self._noise(task.seed, len(losses))
             rate = training.rate(len(losses), len(batches))
             losses.append(torch.stack(stepper.step(drawn, rate, batch is batches[-1])))
             record.add(batch)
         return record, torch.stack(losses).t().tolist()
+
+    def _noise(self, seed: int, step: int) -> Tensor:
+        """The random numbers (K,) of a step."""
+        if not (count := self._problem.noise):
+            return torch.empty(0, device=self._device)
+        return torch.from_numpy(noise(seed, step, count)).to(self._device)
 
     def _differentiate(
         self, theta: Theta, batch: tuple[Tensor, Tensor, Tensor], last: bool
@@ -137,12 +141,13 @@ class AutogradTrainer:
     def _evaluate(self, theta: Theta, examples: Examples) -> Metrics | TrainingDiverged:
         problem, count = self._problem, len(examples.targets)
         self._engine.place(cast(Tensor, self._stored(theta)))
-        sums = torch.zeros(2, dtype=torch.float64)  # loss, metric
-        for start in range(0, count, EVALUATION_ROWS):
-            chosen = np.arange(start, min(start + EVALUATION_ROWS, count))
-            x, y = self._resident.rows(examples, chosen)
+        sums = torch.zeros(2, dtype=torch.float64, device=self._device)  # loss, metric
+        starts = range(0, count, EVALUATION_ROWS)
+        chosen = [np.arange(start, min(start + EVALUATION_ROWS, count)) for start in starts]
+        for x, y in self._resident.batches(examples, chosen):
             output = self._engine.outputs(x)
             with output.device:
-                found = [rows(output, y).sum().double().cpu() for rows in problem.objective]
+                found = [rows(output, y).sum().double() for rows in problem.objective]
             sums += torch.stack(found)
-        return metrics(float(sums[0]), float(sums[1]), count)
+        loss, metric = sums.tolist()
+        return metrics(loss, metric, count)

@@ -5,10 +5,10 @@ full has empty places, with weight zero. A device's results are read after its o
 its place are ignored.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 from weakref import ref
 
 import msgspec
@@ -41,13 +41,18 @@ class Resident:
             return torch.from_numpy(np.concatenate(arrays))
         return torch.cat([self._copy(array) for array in arrays])
 
-    def rows(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """x and y (B, ...) of the rows (B,)."""
+    def batches(
+        self, examples: Examples, rows: Sequence[NDArray[np.int64]]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """x and y (B, ...) of each batch's rows (B,)."""
         x, y = examples.inputs, examples.targets
         if self._device.type == "cpu":
-            return torch.from_numpy(x[rows]), torch.from_numpy(y[rows])
-        places = torch.from_numpy(rows).to(self._device)
-        return self._copy(x).index_select(0, places), self._copy(y).index_select(0, places)
+            for chosen in rows:
+                yield torch.from_numpy(x[chosen]), torch.from_numpy(y[chosen])
+            return
+        places = torch.from_numpy(np.concatenate(rows)).to(self._device)
+        for place in torch.split(places, [len(chosen) for chosen in rows]):
+            yield self._copy(x).index_select(0, place), self._copy(y).index_select(0, place)
 
     def _copy(self, array: NDArray[np.generic]) -> Tensor:
         key = id(array)
@@ -113,30 +118,50 @@ def stacked_thetas(thetas: Sequence[Theta], width: int, device: torch.device) ->
 
 
 class Ends:
-    """The results of a block's devices, each read after its own last step."""
+    """The results of a block's devices, each as it was after its own last step.
+
+    They stay on the training device until ``read``: a step that copied them would wait for it.
+    """
 
     def __init__(self, block: Block) -> None:
         self._block = block
         self._losses: list[Tensor] = []
-        self._thetas: dict[int, Theta] = {}
-        self._gradients: dict[int, Theta] = {}
+        self._thetas: Tensor | None = None
+        self._gradients: Tensor | None = None
 
     def add(self, values: Tensor, losses: Tensor, gradients: Tensor | None) -> None:
         """A step: values (D, n) after it, its losses (D,), and the gradients (D, n) if wanted."""
         places = self._block.ending(len(self._losses))
         self._losses.append(losses)
-        for place in places:
-            self._thetas[place] = values[place].cpu().numpy().copy()
-            if gradients is not None:
-                self._gradients[place] = gradients[place].cpu().numpy().copy()
+        self._thetas = _kept(self._thetas, values, places)
+        if gradients is not None:
+            self._gradients = _kept(self._gradients, gradients, places)
 
     def read(self) -> list[tuple[Theta, list[float], Theta | None]]:
         """Theta (n,), the loss of every step and the gradient (n,) of each device, in order."""
         table = torch.stack(self._losses).t().tolist()  # (D, S)
+        thetas, gradients = _read(self._thetas), _read(self._gradients)
         return [
-            (self._thetas[place], table[place][:steps], self._gradients.get(place))
+            (
+                cast(Theta, thetas)[place].copy(),
+                table[place][:steps],
+                None if gradients is None else gradients[place].copy(),
+            )
             for place, steps in enumerate(self._block.steps)
         ]
+
+
+def _kept(kept: Tensor | None, values: Tensor, places: Sequence[int]) -> Tensor | None:
+    """What is kept (D, n), with the values (D, n) of some places."""
+    if kept is None and places:
+        kept = torch.empty_like(values)
+    for place in places:
+        cast(Tensor, kept)[place] = values[place]
+    return kept
+
+
+def _read(kept: Tensor | None) -> Theta | None:
+    return None if kept is None else kept.cpu().numpy()
 
 
 # Trains one block of tasks, which differ in theta, anchor and examples only.

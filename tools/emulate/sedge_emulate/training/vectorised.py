@@ -149,6 +149,7 @@ class VectorisedTrainer:
         )
         model = Model(layout, start, recipe, anchor, self._corrections(tasks), torch)
         ends = Ends(block)
+        rates = self._rates(recipe, block.steps)
         for step in range(len(block.rows)):
             with self._device:
                 given = (*block.batch(step), *self._noise(tasks, step))
@@ -159,7 +160,7 @@ class VectorisedTrainer:
                 if tasks[0].gradient and block.ending(step):
                     gradient = 1 * found.gradient
                     model.clear(gradient)
-                model.advance(found, self._rates(recipe, block.steps, step))
+                model.advance(found, cast(Rate, rates[step]))
             ends.add(cast(Tensor, model.theta), losses, cast(Tensor | None, gradient))
         return ends
 
@@ -179,11 +180,15 @@ class VectorisedTrainer:
         """How the model's convolutions are computed."""
         return Unfolded() if self._unfolds else nullcontext()
 
-    def _rates(self, recipe: Training, counts: Sequence[int], step: int) -> Rate:
-        """The learning rate of a step at each place, (width, 1); of places that have ended, their last."""
+    def _rates(self, recipe: Training, counts: Sequence[int]) -> Tensor:
+        """The learning rates of every step at each place, (S, width, 1); of places that have ended, their
+        last."""
         counts = [*counts, *[counts[0]] * (self.width - len(counts))]
-        rates = [[recipe.rate(min(step, count), count)] for count in counts]
-        return cast(Rate, torch.from_numpy(np.array(rates)).to(self._device))
+        rates = [
+            [[recipe.rate(min(step, count), count)] for count in counts]
+            for step in range(max(counts))
+        ]
+        return torch.from_numpy(np.array(rates)).to(self._device)
 
     def _noise(self, tasks: Sequence[Task], step: int) -> list[Tensor]:
         """The random numbers (width, K) of a step, if it takes any; none for empty places."""

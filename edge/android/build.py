@@ -155,7 +155,7 @@ def desugared(jars: Sequence[Path], out: Path) -> Path:
 
 
 def manifest(folder: Path) -> Path:
-    """The app's manifest as an APK has it: with its package, its versions and the library's permissions."""
+    """The app's manifest as an APK has it: with its package, its versions and the library's entries."""
     ElementTree.register_namespace("android", _ANDROID[1:-1])
     app = ElementTree.parse(HERE / "app/src/main/AndroidManifest.xml")
     library = ElementTree.parse(HERE / "library/src/main/AndroidManifest.xml")
@@ -167,7 +167,11 @@ def manifest(folder: Path) -> Path:
     uses = ElementTree.Element(
         "uses-sdk", {f"{_ANDROID}{name}": value for name, value in sdk.items()}
     )
-    root[:0] = [uses, *library.getroot()]
+    entries = list(library.getroot())
+    for services in library.getroot().iter("application"):
+        entries.remove(services)
+        next(root.iter("application")).extend(services)
+    root[:0] = [uses, *entries]
     path = folder / "AndroidManifest.xml"
     app.write(path, encoding="utf-8", xml_declaration=True)
     return path

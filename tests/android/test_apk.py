@@ -21,13 +21,15 @@ from android import build
 pytestmark = pytest.mark.android
 
 ROOT = Path(__file__).parents[2]
+ANDROID = "{http://schemas.android.com/apk/res/android}"
 MAX_BYTES = 6_000_000  # of the APK without a runtime
 OURS = ("Lorg/sedge/", "Lcom/example/")
 RUNTIMES = ("Lorg/pytorch/executorch/", "Lai/onnxruntime/")
-# Missing in the framework jar of API 23, and there in API 26, the oldest that the APK runs on. What the
-# dexer writes for annotations is no class.
+# Missing in the framework jar of API 23, and there in API 26, the oldest that the APK runs on; the exit
+# infos in API 30, before which nothing asks for them. What the dexer writes for annotations is no class.
 SINCE_23 = re.compile(
-    r"Ldalvik/annotation/\w+;|Landroid/app/NotificationChannel;|Ljava/nio/file/(attribute/)?[A-Z]\w*;"
+    r"Ldalvik/annotation/\w+;|Landroid/app/(ApplicationExitInfo|NotificationChannel);|Ljava/nio/file/(attribute/)?[A-Z]\w*;"
+    r"|Ljava/time/((format|temporal)/)?[A-Z]\w*;"
     r"|Ljava/util/(Base64(\$(De|En)coder)?|Optional|function/\w+|stream/\w+);"
 )
 
@@ -113,10 +115,22 @@ def test_who_trains_has_a_process_of_its_own(which: str, tmp_path: Path) -> None
     path = ROOT / "examples/android/AndroidManifest.xml"
     if which == "app":
         path = build.manifest(tmp_path)
-    (service,) = ElementTree.parse(path).getroot().iter("service")
-    android = "{http://schemas.android.com/apk/res/android}"
-    assert service.get(f"{android}permission") == "android.permission.BIND_JOB_SERVICE"
-    assert service.get(f"{android}process") == ":sedge"
+    service, *_ = ElementTree.parse(path).getroot().iter("service")
+    assert service.get(f"{ANDROID}permission") == "android.permission.BIND_JOB_SERVICE"
+    assert service.get(f"{ANDROID}process") == ":sedge"
+
+
+def test_the_library_brings_a_process_for_trials(tmp_path: Path) -> None:
+    """Neither the app's nor the training's, and for nobody else."""
+    application = ElementTree.parse(build.manifest(tmp_path)).getroot().find("application")
+    assert application is not None
+    (trial,) = (
+        service
+        for service in application.iter("service")
+        if service.get(f"{ANDROID}name") == "org.sedge.android.TrialService"
+    )
+    assert trial.get(f"{ANDROID}process") == ":sedgetrial"
+    assert trial.get(f"{ANDROID}exported") == "false"
 
 
 def test_a_phone_accepts_the_signature_and_the_layout(built: Built) -> None:
@@ -130,7 +144,8 @@ def test_a_phone_accepts_the_signature_and_the_layout(built: Built) -> None:
 
 def test_the_dex_has_our_classes_and_no_stub(built: Built) -> None:
     dex = dex_of(built.apk)
-    needed = {"app/FileTraining", "app/StatusActivity", "android/TrainingService", "edge/Agent"}
+    needed = {"app/FileTraining", "app/StatusActivity", "edge/Agent"}
+    needed |= {"android/TrainingService", "android/TrialService"}
     assert {f"Lorg/sedge/{name};" for name in needed} <= dex.defined
     assert all(name.startswith(OURS) for name in dex.defined)
 

@@ -13,6 +13,7 @@ TESTS = (
     "rounds.HostileCoordinatorTest",
     "rounds.RoundVectorsTest",
     "rounds.SimulationTest",
+    "training.TrialsTest",
 )
 
 

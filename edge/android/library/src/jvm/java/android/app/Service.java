@@ -1,10 +1,18 @@
 package android.app;
 
 import android.content.Context;
+import android.content.Intent;
+import android.os.IBinder;
 
 /** Refuses the foreground every second time, as Android may from API 31 on. */
 public class Service extends Context {
     private boolean refuses = true;
+
+    public IBinder onBind(Intent intent) {
+        return null;
+    }
+
+    public void onDestroy() {}
 
     public final void startForeground(int id, Notification notification) {
         refuses = !refuses;

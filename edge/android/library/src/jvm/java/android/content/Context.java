@@ -1,22 +1,46 @@
 package android.content;
 
+import android.app.ActivityManager;
 import android.app.NotificationManager;
+import android.app.Service;
 import android.app.job.JobScheduler;
 import android.content.pm.PackageManager;
+import android.os.OtherProcess;
 
 import java.io.File;
+import java.io.IOException;
+import java.util.HashMap;
+import java.util.Map;
 
-/** Of Android what a job uses, on a JVM: the app's private folder is the system property {@code sedge.folder}. */
+/**
+ * Of Android what a job uses, on a JVM: the app's private folder is the system property {@code sedge.folder}. The
+ * property {@code sedge.services} says what becomes of a service that somebody binds to: "missing" in the manifest,
+ * "denied", "none" where its process does not start, "inside" the app's process; in its own process otherwise.
+ */
 public class Context {
     public static final String NOTIFICATION_SERVICE = "notification";
     public static final String JOB_SCHEDULER_SERVICE = "jobscheduler";
+    public static final String ACTIVITY_SERVICE = "activity";
+    public static final int BIND_AUTO_CREATE = 1;
+
+    private final Map<ServiceConnection, OtherProcess> bound = new HashMap<ServiceConnection, OtherProcess>();
+    private final ActivityManager activities = new ActivityManager();
+
+    public Context getApplicationContext() {
+        return this;
+    }
 
     public File getNoBackupFilesDir() {
         return new File(System.getProperty("sedge.folder"));
     }
 
+    public String getPackageCodePath() {
+        return "/data/app/base.apk";
+    }
+
     public Object getSystemService(String name) {
-        return name.equals(JOB_SCHEDULER_SERVICE) ? new JobScheduler() : new NotificationManager();
+        return name.equals(JOB_SCHEDULER_SERVICE) ? new JobScheduler()
+                : name.equals(ACTIVITY_SERVICE) ? activities : new NotificationManager();
     }
 
     public PackageManager getPackageManager() {
@@ -25,5 +49,41 @@ public class Context {
 
     public String getPackageName() {
         return "org.sedge.test";
+    }
+
+    public boolean bindService(Intent intent, ServiceConnection connection, int flags) {
+        String services = System.getProperty("sedge.services", "");
+        bound.put(connection, null);
+        if (services.equals("denied")) {
+            throw new SecurityException("Not allowed to bind to service");
+        }
+        try {
+            if (services.equals("inside")) {
+                Service service = (Service) intent.named.getDeclaredConstructor().newInstance();
+                connection.onServiceConnected(null, service.onBind(intent));
+            } else if (services.isEmpty()) {
+                OtherProcess process = new OtherProcess(intent.named);
+                System.out.println("a process for " + intent.named.getSimpleName());
+                bound.put(connection, process);
+                connection.onServiceConnected(null, process);
+            }
+        } catch (IOException | ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
+        return !services.equals("missing");
+    }
+
+    public void unbindService(ServiceConnection connection) {
+        if (!bound.containsKey(connection)) {
+            throw new IllegalArgumentException("Service not registered: " + connection);
+        }
+        try {
+            OtherProcess process = bound.remove(connection);
+            if (process != null) {
+                process.unbind();
+            }
+        } catch (IOException error) {
+            throw new IllegalStateException(error);
+        }
     }
 }

@@ -1,4 +1,10 @@
 package android.content;
 
-/** An app without a screen has none. */
-public class Intent {}
+/** What names a service. */
+public class Intent {
+    final Class<?> named;
+
+    public Intent(Context context, Class<?> named) {
+        this.named = named;
+    }
+}

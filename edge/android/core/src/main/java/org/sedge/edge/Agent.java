@@ -17,6 +17,8 @@ import org.sedge.edge.training.JobRunner;
 import org.sedge.edge.training.JobStopped;
 import org.sedge.edge.training.Outcome;
 import org.sedge.edge.training.Programs;
+import org.sedge.edge.training.Sandbox;
+import org.sedge.edge.training.Trials;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Messages.Hello;
@@ -80,11 +82,12 @@ public final class Agent {
      * Opens the device's state in a folder of its own.
      *
      * @param backends what may run a bundle's programs; the first one that it has programs for does
+     * @param sandbox where each bundle's programs run before they run in this process
      * @throws SedgeException for examples that cannot be split into a training and a test part, and for a folder that
      *     cannot be used, holds damaged state, or is in use by another agent
      */
-    public Agent(AgentConfig config, File stateFolder, List<Backend> backends, Examples examples,
-            AgentListener listener) throws SedgeException {
+    public Agent(AgentConfig config, File stateFolder, List<Backend> backends, Sandbox sandbox,
+            Examples examples, AgentListener listener) throws SedgeException {
         this.listener = listener;
         this.stateFolder = stateFolder;
         DeviceKeys keys = new DeviceKeys(config.secret);
@@ -95,7 +98,8 @@ public final class Agent {
         boolean opened = false;
         try {
             BlobFolder blobs = new BlobFolder(stateFolder, config.limits.diskShare);
-            runner = new JobRunner(blobs, new Programs(programs, backends), parts[0], parts[1]);
+            Trials trials = new Trials(stateFolder, sandbox, blobs);
+            runner = new JobRunner(blobs, new Programs(programs, backends, trials), parts[0], parts[1]);
             core = new AgentCore(config.fleet, config.device, keys, hello(backends, parts), blobs,
                     new Journal(new File(stateFolder, "journal")), random, System.currentTimeMillis() / 1000,
                     config.limits, new Shell(), listener);

@@ -17,6 +17,7 @@ import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Journal;
 import org.sedge.edge.host.Machine;
 import org.sedge.edge.host.Npz;
+import org.sedge.edge.training.Trusting;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
 
@@ -115,7 +116,8 @@ public class AgentTest {
     private Agent agent(File state) throws SedgeException {
         AgentConfig config = new AgentConfig("d", "f", "mqtt://127.0.0.1:1", Hex.decode(SECRET), null);
         Examples examples = new Examples(new Rows(new float[4]), new Rows(new long[4]));
-        return new Agent(config, state, Collections.singletonList(new ClassMeans()), examples, null);
+        return new Agent(
+                config, state, Collections.singletonList(new ClassMeans()), new Trusting(), examples, null);
     }
 
     @Test

@@ -44,7 +44,7 @@ public final class Main {
             File state = joins ? new File(words[1]) : file(folder, values, "state_dir");
             File data = joins ? new File(words[2]) : file(folder, values, "data.train");
             Agent agent = new Agent(
-                    config, state, backends(words, joins ? 3 : 1), Npz.read(data), new Printer());
+                    config, state, backends(words, joins ? 3 : 1), new ChildProcess(), Npz.read(data), new Printer());
             Thread main = Thread.currentThread();
             Runtime.getRuntime().addShutdownHook(new Thread() {
                 @Override
@@ -67,11 +67,7 @@ public final class Main {
     private static List<Backend> backends(String[] words, int from) throws ConfigError {
         List<Backend> found = new ArrayList<>();
         for (int i = from; i < words.length; i++) {
-            try {
-                found.add((Backend) Class.forName(words[i]).getDeclaredConstructor().newInstance());
-            } catch (ReflectiveOperationException | LinkageError | ClassCastException error) {
-                throw new ConfigError("backend " + words[i] + ": " + error + ", expected a class that is a Backend");
-            }
+            found.add(Backend.of(words[i]));
         }
         return found;
     }

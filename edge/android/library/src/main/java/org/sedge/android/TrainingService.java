@@ -103,8 +103,8 @@ public abstract class TrainingService extends JobService {
             }
             log.say("Connecting to " + config.url + " …");
             Progress progress = new Progress(log, notice);
-            Agent agent = new Agent(config, Membership.state(TrainingService.this, config), backends, examples(),
-                    progress);
+            Agent agent = new Agent(config, Membership.state(TrainingService.this, config), backends,
+                    new TrialProcess(TrainingService.this), examples(), progress);
             begin(agent);
             return progress.ended(agent.runUntilIdle(LONGEST_MILLIS));
         }

@@ -1,5 +1,7 @@
 package org.sedge.edge.backends;
 
+import org.sedge.edge.SedgeException.ConfigError;
+
 import java.io.File;
 
 /** A runtime that executes a bundle's programs, as {@code backends/} of the Python agent. */
@@ -14,4 +16,18 @@ public interface Backend {
      * @param method the method within the file (ExecuTorch), or null where a file holds one program (ONNX)
      */
     Program load(File file, String method) throws BackendException;
+
+    /**
+     * A new backend of a class, which needs a public constructor without arguments: a trial makes one in its process.
+     *
+     * @throws ConfigError for any other name
+     */
+    static Backend of(String className) throws ConfigError {
+        try {
+            return (Backend) Class.forName(className).getDeclaredConstructor().newInstance();
+        } catch (ReflectiveOperationException | LinkageError | ClassCastException error) {
+            throw new ConfigError("backend " + className + ": " + error + ", expected a class that is a Backend, with a "
+                    + "public constructor without arguments");
+        }
+    }
 }

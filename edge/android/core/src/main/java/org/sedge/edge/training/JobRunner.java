@@ -79,7 +79,7 @@ public final class JobRunner {
             correction = new float[start.length];
             SparseVector.decode(blobs.read(order.get(Order.CORRECTION).sha256), start.length).writeTo(correction);
         }
-        try (Trainer trainer = programs.open(bundle)) {
+        try (Trainer trainer = programs.open(bundle, job, stopped)) {
             byte[] same = jobHash(job, bundle, train);
             Attempt attempt = new Attempt(trainer, order, trainings);
             Struct earlier = job.checkpoint == null ? null : Checkpoint.decode(blobs.read(job.checkpoint), same);

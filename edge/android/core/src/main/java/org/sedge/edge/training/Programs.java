@@ -1,6 +1,7 @@
 package org.sedge.edge.training;
 
 import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.SedgeException.ConfigError;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.backends.Backend;
 import org.sedge.edge.backends.BackendException;
@@ -15,38 +16,61 @@ import java.io.File;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.function.BooleanSupplier;
 
-/** A bundle's programs in the first backend that it has them for. */
+/** A bundle's programs, in the first backend that it has them for and in which they passed their trial. */
 public final class Programs {
     private final File folder;
     private final List<Backend> backends;
+    private final Trials trials;
 
     /** The folder is theirs alone; it holds the files of the last job's programs. */
-    public Programs(File folder, List<Backend> backends) {
+    public Programs(File folder, List<Backend> backends, Trials trials) {
         this.folder = folder;
         this.backends = backends;
+        this.trials = trials;
     }
 
-    /** Loads what a training needs. Throws {@code CodecError} for programs that are missing, refused or damaged. */
-    Trainer open(Bundle bundle) throws CodecError, StorageError {
+    /**
+     * Loads what the job's training needs. No program runs in this process that has not passed a trial in another one.
+     *
+     * <p>Throws {@code CodecError} for programs that are missing, refused or damaged, {@code ConfigError} for those that
+     * crashed in every backend, {@code JobStopped} once {@code stopped} says so.
+     */
+    Trainer open(Bundle bundle, Job job, BooleanSupplier stopped)
+            throws CodecError, ConfigError, StorageError, JobStopped {
+        StringBuilder tried = new StringBuilder();
+        StringBuilder faults = new StringBuilder();
         for (Backend backend : backends) {
             byte[] gradient = bundle.program("gradient", backend.name());
             byte[] evaluate = bundle.program("evaluate", backend.name());
             if (gradient != null && evaluate != null) {
-                return open(bundle, backend, gradient, evaluate);
+                if (bundle.frozenLayout != null) {
+                    throw new CodecError(
+                            "bundle '" + bundle.name + "': frozen data, which this device has not announced");
+                }
+                String fault = trials.fault(bundle, backend, job, stopped);
+                if (fault.isEmpty()) {
+                    return open(bundle, backend, gradient, evaluate);
+                }
+                tried.append(tried.length() == 0 ? "" : ", ").append(backend.name());
+                faults.append("; ").append(backend.name()).append(": ").append(fault);
             }
+        }
+        if (faults.length() > 0) {
+            throw new ConfigError("backend", "'" + tried + "'", "a working backend" + faults);
         }
         throw new CodecError("bundle '" + bundle.name + "': no programs for any of this device's backends");
     }
 
     private Trainer open(Bundle bundle, Backend backend, byte[] gradient, byte[] evaluate)
             throws CodecError, StorageError {
-        removeAllBut(file(gradient), file(evaluate));
+        removeAllBut(file(folder, gradient), file(folder, evaluate));
         List<Program> loaded = new ArrayList<>();
         boolean opened = false;
         try {
-            loaded.add(load(bundle, backend, "gradient", gradient));
-            loaded.add(load(bundle, backend, "evaluate", evaluate));
+            loaded.add(load(folder, bundle, backend, "gradient", gradient));
+            loaded.add(load(folder, bundle, backend, "evaluate", evaluate));
             Trainer trainer = new Trainer(bundle, loaded.get(0), loaded.get(1));
             opened = true;
             return trainer;
@@ -69,28 +93,48 @@ public final class Programs {
         }
     }
 
-    private File file(byte[] program) {
+    private static File file(File folder, byte[] program) {
         return new File(folder, Hex.encode(Digests.sha256(program)));
     }
 
-    private Program load(Bundle bundle, Backend backend, String name, byte[] data) throws CodecError, StorageError {
-        if (bundle.frozenLayout != null) {
-            throw new CodecError("bundle '" + bundle.name + "': frozen data, which this device has not announced");
+    /** Throws {@code CodecError} for any program of a backend that no runtime may read. */
+    static void check(Bundle bundle, Backend backend) throws CodecError {
+        for (String name : Tryout.PROGRAMS) {
+            byte[] data = bundle.program(name, backend.name());
+            try {
+                if (data != null) {
+                    check(backend, data);
+                }
+            } catch (CodecError error) {
+                throw refused(bundle, name, error);
+            }
         }
-        File file = file(data);
+    }
+
+    private static void check(Backend backend, byte[] data) throws CodecError {
+        if (backend.name().equals("onnxruntime")) {
+            OnnxProgram.check(data);
+        }
+    }
+
+    private static CodecError refused(Bundle bundle, String name, Exception error) {
+        return new CodecError("bundle '" + bundle.name + "': program '" + name + "' cannot be loaded: "
+                + error.getMessage(), error);
+    }
+
+    /** Loads one program by way of a file in the folder. */
+    static Program load(File folder, Bundle bundle, Backend backend, String name, byte[] data)
+            throws CodecError, StorageError {
+        File file = file(folder, data);
         if (!file.isFile() || !Arrays.equals(Disk.read(file), data)) {
             Disk.requireRoom(folder, data.length);
             Disk.replace(file, data);
         }
-        boolean onnx = backend.name().equals("onnxruntime");
         try {
-            if (onnx) {
-                OnnxProgram.check(data);
-            }
-            return backend.load(file, onnx ? null : name);
+            check(backend, data);
+            return backend.load(file, backend.name().equals("onnxruntime") ? null : name);
         } catch (CodecError | BackendException error) {
-            throw new CodecError("bundle '" + bundle.name + "': program '" + name
-                    + "' cannot be loaded: " + error.getMessage(), error);
+            throw refused(bundle, name, error);
         }
     }
 }

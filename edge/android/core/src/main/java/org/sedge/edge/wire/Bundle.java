@@ -5,6 +5,7 @@ import org.sedge.edge.codec.Compression;
 import org.sedge.edge.wire.Schema.Field;
 
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 
@@ -162,6 +163,17 @@ public final class Bundle {
     /** Whether a step may be padded with rows of weight 0. */
     public boolean paddingIsSafe() {
         return !usesBatchStatistics && noise == 0;
+    }
+
+    /** The SHA-256 of every program for a backend, in hexadecimal digits, in the manifest's order. */
+    public List<String> programHashes(String backend) {
+        List<String> found = new ArrayList<>();
+        for (Struct program : programs) {
+            if (program.get(BACKEND).equals(backend)) {
+                found.add(program.get(SHA256));
+            }
+        }
+        return found;
     }
 
     /** The file of one program for a backend; null where there is none. */

@@ -18,6 +18,8 @@ import org.sedge.edge.training.Job;
 import org.sedge.edge.training.JobRunner;
 import org.sedge.edge.training.Outcome;
 import org.sedge.edge.training.Programs;
+import org.sedge.edge.training.Trials;
+import org.sedge.edge.training.Trusting;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Json;
@@ -111,7 +113,8 @@ public class RoundVectorsTest {
             Map<?, ?> given = (Map<?, ?>) one;
             disk = new MemoryDisk();
             store = new StateStore(disk, disk);
-            Programs programs = new Programs(folder.getRoot(), Collections.singletonList(new Line()));
+            Trials trials = new Trials(folder.newFolder(), new Trusting(), disk);
+            Programs programs = new Programs(folder.newFolder(), Collections.singletonList(new Line()), trials);
             runner = new JobRunner(disk, programs, examples(given.get("train")), examples(given.get("test")));
             long round = 0;
             for (Object order : (List<?>) given.get("orders")) {

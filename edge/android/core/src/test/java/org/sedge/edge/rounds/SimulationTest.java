@@ -18,6 +18,8 @@ import org.sedge.edge.training.JobRunner;
 import org.sedge.edge.training.JobStopped;
 import org.sedge.edge.training.Outcome;
 import org.sedge.edge.training.Programs;
+import org.sedge.edge.training.Trials;
+import org.sedge.edge.training.Trusting;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Hex;
@@ -119,7 +121,9 @@ public class SimulationTest {
                 theta[i] = i % 13;
             }
             coordinator = new ScriptedCoordinator(KEYS, bundle(), theta, this::toDevice);
-            Programs programs = new Programs(folder.getRoot(), Collections.singletonList(new ClassMeans("means")));
+            Trials trials = new Trials(folder.newFolder(), new Trusting(), disk);
+            Programs programs =
+                    new Programs(folder.newFolder(), Collections.singletonList(new ClassMeans("means")), trials);
             runner = new JobRunner(disk, programs, examples(20), examples(8));
             disk.fuse = 0;
             begin();

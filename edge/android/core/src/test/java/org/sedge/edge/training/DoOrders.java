@@ -17,8 +17,9 @@ import java.util.Collections;
 
 /**
  * Does orders of one run, one after the other: {@code FOLDER TRAIN.npz TEST.npz BACKEND-CLASS ORDER…}, where FOLDER has
- * the blobs. Prints the name of each update, or why there is none; then the heap that is in use after a collection, and
- * the most that the JVM has taken for it, and the memory of its buffers, in bytes.
+ * the blobs. The system property {@code sedge.sandbox} is the class that tries programs, {@code sedge.trial_ms} the time
+ * for it. Prints the name of each update, or why there is none; then the heap that is in use after a collection, and the
+ * most that the JVM has taken for it, and the memory of its buffers, in bytes.
  */
 public final class DoOrders {
     private DoOrders() {}
@@ -29,7 +30,10 @@ public final class DoOrders {
         Backend backend = (Backend) Class.forName(words[3]).getDeclaredConstructor().newInstance();
         File files = new File(folder, "programs");
         Disk.makeFolder(files);
-        Programs programs = new Programs(files, Collections.singletonList(backend));
+        Sandbox sandbox = (Sandbox) Class.forName(System.getProperty("sedge.sandbox", Trusting.class.getName()))
+                .getDeclaredConstructor().newInstance();
+        Trials trials = new Trials(folder, sandbox, blobs, Long.getLong("sedge.trial_ms", 300_000));
+        Programs programs = new Programs(files, Collections.singletonList(backend), trials);
         JobRunner runner = new JobRunner(
                 blobs, programs, Npz.read(new File(words[1])), Npz.read(new File(words[2])));
         Struct kept = Run.SCHEMA.empty();

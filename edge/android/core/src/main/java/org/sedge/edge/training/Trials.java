@@ -1,0 +1,236 @@
+package org.sedge.edge.training;
+
+import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.backends.Backend;
+import org.sedge.edge.host.Disk;
+import org.sedge.edge.host.Journal;
+import org.sedge.edge.rounds.Blobs;
+import org.sedge.edge.wire.Bundle;
+import org.sedge.edge.wire.Digests;
+import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.MsgPack;
+import org.sedge.edge.wire.Schema;
+import org.sedge.edge.wire.Schema.Field;
+import org.sedge.edge.wire.Type;
+
+import java.io.File;
+import java.io.IOException;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.BooleanSupplier;
+
+/**
+ * Runs every program of a bundle in a process of its own first, as backends/trial.py of the Python agent does.
+ *
+ * <p>A verdict holds for these programs, this runtime and this machine. The journal {@code trials} in the state folder
+ * keeps it in the Python agent's form: a map {@code found} from what was tried to how its trial ended, oldest first; ""
+ * for a pass. What another start may not meet is only remembered: lack of memory, and a trial that took too long.
+ */
+public final class Trials {
+    /** Some five steps of training. The slowest step that a device could live with takes seconds. */
+    private static final long TIMEOUT_MILLIS = 300_000;
+    /** How often a trial checks whether it must stop. */
+    private static final long LOOK_MILLIS = 100;
+    /** Verdicts in the file; a device keeps the bundles of 16 runs, of up to a few widths each. */
+    static final int MAX_VERDICTS = 64;
+
+    static final Schema VERDICTS = Schema.whole();
+    static final Field<Map<String, String>> FOUND = VERDICTS.optional(
+            "found", Type.map(Type.text(0, 1 << 12), MAX_VERDICTS), Collections.<String, String>emptyMap());
+
+    private final File folder;
+    private final Journal journal;
+    private final Sandbox sandbox;
+    private final Blobs blobs;
+    private final long timeoutMillis;
+    private final Map<String, String> known = new HashMap<>();
+
+    /** @param blobs where the bundles are */
+    public Trials(File stateFolder, Sandbox sandbox, Blobs blobs) throws StorageError {
+        this(stateFolder, sandbox, blobs, TIMEOUT_MILLIS);
+    }
+
+    Trials(File stateFolder, Sandbox sandbox, Blobs blobs, long timeoutMillis) throws StorageError {
+        this.sandbox = sandbox;
+        this.blobs = blobs;
+        this.timeoutMillis = timeoutMillis;
+        folder = new File(stateFolder, "trial");
+        journal = new Journal(new File(stateFolder, "trials"));
+        Disk.makeFolder(folder);
+    }
+
+    /**
+     * Returns why this process must not run the programs of a job's bundle for a backend, or "" if it may.
+     *
+     * <p>Throws {@code CodecError} for a program that no runtime may read, {@code JobStopped} once {@code stopped} says
+     * so.
+     */
+    String fault(Bundle bundle, Backend backend, Job job, BooleanSupplier stopped)
+            throws CodecError, StorageError, JobStopped {
+        String subject = Hex.encode(Digests.sha256(MsgPack.pack(
+                Arrays.asList(backend.name(), sandbox.host(), bundle.programHashes(backend.name())))));
+        Map<String, String> kept = kept();
+        if (known.containsKey(subject) || kept.containsKey(subject)) {
+            return known.containsKey(subject) ? known.get(subject) : kept.get(subject);
+        }
+        Verdict verdict = tried(bundle, backend, job, stopped);
+        if (verdict.lasting && verdict.fault.isEmpty()) {
+            Programs.check(bundle, backend); // one of them may not be needed before somebody predicts
+        }
+        known.put(subject, verdict.fault);
+        if (verdict.lasting) {
+            keep(kept, subject, verdict.fault);
+        }
+        return verdict.fault;
+    }
+
+    /** The verdicts in the folder; none where they cannot be read, as a trial can be repeated. */
+    private Map<String, String> kept() {
+        try {
+            byte[] saved = journal.load();
+            return saved == null ? Collections.<String, String>emptyMap() : VERDICTS.decode(saved).get(FOUND);
+        } catch (StorageError | IllegalArgumentException damaged) {
+            return Collections.emptyMap();
+        }
+    }
+
+    private void keep(Map<String, String> kept, String subject, String fault) {
+        Map<String, String> found = new LinkedHashMap<>(kept);
+        found.put(subject, fault);
+        for (Iterator<String> oldest = found.keySet().iterator(); found.size() > MAX_VERDICTS;) {
+            oldest.next();
+            oldest.remove();
+        }
+        try {
+            journal.commit(VERDICTS.empty().with(FOUND, found).encode());
+        } catch (StorageError refused) {
+            // A full disk: the next start tries again.
+        }
+    }
+
+    /** How a trial ended, and whether it would end so again. */
+    private static final class Verdict {
+        final String fault;
+        final boolean lasting;
+
+        Verdict(String fault, boolean lasting) {
+            this.fault = fault;
+            this.lasting = lasting;
+        }
+    }
+
+    private Verdict tried(Bundle bundle, Backend backend, Job job, BooleanSupplier stopped)
+            throws StorageError, JobStopped {
+        clear();
+        byte[] packed = blobs.read(job.order.get(Order.BUNDLE).sha256);
+        long room = packed.length;
+        for (String name : Tryout.PROGRAMS) { // that process writes them as files
+            byte[] program = bundle.program(name, backend.name());
+            room += program == null ? 0 : program.length;
+        }
+        Disk.requireRoom(folder, room);
+        Disk.replace(new File(folder, Tryout.BUNDLE), packed);
+        try (Sandbox.Trial trial = sandbox.begin(folder, backend)) {
+            return watched(new Steps(trial), job, stopped);
+        } catch (IOException error) {
+            return couldNotBegin(error);
+        } finally {
+            clear();
+        }
+    }
+
+    private void clear() throws StorageError {
+        File[] files = folder.listFiles();
+        for (File file : files == null ? new File[0] : files) {
+            Disk.remove(file);
+        }
+    }
+
+    private static Verdict couldNotBegin(IOException error) {
+        return new Verdict("a trial run could not begin: " + error.getMessage(), false);
+    }
+
+    /** Lets the steps run in a thread, as nothing bounds how long one takes. */
+    private Verdict watched(Steps steps, Job job, BooleanSupplier stopped) throws JobStopped {
+        FutureTask<Boolean> task = new FutureTask<>(steps);
+        Thread thread = new Thread(task, "sedge-trial");
+        thread.setDaemon(true);
+        thread.start();
+        long began = System.nanoTime();
+        while (!stopped.getAsBoolean()) {
+            try {
+                return new Verdict("", task.get(LOOK_MILLIS, TimeUnit.MILLISECONDS)); // kept where any could be loaded
+            } catch (TimeoutException waiting) {
+                if (System.nanoTime() - began > timeoutMillis * 1_000_000) {
+                    String end = " did not end within " + timeoutMillis / 1000 + " s";
+                    return new Verdict("a trial run" + steps.which() + end, false);
+                }
+            } catch (ExecutionException failed) {
+                Verdict verdict = ended(steps, failed.getCause());
+                if (verdict.lasting || !stopsSoon(stopped)) {
+                    return verdict;
+                }
+            } catch (InterruptedException error) { // the thread's owner wants its end
+                Thread.currentThread().interrupt();
+                break;
+            }
+        }
+        throw new JobStopped("a trial run was stopped", job.checkpoint);
+    }
+
+    /** Whoever stops the agent may stop all of its processes at once, this trial's first. */
+    private static boolean stopsSoon(BooleanSupplier stopped) {
+        try {
+            Thread.sleep(LOOK_MILLIS);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+        return stopped.getAsBoolean();
+    }
+
+    private static Verdict ended(Steps steps, Throwable cause) {
+        if (cause instanceof Sandbox.Crash) {
+            String fault = "a trial run" + steps.which() + " ended with " + cause.getMessage();
+            return new Verdict(fault, ((Sandbox.Crash) cause).lasting);
+        }
+        return couldNotBegin(cause instanceof IOException ? (IOException) cause : new IOException(cause));
+    }
+
+    /** Every program on every sample. */
+    private static final class Steps implements Callable<Boolean> {
+        private final Sandbox.Trial trial;
+        private volatile String last;
+
+        Steps(Sandbox.Trial trial) {
+            this.trial = trial;
+        }
+
+        @Override
+        public Boolean call() throws IOException, Sandbox.Crash {
+            boolean any = false;
+            for (int sample = 0; sample < Tryout.SAMPLES; sample++) {
+                for (String name : Tryout.PROGRAMS) {
+                    last = name;
+                    any = trial.run(name, sample);
+                }
+            }
+            return any;
+        }
+
+        /** The program that began last, for a message. */
+        String which() {
+            return last == null ? "" : " of '" + last + "'";
+        }
+    }
+}

@@ -1,0 +1,99 @@
+package org.sedge.edge.training;
+
+import org.sedge.edge.Examples;
+import org.sedge.edge.Rows;
+import org.sedge.edge.SedgeException;
+import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.backends.Backend;
+import org.sedge.edge.backends.BackendException;
+import org.sedge.edge.backends.Program;
+import org.sedge.edge.backends.Tensor;
+import org.sedge.edge.host.Disk;
+import org.sedge.edge.wire.Bundle;
+
+import java.io.File;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+
+/** Runs a bundle's programs on samples, in the process of a trial, which a crash ends. */
+public final class Tryout {
+    /** The programs in the order of their trial. */
+    public static final List<String> PROGRAMS =
+            Collections.unmodifiableList(Arrays.asList("gradient", "evaluate", "predict"));
+    /** Zeros, ordinary numbers, and what diverged training leaves: NaN. */
+    public static final int SAMPLES = 3;
+    /** The file with the packed bundle. */
+    static final String BUNDLE = "bundle";
+
+    private final File folder;
+    private final Bundle bundle;
+    private final Backend backend;
+    private final Map<String, Program> loaded = new HashMap<>();
+
+    /**
+     * Opens the bundle in a folder.
+     *
+     * @param backendClass the name of a class that is a {@link Backend}
+     * @throws SedgeException for a bundle that cannot be read, and a class that cannot be used
+     */
+    public Tryout(File folder, String backendClass) throws SedgeException {
+        this.folder = folder;
+        bundle = Bundle.unpack(Disk.read(new File(folder, BUNDLE)));
+        backend = Backend.of(backendClass);
+    }
+
+    /**
+     * Runs a program on a sample. An error that the runtime reports is not a crash: the training process will meet it.
+     *
+     * @return whether any program could be loaded so far
+     * @throws SedgeException where the disk refuses the program's file
+     */
+    public boolean run(String name, int sample) throws SedgeException {
+        byte[] data = bundle.program(name, backend.name());
+        try {
+            if (data != null && !loaded.containsKey(name)) {
+                loaded.put(name, Programs.load(folder, bundle, backend, name, data));
+            }
+            if (data != null) {
+                loaded.get(name).run(inputs(name, sample));
+            }
+        } catch (CodecError | BackendException | RuntimeException | Error error) {
+            return !loaded.isEmpty();
+        }
+        return !loaded.isEmpty();
+    }
+
+    /** A program's inputs. Whole numbers stay 0: a runtime may rely on indices that the model has. */
+    private Tensor[] inputs(String name, int sample) throws SedgeException {
+        Random random = new Random(0);
+        Rows targets = bundle.target == null ? null : rows(bundle.target, 0, random);
+        Examples examples = new Examples(rows(bundle.input, sample, random), targets);
+        float[] theta = numbers(bundle.layout.size, sample, random);
+        Batches.Batch batch = Batches.inOrder(bundle.batchSize, bundle.batchSize).get(0);
+        Buffers buffers = new Buffers(bundle);
+        Tensor[] filled = name.equals("gradient") ? buffers.fill(theta, examples, batch, 0, 0)
+                : buffers.fill(theta, examples, batch);
+        return name.equals("predict") ? Arrays.copyOf(filled, 2) : filled; // theta and x
+    }
+
+    private Rows rows(Bundle.Row row, int sample, Random random) throws SedgeException {
+        int count = bundle.batchSize;
+        for (long extent : row.shape) {
+            count = Math.multiplyExact(count, (int) extent);
+        }
+        return row.dtype.equals("float32") ? new Rows(numbers(count, sample, random), row.shape)
+                : new Rows(new long[count], row.shape);
+    }
+
+    private static float[] numbers(int count, int sample, Random random) {
+        float[] numbers = new float[count];
+        for (int i = 0; i < count && sample > 0; i++) {
+            numbers[i] = sample == 1 ? (float) random.nextGaussian() : Float.NaN;
+        }
+        return numbers;
+    }
+}

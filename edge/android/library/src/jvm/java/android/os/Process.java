@@ -1,0 +1,21 @@
+package android.os;
+
+import java.io.IOException;
+import java.lang.management.ManagementFactory;
+
+/** Processes of the machine. */
+public final class Process {
+    private Process() {}
+
+    public static int myPid() {
+        return Integer.parseInt(ManagementFactory.getRuntimeMXBean().getName().split("@")[0]);
+    }
+
+    public static void killProcess(int pid) {
+        try {
+            new ProcessBuilder("kill", "-9", String.valueOf(pid)).start().waitFor();
+        } catch (IOException | InterruptedException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+package org.sedge.android;
+
+import android.app.ActivityManager;
+import android.app.ApplicationExitInfo;
+import android.content.ComponentName;
+import android.content.Context;
+import android.content.Intent;
+import android.content.ServiceConnection;
+import android.os.Build;
+import android.os.IBinder;
+import android.os.Parcel;
+import android.os.Process;
+import android.os.RemoteException;
+
+import org.sedge.edge.backends.Backend;
+import org.sedge.edge.training.Sandbox;
+
+import java.io.File;
+import java.io.IOException;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+
+/** Tries programs in the process of {@link TrialService}, which the library's manifest declares. */
+public final class TrialProcess implements Sandbox {
+    /** Android starts a process within a few seconds even on a busy phone, and not at all without memory. */
+    private static final long START_MILLIS = 30_000;
+    /** Android knows a moment later than we do that a process has ended, and why. */
+    private static final long END_MILLIS = 5_000;
+    private static final long LOOK_MILLIS = 50;
+    private static final int SIGKILL = 9;
+
+    private final Context context;
+    private final long startMillis;
+
+    public TrialProcess(Context context) {
+        this(context, START_MILLIS);
+    }
+
+    TrialProcess(Context context, long startMillis) {
+        this.context = context.getApplicationContext(); // a job's own may end before its trial is closed
+        this.startMillis = startMillis;
+    }
+
+    /** The installed app, with its runtimes, and the system. */
+    @Override
+    public String host() {
+        File app = new File(context.getPackageCodePath());
+        return app + " " + app.lastModified() + " " + Build.FINGERPRINT;
+    }
+
+    @Override
+    public Trial begin(File folder, Backend backend) throws IOException {
+        Connection connection = new Connection(folder.getPath(), backend.getClass().getName());
+        boolean bound = false;
+        try {
+            bound = context.bindService(
+                    new Intent(context, TrialService.class), connection, Context.BIND_AUTO_CREATE);
+        } catch (SecurityException refused) {
+            throw new IOException(refused.getMessage(), refused);
+        } finally {
+            if (!bound) {
+                connection.close(); // Android registers even a refused connection
+            }
+        }
+        if (!bound) {
+            throw new IOException("Android refused its service, expected " + TrialService.class.getName()
+                    + " in the app's manifest");
+        }
+        return connection;
+    }
+
+    private final class Connection implements ServiceConnection, Trial {
+        private final String folder;
+        private final String backend;
+        private final CountDownLatch answered = new CountDownLatch(1);
+        private volatile IBinder service;
+        /** 0: not known yet. */
+        private volatile int pid;
+
+        Connection(String folder, String backend) {
+            this.folder = folder;
+            this.backend = backend;
+        }
+
+        @Override
+        public void onServiceConnected(ComponentName name, IBinder binder) {
+            if (service == null) { // not one that Android has started again
+                service = binder;
+                answered.countDown();
+            }
+        }
+
+        @Override
+        public void onServiceDisconnected(ComponentName name) {
+            // The transaction that waits learns of it.
+        }
+
+        @Override
+        public boolean run(String program, int sample) throws IOException, Crash {
+            Parcel request = Parcel.obtain();
+            Parcel answer = Parcel.obtain();
+            try {
+                IBinder binder = connected();
+                request.writeString(folder);
+                request.writeString(backend);
+                request.writeString(program);
+                request.writeInt(sample);
+                binder.transact(TrialService.RUN, request, answer, 0);
+                int found = answer.readInt();
+                if (found == TrialService.FAILED) {
+                    throw new IOException(answer.readString());
+                }
+                return found > 0;
+            } catch (RemoteException ended) {
+                throw Build.VERSION.SDK_INT < 30 ? new Crash("the death of its process", false)
+                        : Deaths.of(context, pid);
+            } finally {
+                request.recycle();
+                answer.recycle();
+            }
+        }
+
+        /** The service, once its process is there. */
+        private IBinder connected() throws IOException {
+            if (pid != 0) {
+                return service;
+            }
+            Parcel request = Parcel.obtain();
+            Parcel answer = Parcel.obtain();
+            try {
+                if (!answered.await(startMillis, TimeUnit.MILLISECONDS) || service == null) {
+                    throw new IOException(
+                            "Android did not start its process within " + startMillis / 1000 + " s");
+                }
+                service.transact(TrialService.PID, request, answer, 0);
+                int found = answer.readInt();
+                if (found == Process.myPid()) {
+                    throw new IOException("the manifest gives " + TrialService.class.getName()
+                            + " no process of its own, expected android:process=\":sedgetrial\"");
+                }
+                pid = found;
+                return service;
+            } catch (RemoteException | InterruptedException ended) {
+                throw new IOException("its process ended at once", ended);
+            } finally {
+                request.recycle();
+                answer.recycle();
+            }
+        }
+
+        @Override
+        public void close() {
+            answered.countDown();
+            context.unbindService(this);
+            if (pid != 0) { // a program that runs for ever leaves its process no other end
+                Process.killProcess(pid);
+                // A trial that follows must not meet the old process.
+                for (long waited = 0; waited < END_MILLIS && service.pingBinder(); waited += LOOK_MILLIS) {
+                    pause();
+                }
+            }
+        }
+    }
+
+    private static void pause() {
+        try {
+            Thread.sleep(LOOK_MILLIS);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** Asks Android why a process ended; apart, because systems before API 30 lack the classes. */
+    private static final class Deaths {
+        private Deaths() {}
+
+        static Crash of(Context context, int pid) {
+            ActivityManager manager = (ActivityManager) context.getSystemService(Context.ACTIVITY_SERVICE);
+            for (long waited = 0; waited < END_MILLIS; waited += LOOK_MILLIS) {
+                for (ApplicationExitInfo exit
+                        : manager.getHistoricalProcessExitReasons(context.getPackageName(), pid, 1)) {
+                    if (exit.getReason() != ApplicationExitInfo.REASON_UNKNOWN) {
+                        return of(exit);
+                    }
+                }
+                pause();
+            }
+            return new Crash("the death of its process", false);
+        }
+
+        private static Crash of(ApplicationExitInfo exit) {
+            int signal = exit.getStatus();
+            switch (exit.getReason()) {
+                case ApplicationExitInfo.REASON_CRASH_NATIVE:
+                    return new Crash(signal == 0 ? "a crash" : "signal " + signal, true);
+                case ApplicationExitInfo.REASON_SIGNALED:
+                    return new Crash("signal " + signal, signal != SIGKILL);
+                case ApplicationExitInfo.REASON_LOW_MEMORY:
+                    return new Crash("its process killed for lack of memory", false);
+                default:
+                    return new Crash("the death of its process", false);
+            }
+        }
+    }
+}

@@ -1,0 +1,19 @@
+package android.app;
+
+/** As it is from API 30 on: what we ask of it. Compile-only. */
+public final class ApplicationExitInfo {
+    public static final int REASON_UNKNOWN = 0;
+    public static final int REASON_SIGNALED = 2;
+    public static final int REASON_LOW_MEMORY = 3;
+    public static final int REASON_CRASH_NATIVE = 5;
+
+    private ApplicationExitInfo() {}
+
+    public int getReason() {
+        throw new AssertionError("stub");
+    }
+
+    public int getStatus() {
+        throw new AssertionError("stub");
+    }
+}

@@ -133,7 +133,11 @@ SERVICE = "org.sedge.android.TrialService"
 @pytest.mark.parametrize(
     ("services", "fault"),
     [
-        ("missing", f"Android refused its service, expected {SERVICE} in the app's manifest"),
+        (
+            "missing",
+            f"Android refused its service, expected {SERVICE} in the app's manifest, and no two "
+            "crashes of it within minutes",
+        ),
         ("denied", "Not allowed to bind to service"),
         ("none", "Android did not start its process within 2 s"),
         (

@@ -62,9 +62,9 @@ public final class TrialProcess implements Sandbox {
                 connection.close(); // Android registers even a refused connection
             }
         }
-        if (!bound) {
+        if (!bound) { // a process that crashed twice within minutes may start only for an app in the foreground
             throw new IOException("Android refused its service, expected " + TrialService.class.getName()
-                    + " in the app's manifest");
+                    + " in the app's manifest, and no two crashes of it within minutes");
         }
         return connection;
     }

@@ -9,7 +9,7 @@ RESULTS = tools/bench/results
 LONGEST = tests/export tests/system tests/emulate
 FLEETS = tests/test_examples.py tests/emulate tests/system tests/android tests/bench tests/reproduce
 
-.PHONY: demo docs native test test-fleet test-slow test-arm64 pi-boot android deb test-deb mutation check figures reproduce reproduce-all clean
+.PHONY: demo docs native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check figures reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
@@ -50,6 +50,10 @@ deb: $(VENV)/dev.ready
 
 test-deb: $(VENV)/dev.ready
 	$(BIN)/pytest -m deb tests/deb
+
+# dist/pack: the GPU benchmark for a machine that has torch and no registry; there dist/pack/run.
+pack: $(VENV)/dev.ready
+	$(BIN)/python -m tools.pack
 
 # How many of 150 small faults in the central modules the tests notice: about an hour on two cores.
 mutation: $(VENV)/dev.ready

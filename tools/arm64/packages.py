@@ -8,19 +8,15 @@ from pathlib import Path
 
 from tools.arm64.kept import ROOT, kept
 from tools.deb.__main__ import build
+from tools.wheels import target
 
 EXTRAS = {"onnxruntime": "onnx", "executorch": "executorch"}
 # For the agent's own tests; ONNX's package makes their programs.
 _TESTS = ("pytest", "onnx")
 _PROJECT = ("pyproject.toml", "constraints.txt")
 _SOURCES = ("cloud", "edge", "protocol", "tools/emulate", "tools/export")
-# Every Debian 12, and so every Raspberry Pi OS of its age, has glibc 2.36.
-_GLIBC = range(17, 37)
-_TARGET = ("--only-binary=:all:", "--implementation", "cp", "--python-version", "3.11")
-_PLATFORMS = (
-    *(f"--platform=manylinux_2_{minor}_aarch64" for minor in reversed(_GLIBC)),
-    "--platform=manylinux2014_aarch64",
-)
+# Every Debian 12, and so every Raspberry Pi OS of its age, has Python 3.11 and glibc 2.36.
+_TARGET = target("3.11", "aarch64", 36)
 
 
 def _pip(*words: str) -> None:
@@ -48,7 +44,7 @@ def wheels() -> Path:
 def _unpacked(name: str, key: Iterable[bytes], wanted: Sequence[str]) -> Path:
     def make(folder: Path) -> None:
         constraints = str(ROOT / "constraints.txt")
-        _pip("install", "--target", str(folder), *_TARGET, *_PLATFORMS, "-c", constraints, *wanted)
+        _pip("install", "--target", str(folder), *_TARGET, "-c", constraints, *wanted)
 
     return kept(name, key, make)
 
@@ -57,7 +53,7 @@ def agent(backend: str) -> Path:
     """The agent and what it needs with one backend: a device's whole site-packages."""
     ours = wheels()
     wanted = ["--find-links", str(ours), f"sedge-fl[{EXTRAS[backend]}]"]
-    return _unpacked(backend, [ours.name.encode(), *(word.encode() for word in _PLATFORMS)], wanted)
+    return _unpacked(backend, [ours.name.encode(), *(word.encode() for word in _TARGET)], wanted)
 
 
 def tests() -> Path:
@@ -73,7 +69,7 @@ def downloaded(backend: str) -> Path:
     def make(folder: Path) -> None:
         constraints = str(ROOT / "constraints.txt")
         words = ["--dest", str(folder), "--find-links", str(ours), "-c", constraints]
-        _pip("download", *words, *_TARGET, *_PLATFORMS, f"sedge-fl[{EXTRAS[backend]}]")
+        _pip("download", *words, *_TARGET, f"sedge-fl[{EXTRAS[backend]}]")
 
     return kept(f"wheels-{backend}", [ours.name.encode()], make)
 

@@ -13,10 +13,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tools import wheels
+
 ROOT = Path(__file__).parents[2]
 PLATFORMS = {"amd64": "x86_64", "arm64": "aarch64"}
 # The Python of each Debian.
 PYTHONS = {12: (3, 11), 13: (3, 13)}
+# Older than that of either.
+GLIBC = 28
 SCRIPTS = Path(__file__).with_name("scripts")
 EXTRAS = {"cloud": "cloud,http,safetensors", "edge": "onnx,images,safetensors"}
 RECOMMENDS = {"cloud": "mosquitto, openssl", "edge": "systemd-timesyncd | time-daemon"}
@@ -69,7 +73,8 @@ def main() -> None:
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        _pip("wheel", "--no-deps", "--wheel-dir", folder, str(ROOT))
+        words = ["wheel", "--quiet", "--no-deps", "--wheel-dir", folder, str(ROOT)]
+        subprocess.run([sys.executable, "-m", "pip", *words], check=True)
         (wheel,) = Path(folder).glob("sedge_fl-*.whl")
         for debian in arguments.debian or PYTHONS:
             for architecture in arguments.architecture or PLATFORMS:
@@ -83,14 +88,8 @@ def build(part: str, architecture: str, debian: int, wheel: Path, stage: Path, o
     version, opt = f"{wheel.name.split('-')[1]}+deb{debian}", stage / "opt/sedge"
     low = PYTHONS[debian]
     library = opt / part / "lib"
-    tags = [f"manylinux_{glibc}_{PLATFORMS[architecture]}" for glibc in ("2_28", "2_27", "2_17")]
-    _pip(
-        "install", "--target", str(library), "--only-binary=:all:", "--no-compile",
-        "--python-version", ".".join(map(str, low)), "--implementation", "cp",
-        *(word for tag in (*tags, f"manylinux2014_{PLATFORMS[architecture]}")
-          for word in ("--platform", tag)),
-        "--constraint", str(ROOT / "constraints.txt"), f"{wheel}[{EXTRAS[part]}]",
-    )  # fmt: skip
+    wanted = [f"{wheel}[{EXTRAS[part]}]"]
+    wheels.install(library, wanted, ".".join(map(str, low)), PLATFORMS[architecture], GLIBC)
     shutil.rmtree(library / "bin", ignore_errors=True)  # scripts with the path of this Python
     shutil.move(library / "share/sedge", opt / part / "share/sedge")
     _write(opt / f"bin/sedge-{part}", COMMAND.format(part=part), 0o755)
@@ -132,10 +131,6 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(mode)
-
-
-def _pip(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "pip", *words, "--quiet"], check=True)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ found = {"tiny": tiny.__file__, "who": WHO, "version": version("sedge-fl"), "tor
 found["data"] = sorted(os.listdir(os.environ["SEDGE_DATA"]))
 found["here"] = sorted(str(path) for path in Path().rglob("*.*"))
 found["unused"] = [str(path) for path in Path(tiny.__file__).parent.rglob("big.py")]
+found["options"] = sys.argv[1:]
 Path(os.environ["OUT"], "data").write_bytes(Path(os.environ["SEDGE_DATA"], "IMAGES").read_bytes())
 print(json.dumps(found))
 """.replace("IMAGES", FILES[0][0])
@@ -127,7 +128,7 @@ def _probed() -> str:
 
 
 def test_it_runs_the_benchmark_where_it_was_carried(copy: Path) -> None:
-    done = run(copy)
+    done = run(copy, "--stage", "tests")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["who"], found["version"], found["torch"]) == (
@@ -140,6 +141,7 @@ def test_it_runs_the_benchmark_where_it_was_carried(copy: Path) -> None:
     assert found["data"] == sorted(name for pair in FILES for name in pair)
     assert "untracked.txt" not in found["here"]
     kept = copy.parent / "kept"
+    assert found["options"] == ["--out", str(kept), "--stage", "tests"]
     assert (kept / "output.txt").read_text() == done.stdout
     assert np.array_equal(read_idx(kept / "data", 3), IMAGES[:3])
 

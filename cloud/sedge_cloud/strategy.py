@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from sedge_cloud.algorithms.robust import Robust
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec import SparseVector, ValueCoding
-from sedge_protocol.codec.patch_levels import Levels
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.messages import Codec, Training, Work
@@ -207,8 +206,7 @@ class Assignment:
     starts share one transfer.
 
     With ``holdout`` above 0 the device holds out this share of its training examples, the same ones in
-    every round, and starts with the part of the patch that does best on them. ``levels`` (k,) divide the
-    patch into these parts (patch_levels.py); None is all 0, which leaves no choice.
+    every round, and applies the patch only if it does better on them with the patch than without.
 
     ``correction`` (m,) is added to every gradient of the model that the device sends (SCAFFOLD). It travels
     exactly. It cannot be combined with a mixture (OwnModel).
@@ -219,7 +217,6 @@ class Assignment:
     arrays: Arrays = field(default_factory=dict[str, NDArray[np.float32]])
     start: Theta | None = None
     width: int = 0
-    levels: Levels | None = None
     holdout: float = 0.0
     shares_statistics: bool = False
     correction: Theta | None = None
@@ -229,10 +226,10 @@ class Assignment:
 class Update:
     """One device's accepted result: the model ``trained`` (n,), as ``base`` + ``patch`` + ``delta``.
 
-    ``base`` (n,) is the global model. The device wrote ``patch`` (absolute values, only the part that it
-    picked) over it and moved by ``delta``. Without both, ``base`` is the trained model. For another
-    ``width`` all of these are (m,), in that width's layout. ``trusted`` is that of the client model from
-    which the round was planned, and ``steps`` is the number of SGD steps that the device reported.
+    ``base`` (n,) is the global model. The device wrote ``patch`` (absolute values; None if it
+    chose to start without) over it and moved by ``delta``. Without both, ``base`` is the trained model. For
+    another ``width`` all of these are (m,), in that width's layout. ``trusted`` is that of the client model
+    from which the round was planned, and ``steps`` is the number of SGD steps that the device reported.
     """
 
     device: str

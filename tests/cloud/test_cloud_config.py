@@ -281,7 +281,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "fedobp": {
         "quantile": 0.99993, "score": "squared", "norm": "none", "classifier_only": False,
         "ema": 0.0, "cold_start": "global", "scoring": "cloud", "energy": 0.0, "most": 0.01,
-        "exclude_personal": False, "prefixes": False, "holdout": 0.1,
+        "holdout": 0.0,
     },
     "fedper": {"head": ()},
     "fedprox": {"mu": 0.01},

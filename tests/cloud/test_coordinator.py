@@ -425,6 +425,11 @@ LOST: dict[str, tuple[str, dict[str, object], str]] = {
     "a module that is gone": ("sedge_no_such_module:Strategy", {}, "strategy: found "),
     "an option out of range": ("fedobp", {"quantile": 7.0}, "quantile: found "),
     "an option that is gone": ("fedavg", {"old": 1}, "old: found "),
+    "an option that had levels": (
+        "fedobp",
+        {"prefixes": True},
+        "prefixes: found True, expected an o",
+    ),
     "a property of another type": (
         "tests.cloud.given:Miscoded",
         {},

@@ -12,7 +12,6 @@ from tests.protocol.absurd import warped_frame
 
 from sedge_edge.agent import AgentEffect
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
-from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.messages import (
@@ -91,10 +90,7 @@ def _order(device: Harness, number: int, rng: random.Random) -> Order:
         values = np.full(3, rng.choice(SIZES), np.float32)
         patch = encode(SparseVector(N, np.array([1, 5, N - 1], np.uint32), values), EXACT)
         sha256 = hashlib.sha256(patch).digest()
-        levels = rng.choice([b"", encode_levels(np.array([0, 1, 7], np.uint8)), b"x"])
-        choice = PatchChoice(
-            rng.choice([1e-300, 0.5, 1 - 1e-12]), rng.choice([0, 2**63 - 1]), levels
-        )
+        choice = PatchChoice(rng.choice([1e-300, 0.5, 1 - 1e-12]), rng.choice([0, 2**63 - 1]))
         order = changed(order, patch=patch, patch_hash=sha256, choice=rng.choice([None, choice]))
     extreme = (5e-324, 0.5, 1.0)
     codec = Codec(

@@ -1,7 +1,6 @@
 """What FedOBP has beyond the papers, against a slow twin: whole runs in plain loops over float64 numbers.
 
-Five devices with quadratic losses (``toy_fleet``), three of them in a round. Every idea alone, and all
-of them together.
+Five devices with quadratic losses (``toy_fleet``), three of them in a round. ``holdout`` has its own twin.
 """
 
 from dataclasses import dataclass
@@ -93,11 +92,9 @@ def twin_run(problem: Problem, options: FedOBP) -> tuple[Vector, list[dict[int, 
             me.model = w
         after = list(g)
         for k in SCORED:
-            sharing = [i for i in cohort if not (options.exclude_personal and k in own[i])]
-            if sharing:
-                total = sum(problem.examples[i] for i in sharing)
-                models = [(problem.examples[i], devices[i].model or []) for i in sharing]
-                after[k] = sum(m * model[k] for m, model in models) / total
+            total = sum(problem.examples[i] for i in cohort)
+            models = [(problem.examples[i], devices[i].model or []) for i in cohort]
+            after[k] = sum(m * model[k] for m, model in models) / total
         g = after
     return g, patches
 
@@ -130,8 +127,6 @@ IDEAS = {
     "plain": FedOBP(0.7),
     "energy": FedOBP(energy=0.6, most=0.5),
     "energy, capped": FedOBP(energy=0.99, most=0.2),
-    "excluded": FedOBP(0.7, exclude_personal=True),
-    "all": FedOBP(energy=0.8, most=0.4, exclude_personal=True),
 }
 
 

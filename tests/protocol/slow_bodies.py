@@ -38,7 +38,6 @@ SCORING = {
 CHOICE = {
     "holdout": "inside 0 1",
     "seed?": "integer 0 9223372036854775807",
-    "levels?": "bytes 0 32768",
 }
 WORK = {
     "keep?": "list 4096 text 256", "upload?": "bool", "training?": "nil map TRAINING",

@@ -202,7 +202,7 @@ def verdict(case: Case) -> str:
     shares = [report["before"]["metric"], report["after"]["metric"]]
     if case["share"] and not all(0 <= share <= 1 for share in shares):
         return "invalid"
-    if report.get("level") is not None:
+    if report.get("patched") is not None:
         return "mismatch"
     if report["num_examples"] < 1:
         return "invalid"

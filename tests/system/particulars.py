@@ -17,7 +17,6 @@ from sedge_cloud.algorithms.layers import body, head, parameters
 from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.strategies.fedobp import FedOBP
 from sedge_protocol.codec import decode
-from sedge_protocol.codec.patch_levels import decode_levels
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import DeviceScoring, OwnModel, Training, Work
 
@@ -120,12 +119,8 @@ def start_of(course: Course, device: str) -> Theta:
         theta = course.run_store.theta(order.model, layout.size).copy()
     if order.patch_hash:
         indices, values = course.start(device)
-        if work.choice is not None:
-            picked = course.reports(3)[device].level
-            assert picked is not None
-            inside = decode_levels(work.choice.levels, indices.size) <= picked
-            indices, values = indices[inside], values[inside]
-        theta[indices] = values
+        if work.choice is None or course.reports(3)[device].patched:
+            theta[indices] = values
     keep = layout.mask(work.keep)
     theta[keep] = course.model(device)[keep]
     return theta
@@ -282,16 +277,13 @@ def fedobp_by_gradient(course: Course, _: Others) -> None:
 
 
 def fedobp_picking(course: Course, _: Others) -> None:
-    """Each device takes as much of its patch as helps it most; the cloud learns how much."""
+    """Each device applies its patch if that helps; the cloud learns whether."""
     require_averaged(course)
     require_same_view(course)
-    sizes = (0, 16, 64)
     for device in DEVICES:
-        indices, _values = course.start(device)
-        assert indices.size == sizes[-1]
-        level, patch = course.reports(2)[device].level, course.updates[device].patch
-        assert level is not None
-        assert sizes[level] == (0 if patch is None else patch.count)
+        assert course.start(device)[0].size
+        patched, patch = course.reports(2)[device].patched, course.updates[device].patch
+        assert patched is (patch is not None)
 
 
 def require_scored_by_devices(course: Course, strategy: FedOBP) -> None:

@@ -24,8 +24,6 @@ from sedge_edge.training.examples import Examples, holdout_size
 from sedge_edge.training.job import CODECS, Outcome, WorkerContext, run_job
 from sedge_edge.training.preparation import Job, Kept, prepare
 from sedge_edge.training.trainer import Mixed, Predictor, Trained, TrainingState
-from sedge_protocol.codec import decode
-from sedge_protocol.codec.patch_levels import decode_levels, offered
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import bundle as bundles
@@ -228,12 +226,9 @@ def test_both_end_in_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_the_cloud_knows_what_every_device_has_picked(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(
-        CONFIG, options={}, fraction_train=1.0, robust=TRUSTING
-    )  # means that stay on the grid
-    options = {"prefixes": SIZES, "holdout": 0.1}
-    cloud, devices = play(tmp_path, GRID, options, restarts=True, config=config)
-    picked, run = set[int](), Run(cloud.run_row(), cloud.store)
+    config = msgspec.structs.replace(CONFIG, fraction_train=1.0)  # means that stay on the grid
+    cloud, devices = play(tmp_path, GRID, {"holdout": 0.1}, restarts=True, config=config)
+    picked, run = list[bool](), Run(cloud.run_row(), cloud.store)
     for name, device in devices.items():
         known = cloud.core.run_store.client_model(run, name)
         assert known.trained is not None
@@ -241,12 +236,11 @@ def test_the_cloud_knows_what_every_device_has_picked(tmp_path: Path) -> None:
         for order, report in zip(device.orders, device.reports, strict=True):
             assert report.num_examples == 20 - holdout_size(20, 0.1) == 18
             assert order.work.choice is not None and order.work.choice.holdout == 0.1
-            count = decode(order.patch, LAYOUT.size).count if order.patch else 0
-            levels = offered(decode_levels(order.work.choice.levels, count))
-            assert report.level in levels
-            if len(levels) > 1:
-                picked.add(report.level)
-    assert len(picked) > 2
+            assert report.patched is not None
+            assert report.patched <= bool(order.patch_hash)
+            if order.patch_hash:
+                picked.append(report.patched)
+    assert set(picked) == {False, True}
     # What the summaries count is what the devices have started with.
     counts = [sum(summary.personal.values()) for summary in cloud.summaries()]
     assert counts[0] == 0 and max(counts) > 8
@@ -290,8 +284,8 @@ def test_a_device_scores_by_the_gradient_of_its_round_before(tmp_path: Path, sco
 
 
 def test_all_that_is_beyond_the_papers_survives_restarts(tmp_path: Path) -> None:
-    """What a device was given, and so stays out of the average, comes from the store."""
-    options = {"energy": 0.9, "most": 0.02, "exclude_personal": True}
+    """How much a device was given comes from the store."""
+    options = {"energy": 0.9, "most": 0.02, "ema": 0.5}
     quiet, _ = play(tmp_path / "quiet", GRID, options)
     shaken, _ = play(tmp_path / "shaken", GRID, options, restarts=True)
     assert shaken.state() == quiet.state()

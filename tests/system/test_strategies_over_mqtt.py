@@ -77,7 +77,7 @@ CASES = {
         particulars.fedobp_on_the_device, 'quantile = 0.0, scoring = "device"', strategy="fedobp"
     ),
     "fedobp picking": Case(
-        particulars.fedobp_picking, "prefixes = [0, 16, 64], holdout = 0.2", strategy="fedobp"
+        particulars.fedobp_picking, "quantile = 0.95, holdout = 0.2", strategy="fedobp"
     ),
     "fedpurin after beta": Case(particulars.fedpurin_alone, "beta = 1", strategy="fedpurin"),
     "own strategy": Case(

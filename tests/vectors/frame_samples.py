@@ -6,10 +6,8 @@ import struct
 from collections.abc import Iterator
 
 import msgspec
-import numpy as np
 
 from sedge_protocol.codec import Compression, ValueCoding
-from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import messages, topics
 from sedge_protocol.wire.frame import Kind
@@ -139,7 +137,7 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
     picks = {"patch": b"a coded vector", "patch_hash": digest("a coded vector")}
     for choice in (
         messages.PatchChoice(0.125),
-        messages.PatchChoice(0.25, 2**63 - 1, encode_levels(np.array([0, 2, 1, 2], np.uint8))),
+        messages.PatchChoice(0.25, 2**63 - 1),
     ):
         yield msgspec.structs.replace(plain, **picks, work=messages.Work(choice=choice))
     yield messages.Hello(NONCE, "0.3.0", codecs=("optimizer", "schedule"))

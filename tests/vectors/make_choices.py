@@ -144,7 +144,7 @@ def verdicts() -> Events:
         ("a patch that was not ordered", said(patch_hash=bytes(32)), {}),
         ("the patch that was ordered", said(patch_hash=hashlib.sha256(patch).digest()), {"patch": patch}),
         ("a patch that is not named", whole, {"patch": patch}),
-        ("a level without a choice", said(level=0), {}),
+        ("a choice without an offer of one", said(patched=False), {}),
         ("no examples", said(num_examples=0), {}),
         ("more examples than any device has", said(num_examples=2**40), {}),
         ("a share above 1", said(after=Metrics(1.0, 1.5, 4)), {}),

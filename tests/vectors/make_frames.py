@@ -187,7 +187,7 @@ BROKEN_FIELDS: dict[type[Message], list[tuple[str, object]]] = {
             ("scoring", {"quantile": 0.5, "norm": "rank"}),
             ("remember", 1), ("choice", {}), ("choice", {"holdout": 0.0}), ("choice", {"holdout": 1.0}),
             ("choice", {"holdout": NAN}), ("choice", {"holdout": 0.5, "seed": -1}),
-            ("choice", {"holdout": 0.5, "levels": bytes(32769)}),
+            ("choice", {"holdout": 0.5, "seed": 0.5}),
         ]),
     ],
     messages.Cancel: [("round", -1), ("reason", "x" * 1001)],
@@ -270,7 +270,7 @@ def _updates() -> Iterator[Json]:
     )  # fmt: skip
     bare = msgspec.structs.replace(report, task="evaluate", patch_hash=b"")
     more = msgspec.structs.replace(report, mix=0.25, sparse=Metrics(0.5, 0.875, 100))
-    picked = msgspec.structs.replace(report, level=7)
+    picked = msgspec.structs.replace(report, patched=True)
     for one, payload in (
         (report, b"a coded vector"), (bare, b""), (more, b"a coded vector"),
         (picked, b"a coded vector"),

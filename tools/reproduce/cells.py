@@ -128,14 +128,12 @@ _BEYOND = (
     # About as many elements as "energy" had on average in that look, by the bytes, on every device alike.
     Cell("more", "fedobp", {"quantile": 0.9944}),
     Cell("energy", "fedobp", {"energy": 0.8}),
-    Cell("excluded", "fedobp", {"exclude_personal": True}),
-    # No constant: the sizes are the defaults, and a device trains on nine tenths of its examples.
-    Cell("chosen", "fedobp", {"prefixes": True}),
 )
 # Only shift beyond half of the fleet's drift since then is scored; personal elements blend with shared ones
 # by a sigmoid of their log scores, at temperature 0.25; who was away for longer than 5 rounds gets the
-# mean of its own and its nearest device's personal values.
-_DROPPED = ("staleness", "soft", "neighbours")
+# mean of its own and its nearest device's personal values; each element is averaged only over the devices
+# whose patch lacks it; each device picks by held-out examples how many elements, of six sizes, are its own.
+_DROPPED = ("staleness", "soft", "neighbours", "excluded", "chosen")
 
 # SubFLOT without one of its parts, and what it is to beat. Without OTP it has no use for the mass rule.
 _SUBFLOT = "SubFLOT and its ablation, 20,000 images of Fashion-MNIST, Dir(0.1)"
@@ -203,9 +201,8 @@ TABLES: Mapping[str, Table] = {
             ReleasedSetting(0.1), rounds=400, tolerance=0.15,
             cells=(
                 Cell("fedobp", "fedobp", {"quantile": 0.99993, "cold_start": "init"}, best=96.89),
-                # Our own protocol: no size is given, nothing is picked on test data.
-                Cell("chosen", "fedobp", {"prefixes": True, "cold_start": "init"}),
             ),
+            dropped=("chosen",),  # as in _DROPPED; without a size given or picked on test data
         ),
         Table(
             "fedobp-dir05", "FedOBP as printed, Fashion-MNIST, Dir(0.5)", _PRINTED,

@@ -11,7 +11,6 @@ from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.strategy import Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.codec.blockwise import blocks
-from sedge_protocol.codec.patch_levels import offered
 from sedge_protocol.errors import CodecError, UpdateRejected
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.objective import Metric
@@ -51,7 +50,7 @@ def check_update(
                 "mismatch", f"update.{name}: {_show(reported)}, expected {_show(ordered)}"
             )
     _require_share(report, run.manifest.metric)
-    _require_offered(run_store, order, layout.size, report.level)
+    _require_choice(order, report.patched)
     if report.num_examples < 1:
         raise UpdateRejected("invalid", "update.num_examples: 0, expected at least 1")
     if bool(payload) != (order.read_work().upload and round_.task == TRAIN):
@@ -59,7 +58,7 @@ def check_update(
     if not payload:
         return Checked(report, None)
     delta = run_store.decode(payload, layout.size, order.context)
-    _require_finite(run_store, run, order, order.model or round_.model, delta, report.level)
+    _require_finite(run_store, run, order, order.model or round_.model, delta, report.patched)
     return Checked(report, delta)
 
 
@@ -72,13 +71,14 @@ def _require_share(report: Report, metric: Metric) -> None:
             raise UpdateRejected("invalid", f"{what}, expected {metric.words} from 0 to 1")
 
 
-def _require_offered(run_store: RunStore, order: OrderRow, size: int, level: int | None) -> None:
-    """Raise ``UpdateRejected`` unless the device has picked a level that it was offered."""
-    levels = run_store.levels(order, size)
-    expected: tuple[int | None, ...] = (None,) if levels is None else offered(levels)
-    if level not in expected:
+def _require_choice(order: OrderRow, patched: bool | None) -> None:
+    """Raise ``UpdateRejected`` unless the device has picked a start that its order offers."""
+    expected: tuple[bool | None, ...] = (None,)
+    if order.read_work().choice is not None:
+        expected = (False, True) if order.patch_hash else (False,)
+    if patched not in expected:
         shown = " or ".join(map(str, expected))
-        raise UpdateRejected("mismatch", f"update.level: {level}, expected {shown}")
+        raise UpdateRejected("mismatch", f"update.patched: {patched}, expected {shown}")
 
 
 def _require_finite(
@@ -87,13 +87,13 @@ def _require_finite(
     order: OrderRow,
     model: bytes,
     delta: SparseVector,
-    level: int | None,
+    patched: bool | None,
 ) -> None:
     """Raise ``CodecError`` unless start + delta is finite. Their largest values almost always prove it."""
     size = run.layout(order.width).size
     decoded, patch = (
         run_store.decoded_model(model, size),
-        run_store.applied_patch(order, size, level, keep=True),
+        run_store.applied_patch(order, size, patched, keep=True),
     )
     start = max(decoded.largest, 0.0 if patch is None else magnitude(patch.values))
     if start + magnitude(delta.values) <= _LARGEST:

@@ -285,12 +285,8 @@ class Uploads:
         """The device's client model after this update; with a mask only where the order selects."""
         report, delta, work = checked.report, checked.delta, order.read_work()
         patch, patch_blob, patch_context = order.patch, order.patch_blob, order.patch_context
-        if report.level is not None:  # only the part of the patch that the device has picked
-            applied = self._run_store.applied_patch(
-                order, run.layout(order.width).size, report.level
-            )
-            patch, patch_blob = self._run_store.write_patch(applied)
-            patch_context = b""
+        if report.patched is False:  # the device chose to start without it
+            patch = patch_blob = patch_context = b""
         return ClientModelRow(
             run=run.name,
             device=order.device,

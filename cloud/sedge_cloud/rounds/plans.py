@@ -28,7 +28,6 @@ from sedge_protocol.codec import (
     encode,
     mask_needed,
 )
-from sedge_protocol.codec.patch_levels import MAX_LEVEL, encode_levels
 from sedge_protocol.errors import CodecError, ConfigError, StrategyError, Unencodable
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.extensions import CORRECTION, needed_by_work
@@ -143,20 +142,9 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
 
 
 def _require_choice(where: str, assignment: Assignment) -> None:
-    """Raise ``StrategyError`` for levels that do not fit the patch, or without a holdout."""
-    levels, patch = assignment.levels, assignment.patch
-    if levels is not None:
-        count = 0 if patch is None else patch.count
-        if levels.dtype != np.uint8 or levels.shape != (count,):
-            raise StrategyError(
-                f"{where}: levels {levels.dtype} {levels.shape}, expected uint8 ({count},)"
-            )
-        if levels.max(initial=0) > MAX_LEVEL:
-            raise StrategyError(f"{where}: level {levels.max()}, expected 0 to {MAX_LEVEL}")
-        if not assignment.holdout:
-            raise StrategyError(f"{where}: levels without a holdout to pick one by")
+    """Raise ``StrategyError`` for a choice of the strategy's own, or one that nothing is chosen by."""
     if assignment.work.choice is not None:
-        raise StrategyError(f"{where}: a choice, which follows from levels and holdout")
+        raise StrategyError(f"{where}: a choice, which follows from the holdout")
     alone = assignment.work.scoring is None and assignment.work.own_model is None
     if assignment.holdout and not alone:
         raise StrategyError(
@@ -165,14 +153,10 @@ def _require_choice(where: str, assignment: Assignment) -> None:
 
 
 def _choice(run: Run, device: str, assignment: Assignment) -> PatchChoice | None:
-    """What a device picks from, if it may; it holds out the same examples in every round of a run."""
+    """How a device chooses, if it may; it holds out the same examples in every round of a run."""
     if not assignment.holdout:
         return None
-    seed = order_seed(run.config.seed, HOLDOUT_ROUND, device)
-    coded = b""
-    if assignment.levels is not None:
-        coded = encode_levels(assignment.levels, run.config.patch.compression)
-    return PatchChoice(assignment.holdout, seed, coded)
+    return PatchChoice(assignment.holdout, order_seed(run.config.seed, HOLDOUT_ROUND, device))
 
 
 def _require_names(where: str, layout: Layout, work: Work) -> None:

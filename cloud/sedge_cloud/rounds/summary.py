@@ -73,7 +73,7 @@ def summarise(
 ) -> Summary:
     """The summary of a round with these orders and accepted updates; each device counts once."""
     reports = [(update, msgspec.msgpack.decode(update.report, type=Report)) for update in updates]
-    picked = {update.device: report.level for update, report in reports}
+    picked = {update.device: report.patched for update, report in reports}
     devices = tuple(
         DeviceSummary(
             update.device,
@@ -117,17 +117,17 @@ def _commonest(reasons: Sequence[str]) -> str:
 
 
 def personal_elements(
-    run: Run, run_store: RunStore, orders: Sequence[OrderRow], picked: Mapping[str, int | None]
+    run: Run, run_store: RunStore, orders: Sequence[OrderRow], picked: Mapping[str, bool | None]
 ) -> dict[str, int]:
     """The number of patch elements in each tensor, summed over the orders.
 
-    Where a device picks a part of its patch, only the part up to the level in ``picked`` counts.
+    Where a device chooses whether to apply its patch, it counts only if ``picked`` says that it did.
     """
     elements: Counter[str] = Counter()
     for order in orders:
-        layout, level = run.layout(order.width), picked.get(order.device)
-        patch = run_store.applied_patch(order, layout.size, level)
-        unknown = level is None and order.read_work().choice is not None
+        layout, patched = run.layout(order.width), picked.get(order.device)
+        patch = run_store.applied_patch(order, layout.size, patched)
+        unknown = patched is None and order.read_work().choice is not None
         if patch is None or unknown:
             continue
         if patch.indices is None:

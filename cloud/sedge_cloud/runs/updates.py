@@ -35,7 +35,7 @@ class RoundUpdates:
                 row.device,
                 min(report.num_examples, max(1, order.num_train)),
                 self.vectors.theta(order.model, size) if order.model else self.base,
-                self.vectors.applied_patch(order, size, report.level),
+                self.vectors.applied_patch(order, size, report.patched),
                 self.vectors.delta(size, row.blob, order.context),
                 order.width,
                 report.mix,

@@ -23,9 +23,7 @@ from sedge_protocol.codec import (
     encode,
     mask_bitmap,
 )
-from sedge_protocol.codec.patch_levels import Levels, decode_levels, part
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import MAX_INLINE_BYTES
 from sedge_protocol.wire.update import decode_update
 
 # Decoded models: the open round's, and older ones that client models build on. 115 of 582,026 parameters
@@ -106,31 +104,11 @@ class Vectors:
                 self._vectors.put(name, patch)
         return patch
 
-    def levels(self, order: OrderRow, size: int) -> Levels | None:
-        """The levels (k,) of an order's patch; None where the device has no choice."""
-        choice = order.read_work().choice
-        if choice is None:
-            return None
-        patch = self.patch(order, size, keep=True)
-        return decode_levels(choice.levels, 0 if patch is None else patch.count)
-
     def applied_patch(
-        self, order: OrderRow, size: int, level: int | None, keep: bool = False
+        self, order: OrderRow, size: int, patched: bool | None, keep: bool = False
     ) -> SparseVector | None:
-        """The part of an order's patch that the device applied, by the level that it reported."""
-        patch = self.patch(order, size, keep)
-        if patch is None or level is None:
-            return patch
-        levels = self.levels(order, size)
-        return patch if levels is None else part(patch, levels, level)
-
-    def write_patch(self, patch: SparseVector | None) -> tuple[bytes, bytes]:
-        """Store a patch exactly: its bytes for a row, or its blob if it is large; both empty for none."""
-        if patch is None:
-            return b"", b""
-        coded = encode(patch, ValueCoding.FP32)
-        inline = len(coded) <= MAX_INLINE_BYTES
-        return (coded, b"") if inline else (b"", self.store.blobs.write(coded))
+        """An order's patch, or None where the device reported that it chose to start without it."""
+        return None if patched is False else self.patch(order, size, keep)
 
     def decode(self, coded: bytes | memoryview, size: int, context: bytes) -> SparseVector:
         """Decode a vector (n,), with the mask in the blob ``context`` unless that is empty."""

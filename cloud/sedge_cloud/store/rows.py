@@ -172,11 +172,11 @@ class UpdateRow(msgspec.Struct, frozen=True):
 class ClientModelRow(msgspec.Struct, frozen=True):
     """A device's last model by reference: model blob + patch + update blob give the vector.
 
-    ``patch`` or the blob ``patch_blob`` is the patch that the device applied: of its order's patch, the
-    part that it picked. ``context`` is the blob of the mask that decoding the update may need, ``mask`` the
-    blob of the update's own mask, which the device has, too; each is empty for none. ``width`` tells which
-    of the run's layouts the vector has. ``mix``, ``step_s`` (0: unknown) and ``steps`` are from the report,
-    and ``remembered`` says that the device has kept what it sent.
+    ``patch`` or the blob ``patch_blob`` is the patch that the device applied: its order's, or none if it
+    chose to start without. ``context`` is the blob of the mask that decoding the update may need, ``mask``
+    the blob of the update's own mask, which the device has, too; each is empty for none. ``width`` tells
+    which of the run's layouts the vector has. ``mix``, ``step_s`` (0: unknown) and ``steps`` are from the
+    report, and ``remembered`` says that the device has kept what it sent.
     """
 
     run: str

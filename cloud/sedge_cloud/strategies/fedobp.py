@@ -16,8 +16,8 @@ positions in K never leave the device. Secure aggregation, in which the cloud le
 this. But the mode is not secure aggregation: each update arrives by itself, and th_g + update is th_i.
 Without that further layer it hides nothing from the cloud.
 
-Extensions beyond the papers are in ``thresholds.py`` and ``prefixes.py``; they are off by default, and for
-``scoring = "cloud"`` only. n = parameters of the model, s = scored elements, k = personal ones.
+Extensions beyond the papers are ``energy`` (thresholds.py) and ``holdout``; they are off by default, and
+for ``scoring = "cloud"`` only. n = parameters of the model, s = scored elements, k = personal ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,8 +29,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from sedge_cloud.algorithms import thresholds
-from sedge_cloud.algorithms.averaging import average_change, shared_mean_change
-from sedge_cloud.algorithms.prefixes import nested, sizes_of
+from sedge_cloud.algorithms.averaging import average_change
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError, StrategyError
@@ -82,13 +81,9 @@ class FedOBP(Strategy, frozen=True):
     0 is off."""
     most: Annotated[float, Meta(gt=0, le=1)] = 0.01
     """The largest share of the scored elements that ``energy`` may select."""
-    exclude_personal: bool = False
-    """Average each element only over the devices whose patch lacks it."""
-    prefixes: bool | tuple[int, ...] = False
-    """Instead of the quantile at most 8 sizes, of which each device picks its own (prefixes.py); true is
-    0, 16, 64, 256, 1024 and 4096."""
-    holdout: Annotated[float, Meta(gt=0, lt=1)] = 0.1
-    """The share of its training examples that a device holds out for picking."""
+    holdout: BelowOne = 0.0
+    """Above 0 a device holds out this share of its training examples, and starts with its personal elements
+    only if it does better on them with these than without."""
 
     def __post_init__(self) -> None:
         if self.classifier_only == ():
@@ -96,28 +91,21 @@ class FedOBP(Strategy, frozen=True):
         if self.scoring == "cloud" and self.score in NEEDS_GRADIENT:
             expected = 'squared or product; the cloud has no gradient, only scoring = "device" has'
             raise ConfigError("score", self.score, expected)
-        if self.sizes and self.energy:
-            raise ConfigError("energy", self.energy, "0 with prefixes: the device picks")
         for option in msgspec.structs.fields(self) if self.scoring == "device" else ():
             if option.name not in ON_DEVICE and getattr(self, option.name) != option.default:
                 expected = f'{option.default!r} with scoring = "device": the cloud scores nothing'
                 raise ConfigError(option.name, getattr(self, option.name), expected)
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """The sizes that a device picks from; empty if it does not pick."""
-        return sizes_of(self.prefixes)
-
-    @property
     def coordinate_rules(self) -> bool:
-        """Not if each element is averaged over other devices."""
-        return not self.exclude_personal
+        """Yes."""
+        return True
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """That so few elements are personal that the method is FedAvg, or nearly so."""
         said: list[str] = []
         size = sum(tensor.size for tensor in self.scored(layouts[0]))
-        if not (self.sizes or self.energy) and kept(size, self.quantile) <= 1:
+        if not self.energy and kept(size, self.quantile) <= 1:
             said.append(
                 f"quantile {self.quantile:g} of {size:,} elements keeps at most "
                 f"{kept(size, self.quantile)} personal, as good as FedAvg; {_smaller(size)}"
@@ -141,13 +129,12 @@ class FedOBP(Strategy, frozen=True):
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The patch of the device's personal parameters, and its own statistics."""
-        holdout = self.holdout if self.sizes else 0.0
         if self.scoring == "device":
             return Assignment(work=Work(scoring=self._scoring(context.layout)))
         first = context.initial if self.cold_start == "init" else None
         history = first if client.trained is None else client.trained
         if history is None:
-            return Assignment(holdout=holdout)
+            return Assignment(holdout=self.holdout)
         tensors = self.scored(context.layout)
         scores = importance(history, context.theta, tensors, self.score)
         arrays: dict[str, NDArray[np.float32]] = {}
@@ -156,20 +143,11 @@ class FedOBP(Strategy, frozen=True):
             arrays[IMPORTANCE] = scores
         if self.norm == "layer":
             scores = min_max(scores, tensors)
-        if not self.sizes:
-            patch = self._patch(scores, tensors, context.layout, history)
-            return Assignment(patch, arrays=arrays)
-        chosen, levels = nested(scores, self.sizes)
-        if chosen.size == 0:
-            return Assignment(arrays=arrays, holdout=holdout)
-        indices = positions(chosen, tensors)
-        offer = SparseVector(context.layout.size, indices, history[indices])
-        return Assignment(offer, arrays=arrays, levels=levels, holdout=holdout)
+        patch = self._patch(scores, tensors, context.layout, history)
+        return Assignment(patch, arrays=arrays, holdout=self.holdout)
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
-        """The weighted mean of the trained models, by default with personal elements."""
-        if self.exclude_personal:
-            return context.moved(shared_mean_change(updates, context.theta))
+        """The weighted mean of the trained models, personal elements included."""
         return context.moved(average_change(context, updates))
 
     def scored(self, layout: Layout) -> tuple[Tensor, ...]:

@@ -216,7 +216,7 @@ def complete(
         seconds=seconds,
         mix=result.mix,
         sparse=result.sparse,
-        level=None if result.picked is None else result.picked.level,
+        patched=None if result.picked is None else result.picked.patched,
         step_s=spent.step_s,
         temperature_c=spent.temperature_c,
         energy_j=spent.energy_j,

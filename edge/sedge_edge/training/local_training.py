@@ -4,7 +4,7 @@ It is a generator: it yields requests to train or evaluate, is sent the answers,
 device answers one request after the other (job.py); an emulator runs many local trainings at once and
 answers requests of the same kind together.
 
-    evaluate     every start that the device may pick from, on its held-out examples
+    evaluate     the start without and with the patch, on its held-out examples, if it may choose
     evaluate     what the device predicts with: the start vector, its own model, or their mixture
     train        the model that is sent, in one or more phases; in the first together with the own part of
                  a mixture (APFL)
@@ -74,9 +74,9 @@ Answer: TypeAlias = Metrics | Trained | Mixed
 
 @dataclass(frozen=True, eq=False)
 class PickedStart:
-    """The level of the patch that a device has picked, and the resulting start vector (n,)."""
+    """Whether a device has chosen to apply its patch, and the resulting start vector (n,)."""
 
-    level: int
+    patched: bool
     start: Theta
 
 
@@ -117,11 +117,11 @@ def local_training(
     metric: Metric = ACCURACY,
     moments: Moments | None = None,
 ) -> LocalTraining:
-    """Do an order that has passed ``check_order``, from start (n,) or from the best of ``candidates``.
+    """Do an order that has passed ``check_order``, from start (n,) or from the better of ``candidates``.
 
     ``own`` (n,) is the device's own model, or its part of a mixture; None when it has none yet.
     ``correction`` (n,) is added to every gradient of the model that is sent. ``metric`` says which of the
-    candidates is best. ``moments`` is the optimizer's state that the first training begins with.
+    candidates is better. ``moments`` is the optimizer's state that the first training begins with.
     """
     personal, picked = order.work.own_model, None
     if candidates is not None:
@@ -149,18 +149,14 @@ def local_training(
 
 
 def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Answer, PickedStart]:
-    """The start that does best on the held-out examples; the first of equal ones."""
-    first, *others = candidates.offered
-    best = PickedStart(first, candidates.start(first))
-    if not others:
-        return best
-    least = _badness((yield from _ask(Evaluate(best.start, held_out=True), Metrics)), metric)
-    for level in others:
-        start = candidates.start(level)
-        found = _badness((yield from _ask(Evaluate(start, held_out=True), Metrics)), metric)
-        if found < least:
-            best, least = PickedStart(level, start), found
-    return best
+    """The start that does better on the held-out examples; the one without the patch of equal ones."""
+    if candidates.whole is None:
+        return PickedStart(False, candidates.bare)
+    bare = yield from _ask(Evaluate(candidates.bare, held_out=True), Metrics)
+    whole = yield from _ask(Evaluate(candidates.whole, held_out=True), Metrics)
+    if _badness(whole, metric) < _badness(bare, metric):
+        return PickedStart(True, candidates.whole)
+    return PickedStart(False, candidates.bare)
 
 
 def _badness(found: Metrics, metric: Metric) -> tuple[float, float]:

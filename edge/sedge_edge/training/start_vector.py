@@ -10,38 +10,21 @@ from numpy.typing import NDArray
 from sedge_edge.rounds.global_model import global_model
 from sedge_edge.rounds.storage import Vectors, WholeBlobs
 from sedge_protocol.codec import SparseVector, decode
-from sedge_protocol.codec.patch_levels import Levels, decode_levels, offered
 from sedge_protocol.errors import CodecError
 from sedge_protocol.importance import importance, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import DeviceScoring, Order, PatchChoice
+from sedge_protocol.wire.messages import DeviceScoring, Order
 
 
 @dataclass(frozen=True, eq=False)
 class StartCandidates:
-    """The start vectors that a device may pick from: the patch applied up to one of its levels.
+    """The start vectors that a device chooses between.
 
-    ``bare`` (n,) has none of the patch and ``whole`` (n,) all of it. Its elements are at ``where`` and have
-    ``levels`` (k,).
+    ``bare`` (n,) is without the patch, ``whole`` (n,) with it; None where the order has no patch.
     """
 
     bare: Theta
-    whole: Theta
-    where: slice | NDArray[np.intp]
-    levels: Levels
-
-    @property
-    def offered(self) -> tuple[int, ...]:
-        """The levels to pick from, ascending."""
-        return offered(self.levels)
-
-    def start(self, level: int) -> Theta:
-        """The start vector (n,), newly allocated, with the patch up to a level."""
-        theta = self.bare.copy()
-        theta[self.where] = np.where(
-            self.levels <= level, self.whole[self.where], self.bare[self.where]
-        )
-        return theta
+    whole: Theta | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +32,8 @@ class Start:
     """The vector ``theta`` (n,) to start from; the update is relative to ``base`` (n,), which is read-only.
 
     ``base`` is theta itself, or the global model when the device has written its ``personal`` elements
-    (k,) into it without a patch. When the device picks a part of its patch, ``candidates`` replace both.
+    (k,) into it without a patch. When the device chooses whether to apply its patch, ``candidates`` replace
+    both.
     """
 
     theta: Theta
@@ -70,7 +54,7 @@ def assemble(
     """The global model, overwritten with the patch or the device's own elements, then with what it keeps.
 
     ``model`` and ``gradient`` name the device's vectors of its last round. Raises ``CodecError`` when the
-    global model or the patch does not match the order, or the levels do not match the patch.
+    global model or the patch does not match the order.
     """
     shared = global_model(order, blobs, vectors, layout)
     theta = shared.copy()
@@ -90,19 +74,8 @@ def assemble(
             theta[tensor] = bare[tensor] = own[tensor]
     candidates = None
     if order.work.choice is not None:
-        candidates = _candidates(order.work.choice, patch, bare, theta)
+        candidates = StartCandidates(bare, None if patch is None else theta)
     return Start(theta, theta if order.work.scoring is None else shared, personal, candidates)
-
-
-def _candidates(
-    choice: PatchChoice, patch: SparseVector | None, bare: Theta, whole: Theta
-) -> StartCandidates:
-    """The starts to pick from; just one without a patch."""
-    levels = decode_levels(choice.levels, 0 if patch is None else patch.count)
-    where: slice | NDArray[np.intp] = slice(0, 0)
-    if patch is not None:
-        where = slice(None) if patch.indices is None else patch.indices.astype(np.intp)
-    return StartCandidates(bare, whole, where, levels)
 
 
 def own_elements(

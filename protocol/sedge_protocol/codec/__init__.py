@@ -1,12 +1,11 @@
 """The codec: sparse float32 vectors in few bytes, identical on every machine. Byte for byte: WIRE.md.
 
-vector        the coded vector: header, mask section, value planes
-masks         which elements are kept, by bitmaps or gaps
-values        byte planes in six precisions; exponent_order makes one of them compress better
-compression   zstd and zlib, under a limit
-top_k         which elements are worth sending
-grid          what is sent of them where error feedback makes up for rounding
-patch_levels  which part of a patch a device applies
+vector       the coded vector: header, mask section, value planes
+masks        which elements are kept, by bitmaps or gaps
+values       byte planes in six precisions; exponent_order makes one of them compress better
+compression  zstd and zlib, under a limit
+top_k        which elements are worth sending
+grid         what is sent of them where error feedback makes up for rounding
 """
 
 from sedge_protocol.codec.compression import Compression

@@ -142,17 +142,15 @@ class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PatchChoice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The device picks which part of the patch it applies, judged on examples that it does not train on.
+    """The device chooses whether to apply its patch, judged on examples that it does not train on.
 
     ``holdout`` is the share of its training examples held out for this, drawn by ``seed``, which is the
-    same in every order of a run. ``levels`` (codec/patch_levels.py), coded, are the levels of the patch's
-    elements; empty means all 0. Of the parts that they offer the device picks the one with the best
-    metric, of equals the one with the least loss, then the smallest.
+    same in every order of a run. It starts with the patch if the metric is better with it, or as good with
+    less loss.
     """
 
     holdout: Annotated[float, Meta(gt=0, lt=1)]
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    levels: Annotated[bytes, Meta(max_length=MAX_INLINE_BYTES)] = b""
 
 
 class Codec(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -9,7 +9,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sedge_protocol.codec.patch_levels import MAX_LEVEL
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.messages import Count, Hash, Id, Round, Share, Task
 
@@ -36,10 +35,10 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``model_hash`` and ``patch_hash`` repeat the order's and identify the start vector. ``train_loss`` is
     the mean over the last epoch's batches, for the model that is sent; ``steps`` and ``seconds`` are totals
     over all trainings. ``mix`` is an APFL mixture's last alpha. ``sparse`` evaluates the trained model with
-    every element set to zero that ``select`` could have chosen and did not. ``level`` is the part of the
-    patch that the device has picked, if the order has a ``choice``. ``step_s`` is the time of a training
-    step, ``temperature_c`` the highest that the device has seen meanwhile, and ``energy_j`` an estimate of
-    what the work took.
+    every element set to zero that ``select`` could have chosen and did not. ``patched`` is whether
+    the device has chosen to apply its patch, if the order has a ``choice``. ``step_s`` is the time of a
+    training step, ``temperature_c`` the highest that the device has seen meanwhile, and ``energy_j`` an
+    estimate of what the work took.
     """
 
     run: Id
@@ -56,7 +55,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     seconds: Annotated[float, Meta(ge=0)]
     mix: Share | None = None
     sparse: Metrics | None = None
-    level: Annotated[int, Meta(ge=0, le=MAX_LEVEL)] | None = None
+    patched: bool | None = None
     step_s: Annotated[float, Meta(ge=0)] | None = None
     temperature_c: float | None = None
     energy_j: Annotated[float, Meta(ge=0)] | None = None

@@ -84,7 +84,6 @@ def known(cloud: Cloud, name: str) -> ClientModel:
 FROZEN = Training(freeze=("head.bias",))
 NOTHING: Any = (None, None)
 DOUBLES: Any = np.zeros(LAYOUT.size)
-LONGS: Any = np.zeros(3, np.int64)
 
 
 WRONG: dict[str, tuple[Assignment, str]] = {
@@ -108,26 +107,6 @@ WRONG: dict[str, tuple[Assignment, str]] = {
     "own and a patch": (
         assigned(patch=part(3), scoring=DeviceScoring(quantile=0.5)),
         "device scoring together with a patch or a model of its own",
-    ),
-    "levels of no patch": (
-        assigned(levels=np.zeros(3, np.uint8), holdout=0.1),
-        r"levels uint8 \(3,\), expected uint8 \(0,\)",
-    ),
-    "levels of another patch": (
-        assigned(patch=part(3), levels=np.zeros(4, np.uint8), holdout=0.1),
-        r"levels uint8 \(4,\), expected uint8 \(3,\)",
-    ),
-    "levels in int64": (
-        assigned(patch=part(3), levels=LONGS, holdout=0.1),
-        r"levels int64 \(3,\), expected uint8",
-    ),
-    "levels and nothing to pick by": (
-        assigned(patch=part(3), levels=np.zeros(3, np.uint8)),
-        "levels without a holdout to pick one by",
-    ),
-    "a level too high": (
-        assigned(patch=part(3), levels=np.full(3, 8, np.uint8), holdout=0.1),
-        "level 8, expected 0 to 7",
     ),
     "a holdout and own": (
         assigned(scoring=DeviceScoring(quantile=0.5), holdout=0.1),

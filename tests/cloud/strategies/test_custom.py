@@ -208,8 +208,6 @@ PLANNED: list[tuple[str, object, str]] = [
         "Assignment.work: Expected `float` >= 0.0 - at `$.own_model.training.prox`",
     ),
     ("remember", 0, "Assignment.work: Expected `bool`, got `int` - at `$.remember`"),
-    ("levels", [0], "Assignment.levels: found [0], expected an array of uint8"),
-    ("levels", FLOATS, "Assignment.levels: found float32 (3,), expected an array of uint8"),
     ("holdout", "0.1", "Assignment.holdout: found '0.1', expected float"),
     ("holdout", np.float64(0.5), "Assignment.holdout: found np.float64(0.5), expected float"),
 ]

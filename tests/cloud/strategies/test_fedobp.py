@@ -1,6 +1,5 @@
 """FedOBP's plan and apply: options, first rounds, statistics, hostile values. The paper is in paper/."""
 
-import msgspec
 import numpy as np
 import pytest
 from tests.cloud.contexts import context_of
@@ -132,11 +131,6 @@ def test_model_of_statistics_only_has_nothing_to_choose() -> None:
     ("options", "key"),
     [
         ({"classifier_only": ()}, "classifier_only"),
-        ({"prefixes": ()}, "prefixes"),
-        ({"prefixes": (4, 2)}, "prefixes"),
-        # Of two ways to tell how many are personal only one can hold.
-        ({"energy": 0.5, "prefixes": True}, "energy"),
-        ({"prefixes": True, "scoring": "device"}, "prefixes"),
         ({"holdout": 0.2, "scoring": "device"}, "holdout"),
         # Only a device has a gradient, and only the cloud can do what is beyond the papers.
         ({"score": "gradient"}, "score"),
@@ -145,7 +139,6 @@ def test_model_of_statistics_only_has_nothing_to_choose() -> None:
         ({"cold_start": "init", "scoring": "device"}, "cold_start"),
         ({"energy": 0.5, "scoring": "device"}, "energy"),
         ({"most": 0.5, "scoring": "device"}, "most"),
-        ({"exclude_personal": True, "scoring": "device"}, "exclude_personal"),
     ],
 )
 def test_options_that_exclude_each_other(options: dict[str, object], key: str) -> None:
@@ -182,12 +175,16 @@ def test_nothing_is_planned_from_a_device_that_scores_for_itself() -> None:
 # Beyond the papers; whole runs are in paper/test_beyond_paper.py.
 
 
-def test_a_rule_that_is_not_followed_is_refused() -> None:
-    config = RunConfig(strategy="fedobp", robust=RobustConfig(rule="median"))
-    config.check()
-    config = msgspec.structs.replace(config, options={"exclude_personal": True})
-    with pytest.raises(ConfigError, match=r"robust\.rule"):
-        config.check()
+def test_a_robust_rule_is_followed() -> None:
+    RunConfig(strategy="fedobp", robust=RobustConfig(rule="median")).check()
+
+
+def test_a_device_may_choose_whether_to_start_with_its_own_elements() -> None:
+    strategy = FedOBP(quantile=0.5, holdout=0.2)
+    known, new = plan(strategy, ClientModel(trained(i0=1.0))), plan(strategy, ClientModel())
+    assert (personal(known), known.holdout) == ({0: 1.0}, 0.2)
+    # A newcomer holds out the same examples, though it has nothing to choose from yet.
+    assert (new.patch, new.holdout) == (None, 0.2)
 
 
 # What an operator should know of its options.
@@ -211,7 +208,6 @@ def test_a_rule_that_is_not_followed_is_refused() -> None:
         ),
         (FedOBP(quantile=0.95), 577, ""),
         (FedOBP(energy=0.5), 577, ""),
-        (FedOBP(prefixes=True), 577, ""),
         (FedOBP(), 582_026, ""),
     ],
 )

@@ -2,7 +2,9 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from tests.edge.harness import FullDisk
 
@@ -18,7 +20,7 @@ from sedge_edge.training.job import Outcome
 from sedge_edge.training.preparation import Kept
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
-from sedge_protocol.wire.messages import Order, Step
+from sedge_protocol.wire.messages import Order, PatchChoice, Step, Work
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, describe
 from sedge_protocol.wire.update import Metrics, Report
 
@@ -76,6 +78,23 @@ def path(tmp_path: Path) -> Path:
 
 def memory(path: Path) -> StateStore:
     return StateStore(Journal(path, AgentState, SCHEMA), lambda: None)
+
+
+class Earlier(msgspec.Struct):
+    """A state as another version has it; what it lacks has its default."""
+
+    orders: dict[str, Any]
+
+
+def test_an_order_kept_from_before_that_divides_its_patch_offers_all_or_nothing_of_it(
+    path: Path,
+) -> None:
+    """Its ``levels`` are ignored; a training that was begun with them is not gone on with."""
+    kept = msgspec.structs.replace(order("r", 1), work=Work(choice=PatchChoice(0.25, 7)))
+    raw = msgspec.to_builtins(kept, builtin_types=[bytes])
+    raw["work"]["choice"]["levels"] = b"coded"
+    Journal(path, Earlier, SCHEMA).commit(Earlier({"r": raw}))
+    assert memory(path).state.orders == {"r": kept}
 
 
 def test_boots_only_grow(path: Path) -> None:

@@ -41,7 +41,6 @@ from sedge_protocol.codec import (
     mask_bitmap,
     top_k,
 )
-from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import bundle as bundles
@@ -553,15 +552,14 @@ class Valuing(DriftTrainer):
 
 
 def picking(device: Harness, number: int, **changes: Any) -> Order:
-    """An order with three parts; the second, of elements 5 and 9, has the best sixth element."""
-    patch = SparseVector(N, np.array([5, 9, 30], np.uint32), np.array([0.9, 1, 2], np.float32))
-    levels = encode_levels(np.array([1, 1, 2], np.uint8))
+    """An order with a patch of elements 5 and 9, with which the sixth element is better than without."""
+    patch = SparseVector(N, np.array([5, 9], np.uint32), np.array([0.9, 1], np.float32))
     packed = encode(patch, ValueCoding.FP32)
     return device.order(
         number,
         patch=packed,
         patch_hash=hashlib.sha256(packed).digest(),
-        choice=PatchChoice(0.25, seed=11, levels=levels),
+        choice=PatchChoice(0.25, seed=11),
         **changes,
     )
 
@@ -572,22 +570,23 @@ def test_a_device_picks_its_start_by_examples_that_it_never_trains_on(device: Ha
     numbered = Examples(rng.normal(size=(12, 3)).astype(np.float32), np.arange(12) % 4)
     first = job(device, picking(device, 3), train=numbered)
     report = first[0].report
-    assert (report.level, report.num_examples, report.before.num_examples) == (1, 9, 7)
+    assert report.patched is True
+    assert (report.num_examples, report.before.num_examples) == (9, 7)
     start = theta_of(3)
     start[[5, 9]] = [0.9, 1]
     _, payload = decode_update(first[1].read(first[0].update))
     np.testing.assert_array_equal(decode(payload, N).dense(), start + drift(3) - start)
-    assert [kind for kind, _ in trainer.seen] == ["evaluate"] * 4 + ["train", "evaluate"]
-    held, trained = trainer.seen[0][1], trainer.seen[4][1]
+    assert [kind for kind, _ in trainer.seen] == ["evaluate"] * 3 + ["train", "evaluate"]
+    held, trained = trainer.seen[0][1], trainer.seen[3][1]
     assert (len(held), len(trained)) == (3, 9)
     assert sorted([*held, *trained]) == sorted(numbered.targets.tolist())
     # The same examples in the next round, and in an evaluation.
     trainer.seen.clear()
     job(device, picking(device, 4), train=numbered)
     job(device, picking(device, 5, task="evaluate"), train=numbered)
-    for place in (0, 6):
+    for place in (0, 5):
         assert trainer.seen[place][1] == held
-        assert trainer.seen[place + 4][1] == trained
+        assert trainer.seen[place + 3][1] == trained
 
 
 @pytest.mark.parametrize("codec", CODECS[1::7], ids=lambda c: f"{c.values}-{c.fraction}")

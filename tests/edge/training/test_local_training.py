@@ -233,12 +233,13 @@ def test_what_no_device_can_do(changes: dict[str, Any], text: str) -> None:
 # A start that the device picks.
 
 WHERE = np.array([1, 4, 5, 9], np.intp)
-PARTS = StartCandidates(START, np.where(np.isin(np.arange(N), WHERE), OWN, START), WHERE,
-              np.array([1, 3, 1, 4], np.uint8))  # fmt: skip
+WITH_PATCH = np.where(np.isin(np.arange(N), WHERE), OWN, START)
 
 
-def picked(found: list[tuple[float, float]]) -> tuple[LocalResult, list[Request]]:
-    """What becomes of an order whose parts have these accuracies and losses, and what was asked."""
+def picked(
+    found: list[tuple[float, float]], whole: Theta | None = WITH_PATCH
+) -> tuple[LocalResult, list[Request]]:
+    """What becomes of an order whose starts have these accuracies and losses, and what was asked."""
     asked: list[Request] = []
     worths = iter(found)
     teacher = Teacher()
@@ -251,34 +252,41 @@ def picked(found: list[tuple[float, float]]) -> tuple[LocalResult, list[Request]
         return teacher.answer(request)
 
     order = order_of(choice=PatchChoice(0.5))
-    learned = run_to_end(local_training(order, LAYOUT, PARTS.whole, None, PARTS), answer)
+    candidates = StartCandidates(START, whole)
+    learned = run_to_end(local_training(order, LAYOUT, WITH_PATCH, None, candidates), answer)
     assert next(worths, None) is None
     return learned, asked
 
 
 @pytest.mark.parametrize(
-    ("found", "level"),
+    ("found", "patched"),
     [
-        ([(0.5, 1.0)] * 4, 0),
-        ([(0.5, 1.0), (0.7, 2.0), (0.6, 0.5), (0.7, 2.0)], 1),
-        ([(0.5, 1.0), (0.7, 2.0), (0.6, 0.5), (0.7, 1.5)], 4),
-        ([(0.5, 1.0), (0.0, 2.0), (0.75, 0.5), (0.5, 0.1)], 3),
+        ([(0.5, 1.0), (0.5, 1.0)], False),
+        ([(0.5, 1.0), (0.7, 2.0)], True),
+        ([(0.5, 1.0), (0.5, 0.9)], True),
+        ([(0.5, 1.0), (0.4, 0.1)], False),
     ],
-    ids=["all alike", "the smallest of the best", "the least loss", "accuracy before loss"],
+    ids=["both alike", "the better one", "the less loss", "accuracy before loss"],
 )
-def test_the_best_start_is_picked(found: list[tuple[float, float]], level: int) -> None:
+def test_the_better_start_is_picked(found: list[tuple[float, float]], patched: bool) -> None:
     learned, asked = picked(found)
     trials = [request for request in asked if isinstance(request, Evaluate) and request.held_out]
-    assert len(trials) == 4
-    assert asked[:4] == trials  # before anything else is asked
-    for request, its in zip(trials, (0, 1, 3, 4), strict=True):
-        np.testing.assert_array_equal(request.theta, PARTS.start(its))
-    assert isinstance(learned.picked, PickedStart) and learned.picked.level == level
-    start = PARTS.start(level)
+    assert len(trials) == 2
+    assert asked[:2] == trials  # before anything else is asked
+    for request, theta in zip(trials, (START, WITH_PATCH), strict=True):
+        np.testing.assert_array_equal(request.theta, theta)
+    assert isinstance(learned.picked, PickedStart) and learned.picked.patched is patched
+    start = WITH_PATCH if patched else START
     np.testing.assert_array_equal(learned.picked.start, start)
     assert learned.before == worth(start)
     np.testing.assert_array_equal(learned.trained.theta, start + drift(SEED))
-    assert all(not request.held_out for request in asked[4:] if isinstance(request, Evaluate))
+    assert all(not request.held_out for request in asked[2:] if isinstance(request, Evaluate))
+
+
+def test_a_device_without_a_patch_has_nothing_to_pick_from() -> None:
+    learned, _ = picked([], whole=None)
+    assert isinstance(learned.picked, PickedStart) and learned.picked.patched is False
+    np.testing.assert_array_equal(learned.trained.theta, START + drift(SEED))
 
 
 @pytest.mark.parametrize(

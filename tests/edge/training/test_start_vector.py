@@ -9,9 +9,8 @@ import pytest
 from tests.edge.harness import LAYOUT, Harness, N, drift, theta_of
 
 from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.start_vector import Start, StartCandidates, assemble, own_elements
+from sedge_edge.training.start_vector import Start, assemble, own_elements
 from sedge_protocol.codec import SparseVector, ValueCoding, encode, mask_bitmap, top_k
-from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.importance import importance, min_max, positions, select
 from sedge_protocol.layout import Role, Theta
@@ -96,57 +95,30 @@ def test_a_patch_whose_mask_is_gone_or_another(device: Harness) -> None:
         start_of(device, named(device, coded, None))
 
 
-# StartCandidates of a patch that the device picks from.
+# A patch that the device may start without.
 
 SOME = SparseVector(N, np.array([2, 7, 9, N - 1], np.uint32), np.array([4, 5, 6, 7], np.float32))
-SOME_LEVELS = np.array([2, 1, 2, 3], np.uint8)
 
 
-def offering(device: Harness, levels: bytes, **changes: Any) -> Order:
-    return device.order(
-        1,
-        patch=encode(SOME, ValueCoding.FP32),
-        patch_hash=hashlib.sha256(encode(SOME, ValueCoding.FP32)).digest(),
-        choice=PatchChoice(0.5, levels=levels),
-        **changes,
-    )
+@pytest.mark.parametrize("keep", [(), ("norm.mean",), ("head.bias",)], ids=str)
+def test_the_start_with_and_without_a_patch(device: Harness, keep: tuple[str, ...]) -> None:
+    coded = encode(SOME, ValueCoding.FP32)
+    patch_hash = hashlib.sha256(coded).digest()
+    choice = PatchChoice(0.5)
+    order = device.order(1, patch=coded, patch_hash=patch_hash, choice=choice, keep=keep)
+    found = start_of(device, order, OWN)
+    bare, whole = theta_of(1), theta_of(1)
+    SOME.scatter_into(whole)
+    for name in keep:  # the head's bias are the last four elements, one of them of the patch
+        place = LAYOUT.by_name[name].slice
+        bare[place] = whole[place] = OWN[place]
+    assert found.candidates is not None and found.candidates.whole is not None
+    np.testing.assert_array_equal(found.candidates.bare, bare)
+    np.testing.assert_array_equal(found.candidates.whole, whole)
+    np.testing.assert_array_equal(found.theta, whole)
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-def test_parts_of_a_patch(device: Harness, keeps: bool) -> None:
-    keep = ("norm.mean",) if keeps else ()
-    found = start_of(device, offering(device, encode_levels(SOME_LEVELS), keep=keep), OWN)
-    assert found.candidates is not None
-    assert found.candidates.offered == (0, 1, 2, 3)
-    bare = theta_of(1)
-    if keeps:
-        bare[MEAN] = OWN[MEAN]
-    for level, places in enumerate(([], [7], [2, 7, 9], [2, 7, 9, N - 1])):
-        expected = bare.copy()
-        for place in places:
-            expected[place] = SOME.dense()[place]
-        np.testing.assert_array_equal(found.candidates.start(level), expected)
-    np.testing.assert_array_equal(found.theta, found.candidates.start(3))
-
-
-def test_an_element_that_the_device_keeps_is_its_own_in_every_part(device: Harness) -> None:
-    keep = ("head.bias",)  # the last four elements
-    found = start_of(device, offering(device, encode_levels(SOME_LEVELS), keep=keep), OWN)
-    assert found.candidates is not None
-    for level in range(4):
-        assert found.candidates.start(level)[N - 1] == OWN[N - 1]
-
-
-def test_parts_of_a_patch_of_every_element() -> None:
-    levels = np.arange(N).astype(np.uint8) % 3
-    parts = StartCandidates(np.zeros(N, np.float32), OWN, slice(None), levels)
-    np.testing.assert_array_equal(parts.start(1), np.where(levels <= 1, OWN, 0))
-
-
-def test_levels_that_are_not_the_patchs(device: Harness) -> None:
-    with pytest.raises(CodecError):
-        start_of(device, offering(device, encode_levels(SOME_LEVELS[:3])))
-    with pytest.raises(CodecError, match="expected none without a patch"):
-        start_of(
-            device, device.order(1, choice=PatchChoice(0.5, levels=encode_levels(SOME_LEVELS)))
-        )
+def test_without_a_patch_there_is_one_start(device: Harness) -> None:
+    found = start_of(device, device.order(1, choice=PatchChoice(0.5)), OWN)
+    assert found.candidates is not None and found.candidates.whole is None
+    np.testing.assert_array_equal(found.candidates.bare, theta_of(1))

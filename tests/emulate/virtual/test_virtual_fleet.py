@@ -53,7 +53,7 @@ label = "local only"
 [[strategies]]
 name = "fedobp"
 label = "picked"
-options = { prefixes = [0, 20, 200], holdout = 0.2 }
+options = { quantile = 0.9, holdout = 0.2 }
 """
 )
 FAULTS = (

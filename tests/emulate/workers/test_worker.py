@@ -28,7 +28,6 @@ from sedge_emulate.workers.worker import (
     WorkerSetup,
 )
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
-from sedge_protocol.codec.patch_levels import encode_levels
 from sedge_protocol.errors import LocalError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
@@ -88,7 +87,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "critical": {"select": UpdateSelection(), "remember": True},
     "own": {"scoring": DeviceScoring(0.9, "fisher")},
     "optimizer": {"training": Training(optimizer="adam", optimizer_state="keep")},
-    "choice": {"choice": PatchChoice(0.25, 3, encode_levels(np.arange(40, dtype=np.uint8) // 10))},
+    "choice": {"choice": PatchChoice(0.25, 3)},
 }
 
 

@@ -115,7 +115,6 @@ public final class Messages {
         public static final Field<Double> HOLDOUT =
                 SCHEMA.required("holdout", Type.number(0, true, Math.nextDown(1.0)));
         public static final Field<Long> SEED = SCHEMA.optional("seed", Messages.SEED, 0L);
-        public static final Field<byte[]> LEVELS = SCHEMA.optional("levels", INLINE, NO_BYTES);
     }
 
     public static final class Codec {
@@ -270,7 +269,7 @@ public final class Messages {
         public static final Field<Double> SECONDS = SCHEMA.required("seconds", POSITIVE);
         public static final Field<Double> MIX = SCHEMA.optional("mix", Type.orNil(SHARE), null);
         public static final Field<Struct> SPARSE = SCHEMA.optional("sparse", Type.orNil(Metrics.SCHEMA), null);
-        public static final Field<Long> LEVEL = SCHEMA.optional("level", Type.orNil(Type.integer(0, 7)), null);
+        public static final Field<Boolean> PATCHED = SCHEMA.optional("patched", Type.orNil(Type.BOOL), null);
         public static final Field<Double> STEP_S = SCHEMA.optional("step_s", Type.orNil(POSITIVE), null);
         public static final Field<Double> TEMPERATURE_C = SCHEMA.optional("temperature_c", Type.orNil(Type.FINITE), null);
         public static final Field<Double> ENERGY_J = SCHEMA.optional("energy_j", Type.orNil(POSITIVE), null);

@@ -189,10 +189,6 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/test_coordinator.py",
         "rounds, message by message",
     ),
-    "sedge_cloud.rounds.closing": (
-        "tests/cloud/rounds/test_lifecycle.py",
-        "with the round it closes",
-    ),
     "sedge_cloud.rounds.summary": (
         "tests/cloud/rounds/test_lifecycle.py",
         "with the round it is of",

@@ -76,12 +76,12 @@ class Coordinator:
         self.devices = Fleet(fleet, self._incarnation, versions)
         self._housekeeping = Housekeeping(self.run_store, self.counters)
         self._downloads = Downloads(store.blobs, gather_s)
+        self._traffic = Traffic()
         self.rounds = Scheduler(
             self.run_store, self.devices, self._downloads.manifest, self._housekeeping, self.counters,
-            draw, wall,
+            self._traffic, draw, wall,
         )  # fmt: skip
         self._uploads = Uploads(store, self.run_store, self._open_order)
-        self._traffic = Traffic()
         self._log = LogQuota()
         self._muting = Muting(fleet, self.devices, self._left)
         self._admission = Admission(self.devices, self._log, self.counters, self._muting)
@@ -156,11 +156,12 @@ class Coordinator:
         effects: list[CloudEffect] = [*self._admission.poll(), *self._muting.poll(now)]
         for device, transfer, have in self._uploads.poll(now):
             effects.append(self.devices[device].peer.message(have, transfer))
-        effects += self.rounds.poll(now)
+        effects = self._counted(effects)  # before a round closes with its bytes
+        effects += self._counted(self.rounds.poll(now))
         if any(isinstance(effect, RoundClosed) for effect in effects):
             self._downloads.clear()  # a device that still needs a blob in the next round asks again
-        effects += [*self._housekeeping.poll(now), *self._log.poll(now), *self._serve(now, room)]
-        return self._counted(effects)
+        due = [*self._housekeeping.poll(now), *self._log.poll(now), *self._serve(now, room)]
+        return effects + self._counted(due)
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
         """Whether a frame is to be received (admission.py); asked once about each."""
@@ -181,21 +182,14 @@ class Coordinator:
 
     def _counted(self, effects: list[CloudEffect]) -> list[CloudEffect]:
         """The same effects, after every device's bytes were counted."""
-        for effect in list(effects):
+        for effect in effects:
             match effect:
                 case Send():
                     self._traffic.sent(effect)
                 case RoundOpened():
                     self._traffic.opened(effect.run, effect.cohort)
                 case RoundClosed():
-                    summary = effect.summary
-                    names = [device.device for device in summary.devices]
-                    rows, link = self._traffic.closed(summary.run, summary.round, names)
-                    try:
-                        self.store.save_traffic(rows)
-                        self.store.save_link(summary.run, summary.round, *link)
-                    except StorageError as exc:  # the round is closed all the same
-                        effects.append(self._housekeeping.storage_failed(exc))
+                    self._traffic.closed(effect.summary.run)
                 case _:
                     pass
         return effects

@@ -1,8 +1,8 @@
 """The bytes of every device in each round, both ways, as they pass the coordinator.
 
-They are statistics: counted in memory, stored when a round closes, and lost with the process. A frame
-counts as it is, without the few bytes of MQTT around it, and at every device that fetches its blob; on the
-coordinator's own link it counts once.
+They are statistics: counted in memory, stored in the transaction that closes their round, and lost with the
+process. A frame counts as it is, without the few bytes of MQTT around it, and at every device that fetches
+its blob; on the coordinator's own link it counts once.
 """
 
 from collections import Counter, defaultdict
@@ -74,15 +74,17 @@ class Traffic:
         self._opened[run] = self._link, before
         self._whole[run].clear()
 
-    def closed(self, run: str, number: int, cohort: Iterable[str]) -> tuple[list[TrafficRow], Link]:
-        """A round closes: the bytes of its devices, and those on the coordinator's link meanwhile.
+    def of_round(
+        self, run: str, number: int, cohort: Iterable[str]
+    ) -> tuple[tuple[TrafficRow, ...], Link]:
+        """The bytes of an open round's devices so far, and those on the coordinator's link meanwhile.
 
-        They count since the coordinator's start, if that was later than the round's opening.
+        They count since the coordinator's start, if that was later than the round's opening; then
+        ``cohort`` are its devices.
         """
-        self._missing.clear()
-        link, before = self._opened.pop(run, (Link(0, 0), dict.fromkeys(cohort, (0, 0))))
-        whole = self._whole.pop(run, set[str]())
-        rows = [
+        link, before = self._opened.get(run, (Link(0, 0), dict.fromkeys(cohort, (0, 0))))
+        whole = self._whole.get(run, set[str]())
+        rows = tuple(
             TrafficRow(
                 run,
                 number,
@@ -92,5 +94,11 @@ class Traffic:
                 device in whole,
             )
             for device, (up, down) in before.items()
-        ]
+        )
         return rows, Link(self._link.up - link.up, self._link.down - link.down)
+
+    def closed(self, run: str) -> None:
+        """A round has closed: nobody is served any more, and what is counted next is the next round's."""
+        self._missing.clear()
+        self._opened.pop(run, None)
+        self._whole.pop(run, None)

@@ -18,7 +18,8 @@ import msgspec
 from sedge_cloud.ingest.judge import Checked, check_update
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.store.database import LATE_ROUNDS, Store
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.receipts import LATE_ROUNDS
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, UpdateRow
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import CodecError, StorageError, UpdateRejected
@@ -247,8 +248,7 @@ class Uploads:
     ) -> Answer:
         """Refuse an update for good, whatever it holds."""
         row = UpdateRow(run.name, number, device, manifest.sha256, b"", manifest.size, 0)
-        row = _rejected(row, reason, why)
-        self._store.receive(row, None)
+        row = self._store.receive(row.refused(reason, why))
         return Answer(receipt(row, manifest.sha256), row)
 
     def _receive(
@@ -263,21 +263,21 @@ class Uploads:
             order, round_ = self._order(run, number, device)
             checked = check_update(self._run_store, run, round_, order, blob)
         except UpdateRejected as exc:
-            row = _rejected(row, exc.reason, exc.detail)
+            row = row.refused(exc.reason, exc.detail)
         except CodecError as exc:
-            row = _rejected(row, "malformed", str(exc))
+            row = row.refused("malformed", str(exc))
         else:
             report = checked.report
             coded = msgspec.msgpack.encode(report)
-            row = msgspec.structs.replace(
-                row, report=coded, late=0 if round_.open else run.state.round + 1
-            )
+            row = msgspec.structs.replace(row, report=coded)
             if checked.delta is not None:
                 self._run_store.keep_delta(sha256, order.context, checked.delta)
             if round_.task == TRAIN:
                 client = self._client_model(run, round_, order, checked, sha256)
-        self._store.receive(row, client, b"" if row.rejected else small)
-        return Answer(receipt(row, sha256), row, report)
+        stored = self._store.receive(row, client, small)
+        if stored.blob != sha256:  # of an update that another process has received meanwhile
+            return Answer(receipt(stored, sha256))
+        return Answer(receipt(stored, sha256), stored, None if stored.rejected else report)
 
     def _client_model(
         self, run: Run, round_: RoundRow, order: OrderRow, checked: Checked, blob: bytes
@@ -323,10 +323,6 @@ def receipt(row: UpdateRow, offered: bytes) -> Message:
     if row.rejected:
         return Reject(row.run, row.round, row.blob, row.rejected, row.detail)
     return Committed(row.run, row.round, row.blob, row.late > 0)
-
-
-def _rejected(row: UpdateRow, reason: str, detail: str) -> UpdateRow:
-    return msgspec.structs.replace(row, rejected=reason, detail=detail[:1000])
 
 
 def _reject(run: str, number: int, sha256: bytes, why: UpdateRejected) -> Reject:

@@ -9,6 +9,7 @@ import msgspec
 
 from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.algorithms.robust import distrusted
+from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.rounds.lifecycle import (
     RUN,
     RUNNING,
@@ -22,20 +23,42 @@ from sedge_cloud.rounds.summary import Summary, summarise
 from sedge_cloud.runs.run import Run, RunState
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.runs.versions import needs_every_element
-from sedge_cloud.store.rows import RoundRow, UpdateRow
-from sedge_protocol.errors import ConfigError, StrategyError, Unencodable
+from sedge_cloud.store.rows import ClosedRound, RoundRow, UpdateRow
+from sedge_protocol.errors import ConfigError, StorageError, StrategyError, Unencodable
 from sedge_protocol.wire.messages import TRAIN
 
 
 def close_round(
-    live: LiveRun, run_store: RunStore, current: OpenRound, at: float, why: str
+    live: LiveRun, run_store: RunStore, current: OpenRound, traffic: Traffic, at: float, why: str
 ) -> Summary:
     """Aggregate the updates into the next global model and store it; the run moves on.
 
     It closes ``at`` this time on the wall clock; ``why`` says what closed it. With too few updates, or a
-    model that cannot be stored, the run fails and keeps its state.
+    model that cannot be stored, the run fails and keeps its state. Receipts that another process writes
+    meanwhile are not passed over: then the round is aggregated again.
     """
-    run, row = live.run, current.row
+    store, run = run_store.store, live.run
+    while True:
+        row = store.round(run.name, current.row.round)
+        if row is None:
+            raise StorageError(f"run {run.name}: round {current.row.round} is deleted")
+        summary, state, status = _conclude(run, run_store, row, current)
+        names = [device.device for device in summary.devices]
+        moved, link = traffic.of_round(row.run, row.round, names)
+        coded, reached = msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state)
+        closed = ClosedRound(
+            row.run, row.round, row.receipts, coded, reached, status, at, why, summary.failure, moved,
+            *link,
+        )  # fmt: skip
+        if store.close_round(closed):
+            _move_on(live, state, status)
+            return summary
+
+
+def _conclude(
+    run: Run, run_store: RunStore, row: RoundRow, current: OpenRound
+) -> tuple[Summary, RunState, str]:
+    """What a round comes to with the updates stored so far, and the run's next state and status."""
     updates = counted_updates(run, run_store.store, row)
     on_time = [update for update in updates if update.round == row.round]
     summary = summarise(run, run_store, row, list(current.orders.values()), on_time)
@@ -60,11 +83,7 @@ def close_round(
     )
     is_last = row.round >= run.config.total_rounds
     event = Event.FAILURE if failure else Event.LAST_ROUND if is_last else None
-    status = RUNNING if event is None else next_state(RUN, run.status, event)
-    coded, reached = msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state)
-    run_store.store.close_round(run.name, row.round, coded, reached, status, at, why, failure)
-    _move_on(live, state, status)
-    return summary
+    return summary, state, RUNNING if event is None else next_state(RUN, run.status, event)
 
 
 def already_closed(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:

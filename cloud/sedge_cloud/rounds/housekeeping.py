@@ -8,8 +8,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-import msgspec
-
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.rows import OrderRow, UpdateRow
 from sedge_protocol.errors import StorageError
@@ -67,10 +65,11 @@ class Housekeeping:
             blobs = (update.blob, order.model, order.context, order.patch_blob, order.patch_context)
             why = next(filter(None, (store.lost(blob) for blob in blobs if blob)), "")
             if why:
-                detail = f"it was taken, and then lost by the coordinator's disk: {why}"[:1000]
-                store.reject(update.run, update.round, update.device, "malformed", detail)
+                text = f"it was taken, and then lost by the coordinator's disk: {why}"
+                rejected = update.refused("malformed", text)
+                store.reject(rejected)
                 self._counters["rejected"] += 1
-                yield msgspec.structs.replace(update, rejected="malformed", detail=detail)
+                yield rejected
 
     def _collect(self, collect: Callable[[], object]) -> list[Note]:
         """Delete unreferenced blobs. A failure is logged and does not stop the coordinator."""

@@ -5,11 +5,12 @@ fits; a step of the global model never does. It leaves the coordinator once for 
 every order it would save a device 1.7 % of its bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from sedge_cloud.ingest.downloads import Describe
+from sedge_cloud.ingest.downloads import Describe, NamedBlob
+from sedge_cloud.rounds.lifecycle import OpenRound
 from sedge_cloud.rounds.plans import order_seed
 from sedge_cloud.runs.capabilities import codec_for, its_limit
 from sedge_cloud.runs.run import Run
@@ -67,6 +68,26 @@ def make_order(
         context=given.context,
         seed=order_seed(run.config.seed, row.round, given.device),
     )
+
+
+def named_blobs(
+    run: Run, current: OpenRound, device: str, describe: Describe
+) -> Iterator[NamedBlob]:
+    """The blobs that a device's order in an open round names: the shared ones, then its own."""
+    given, waiting = current.orders[device], max(1, len(current.present - current.excused))
+    users = min(waiting, current.widths[given.width])
+    yield NamedBlob(describe(run.bundles[given.width].sha256), users)
+    if run.manifest.frozen is not None:
+        yield NamedBlob(describe(run.manifest.frozen.blob.sha256), users)
+    if not given.model:
+        users = min(waiting, current.users[current.row.model])
+        for blob in (current.row.model, *(step.blob for step in current.steps)):
+            yield NamedBlob(describe(blob), users)
+    own = (given.model, given.patch_blob, given.patch_context, given.correction, given.step)
+    for blob in own:
+        if blob:
+            users = current.users[blob]
+            yield NamedBlob(describe(blob), min(users, waiting) if users > 1 else 0)
 
 
 def packet_of(order: Order) -> int:

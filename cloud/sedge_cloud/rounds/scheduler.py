@@ -12,6 +12,7 @@ from contextlib import suppress
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded
 from sedge_cloud.ingest.downloads import Cut, Describe, NamedBlob
 from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.rounds.closing import already_closed, close_round
 from sedge_cloud.rounds.cohort import Draw, next_round, plan_cohort
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
@@ -32,6 +33,7 @@ from sedge_cloud.rounds.lifecycle import (
 )
 from sedge_cloud.rounds.orders import (
     make_order,
+    named_blobs,
     require_sendable,
     too_large,
     with_steps_that_fit,
@@ -61,6 +63,7 @@ class Scheduler:
         cut: Cut,
         housekeeping: Housekeeping,
         counters: Counter[str],
+        traffic: Traffic,
         draw: Draw,
         wall: Wall,
     ) -> None:
@@ -70,7 +73,7 @@ class Scheduler:
         self._devices = devices
         self._cut = cut
         self._housekeeping = housekeeping
-        self._counters = counters
+        self._counters, self._traffic = counters, traffic
         self._draw, self._wall = draw, wall
 
     def open_round(self, run: str) -> OpenRound | None:
@@ -126,7 +129,8 @@ class Scheduler:
         while (event := current.due(config, now)) is not None:
             if next_state(ROUND, current.phase, event) == Phase.CLOSED:
                 at, why = self._wall(now), str(event)
-                summary = close_round(live, self._run_store, current, at, why)
+                given = live, self._run_store, current, self._traffic, at, why
+                summary = close_round(*given)
                 yield from self._closed(live, current, summary)
                 return
             current.enter(event, config, now)
@@ -259,22 +263,9 @@ class Scheduler:
         return _warning(current, f"{device} declines: {reason!r}")
 
     def served(self, current: OpenRound, device: str) -> Iterator[NamedBlob]:
-        """The blobs that a device of the round may request: the shared ones, then its own."""
-        run, row = self.live[current.row.run].run, current.row
-        given, waiting = current.orders[device], max(1, len(current.present - current.excused))
-        users, describe = min(waiting, current.widths[given.width]), self.describe(device)
-        yield NamedBlob(describe(run.bundles[given.width].sha256), users)
-        if run.manifest.frozen is not None:
-            yield NamedBlob(describe(run.manifest.frozen.blob.sha256), users)
-        if not given.model:
-            users = min(waiting, current.users[row.model])
-            for blob in (row.model, *(step.blob for step in current.steps)):
-                yield NamedBlob(describe(blob), users)
-        own = (given.model, given.patch_blob, given.patch_context, given.correction, given.step)
-        for blob in own:
-            if blob:
-                users = current.users[blob]
-                yield NamedBlob(describe(blob), min(users, waiting) if users > 1 else 0)
+        """The blobs that a device of the round may request."""
+        run = self.live[current.row.run].run
+        return named_blobs(run, current, device, self.describe(device))
 
     def _ask(
         self,

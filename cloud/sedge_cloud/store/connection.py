@@ -112,12 +112,14 @@ class Database:
                 )
             db.define(";".join(filter(None, steps)), SCHEMA)
 
-    def _require_run(self, db: Dialect, run: str, status: str = "") -> None:
+    def _require_run(self, db: Dialect, run: str, status: str = "", *, alone: bool = False) -> None:
         """Raise ``StorageError`` for a run that another process has deleted or given another status.
 
-        Until the transaction ends nobody deletes it or changes its status.
+        Until the transaction ends nobody deletes it or changes its status; with ``alone``, for opening and
+        closing rounds, no other transaction that calls this goes on, either.
         """
-        row = db.execute("SELECT status FROM runs WHERE run = ? FOR SHARE", (run,)).fetchone()
+        sql = f"SELECT status FROM runs WHERE run = ? FOR {'UPDATE' if alone else 'SHARE'}"
+        row = db.execute(sql, (run,)).fetchone()
         if row is None or status not in ("", row[0]):
             raise StorageError(f"run {run}: it is {'deleted' if row is None else row[0]}")
 

@@ -5,40 +5,27 @@ blobs that a crash leaves unnamed are collected. The command line writes here to
 which notices by ``version``.
 """
 
-import errno
-import hashlib
 from collections.abc import Sequence
 
 import msgspec
 
-from sedge_cloud.store.observed import Observed
+from sedge_cloud.store.contract import Dialect
+from sedge_cloud.store.receipts import LATE_ROUNDS, Receipts
 from sedge_cloud.store.rows import (
     ClientModelRow,
+    ClosedRound,
     DeviceRow,
     OrderRow,
     RoundRow,
     RunRow,
     TrafficRow,
-    UpdateRow,
 )
-from sedge_cloud.store.schema import NAMED_UPDATES, named_blobs_sql, steps_of
-from sedge_protocol.errors import ConfigError, StorageError
+from sedge_cloud.store.schema import named_blobs_sql, steps_of
+from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.frame import next_incarnation
 
-# An update may be this many rounds late and still be accepted.
-LATE_ROUNDS = 3
-# A device's client model, unless the one that is there is of the same round or a later one.
-_NEWER_CLIENT_MODEL = (
-    f"INSERT INTO client_models VALUES ({','.join('?' * len(ClientModelRow.__struct_fields__))})"
-    " ON CONFLICT (run, device) DO UPDATE SET "
-    + ", ".join(f"{name} = excluded.{name}" for name in ClientModelRow.__struct_fields__)
-    + " WHERE client_models.round < excluded.round"
-)
-# Errors that say a file is lost for good: it does not exist, or its place on the disk has gone bad.
-_GONE = (errno.ENOENT, errno.EIO)
 
-
-class Store(Observed):
+class Store(Receipts):
     """The coordinator's state. Every method is one transaction, or raises ``StorageError``."""
 
     def next_incarnation(self, clock: int) -> int:
@@ -164,7 +151,7 @@ class Store(Observed):
     def open_round(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
         """Store a round and all of its orders."""
         with self._transaction() as db:
-            self._require_run(db, row.run)
+            self._require_run(db, row.run, alone=True)
             self._insert(db, "rounds", row)
             self._insert(db, "orders", *orders)
 
@@ -174,7 +161,7 @@ class Store(Observed):
         Raises ``StorageError`` for a run that has just been resumed or deleted.
         """
         with self._transaction() as db:
-            self._require_run(db, row.run, "finished")
+            self._require_run(db, row.run, "finished", alone=True)
             if not db.execute(
                 "SELECT 1 FROM rounds WHERE run = ? AND round = ?", (row.run, row.round)
             ).fetchone():
@@ -192,40 +179,38 @@ class Store(Observed):
             names: dict[str, str | int] = {"run": run, "device": device, "number": number}
             return bool(self._db.execute(sql, names).fetchone()[0])
 
-    def close_round(
-        self,
-        run: str,
-        number: int,
-        summary: bytes,
-        state: bytes,
-        status: str,
-        closed: float = 0.0,
-        why: str = "",
-        failure: str = "",
-    ) -> None:
-        """Close a round: its summary, when and why, and the run's next state and status.
+    def close_round(self, closed: ClosedRound) -> bool:
+        """Close a round in one transaction; False, and nothing is written, if receipts came meanwhile.
 
-        ``failure`` says why a run that ends with the round has failed; it is empty for a finished one.
         Orders for which no update is accepted any more are emptied; their rows stay.
         """
+        run, number = closed.run, closed.round
         with self._transaction() as db:
+            self._require_run(db, run, alone=True)
+            is_closed = db.execute(
+                "UPDATE rounds SET open = 0, phase = 'closed', summary = ?, closed = ?, why = ?,"
+                " up = ?, down = ? WHERE run = ? AND round = ? AND receipts = ?",
+                (
+                    closed.summary, closed.closed, closed.why, closed.up, closed.down, run, number,
+                    closed.receipts,
+                ),
+            )  # fmt: skip
+            if not is_closed.rowcount:
+                return False
             db.execute(
                 "UPDATE orders SET patch = ?, work = ? WHERE run = ? AND round = ?",
                 (b"", b"", run, number - LATE_ROUNDS - 1),
             )
             db.execute(
-                "UPDATE rounds SET open = 0, phase = 'closed', summary = ?, closed = ?, why = ?"
-                " WHERE run = ? AND round = ?",
-                (summary, closed, why, run, number),
-            )
-            db.execute(
                 "UPDATE runs SET state = ?, status = CASE status WHEN 'stopped' THEN status ELSE ? END"
                 " WHERE run = ?",
-                (state, status, run),
+                (closed.state, closed.status, run),
             )
-            if status != "running":
+            if closed.status != "running":
                 sql = "UPDATE runs SET why = ?, ended = ? WHERE run = ? AND status != 'stopped'"
-                db.execute(sql, (failure, closed, run))
+                db.execute(sql, (closed.failure, closed.closed, run))
+            self._save_traffic(db, closed.traffic)
+        return True
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
         """The orders of a round, by device."""
@@ -260,77 +245,15 @@ class Store(Observed):
             rows = self._db.execute(sql, (run, first, last)).fetchall()
         return [(str(device), int(number), str(why)) for device, number, why in rows]
 
-    def updates(self, run: str, number: int) -> list[UpdateRow]:
-        """The updates that count in a round, by device: neither rejected nor late."""
-        sql = (
-            "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected = '' AND late = 0"
-            " ORDER BY device"
-        )
-        return self._rows(UpdateRow, sql, run, number)
-
-    def late_updates(self, run: str, since: int, number: int) -> list[UpdateRow]:
-        """Late updates that came during the rounds ``since`` to ``number``, the oldest round's first."""
-        sql = (
-            "SELECT * FROM updates WHERE run = ? AND late BETWEEN ? AND ? AND rejected = ''"
-            " ORDER BY round, device"
-        )
-        return self._rows(UpdateRow, sql, run, since, number)
-
-    def rejected(self, run: str, number: int) -> list[UpdateRow]:
-        """The rejected updates of a round, by device."""
-        sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected != '' ORDER BY device"
-        return self._rows(UpdateRow, sql, run, number)
-
     def save_traffic(self, rows: Sequence[TrafficRow]) -> None:
         """Store the devices' bytes in a round. ``whole`` stays true once it was stored."""
         with self._transaction() as db:
-            for row in rows:
-                db.execute(
-                    "INSERT INTO traffic VALUES (?, ?, ?, ?, ?, ?)"
-                    " ON CONFLICT (run, round, device) DO UPDATE SET up = excluded.up,"
-                    " down = excluded.down,"
-                    " whole = CASE WHEN excluded.whole = 1 THEN 1 ELSE traffic.whole END",
-                    msgspec.structs.astuple(row),
-                )
-
-    def save_link(self, run: str, number: int, up: int, down: int) -> None:
-        """Store the bytes on the coordinator's own link while a round was open."""
-        with self._transaction() as db:
-            sql = "UPDATE rounds SET up = ?, down = ? WHERE run = ? AND round = ?"
-            db.execute(sql, (up, down, run, number))
+            self._save_traffic(db, rows)
 
     def traffic(self, run: str, number: int) -> list[TrafficRow]:
         """The devices' bytes in a round, by device."""
         sql = "SELECT * FROM traffic WHERE run = ? AND round = ? ORDER BY device"
         return self._rows(TrafficRow, sql, run, number)
-
-    def update(self, run: str, number: int, device: str) -> UpdateRow | None:
-        """One device's receipt in one round, good or bad."""
-        sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND device = ?"
-        return next(iter(self._rows(UpdateRow, sql, run, number, device)), None)
-
-    def reject(self, run: str, number: int, device: str, reason: str, detail: str) -> None:
-        """Turn an accepted update into a rejected one."""
-        with self._transaction() as db:
-            db.execute(
-                "UPDATE updates SET rejected = ?, detail = ? WHERE run = ? AND round = ? AND device = ?",
-                (reason, detail, run, number, device),
-            )
-
-    def receive(self, row: UpdateRow, client: ClientModelRow | None, small: bytes = b"") -> None:
-        """Write a receipt together with the device's new client model, if that is newer.
-
-        ``small`` is the update itself where it is not in the blob folder: here it shares the receipt's
-        flush, while a file of its own would take two more.
-        """
-        with self._transaction() as db:
-            self._require_run(db, row.run)
-            self._insert(db, "updates", row)
-            if small:
-                sql = "INSERT INTO small_updates VALUES (?, ?) ON CONFLICT DO NOTHING"
-                db.execute(sql, (row.blob, small))
-            if client is not None:
-                db.execute(_NEWER_CLIENT_MODEL, msgspec.structs.astuple(client))
 
     def client_model(self, run: str, device: str) -> ClientModelRow | None:
         """A device's last model, by reference."""
@@ -343,32 +266,6 @@ class Store(Observed):
         with self._db.errors():
             return [str(row[0]) for row in self._db.execute(sql, (run,))]
 
-    def update_blob(self, sha256: bytes) -> bytes:
-        """The bytes of an accepted update, checked against their hash."""
-        with self._db.errors():
-            sql = "SELECT data FROM small_updates WHERE sha256 = ?"
-            row = self._db.execute(sql, (sha256,)).fetchone()
-        if row is None:
-            return self.blobs.read(sha256)
-        if hashlib.sha256(row[0]).digest() != sha256:
-            raise StorageError(f"{self.place}: update {sha256.hex()} does not have its sha256")
-        return bytes(row[0])
-
-    def lost(self, sha256: bytes) -> str:
-        """Why an update or another blob is lost for good; empty if it can be read, or may be later."""
-        try:
-            self.update_blob(sha256)
-        except StorageError as exc:
-            cause = exc.__cause__  # None: the bytes do not have their hash
-            if cause is None or (isinstance(cause, OSError) and cause.errno in _GONE):
-                return str(exc)
-        return ""
-
-    def drop_small_updates(self) -> None:
-        """Delete the small updates that nothing refers to."""
-        with self._transaction() as db:
-            db.execute(f"DELETE FROM small_updates WHERE sha256 NOT IN ({NAMED_UPDATES})")
-
     def named_blobs(self) -> set[bytes]:
         """Every blob that a row refers to outside the runs' states; steps count in open rounds only."""
         with self._db.errors():
@@ -376,3 +273,13 @@ class Store(Observed):
             named = {bytes(row[0]) for row in rows if row[0]}
             coded = self._db.execute("SELECT steps FROM rounds WHERE open = 1").fetchall()
         return named.union(*({step.blob for step in steps_of(bytes(row[0]))} for row in coded))
+
+    def _save_traffic(self, db: Dialect, rows: Sequence[TrafficRow]) -> None:
+        for row in rows:
+            db.execute(
+                "INSERT INTO traffic VALUES (?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (run, round, device) DO UPDATE SET up = excluded.up,"
+                " down = excluded.down,"
+                " whole = CASE WHEN excluded.whole = 1 THEN 1 ELSE traffic.whole END",
+                msgspec.structs.astuple(row),
+            )

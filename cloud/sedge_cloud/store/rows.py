@@ -70,7 +70,9 @@ class RoundRow(msgspec.Struct, frozen=True):
     An open round is in a ``phase`` (lifecycle.py) that ends at ``ends_at``, at its ``deadline`` or before;
     ``needed`` updates are its quorum, and the deadline was ``extended`` so often. ``why`` says what closed
     it, and ``parts`` is MessagePack of ``RoundParts``, the devices' parts in a closed round, or empty.
-    Times are seconds on the wall clock, 0 for unknown.
+    ``receipts`` counts the receipts written or changed for it, late ones for the round in which they count:
+    whoever closes it has seen them all if the number is still the same. Times are seconds on the wall
+    clock, 0 for unknown.
     """
 
     run: str
@@ -92,6 +94,7 @@ class RoundRow(msgspec.Struct, frozen=True):
     needed: int = 0
     extended: int = 0
     parts: bytes = b""
+    receipts: int = 0
 
 
 class OrderRow(msgspec.Struct, frozen=True):
@@ -155,7 +158,8 @@ class UpdateRow(msgspec.Struct, frozen=True):
     """One receipt, good (``rejected`` is empty) or bad; repeated offers get the same answer.
 
     ``late`` is 0 or, for an update that came after its round had closed, the round that was then open or
-    next to open.
+    next to open. ``patch_length`` and ``delta_length`` are what the outlier filter measures: the Euclidean
+    lengths from the model of the update's own round to its patch, and of its delta; None: not measured.
     """
 
     run: str
@@ -167,6 +171,12 @@ class UpdateRow(msgspec.Struct, frozen=True):
     late: int
     rejected: str = ""
     detail: str = ""
+    patch_length: float | None = None
+    delta_length: float | None = None
+
+    def refused(self, reason: str, detail: str) -> "UpdateRow":
+        """The same receipt as a bad one."""
+        return msgspec.structs.replace(self, report=b"", rejected=reason, detail=detail[:1000])
 
 
 class ClientModelRow(msgspec.Struct, frozen=True):
@@ -227,6 +237,30 @@ class TrafficRow(msgspec.Struct, frozen=True):
     up: int
     down: int
     whole: bool
+
+
+class ClosedRound(msgspec.Struct, frozen=True):
+    """What closing a round writes, all in one transaction.
+
+    ``receipts`` is ``RoundRow.receipts`` when the updates were read. ``summary`` and ``state`` are
+    MessagePack of the round's ``Summary`` and the run's next ``RunState``, and ``status`` is the run's from
+    now on. ``closed`` is the time on the wall clock, ``why`` says what closed the round, and ``failure``
+    why a run that ends with it has failed; it is empty for a finished one. ``traffic`` has the devices'
+    bytes in the round, ``up`` and ``down`` those on the coordinator's own link.
+    """
+
+    run: str
+    round: int
+    receipts: int
+    summary: bytes
+    state: bytes
+    status: str
+    closed: float = 0.0
+    why: str = ""
+    failure: str = ""
+    traffic: tuple[TrafficRow, ...] = ()
+    up: int = 0
+    down: int = 0
 
 
 class SessionRow(msgspec.Struct, frozen=True):

@@ -27,7 +27,8 @@ OBJECTS: Mapping[str, str] = {
     model BLOB NOT NULL, model_hash BLOB NOT NULL, summary BLOB, steps BLOB NOT NULL,
     up INTEGER NOT NULL, down INTEGER NOT NULL, phase TEXT NOT NULL, opened REAL NOT NULL,
     ends_at REAL NOT NULL, deadline REAL NOT NULL, closed REAL NOT NULL, why TEXT NOT NULL,
-    needed INTEGER NOT NULL, extended INTEGER NOT NULL, parts BLOB NOT NULL, PRIMARY KEY (run, round))""",
+    needed INTEGER NOT NULL, extended INTEGER NOT NULL, parts BLOB NOT NULL,
+    receipts INTEGER NOT NULL, PRIMARY KEY (run, round))""",
     "orders": """CREATE TABLE orders (
     run TEXT NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, patch BLOB NOT NULL,
     work BLOB NOT NULL, arrays BLOB NOT NULL, declined TEXT NOT NULL, context BLOB NOT NULL,
@@ -38,7 +39,7 @@ OBJECTS: Mapping[str, str] = {
     "updates": """CREATE TABLE updates (
     run TEXT NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, blob BLOB NOT NULL,
     report BLOB NOT NULL, size INTEGER NOT NULL, late INTEGER NOT NULL, rejected TEXT NOT NULL,
-    detail TEXT NOT NULL, PRIMARY KEY (run, round, device))""",
+    detail TEXT NOT NULL, patch_length REAL, delta_length REAL, PRIMARY KEY (run, round, device))""",
     "late_updates": "CREATE INDEX late_updates ON updates (run, late) WHERE late > 0",
     "client_models": """CREATE TABLE client_models (
     run TEXT NOT NULL, device TEXT NOT NULL, round INTEGER NOT NULL, model BLOB NOT NULL,
@@ -94,7 +95,8 @@ MIGRATIONS: Mapping[int, str] = {
         *_rebuilt("devices", "0"),
         *_rebuilt("runs", f"'', 0, {_EMPTY}, {_EMPTY}"),
         # When a round opened and until when it goes on is in no row: it begins anew.
-        *_rebuilt("rounds", f"{_PHASE}, 0, 0, 0, 0, '', 0, 0, {_EMPTY}"),
+        *_rebuilt("rounds", f"{_PHASE}, 0, 0, 0, 0, '', 0, 0, {_EMPTY}, 0"),
+        *_rebuilt("updates", "NULL, NULL"),
         *(OBJECTS[name] for name in _NEW_IN_4),
         "INSERT INTO meta VALUES ('change', 0)",
     ]),

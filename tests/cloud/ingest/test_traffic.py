@@ -8,6 +8,7 @@ from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, a_hello, fetch_model
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.ingest.traffic import Link, Traffic
+from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire import topics
@@ -53,8 +54,8 @@ def test_a_device_gets_what_others_asked_for_until_it_has_its_own() -> None:
     traffic.asked("b", transfer, {0})
     for index in (0, 1, 2, 3):
         traffic.sent(chunk(transfer, index))
-    assert traffic.closed("run", 1, ()) == (
-        [TrafficRow("run", 1, "a", 0, 3 * 164, False), TrafficRow("run", 1, "b", 0, 164, False)],
+    assert traffic.of_round("run", 1, ()) == (
+        (TrafficRow("run", 1, "a", 0, 3 * 164, False), TrafficRow("run", 1, "b", 0, 164, False)),
         Link(4 * 164, 0),
     )
 
@@ -66,8 +67,8 @@ def test_nobody_fetches_after_a_cut() -> None:
     traffic.sent(chunk(transfer, 0))
     traffic.received("a", bytes(7))
     # A round that was open when the coordinator started counts from then on.
-    assert traffic.closed("run", 4, ["a"]) == (
-        [TrafficRow("run", 4, "a", 7, 0, False)],
+    assert traffic.of_round("run", 4, ["a"]) == (
+        (TrafficRow("run", 4, "a", 7, 0, False),),
         Link(164, 7),
     )
 
@@ -89,16 +90,20 @@ def test_a_restart_within_a_round_does_not_forget_who_fetched_a_whole_model(tmp_
     assert {row.device: bool(row.whole) for row in rows} == {"a": True, "b": False, "new": False}
 
 
-def test_a_round_closes_without_its_statistics(
+def test_a_round_closes_with_its_bytes_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud = Cloud(tmp_path, CONFIG)
 
-    def full(rows: object) -> None:
+    def full(*_: object) -> None:
         raise StorageError("the disk is full (test)")
 
-    monkeypatch.setattr(cloud.store, "save_traffic", full)
     cloud.hello()
-    cloud.answer("a", "b")
-    assert len(cloud.summaries()) == 1 and cloud.store.traffic(RUN, 1) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(cloud.store, "_save_traffic", full)
+        cloud.answer("a", "b")
+    assert cloud.summaries() == [] and cloud.store.traffic(RUN, 1) == []
     assert any("the disk is full (test)" in note for note in cloud.notes(40))
+    cloud.poll(DISK_RETRY_S)
+    assert [row.device for row in cloud.store.traffic(RUN, 1)] == ["a", "b"]
+    assert all(row.up > 0 and row.down > 0 for row in cloud.store.traffic(RUN, 1))

@@ -16,9 +16,17 @@ import pytest
 from tests.cloud.helper import as_nobody, mode
 from tests.cloud.stores import open_store
 
-from sedge_cloud.store.database import LATE_ROUNDS, Store
+from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
-from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, RunRow, UpdateRow
+from sedge_cloud.store.receipts import LATE_ROUNDS
+from sedge_cloud.store.rows import (
+    ClientModelRow,
+    ClosedRound,
+    OrderRow,
+    RoundRow,
+    RunRow,
+    UpdateRow,
+)
 from sedge_cloud.store.schema import NAMED_UPDATES, SCHEMA, named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.wire.frame import LATEST_CLOCK_S
@@ -37,6 +45,13 @@ def filled(folder: Path) -> Store:
     store.add_run(RUN)
     store.open_round(ROUND, ORDERS)
     return store
+
+
+def close(store: Store, number: int) -> None:
+    """Close a round with the receipts that it has."""
+    row = store.round("run", number)
+    assert row is not None
+    assert store.close_round(ClosedRound("run", number, row.receipts, b"", b"", "running"))
 
 
 def test_no_row_is_there_before_the_blobs_that_it_may_name(
@@ -110,6 +125,8 @@ def test_a_receipt_and_the_client_model_are_one(tmp_path: Path) -> None:
 
 def test_an_older_round_never_replaces_a_newer_client_model(tmp_path: Path) -> None:
     store = filled(tmp_path)
+    for number in (4, 5, 6):
+        store.open_round(msgspec.structs.replace(ROUND, round=number), [])
     for number, kept in ((5, 5), (4, 5), (5, 5), (6, 6)):
         row = msgspec.structs.replace(GOOD, round=number, device=f"a{number}{kept}")
         blob = bytes([number]) * 32
@@ -138,7 +155,7 @@ def test_what_a_round_needs_is_kept_and_no_more(tmp_path: Path) -> None:
         if number != 3:
             store.receive(other, None)
         if number != last:
-            store.close_round("run", number, b"", b"", "running")
+            close(store, number)
     late = range(last - LATE_ROUNDS, last + 1)
     assert store.named_blobs() == (
         {RUN.bundle, b"other" + bytes([last])}
@@ -169,7 +186,7 @@ def test_old_orders_keep_neither_patch_nor_work(tmp_path: Path) -> None:
     for number in range(1, last + 1):
         order = OrderRow("run", number, "a", b"patch", b"work", b"")
         store.open_round(msgspec.structs.replace(ROUND, round=number), [order])
-        store.close_round("run", number, b"", b"", "running")
+        close(store, number)
     found = [store.order("run", number, "a") for number in range(1, last + 1)]
     kept = [bool(order and order.patch and order.work) for order in found]
     # An update that comes late to one of these may be taken, also should the last round have failed.
@@ -212,7 +229,7 @@ def test_small_updates_stay_for_as_long_as_they_are_named(tmp_path: Path) -> Non
         store.drop_small_updates()
         # Of device a the client model names the last one; of b the open round does.
         assert small() == {f"a{number}".encode(), f"b{number}".encode()}
-        store.close_round("run", number, b"", b"", "running")
+        close(store, number)
         store.drop_small_updates()
         assert small() == {f"a{number}".encode()}
         store.open_round(msgspec.structs.replace(ROUND, round=number + 1), [])
@@ -280,7 +297,7 @@ def test_what_the_disk_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     store.receive(row, None, small)
     assert "does not have its sha256" in store.lost(row.blob)
     assert [r.device for r in store.updates("run", 1)] == ["a"]
-    store.reject("run", 1, "a", "malformed", "lost")
+    store.reject(row.refused("malformed", "lost"))
     found = store.update("run", 1, "a")
     assert store.updates("run", 1) == [] and found is not None
     assert (found.rejected, found.detail) == ("malformed", "lost")

@@ -1,0 +1,136 @@
+"""Updates as they arrive: receipts, small updates and the client models that they make.
+
+A receipt is written while no round of its run can open or close, so that every update counts in one round,
+however many processes receive and whichever closes. The row of the round counts the receipts: who has read
+them and then closes the round sees whether there are more.
+"""
+
+import errno
+import hashlib
+
+import msgspec
+
+from sedge_cloud.store.contract import Dialect
+from sedge_cloud.store.observed import Observed
+from sedge_cloud.store.rows import ClientModelRow, UpdateRow
+from sedge_cloud.store.schema import NAMED_UPDATES
+from sedge_protocol.errors import StorageError
+
+# An update may be this many rounds late and still be accepted.
+LATE_ROUNDS = 3
+# A device's client model, unless the one that is there is of the same round or a later one.
+_NEWER_CLIENT_MODEL = (
+    f"INSERT INTO client_models VALUES ({','.join('?' * len(ClientModelRow.__struct_fields__))})"
+    " ON CONFLICT (run, device) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in ClientModelRow.__struct_fields__)
+    + " WHERE client_models.round < excluded.round"
+)
+# Errors that say a file is lost for good: it does not exist, or its place on the disk has gone bad.
+_GONE = (errno.ENOENT, errno.EIO)
+
+
+class Receipts(Observed):
+    """What has been received. Every method is one transaction, or raises ``StorageError``."""
+
+    def update(self, run: str, number: int, device: str) -> UpdateRow | None:
+        """One device's receipt in one round, good or bad."""
+        sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND device = ?"
+        return next(iter(self._rows(UpdateRow, sql, run, number, device)), None)
+
+    def reject(self, row: UpdateRow) -> None:
+        """Turn an accepted update into this rejected one."""
+        with self._transaction() as db:
+            self._require_run(db, row.run)
+            self._count_receipt(db, row.run, row.late or row.round)
+            db.execute(
+                "UPDATE updates SET rejected = ?, detail = ? WHERE run = ? AND round = ? AND device = ?",
+                (row.rejected, row.detail, row.run, row.round, row.device),
+            )
+
+    def receive(
+        self, row: UpdateRow, client: ClientModelRow | None = None, small: bytes = b""
+    ) -> UpdateRow:
+        """Write a receipt together with the device's new client model, if that is newer; what is stored.
+
+        The first receipt of a device in a round stands: it is returned, and another is not written. Whether
+        the update is late, or too late and so rejected, is decided here, while no round of the run can open
+        or close. ``small`` is the update itself where it is not in the blob folder: here it shares the
+        receipt's flush, while a file of its own would take two more.
+        """
+        with self._transaction() as db:
+            self._require_run(db, row.run)
+            is_open = self._count_receipt(db, row.run, row.round)
+            stored = self.update(row.run, row.round, row.device)
+            if stored is not None:
+                return stored
+            row = row if is_open or row.rejected else self._late(db, row)
+            self._insert(db, "updates", row)
+            if small and not row.rejected:
+                sql = "INSERT INTO small_updates VALUES (?, ?) ON CONFLICT DO NOTHING"
+                db.execute(sql, (row.blob, small))
+            if client is not None and not row.rejected:
+                db.execute(_NEWER_CLIENT_MODEL, msgspec.structs.astuple(client))
+        return row
+
+    def updates(self, run: str, number: int) -> list[UpdateRow]:
+        """The updates that count in a round, by device: neither rejected nor late."""
+        sql = (
+            "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected = '' AND late = 0"
+            " ORDER BY device"
+        )
+        return self._rows(UpdateRow, sql, run, number)
+
+    def late_updates(self, run: str, since: int, number: int) -> list[UpdateRow]:
+        """Late updates that came during the rounds ``since`` to ``number``, the oldest round's first."""
+        sql = (
+            "SELECT * FROM updates WHERE run = ? AND late > 0 AND late BETWEEN ? AND ?"
+            " AND rejected = '' ORDER BY round, device"
+        )
+        return self._rows(UpdateRow, sql, run, since, number)
+
+    def rejected(self, run: str, number: int) -> list[UpdateRow]:
+        """The rejected updates of a round, by device."""
+        sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected != '' ORDER BY device"
+        return self._rows(UpdateRow, sql, run, number)
+
+    def update_blob(self, sha256: bytes) -> bytes:
+        """The bytes of an accepted update, checked against their hash."""
+        with self._db.errors():
+            sql = "SELECT data FROM small_updates WHERE sha256 = ?"
+            row = self._db.execute(sql, (sha256,)).fetchone()
+        if row is None:
+            return self.blobs.read(sha256)
+        if hashlib.sha256(row[0]).digest() != sha256:
+            raise StorageError(f"{self.place}: update {sha256.hex()} does not have its sha256")
+        return bytes(row[0])
+
+    def lost(self, sha256: bytes) -> str:
+        """Why an update or another blob is lost for good; empty if it can be read, or may be later."""
+        try:
+            self.update_blob(sha256)
+        except StorageError as exc:
+            cause = exc.__cause__  # None: the bytes do not have their hash
+            if cause is None or (isinstance(cause, OSError) and cause.errno in _GONE):
+                return str(exc)
+        return ""
+
+    def drop_small_updates(self) -> None:
+        """Delete the small updates that nothing refers to."""
+        with self._transaction() as db:
+            db.execute(f"DELETE FROM small_updates WHERE sha256 NOT IN ({NAMED_UPDATES})")
+
+    def _late(self, db: Dialect, row: UpdateRow) -> UpdateRow:
+        """The receipt of an update whose round has closed; rejected if that was too long ago."""
+        sql = "SELECT MAX(round + 1 - open) FROM rounds WHERE run = ?"
+        coming: int | None = db.execute(sql, (row.run,)).fetchone()[0]
+        if coming is None:
+            raise StorageError(f"run {row.run}: it has no round {row.round}")
+        if row.round + LATE_ROUNDS < coming:
+            return row.refused("stale", f"round {row.round} closed too long ago")
+        self._count_receipt(db, row.run, coming)
+        return msgspec.structs.replace(row, late=coming)
+
+    def _count_receipt(self, db: Dialect, run: str, number: int) -> bool:
+        """Count a receipt in the round that it is for; whether that is open. It is locked from here on."""
+        sql = "UPDATE rounds SET receipts = receipts + 1 WHERE run = ? AND round = ? AND open = 1"
+        return bool(db.execute(sql, (run, number)).rowcount)

@@ -1,0 +1,39 @@
+"""Closing a round: in one commit, and again if another process has received an update meanwhile."""
+
+from pathlib import Path
+
+import pytest
+from tests.cloud.helper import CONFIG, RUN, Cloud, small_update
+from tests.cloud.stores import open_store
+
+from sedge_cloud.rounds import closing
+from sedge_cloud.rounds.summary import Summary, summarise
+from sedge_cloud.store.rows import UpdateRow
+from sedge_protocol.wire.transfer import describe
+
+
+def test_an_update_that_another_process_receives_meanwhile_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = Cloud(tmp_path, CONFIG, devices=("a", "b", "c"))
+    cloud.hello()
+    for name in "ab":
+        cloud.offer(name, small_update(cloud.order(name), seed=3))
+    (sample,) = (row for row in cloud.store.updates(RUN, 1) if row.device == "a")
+    other, times = open_store(tmp_path / "state"), 0
+
+    def meanwhile(*args: object) -> Summary:
+        nonlocal times
+        times += 1
+        if times == 1:
+            blob = small_update(cloud.order("c"), seed=9)
+            name = describe(blob).sha256
+            row = UpdateRow(RUN, 1, "c", name, sample.report, len(blob), 0)
+            assert other.receive(row, None, blob).late == 0
+        return summarise(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(closing, "summarise", meanwhile)
+    cloud.poll(CONFIG.deadline_s + 1)
+    assert times == 2
+    assert [device.device for device in cloud.summaries()[0].devices] == ["a", "b", "c"]
+    assert other.receive(UpdateRow(RUN, 1, "d", b"d" * 32, b"", 1, 0)).late == 2

@@ -1,0 +1,148 @@
+"""Two ingests and a leader on one store: in whatever order they write, every update counts once.
+
+The leader reads a round's updates in one transaction and closes it in a later one; ingests receive in
+between. The fault that this is about: an update is answered COMMITTED by one process, and never counted,
+since the round was closed meanwhile by another that had not seen it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from tests.cloud.stores import open_store
+
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.receipts import LATE_ROUNDS
+from sedge_cloud.store.rows import ClosedRound, RoundRow, RunRow, UpdateRow
+
+RUN = RunRow("run", "running", b"config", b"B" * 32, b"state", 1.5)
+DEVICES = "abcd"
+STEPS = 10_000
+# Of device, round.
+Key = tuple[str, int]
+
+
+class Race:
+    """One run whose rounds are closed by a leader while two ingests receive; what was counted where."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.random = Random(seed)
+        self.leader = open_store(folder)
+        self.ingests = [open_store(folder), open_store(folder)]
+        self.leader.add_run(RUN)
+        self.open = 0
+        self.read: tuple[RoundRow, set[Key]] | None = None
+        self.counted: dict[int, set[Key]] = {}
+        self.receipts: dict[Key, UpdateRow] = {}
+        self.steps = (self.receive, self.receive, self.receive, self.look, self.close, self.reject)
+        self.open_next()
+
+    def open_next(self) -> None:
+        """The leader opens the next round."""
+        self.open += 1
+        self.leader.open_round(RoundRow("run", self.open, "train", True, b"", b"", None), [])
+
+    def play(self, steps: int) -> None:
+        """So many steps, each by whichever of the three chance chooses."""
+        for _ in range(steps):
+            self.random.choice(self.steps)()
+
+    def receive(self) -> None:
+        """One of the ingests receives an update, good or bad, for the open round or an earlier one."""
+        number = max(1, self.open - int(self.random.expovariate(1.0)))
+        device = self.random.choice(DEVICES)
+        blob = bytes([self.random.randrange(2)]) * 32
+        row = UpdateRow("run", number, device, blob, b"report", 1, 0)
+        if self.random.random() < 0.1:
+            row = row.refused("malformed", "it is bad")
+        stored = self.random.choice(self.ingests).receive(row)
+        first = self.receipts.setdefault((device, number), stored)
+        if stored.blob != first.blob or stored.late != first.late:
+            raise AssertionError(f"{device}, round {number}: {stored} after {first}")
+        if stored.late and stored.late > number + LATE_ROUNDS:
+            raise AssertionError(f"{device}: {stored} is stale")
+
+    def look(self) -> None:
+        """The leader reads what counts in its round."""
+        row = self.leader.round("run", self.open)
+        assert row is not None
+        rows = self.leader.updates("run", self.open)
+        rows += self.leader.late_updates("run", self.open, self.open)
+        self.read = row, {(each.device, each.round) for each in rows}
+
+    def close(self) -> None:
+        """The leader closes its round with what it has read, if that was all; it reads again if not."""
+        if self.read is None:
+            return
+        row, keys = self.read
+        self.read = None
+        if self.leader.close_round(
+            ClosedRound("run", row.round, row.receipts, b"summary", b"state", "running")
+        ):
+            self.counted[row.round] = keys
+            self.open_next()
+
+    def reject(self) -> None:
+        """The leader finds that its disk has lost an update of the open round."""
+        key = self.random.choice(DEVICES), self.open
+        if key in self.receipts and self.random.random() < 0.1:
+            self.leader.reject(self.receipts[key].refused("malformed", "lost"))
+            stored = self.leader.update("run", self.open, key[0])
+            assert stored is not None and stored.rejected == "malformed"
+            self.receipts[key] = stored
+
+    def lost(self) -> list[Key]:
+        """The accepted updates that the closed rounds have not counted exactly once, in their place."""
+        wrong: list[Key] = []
+        for key, row in self.receipts.items():
+            places = [number for number in self.places(key) if key in self.counted[number]]
+            due = [number for number in (row.late or row.round,) if number in self.counted]
+            if places != ([] if row.rejected else due):
+                wrong.append(key)
+        return wrong
+
+    def places(self, key: Key) -> list[int]:
+        """The closed rounds in which an update might count."""
+        return [n for n in range(key[1], key[1] + LATE_ROUNDS + 2) if n in self.counted]
+
+
+def test_every_update_counts_once_in_ten_thousand_interleaved_steps(tmp_path: Path) -> None:
+    race = Race(tmp_path, seed=1)
+    race.play(STEPS)
+    assert race.lost() == []
+    rows = race.receipts.values()
+    late = [row for row in rows if row.late]
+    assert len(late) > 300 and len(race.counted) > 300
+    assert sum(row.rejected == "stale" for row in rows) > 10
+    for (device, number), row in race.receipts.items():
+        assert race.leader.update("run", number, device) == row  # repeats get the same answer
+
+
+def unlocked(store: Store) -> None:
+    """Every update is written as it was when the ingest last looked: in time."""
+    vars(store)["_late"] = lambda db, row: row
+
+
+def hasty(store: Store) -> None:
+    """A round closes whether or not receipts came after the leader had read them."""
+    close_round = store.close_round
+
+    def close(closed: ClosedRound) -> bool:
+        row = store.round(closed.run, closed.round)
+        assert row is not None
+        return close_round(msgspec.structs.replace(closed, receipts=row.receipts))
+
+    vars(store)["close_round"] = close
+
+
+@pytest.mark.parametrize("plant", [unlocked, hasty])
+def test_the_fault_is_found_where_it_is_planted(
+    tmp_path: Path, plant: Callable[[Store], None]
+) -> None:
+    race = Race(tmp_path, seed=1)
+    for store in (race.leader, *race.ingests):
+        plant(store)
+    race.play(2000)
+    assert race.lost()

@@ -12,6 +12,8 @@ from tools.reproduce.__main__ import parser as reproduce_parser
 
 from sedge_cloud.__main__ import _parser as cloud_parser
 from sedge_cloud.__main__ import main as cloud
+from sedge_conformance.__main__ import main as conformance
+from sedge_conformance.__main__ import parser as conformance_parser
 from sedge_edge.__main__ import _parser as edge_parser
 from sedge_edge.__main__ import main as edge
 from sedge_emulate.__main__ import _parser as emulate_parser
@@ -33,6 +35,7 @@ def helps(parser: argparse.ArgumentParser, *words: str) -> Iterator[list[str]]:
 
 CASES: Sequence[tuple[Main, Sequence[list[str]]]] = [
     (cloud, [*helps(cloud_parser()), ["reference"]]),
+    (conformance, [*helps(conformance_parser()), ["pi-1"]]),
     (edge, [*helps(edge_parser()), ["reference"]]),
     (emulate, [*helps(emulate_parser()), ["reference"]]),
     (export, [["--help"], ["show", "--help"], ["personal", "--help"], ["show", "nowhere-→"]]),
@@ -42,7 +45,7 @@ CASES: Sequence[tuple[Main, Sequence[list[str]]]] = [
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize(
-    ("main", "calls"), CASES, ids=["cloud", "edge", "emulate", "export", "reproduce"]
+    ("main", "calls"), CASES, ids=["cloud", "conformance", "edge", "emulate", "export", "reproduce"]
 )
 def test_every_help_and_reference_can_be_printed(
     monkeypatch: pytest.MonkeyPatch, main: Main, calls: Sequence[list[str]], encoding: str

@@ -21,14 +21,17 @@ PACKAGES = {
     "sedge_protocol": "protocol",
     "sedge_cloud": "cloud",
     "sedge_edge": "edge",
+    "sedge_conformance": "tools/conformance",
     "sedge_emulate": "tools/emulate",
     "sedge_export": "tools/export",
 }
-# Imports run one way: protocol <- edge, protocol <- cloud, all <- emulate; export uses protocol and edge.
+# Imports run one way: protocol <- edge, protocol <- cloud <- conformance, all <- emulate; export uses
+# protocol and edge.
 MAY_IMPORT: dict[str, set[str]] = {
     "sedge_protocol": set(),
     "sedge_cloud": {"sedge_protocol"},
     "sedge_edge": {"sedge_protocol"},
+    "sedge_conformance": {"sedge_protocol", "sedge_cloud"},
     "sedge_export": {"sedge_protocol", "sedge_edge"},
     "sedge_emulate": {"sedge_protocol", "sedge_cloud", "sedge_edge", "sedge_export"},
 }
@@ -115,8 +118,8 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/protocol/test_mqtt_state.py",
         "every URL that is one, and those that are none",
     ),
-    "sedge_cloud.conformance.": (
-        "tests/cloud/conformance/test_conformance.py",
+    "sedge_conformance.": (
+        "tests/conformance/test_conformance.py",
         "played against our own agent and against wrong ones",
     ),
     "sedge_protocol.codec.bitmaps": (

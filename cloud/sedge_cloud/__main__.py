@@ -33,8 +33,6 @@ from sedge_cloud.config import (
     load_cloud,
     load_run,
 )
-from sedge_cloud.conformance.shell import conform
-from sedge_cloud.conformance.stage import Finding
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.facts.live import Recorder
 from sedge_cloud.ingest.sessions import VERSION
@@ -49,10 +47,10 @@ from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
 from sedge_protocol.host.systemd import log_to_stderr
+from sedge_protocol.host.toml import default_path
 from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.objective import ACCURACY, LOSS, METRICS, Metric
 
-DEFAULT_CONFIG = Path("/etc/sedge/cloud.toml")
 FILES: Mapping[str, type[msgspec.Struct]] = {"cloud.toml": CloudConfig, "run.toml": RunFile}
 TRIAL_URL = "mqtt://127.0.0.1:1883"
 
@@ -72,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sedge-cloud", description="The coordinator of a Sedge fleet.")
     parser.add_argument("--version", action="version", version=f"sedge-cloud {VERSION}")
-    default = _default_config()
+    default = default_path("cloud.toml")
     parser.add_argument("-c", "--config", type=Path, default=default, help=f"default: {default}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -90,19 +88,6 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("serve", help="run the coordinator").set_defaults(call=_serve)
     commands.add_parser("doctor", help="check everything").set_defaults(call=_doctor)
-    conformance = commands.add_parser(
-        "conformance", help="find the rules of WIRE.md that a client breaks"
-    )
-    conformance.add_argument(
-        "device",
-        help="a device enrolled for this alone: what its client keeps of other runs makes room",
-    )
-    conformance.add_argument(
-        "--bundle", type=Path, required=True, help="folder made by sedge-export or bundle"
-    )
-    help_text = "port that passes the client on to the broker, and can be cut; open to the network"
-    conformance.add_argument("--gate", type=int, metavar="PORT", help=help_text)
-    conformance.set_defaults(call=_conformance)
     _bundle_parser(
         commands.add_parser("bundle", help="write a bundle for devices that train with own code")
     )
@@ -113,15 +98,6 @@ def _parser() -> argparse.ArgumentParser:
     add_state_commands(commands)
     add_device_commands(commands)
     return parser
-
-
-def _default_config() -> Path:
-    """cloud.toml of the current folder, if it exists and the folder may be read."""
-    here = Path("cloud.toml")
-    try:
-        return here if here.exists() else DEFAULT_CONFIG
-    except OSError:
-        return DEFAULT_CONFIG
 
 
 def _run_parser(parser: argparse.ArgumentParser) -> None:
@@ -268,26 +244,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
         print(f"{'ok     ' if good else 'PROBLEM'}  {text}")
 
     return 0 if examine(arguments.config, tell) else 1
-
-
-def _conformance(arguments: argparse.Namespace) -> int:
-    kept: list[bool] = []
-
-    def tell(finding: Finding) -> None:
-        kept.append(finding.good)
-        verdict = "ok    " if finding.good else "BROKEN"
-        print(f"{verdict}  {finding.rule:<5} {finding.act:<12} {finding.text}", flush=True)
-
-    cloud = load_cloud(arguments.config)
-    print(
-        f"start the client of {arguments.device}; this takes about a minute and its trainings",
-        flush=True,
-    )
-    conforms = conform(cloud, arguments.device, arguments.bundle, arguments.gate, tell)
-    print(f"{sum(kept)} of {len(kept)} kept")
-    if arguments.gate is None:
-        print("not played: a cut of the connection, which needs --gate")
-    return 0 if conforms else 1
 
 
 def _run_start(arguments: argparse.Namespace) -> int:

@@ -41,9 +41,8 @@ from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
 from sedge_protocol.host.systemd import log_to_stderr, notify
+from sedge_protocol.host.toml import default_path
 from sedge_protocol.wire.messages import Hello
-
-DEFAULT_CONFIG = Path("/etc/sedge/edge.toml")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("sedge-edge", description="The Sedge agent of one device.")
     parser.add_argument("--version", action="version", version=f"sedge-edge {VERSION}")
-    default = _default_config()
+    default = default_path("edge.toml")
     parser.add_argument("-c", "--config", type=Path, default=default, help=f"default: {default}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="take part in rounds until stopped").set_defaults(call=_run)
@@ -95,15 +94,6 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--run", help="the run whose model to write (default: the newest)")
     export.set_defaults(call=_export)
     return parser
-
-
-def _default_config() -> Path:
-    """edge.toml in the working folder if it is there and we may look, otherwise the system's."""
-    here = Path("edge.toml")
-    try:
-        return here if here.exists() else DEFAULT_CONFIG
-    except OSError:
-        return DEFAULT_CONFIG
 
 
 def _reference(_: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``sedge-cloud conformance`` against the agent in Java."""
+"""``sedge-conformance`` against the agent in Java."""
 
 import sys
 from pathlib import Path
@@ -16,8 +16,7 @@ def test_the_agent_in_java_keeps_every_rule(fleet: RealFleet, class_path: str, m
     java = JavaFleet(fleet, class_path)
     java.add("candidate", 1, f"mqtt://127.0.0.1:{port}")
     java.start("candidate")
-    cloud = [sys.executable, "-m", "sedge_cloud", "-c", str(fleet.folder / "cloud.toml")]
-    words = ["conformance", "candidate", "--bundle", str(means), "--gate", str(port)]
-    kept = run([*cloud, *words])
+    command = [sys.executable, "-m", "sedge_conformance", "-c", str(fleet.folder / "cloud.toml")]
+    kept = run([*command, "candidate", "--bundle", str(means), "--gate", str(port)])
     print(kept)
     assert "an order that is played back is dropped" in kept

@@ -336,7 +336,7 @@ def test_rules_are_numbered_in_order() -> None:
 
 
 def test_every_rule_that_conformance_names_is_on_a_page() -> None:
-    source = (ROOT / "cloud" / "sedge_cloud" / "conformance").glob("*.py")
+    source = (ROOT / "tools" / "conformance" / "sedge_conformance").glob("*.py")
     named = set(
         re.findall(r'"(\d[\w.]*(?: \w+)?|[A-Z]\d+)"', "".join(p.read_text() for p in source))
     )

@@ -14,7 +14,7 @@ EXTRAS = {"onnxruntime": "onnx", "executorch": "executorch"}
 # For the agent's own tests; ONNX's package makes their programs.
 _TESTS = ("pytest", "onnx")
 _PROJECT = ("pyproject.toml", "constraints.txt")
-_SOURCES = ("cloud", "edge", "protocol", "tools/emulate", "tools/export")
+_SOURCES = ("cloud", "edge", "protocol", "tools/conformance", "tools/emulate", "tools/export")
 # Every Debian 12, and so every Raspberry Pi OS of its age, has Python 3.11 and glibc 2.36.
 _TARGET = target("3.11", "aarch64", 36)
 

@@ -24,6 +24,11 @@ GLIBC = 28
 SCRIPTS = Path(__file__).with_name("scripts")
 EXTRAS = {"cloud": "cloud,http,safetensors", "edge": "onnx,images,safetensors"}
 RECOMMENDS = {"cloud": "mosquitto, openssl", "edge": "systemd-timesyncd | time-daemon"}
+# The commands of each package, by their modules.
+COMMANDS = {
+    "cloud": ("sedge_cloud", "sedge_conformance", "sedge_export"),
+    "edge": ("sedge_edge",),
+}
 # What the maintainer scripts of each package say and delete.
 WORDS = {
     "cloud": {
@@ -58,7 +63,7 @@ Description: Sedge {part}: personalised federated learning for small devices
 # -P: neither the working folder nor what lies there is imported. PYTHONPATH reaches child processes too.
 COMMAND = """\
 #!/bin/sh
-PYTHONPATH=/opt/sedge/{part}/lib PYTHONNOUSERSITE=1 exec /usr/bin/python3 -P -m sedge_{part} "$@"
+PYTHONPATH=/opt/sedge/{part}/lib PYTHONNOUSERSITE=1 exec /usr/bin/python3 -P -m {module} "$@"
 """
 
 
@@ -92,14 +97,16 @@ def build(part: str, architecture: str, debian: int, wheel: Path, stage: Path, o
     wheels.install(library, wanted, ".".join(map(str, low)), PLATFORMS[architecture], GLIBC)
     shutil.rmtree(library / "bin", ignore_errors=True)  # scripts with the path of this Python
     shutil.move(library / "share/sedge", opt / part / "share/sedge")
-    _write(opt / f"bin/sedge-{part}", COMMAND.format(part=part), 0o755)
+    for module in COMMANDS[part]:
+        name = module.replace("_", "-")
+        _write(opt / "bin" / name, COMMAND.format(part=part, module=module), 0o755)
+        link = stage / "usr/bin" / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(f"/opt/sedge/bin/{name}")
     unit = f"sedge-{part}.service"
     text = (opt / part / "share/sedge" / unit).read_text()
     documented = text.replace("/opt/sedge/share", f"/opt/sedge/{part}/share")
     _write(stage / "usr/lib/systemd/system" / unit, documented)
-    command = stage / f"usr/bin/sedge-{part}"
-    command.parent.mkdir(parents=True)
-    command.symlink_to(f"/opt/sedge/bin/sedge-{part}")
     high = (low[0], low[1] + 1)
     control = CONTROL.format(
         part=part,

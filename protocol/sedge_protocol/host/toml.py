@@ -56,6 +56,15 @@ class _Words(str):
         return str(self)
 
 
+def default_path(name: str) -> Path:
+    """The file in the working folder if it is there and we may look, otherwise the system's."""
+    here, system = Path(name), Path("/etc/sedge") / name
+    try:
+        return here if here.exists() else system
+    except OSError:
+        return system
+
+
 def load(path: Path, type: type[T]) -> T:
     """The configuration in a file. Raises ``ConfigError`` unless it fits the struct exactly."""
     try:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from sedge_cloud.conformance.run import (
+from sedge_cloud.runs.vectors import hash_of
+from sedge_conformance.run import (
     AGAIN_S,
     QUIET_S,
     RATE,
@@ -18,8 +19,7 @@ from sedge_cloud.conformance.run import (
     Run,
     message_of,
 )
-from sedge_cloud.conformance.stage import Act, Broken, Cut, Model, Stage, kind_of
-from sedge_cloud.runs.vectors import hash_of
+from sedge_conformance.stage import Act, Broken, Cut, Model, Stage, kind_of
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import Kind

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from sedge_cloud.conformance.stage import Act, Broken, Heard, Model, Stage, Step
 from sedge_cloud.runs.vectors import hash_of
+from sedge_conformance.stage import Act, Broken, Heard, Model, Stage, Step
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import RemoteError
 from sedge_protocol.layout import Theta

@@ -11,10 +11,10 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from sedge_cloud.config import CloudConfig, broker_settings
-from sedge_cloud.conformance.acts import play
-from sedge_cloud.conformance.stage import Cut, Finding, Model, Stage, Wait
-from sedge_cloud.conformance.stage import Step as StageStep
 from sedge_cloud.store.opening import open_folder
+from sedge_conformance.acts import play
+from sedge_conformance.stage import Cut, Finding, Model, Stage, Wait
+from sedge_conformance.stage import Step as StageStep
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.loop import Loop, lock_folder
 from sedge_protocol.host.mqtt import (
@@ -29,6 +29,8 @@ from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.keys import DeviceKeys
+
+ACCEPT_RETRY_S = 0.1
 
 
 class Player:
@@ -94,6 +96,7 @@ class Gate:
     def __init__(self, port: int, broker: tuple[str, int]) -> None:
         self._broker = broker
         self._open: set[socket.socket] = set()
+        self._closed = False
         try:
             self._listener = socket.create_server(("", port))
         except (OSError, OverflowError) as exc:
@@ -108,15 +111,19 @@ class Gate:
 
     def close(self) -> None:
         """Let nobody through any more."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes ``accept``, which ``close`` does not
         self._listener.close()
         self.cut()
 
     def _listen(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 client, _ = self._listener.accept()
-            except OSError:  # closed
-                return
+            except OSError:  # closed, or a client that has gone, or no file handle left
+                time.sleep(ACCEPT_RETRY_S)
+                continue
             threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
 
     def _pass_on(self, client: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""``sedge-cloud conformance`` against our own agent, and against agents that break a rule on purpose."""
+"""``sedge-conformance`` against our own agent, and against agents that break a rule on purpose."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from sedge_cloud.conformance.acts import play
-from sedge_cloud.conformance.stage import Act, Cut, Finding, Model, Stage, Step
+from sedge_conformance.acts import play
+from sedge_conformance.stage import Act, Cut, Finding, Model, Stage, Step
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds import global_model
 from sedge_edge.rounds.state import SCHEMA, AgentState

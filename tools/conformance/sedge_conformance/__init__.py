@@ -1,4 +1,4 @@
-"""``sedge-cloud conformance``: a scripted coordinator that finds which rules of WIRE.md a client breaks.
+"""``sedge-conformance``: a scripted coordinator that finds which rules of WIRE.md a client breaks.
 
 acts     what is played, act by act, each with its rules
 run      an act's run: its orders, and the updates that come

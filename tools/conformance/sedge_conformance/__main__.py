@@ -1,0 +1,67 @@
+"""``sedge-conformance``: finds the rules of WIRE.md that a client breaks, in the place of a coordinator."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from sedge_cloud.config import load_cloud
+from sedge_conformance.shell import conform
+from sedge_conformance.stage import Finding
+from sedge_protocol.errors import SedgeError
+from sedge_protocol.host.console import printing
+from sedge_protocol.host.posix import require_posix
+from sedge_protocol.host.toml import default_path
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Play every act: 0 when the client keeps every rule, 1 when it breaks one, 2 for an error."""
+    try:
+        with printing():
+            arguments = parser().parse_args(argv)
+            require_posix()
+            return _play(arguments)
+    except SedgeError as exc:
+        print(f"sedge-conformance: {exc}", file=sys.stderr)
+        return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    found = argparse.ArgumentParser(
+        "sedge-conformance", description="Find the rules of WIRE.md that a client breaks."
+    )
+    config = default_path("cloud.toml")
+    found.add_argument("-c", "--config", type=Path, default=config, help=f"default: {config}")
+    found.add_argument(
+        "device",
+        help="a device enrolled for this alone: what its client keeps of other runs makes room",
+    )
+    help_text = "folder made by sedge-export"
+    found.add_argument("--bundle", type=Path, required=True, help=help_text)
+    help_text = "port that passes the client on to the broker, and can be cut; open to the network"
+    found.add_argument("--gate", type=int, metavar="PORT", help=help_text)
+    return found
+
+
+def _play(arguments: argparse.Namespace) -> int:
+    kept: list[bool] = []
+
+    def tell(finding: Finding) -> None:
+        kept.append(finding.good)
+        verdict = "ok    " if finding.good else "BROKEN"
+        print(f"{verdict}  {finding.rule:<5} {finding.act:<12} {finding.text}", flush=True)
+
+    cloud = load_cloud(arguments.config)
+    print(
+        f"start the client of {arguments.device}; this takes about a minute and its trainings",
+        flush=True,
+    )
+    conforms = conform(cloud, arguments.device, arguments.bundle, arguments.gate, tell)
+    print(f"{sum(kept)} of {len(kept)} kept")
+    if arguments.gate is None:
+        print("not played: a cut of the connection, which needs --gate")
+    return 0 if conforms else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

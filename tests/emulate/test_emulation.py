@@ -229,6 +229,11 @@ def test_the_name_of_jobs_follows_from_all_that_their_outcome_depends_on(
     assert {len(name) for name in names} == {32}
 
 
+def test_workers_know_how_many_share_a_gpu(base: Path, out: Path) -> None:
+    stage = resumed(CONFIG, base, out)
+    assert replace(stage, config=changed(workers=5)).setup.processes == 5
+
+
 # Resuming.
 
 

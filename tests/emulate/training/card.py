@@ -18,11 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sedge_emulate.training import module, vectorised
+from sedge_emulate.training import module
 from sedge_export import network
 
 
@@ -84,6 +85,32 @@ class Host(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return outputs
 
 
+class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all tensors that live on the card; ``peak`` is the most at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._held: dict[int, tuple[Any, int]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        self._held = {k: held for k, held in self._held.items() if not held[0].expired()}
+        for tensor in _tensors(outputs):
+            if tensor.device.type == CARD.type:
+                storage = tensor.untyped_storage()
+                held = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+                self._held[held.cdata] = held, storage.nbytes()
+        self.peak = max(self.peak, sum(size for _, size in self._held.values()))
+        return outputs
+
+
 def _tensors(tree: object) -> Iterator[Tensor]:
     return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
 
@@ -111,7 +138,7 @@ _COPIED: Callable[[nn.Module], nn.Module] = network.copied
 def card() -> Generator[Host]:
     """In this context there is a card, and no tensor has any numbers."""
     with ExitStack() as stack:
-        for owner in (network, module, vectorised):
+        for owner in (network, module):
             stack.enter_context(patch.object(owner, "copied", _copied))
         for name, replacement in (("numpy", _numpy), ("tolist", _tolist)):
             stack.enter_context(patch.object(FakeTensor, name, replacement))

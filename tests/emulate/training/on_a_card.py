@@ -3,7 +3,7 @@
 Run by test_on_a_card, in a process of its own (see ``card``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,18 +12,23 @@ import pytest
 import torch
 from msgspec import structs
 from tests.emulate.training import trainings
-from tests.emulate.training.card import CARD, Host, card
+from tests.emulate.training.card import CARD, Host, Live, card
 from tests.emulate.training.trainings import BATCH, PLAIN, PULLED, problem
 from torch import Tensor, nn
 
 from sedge_edge.backends.rows import CLASSIFICATION, Objective, cross_entropy
 from sedge_edge.training.steppers import Differentiated, Model
 from sedge_edge.training.trainer import Mixed, Trained
+from sedge_emulate.training import vectorised as trainer_module
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.blocks import Block, Ends
+from sedge_emulate.training.fitting import most_devices, place_bytes
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
+from sedge_emulate.training.tasks import Convolutions, FleetTrainer, MixedTask, Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
+from sedge_export.models import avgcnn, resnet8
+from sedge_export.models import mlp as large_mlp
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
@@ -165,6 +170,76 @@ def test_every_option_is_computed_there(options: dict[str, Any]) -> None:
     of = ready("cnn")
     with card() as host:
         no_step_waits(host, vectorised(of, **options), of, PLAIN)
+
+
+# Memory.
+
+EIGHTY_GB = 80 * 10**9
+# All vectors that a training can have.
+FULL = Training(optimizer="adam", prox=0.1, weight_decay=0.1, clip_norm=1.0)
+PLACES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "cnn": (lambda: avgcnn(), (1, 28, 28), 32),
+    "resnet8": (lambda: resnet8(3, 10), (3, 32, 32), 32),
+    "resnet8, few rows": (lambda: resnet8(3, 10), (3, 32, 32), 4),
+    "mlp": (lambda: large_mlp(784, 200, 10), (1, 28, 28), 32),
+}
+
+
+def peak_bytes(
+    of: Problem, convolutions: Convolutions, width: int, work: str, monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """The most that lives on the card in a training or an evaluation of so many devices."""
+    theta, size = of.network.theta, of.network.layout.size
+    full = Task(theta, trainings.examples(of.input.shape, 2 * of.batch_size, 0), FULL, 1)
+    full = replace(full, anchor=theta, correction=theta, gradient=True)
+
+    def stacked(vectors: Sequence[Theta], width: int, device: torch.device) -> Tensor:
+        return torch.empty(width, size, device=device)  # no such memory on the host
+
+    monkeypatch.setattr(trainer_module, "stacked_thetas", stacked)
+    with card(), Live() as live:
+        trainer = VectorisedTrainer(of, "fp32", CARD, width, convolutions=convolutions)
+        if work == "evaluation":
+            trainer.evaluate([(theta, full.examples)])
+        else:
+            trainer.train(
+                [
+                    full
+                    if work == "full"
+                    else replace(
+                        full,
+                        anchor=None,
+                        correction=None,
+                        gradient=False,
+                        training=Training(momentum=0.9),
+                    )
+                ]
+            )
+    peak: int = live.peak
+    return peak
+
+
+@pytest.mark.parametrize(
+    ("model", "convolutions"),
+    [("cnn", "grouped"), ("cnn", "unfold"), ("resnet8", "grouped"),
+     ("resnet8, few rows", "grouped"), ("mlp", "grouped")],
+)  # fmt: skip
+def test_what_fits_into_80_gb(
+    model: str, convolutions: Convolutions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither more than the card has, nor less than half of what it could."""
+    make, shape, batch_size = PLACES[model]
+    of = Problem(make(), CLASSIFICATION, batch_size, TensorSpec("float32", shape))
+    assert of.network.layout.size and not of.noise
+    planned = place_bytes(of, convolutions)
+    for width in (8, 512):
+        peaks = {
+            work: peak_bytes(of, convolutions, width, work, monkeypatch)
+            for work in ("full", "plain", "evaluation")
+        }
+        assert max(peaks.values()) <= width * planned, peaks
+        could = EIGHTY_GB / max(peaks["plain"], peaks["evaluation"]) * width
+        assert could / 2 <= most_devices(of, EIGHTY_GB, convolutions) <= could
 
 
 # What is planted.

@@ -37,6 +37,20 @@ def test_every_place_has_its_devices_rows() -> None:
     assert [block.ending(step) for step in range(3)] == [[1], [], [0]]
 
 
+def test_examples_of_several_places_are_there_once() -> None:
+    """As a central test set is, on which every device's model is tested."""
+    of = problem("mlp")
+    (first, other) = trainings.devices(of, PLAIN, (9, 3))
+    tasks = [first, other, first]
+    batches = [list(of.batches(task)) for task in tasks]
+    parts = [(task.examples, found) for task, found in zip(tasks, batches, strict=True)]
+    block = Block.of(parts, 3, Resident(CPU))
+    assert len(block.x) == len(block.y) == 9 + 3
+    x, _, _ = block.batch(0)
+    for place, (task, found) in enumerate(zip(tasks, batches, strict=True)):
+        np.testing.assert_array_equal(x[place], task.examples.inputs[found[0].indices])
+
+
 def test_empty_places_hold_a_harmless_theta() -> None:
     thetas = [np.full(3, i, np.float32) for i in (5, 6)]
     assert stacked_thetas(thetas, 4, CPU)[:, 0].tolist() == [5, 6, 5, 5]

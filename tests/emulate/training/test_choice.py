@@ -18,7 +18,13 @@ from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import Wrong
 from sedge_emulate.training.choice import open_trainer, ruled
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import Convolutions, FleetTrainer, Precision, Task
+from sedge_emulate.training.tasks import (
+    Convolutions,
+    FleetTrainer,
+    Precision,
+    Task,
+    Unsupported,
+)
 from sedge_export import export
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import TensorSpec, load
@@ -79,24 +85,88 @@ def test_programs_train_where_there_are_any(tmp_path: Path) -> None:
     assert found == ["onnx", "autograd"]
 
 
-@pytest.mark.parametrize(("available", "wanted"), [(False, "cpu"), (True, "cuda")])
-def test_device_auto_is_cuda_where_there_is_any(
-    available: bool, wanted: str, monkeypatch: pytest.MonkeyPatch
+def failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that torch finds and cannot use."""
+    right = torch.ones
+
+    def ones(*size: int, device: torch.device | None = None) -> torch.Tensor:
+        if device == torch.device("cuda"):
+            raise error
+        return right(*size, device=device)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "ones", ones)
+
+
+OLD = (
+    "The NVIDIA driver on your system is too old (found version 11040)."
+    " Please update your GPU driver."
+)
+UNUSABLE = {
+    "no CUDA": (AssertionError("Torch not compiled with CUDA enabled"), "not compiled with CUDA"),
+    "no driver": (RuntimeError("Found no NVIDIA driver on your system."), "Found no NVIDIA driver"),
+    "an old driver": (RuntimeError(OLD), r"too old \(found version 11040\)"),
+    "an old card": (
+        RuntimeError("CUDA error: no kernel image is available\nFor debugging, pass\nCUDA_LAUNCH"),
+        "no kernel image is available$",
+    ),
+    "a full card": (torch.OutOfMemoryError("CUDA out of memory."), "out of memory"),
+}
+
+
+@pytest.mark.parametrize(("error", "line"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_gpu_that_cannot_be_used_is_one_line(
+    error: Exception, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[object] = []
-
-    def empty(size: int, device: object) -> None:
-        asked.append(device)
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    monkeypatch.setattr(torch, "empty", empty)
-    assert choice._device("auto").type == wanted
-    assert asked == [torch.device(wanted)]
+    failing(error, monkeypatch)
+    with pytest.raises(
+        ConfigError, match=rf"^trainer\.device: found 'cuda', expected a device.*{line}"
+    ) as caught:
+        opened(device="cuda")
+    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is the GPU here")
-def test_device_auto_trains() -> None:
-    """On a CPU, which none of what a GPU may do concerns."""
+@pytest.mark.parametrize(("error", "line"), UNUSABLE.values(), ids=UNUSABLE)
+def test_auto_goes_on_with_the_cpu_and_says_why(
+    error: Exception, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(error, monkeypatch)
+    with pytest.warns(UserWarning, match=rf"^trainer\.device: the CPU trains: .*{line}"):
+        trainer = opened(device="auto", tf32=True)
+    assert trainer.name == "autograd"
+
+
+def test_auto_goes_on_where_one_device_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object, **options: object) -> None:
+        raise Unsupported("cuda has 2.0 GiB, and one device of this model takes 3.0")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(choice, "_device", torch.device)
+    monkeypatch.setattr(choice, "VectorisedTrainer", full)
+    with pytest.warns(UserWarning, match=r"the CPU trains: .*2\.0 GiB, and one device"):
+        assert opened(device="auto").name == "autograd"
+    with pytest.raises(ConfigError, match=r"trainer: found 'vectorised', .*2\.0 GiB"):
+        opened(device="cuda")
+
+
+def test_auto_does_not_hide_what_no_gpu_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(choice, "_device", torch.device)
+    with pytest.raises(ConfigError, match=r"trainer\.tf32: found True, expected false beside"):
+        opened(device="auto", precision="bf16", tf32=True)
+
+
+def test_an_operator_that_torch_does_not_have_is_named() -> None:
+    """torch 2.13 has no rule for a GRU of many devices in an evaluation."""
+    expected = r"trainer: found 'vectorised', expected a backend for this model: torch \S+ cannot"
+    with pytest.raises(ConfigError, match=rf"^{expected} compute it on cpu: .*gru") as caught:
+        opened(problem("recurrent"), name="vectorised")
+    assert "\n" not in str(caught.value)
+
+
+def test_device_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which none of what a GPU may do concerns."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     trainer = opened(device="auto", tf32=True, graphs=True, convolutions="unfold")
     assert trainer.name == "autograd"
 
@@ -174,7 +244,7 @@ def test_a_wrong_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_gpu(model: str) -> None:
     of = problem(model)
     trainer = opened(of, device="cuda")
-    assert trainer.name == "vectorised"
+    assert trainer.name.startswith("vectorised, 128 devices at once on ")
     trainings.check_like_torch(trainer, of, PULLED, 1e-3)
     assert opened(of, device="cuda", tf32=True, graphs=True, convolutions="unfold").width > 1
     assert opened(of, device="cuda", precision="bf16", graphs=True).width > 1

@@ -7,7 +7,7 @@ from tests.emulate.training.trainings import PLAIN, PULLED, problem
 
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Convolutions, Unsupported
-from sedge_emulate.training.vectorised import VectorisedTrainer, fitting_width
+from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_protocol.wire.training import LastBatch, Training
 
 CPU = torch.device("cpu")
@@ -70,16 +70,6 @@ def test_a_memory_that_is_too_small_is_an_error(monkeypatch: pytest.MonkeyPatch)
         trainer.train(trainings.devices(of, PLAIN))
 
 
-def test_the_width_follows_from_the_model_and_its_batch() -> None:
-    found = [
-        fitting_width(problem(name, batch), "cuda")
-        for name, batch in (("mlp", 8), ("avgcnn", 32), ("avgcnn", 4096))
-    ]
-    assert found[:2] == [128, 128]
-    assert 1 < found[2] < 128
-    assert fitting_width(problem("avgcnn", 4096), "cpu") == 8
-
-
 def test_nothing_is_done_one_by_one_in_the_dark(capfd: pytest.CaptureFixture[str]) -> None:
     """torch says so where vmap has no rule for an operator; a batch normalisation has one here."""
     for name in ("cnn", "groupnorm", "batchnorm"):
@@ -107,3 +97,18 @@ def test_on_a_gpu(model: str, graphs: bool, convolutions: Convolutions) -> None:
     trainings.check_gradient(trainer, of, 1e-3)
     trainings.check_mixed(trainer, of, 1e-3)
     trainings.check_repeats(trainer, opened(), of)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", ["avgcnn", "batchnorm"])
+def test_a_graph_changes_no_bit_of_a_gpu(model: str) -> None:
+    of = problem(model)
+    trainers = [
+        VectorisedTrainer(of, "fp32", torch.device("cuda"), graphs=graphs)
+        for graphs in (False, True)
+    ]
+    plain, graphed = (
+        [end.theta.tobytes() for end in trainings.trained(trainer, trainings.devices(of, PULLED))]
+        for trainer in trainers
+    )
+    assert plain == graphed

@@ -98,8 +98,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[trainer]: how this host computes the devices' steps.
 
-    ``backend`` auto follows the rule in ``training.choice``. ``device`` auto is CUDA where there is any,
-    otherwise the CPU, which then ignores ``tf32``, ``graphs`` and ``convolutions``.
+    ``backend`` auto follows the rule in ``training.choice``. ``device`` auto is CUDA where there is any
+    that can be used, otherwise the CPU, which then ignores ``tf32``, ``graphs`` and ``convolutions``.
 
     ``precision`` fp32 gives a real device's numbers. bf16, on CUDA only, rounds the factors of products;
     parameters, sums and the optimizer stay float32. It changes which elements are kept. ``tf32``, on CUDA

@@ -81,9 +81,8 @@ class Stage:
     @property
     def setup(self) -> WorkerSetup:
         """What worker processes need."""
-        return WorkerSetup(
-            self.out / "state" / "data", self.bundle, self.source, self.config.trainer
-        )
+        data, trainer = self.out / "state" / "data", self.config.trainer
+        return WorkerSetup(data, self.bundle, self.source, trainer, processes=self.workers)
 
     @property
     def workers(self) -> int:

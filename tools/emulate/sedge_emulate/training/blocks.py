@@ -85,14 +85,17 @@ class Block:
         batch_size = len(parts[0][1][0].indices)
         rows = np.zeros((max(steps), width, batch_size), np.int64)
         weights = np.zeros((max(steps), width, batch_size), np.float32)
-        start = 0
+        starts, count = dict[int, int](), 0
+        once: list[Examples] = []  # several devices may be tested on the same examples
         for place, (examples, found) in enumerate(parts):
+            if id(examples) not in starts:
+                starts[id(examples)], count = count, count + len(examples.targets)
+                once.append(examples)
             for step, batch in enumerate(found):
-                rows[step, place] = start + batch.indices
+                rows[step, place] = starts[id(examples)] + batch.indices
                 weights[step, place] = batch.weights
-            start += len(examples.targets)
-        x = resident.gather([examples.inputs for examples, _ in parts])
-        y = resident.gather([examples.targets for examples, _ in parts])
+        x = resident.gather([examples.inputs for examples in once])
+        y = resident.gather([examples.targets for examples in once])
         on = x.device
         return cls(x, y, torch.from_numpy(rows).to(on), torch.from_numpy(weights).to(on), steps)
 

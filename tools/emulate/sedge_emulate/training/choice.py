@@ -3,14 +3,16 @@
     [trainer] backend    device    model                  trainer       devices at once
     auto                 cpu       without convolutions   onnx          1
     auto                 cpu       with convolutions      autograd      1
-    auto                 cuda      any                    vectorised    ``vectorised.fitting_width``
+    auto                 cuda      any                    vectorised    ``fitting.fitting_width``
     a name               either    any                    that one
 
-So a run's bits depend on nothing but what its result names. A tensor of three or more axes is a
+So a run's bits depend on nothing but what its result names. "auto" is CUDA where it can be used for the
+model, otherwise the CPU, with a warning that says why. A tensor of three or more axes is a
 convolution's. Where there are no programs, or a replay shuffles in another way than devices, autograd takes
 the place of onnx. tools/bench/RESULTS.md has each trainer beside autograd on the shipped examples.
 """
 
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +49,7 @@ def open_trainer(
     tf32: bool = False,
     graphs: bool = False,
     convolutions: Convolutions = "grouped",
+    processes: int = 1,
     bundle: Bundle | None = None,
     shuffles: Permutations = permutations,
     parts: tuple[InputPart, ...] = (),
@@ -57,29 +60,45 @@ def open_trainer(
     ``input`` and ``target`` are a row's types and shapes, ``parts`` the inputs in it, if there are several;
     ``bundle`` the model's programs, for "onnx", and ``sample`` some real inputs. ``name`` is the fleet
     file's ``backend``; ``precision``, ``device``, ``tf32``, ``graphs`` and ``convolutions`` are as there
-    (``sedge_emulate.config.TrainerConfig``). The number of threads is torch's present one; several
-    processes of one thread are faster than one process of several.
+    (``sedge_emulate.config.TrainerConfig``), and ``processes`` share a GPU. The number of threads is
+    torch's present one; several processes of one thread are faster than one process of several.
 
-    Raises ``ConfigError`` for an unknown name or device, or for an option that cannot train this model
-    there, ``Wrong`` when the trainer fails its checks, ``ExportError`` for a model that no device can
-    train.
+    Where "auto" finds a GPU that cannot be used, it warns and takes the CPU. Raises ``ConfigError`` for an
+    unknown name or device, or for an option that cannot train this model there, ``Wrong`` when the trainer
+    fails its checks, ``ExportError`` for a model that no device can train.
     """
     if name not in (AUTO, *NAMES):
         raise ConfigError("trainer", name, f"one of {AUTO}, {', '.join(NAMES)}")
-    where = _device(device)
     problem = Problem(module, objective, batch_size, input, target, shuffles, parts, sample)
     programs = bundle is not None and shuffles is permutations
-    chosen = ruled(where.type, problem.network.layout, programs) if name == AUTO else name
+
+    def opened(where: torch.device, options: _Options) -> FleetTrainer:
+        chosen = ruled(where.type, problem.network.layout, programs) if name == AUTO else name
+        options.check(chosen, where)
+        wanted = references(problem)
+        try:
+            trainer = _open(chosen, problem, options, where, bundle, processes)
+            check(trainer, problem, precision, wanted)
+        except Unsupported as exc:
+            raise _Unusable("trainer", chosen, f"a backend for this model: {exc}") from exc
+        except RuntimeError as exc:  # an operator that this torch does not have there
+            why = f"torch {torch.__version__} cannot compute it on {where}: {_first_line(exc)}"
+            raise _Unusable("trainer", chosen, f"a backend for this model: {why}") from exc
+        return trainer
+
     options = _Options(precision, tf32, graphs, convolutions)
-    if device == AUTO and where.type == "cpu":
-        options = _Options(precision)
-    options.check(chosen, where)
-    try:
-        trainer = _open(chosen, problem, options, where, bundle)
-        check(trainer, problem, precision, references(problem))
-    except Unsupported as exc:
-        raise ConfigError("trainer", chosen, f"a backend for this model: {exc}") from exc
-    return trainer
+    if device != AUTO:
+        return opened(_device(device), options)
+    if torch.cuda.is_available():
+        try:
+            return opened(_device("cuda"), options)
+        except _Unusable as exc:
+            warnings.warn(f"trainer.device: the CPU trains: {exc}", stacklevel=2)
+    return opened(torch.device("cpu"), _Options(precision))
+
+
+class _Unusable(ConfigError):
+    """A device or trainer that is there and cannot be used for this model."""
 
 
 @dataclass(frozen=True)
@@ -118,18 +137,29 @@ def ruled(device: str, layout: Layout, programs: bool) -> str:
 
 
 def _device(name: str) -> torch.device:
-    if name == AUTO:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+    """The device, once it has computed something."""
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.ones(1, device=device).add_(1).item()
     except (RuntimeError, AssertionError) as exc:  # torch built without CUDA asserts
-        raise ConfigError("device", name, f"a device of this torch: {exc}") from exc
+        raise _Unusable(
+            "trainer.device", name, f"a device of this torch: {_first_line(exc)}"
+        ) from exc
     return device
 
 
+def _first_line(error: Exception) -> str:
+    """What an error of torch says; a CUDA error goes on with advice to programmers."""
+    return str(error).partition("\n")[0]
+
+
 def _open(
-    name: str, problem: Problem, options: _Options, device: torch.device, bundle: Bundle | None
+    name: str,
+    problem: Problem,
+    options: _Options,
+    device: torch.device,
+    bundle: Bundle | None,
+    processes: int,
 ) -> FleetTrainer:
     match name:
         case "vectorised":
@@ -140,6 +170,7 @@ def _open(
                 tf32=options.tf32,
                 graphs=options.graphs,
                 convolutions=options.convolutions,
+                processes=processes,
             )
         case "onnx":
             return OnnxFleet(problem, options.precision, bundle)

@@ -10,6 +10,7 @@ GPU showed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any
 
@@ -18,7 +19,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from sedge_emulate.training.tasks import Unsupported
+from sedge_emulate.training.tasks import Convolutions, Unsupported
+
+
+def forms(convolutions: Convolutions) -> AbstractContextManager[object]:
+    """A context in which a model's convolutions are computed in this form."""
+    return Unfolded() if convolutions == "unfold" else nullcontext()
 
 
 class Unfolded(TorchFunctionMode):

@@ -7,14 +7,12 @@ its batch alone, as a device's bits may depend on it. On a CPU this pays for the
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.func import vmap
 
 from sedge_edge.backends.repeat import repeatable
@@ -33,7 +31,8 @@ from sedge_emulate.training.blocks import (
     stacked_thetas,
     train_in_blocks,
 )
-from sedge_emulate.training.convolutions import Unfolded
+from sedge_emulate.training.convolutions import forms
+from sedge_emulate.training.fitting import evaluation_rows, fitting_width
 from sedge_emulate.training.graphs import Graphed
 from sedge_emulate.training.memory import keep_memory
 from sedge_emulate.training.problem import Problem
@@ -44,24 +43,19 @@ from sedge_emulate.training.tasks import (
     Task,
     Unsupported,
 )
-from sedge_export.network import BATCH_NORMS, Network, copied
+from sedge_export.network import BATCH_NORMS, Network
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
 
-# Devices at once at most: on a CPU more only spill its cache.
-WIDTHS = {"cpu": 8, "cuda": 128}
-# What the devices in training may keep on a GPU, in bytes: an eighth of a large one's memory.
-_KEPT_BYTES = 2**33
-# Vectors (n,) of a device in training: values, start, velocity, anchor, gradient and a step's new values.
-_VECTORS = 6
 _Answer = TypeVar("_Answer")
 
 
 class VectorisedTrainer:
     """``FleetTrainer`` on any torch device.
 
-    ``tf32``, ``graphs`` and ``convolutions`` are those of the fleet file's ``[trainer]``.
+    ``tf32``, ``graphs`` and ``convolutions`` are those of the fleet file's ``[trainer]``; ``processes``
+    is how many share the device. Raises ``Unsupported`` where its memory is too small.
     """
 
     name = "vectorised"
@@ -76,11 +70,11 @@ class VectorisedTrainer:
         tf32: bool = False,
         graphs: bool = False,
         convolutions: Convolutions = "grouped",
+        processes: int = 1,
     ) -> None:
-        self._problem, self._device = problem, device
+        self._problem, self._device, self._tf32 = problem, device, tf32
         self._precision: Precision = precision
-        self._tf32 = tf32
-        self._unfolds = convolutions == "unfold"
+        self._convolutions: Convolutions = convolutions
         self._gradients = Graphed(self._each_gradient, device) if graphs else self._each_gradient
         self._sums = Graphed(self._each_sum, device) if graphs else self._each_sum
         self._network = Network(
@@ -93,9 +87,12 @@ class VectorisedTrainer:
                 _make_batching(module)
         self._network.model.to(device)
         self._resident = Resident(device)
-        self.width = width or fitting_width(problem, device.type)
+        self.width = width or fitting_width(problem, device, convolutions, processes)
         if device.type == "cpu":
             keep_memory()
+        elif device.type == "cuda":
+            card = torch.cuda.get_device_name(device)
+            self.name = f"{self.name}, {self.width} devices at once on {card}"
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
         """The end of each training, in order; those that keep their optimizer's state one by one."""
@@ -119,7 +116,7 @@ class VectorisedTrainer:
     ) -> list[Metrics | TrainingDiverged]:
         """Mean loss and metric of each theta (n,), in order."""
         self._network.model.eval()
-        rows = max(self._problem.batch_size, 64)
+        rows = evaluation_rows(self._problem)
         return self._fitting(
             lambda: evaluate_in_blocks(models, rows, self.width, self._resident, self._evaluate)
         )
@@ -166,19 +163,15 @@ class VectorisedTrainer:
 
     def _each_gradient(self, *given: Tensor) -> tuple[Tensor, ...]:
         """``Network.gradient`` of every place: thetas (width, n), a step's batches and random numbers."""
-        with self._device, self._forms():
+        with self._device, forms(self._convolutions):
             found: tuple[Tensor, ...] = vmap(self._network.gradient)(*given)
         return found
 
     def _each_sum(self, *given: Tensor) -> tuple[Tensor, ...]:
         """``Network.evaluate`` of every place: thetas (width, n) and batches."""
-        with self._device, self._forms():
+        with self._device, forms(self._convolutions):
             found: tuple[Tensor, ...] = vmap(self._network.evaluate)(*given)
         return found
-
-    def _forms(self) -> AbstractContextManager[object]:
-        """How the model's convolutions are computed."""
-        return Unfolded() if self._unfolds else nullcontext()
 
     def _rates(self, recipe: Training, counts: Sequence[int]) -> Tensor:
         """The learning rates of every step at each place, (S, width, 1); of places that have ended, their
@@ -226,35 +219,6 @@ def _in_float32(rows: Rows) -> Rows:
         return rows(output.float(), y)
 
     return widened
-
-
-def fitting_width(problem: Problem, device: str) -> int:
-    """How many devices train at once on a kind of device, "cpu" or "cuda"."""
-    width = WIDTHS[device]
-    if device != "cpu":
-        each = _VECTORS * 4 * problem.network.layout.size + _saved_bytes(problem)
-        while width > 1 and width * each > _KEPT_BYTES:
-            width //= 2
-    return width
-
-
-def _saved_bytes(problem: Problem) -> int:
-    """What autograd keeps of one batch's forward pass for the backward pass."""
-    sizes: list[int] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        sizes.append(tensor.nbytes)
-        return tensor
-
-    x = torch.zeros(problem.batch_size, *problem.input.shape, dtype=_dtype(problem))
-    with torch.enable_grad(), saved_tensors_hooks(pack, lambda tensor: tensor):
-        copied(problem.module).train()(x)
-    return sum(sizes)
-
-
-def _dtype(problem: Problem) -> torch.dtype:
-    found: torch.dtype = getattr(torch, problem.input.dtype)
-    return found
 
 
 def _make_batching(norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> None:

@@ -51,7 +51,8 @@ LEAVE_S = 2.0
 class WorkerSetup:
     """What every worker needs: where shares and exported bundle lie, and how to train.
 
-    ``shuffles`` replaces the order of a device's examples, to repeat a published run.
+    ``shuffles`` replaces the order of a device's examples, to repeat a published run. ``processes`` workers
+    share a GPU.
     """
 
     data: Path
@@ -59,6 +60,7 @@ class WorkerSetup:
     model: ModelSource
     trainer: TrainerConfig
     shuffles: Permutations = permutations
+    processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -159,12 +161,7 @@ class Worker:
         # A virtual device predicts nothing, so its own model is kept only where the next order needs it.
         order = request.job.order
         personal = order.work.own_model is not None and not order.work.own_model.mixes
-        needed = (
-            request.key is None
-            or bool(order.work.keep)
-            or personal
-            or order.work.scoring is not None
-        )
+        needed = request.key is None or personal or bool(order.work.keep or order.work.scoring)
         there = JobContext(blobs, vectors, train, test, keeps_model=needed)
         job = request.job if request.key is None else _within_reach(request.job, blobs)
         return _Ready(place, request, prepare(job, there, bundle.manifest), there)
@@ -308,6 +305,7 @@ def trainer_for(setup: WorkerSetup, bundle: Bundle, sample: Inputs) -> FleetTrai
         manifest.target,
         name=options.pop("backend"),
         **options,
+        processes=setup.processes,
         bundle=bundle,
         shuffles=setup.shuffles,
         parts=manifest.parts,

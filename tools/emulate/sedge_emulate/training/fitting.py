@@ -1,0 +1,101 @@
+"""How many devices train at once: on a GPU as many as its memory holds, up to a limit.
+
+All memory is that of the places, in proportion. A place has, in vectors of 4 n bytes:
+
+    training      12 vectors, or 8 and twice what autograd keeps of a batch and twice the largest of that
+    evaluation    1 vector, and three times the largest tensor, at an evaluation's rows
+
+12 are theta, start, anchor, correction, two moments, the gradient whole and in pieces, theta and gradient
+as they end, and two that an optimizer's step needs in between, for the training that asks for all. What
+is kept counts twice, as torch.func keeps the backward pass as well. The tests count the live bytes of every
+step and hold this against them (``on_a_card``).
+
+A device's bits may depend on the width, which therefore follows from model, batch, card and number of
+processes alone, never from what is free at the moment.
+"""
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from sedge_emulate.training.convolutions import forms
+from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.tasks import Convolutions, Unsupported
+from sedge_export.network import copied
+
+# Devices at once at most: on a CPU more only spill its cache.
+WIDTHS = {"cpu": 8, "cuda": 128}
+# An evaluation's batch has at least so many rows.
+EVALUATION_ROWS = 64
+_VECTORS = 12
+_VECTORS_BACKWARD = 8
+# Of a GPU's memory, what a process takes before any tensor (its context, cuBLAS), and the share that is
+# left to examples, workspaces of cuDNN, and gaps.
+_CONTEXT_BYTES = 2**30
+_LEFT = 0.1
+
+
+def fitting_width(
+    problem: Problem,
+    device: torch.device,
+    convolutions: Convolutions = "grouped",
+    processes: int = 1,
+) -> int:
+    """How many devices train at once on a device that so many processes share.
+
+    Raises ``Unsupported`` where not a single one fits.
+    """
+    limit = WIDTHS[device.type]
+    if device.type == "cpu":
+        return limit
+    memory = torch.cuda.get_device_properties(device).total_memory
+    most = most_devices(problem, memory // processes, convolutions)
+    if most < 1:
+        shared = f" for {processes} processes (workers)" if processes > 1 else ""
+        needed = (place_bytes(problem, convolutions) + _CONTEXT_BYTES) / (1 - _LEFT) * processes
+        raise Unsupported(
+            f"{device} has {memory / 2**30:.1f} GiB{shared}, and one device of this model takes"
+            f" {needed / 2**30:.1f}"
+        )
+    return min(limit, most)
+
+
+def most_devices(problem: Problem, memory: int, convolutions: Convolutions = "grouped") -> int:
+    """How many devices fit at once into so many bytes of a GPU's memory."""
+    usable = (1 - _LEFT) * memory - _CONTEXT_BYTES
+    return max(0, int(usable // place_bytes(problem, convolutions)))
+
+
+def place_bytes(problem: Problem, convolutions: Convolutions = "grouped") -> int:
+    """The bytes of one device in training, or in an evaluation if that takes more."""
+    kept = _kept_bytes(problem, convolutions)
+    vector, largest = 4 * problem.network.layout.size, max(kept, default=0)
+    rows = evaluation_rows(problem) / problem.batch_size
+    return max(
+        _VECTORS * vector,
+        _VECTORS_BACKWARD * vector + 2 * (sum(kept) + largest),
+        round(vector + 3 * rows * largest),
+    )
+
+
+def evaluation_rows(problem: Problem) -> int:
+    """The rows of an evaluation's batch."""
+    return max(problem.batch_size, EVALUATION_ROWS)
+
+
+def _kept_bytes(problem: Problem, convolutions: Convolutions) -> list[int]:
+    """The bytes of each tensor that autograd keeps of a batch's forward pass, parameters aside."""
+    model, dtype = copied(problem.module).train(), getattr(torch, problem.input.dtype)
+    parameters = {parameter.data_ptr() for parameter in model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in parameters:
+            sizes[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    x = torch.zeros(problem.batch_size, *problem.input.shape, dtype=dtype)
+    with torch.enable_grad(), forms(convolutions), saved_tensors_hooks(pack, lambda kept: kept):
+        output = model(x)  # held, so that nothing kept is freed and its place used again
+    del output
+    return list(sizes.values())

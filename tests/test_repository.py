@@ -182,6 +182,17 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/figures/test_drawing.py",
         "with the plots they are made of",
     ),
+    "sedge_cloud.clocks": ("tests/cloud/facts/test_problems.py", "a fleet on the clock of a wall"),
+    "sedge_cloud.recorder": ("tests/cloud/facts/test_problems.py", "what it writes, as it is read"),
+    "sedge_cloud.rounds.accounts": (
+        "tests/cloud/facts/test_problems.py",
+        "what closed rounds add up to, as an operator reads it",
+    ),
+    "sedge_cloud.store.earlier": (
+        "tests/cloud/store/test_migration.py",
+        "the files of a folder that is migrated",
+    ),
+    "sedge_cloud.store.records": ("tests/cloud/facts/test_problems.py", "as they are read"),
     "sedge_cloud.runs.": ("tests/cloud/runs/test_runs.py", "what a run is made of, whole"),
     "sedge_cloud.events": ("tests/cloud/test_service.py", "records without a line of code"),
     "sedge_cloud.strategies.": (

@@ -34,9 +34,9 @@ from sedge_cloud.config import (
     load_run,
 )
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.facts.live import Recorder
 from sedge_cloud.ingest.sessions import VERSION
 from sedge_cloud.outlets.running import beside
+from sedge_cloud.recorder import Recorder
 from sedge_cloud.service import Service, on_the_wall
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.strategies import STRATEGIES
@@ -229,7 +229,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()), keep=cloud.keep,
             wall=on_the_wall,
         )  # fmt: skip
-        recorder = Recorder(core, folder)
+        recorder = Recorder(core, on_the_wall)
         with (
             beside(cloud, settings),
             closing(Service(core, settings, recorder=recorder)) as service,
@@ -286,7 +286,7 @@ def _run_list(arguments: argparse.Namespace) -> int:
 
 
 def _run_show(arguments: argparse.Namespace) -> int:
-    for line in run_report(open_reader(arguments), arguments.name, arguments.json):
+    for line in run_report(open_reader(arguments, None), arguments.name, arguments.json):
         print(line)
     return 0
 

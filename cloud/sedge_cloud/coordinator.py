@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.config import KeepConfig
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, UpdateReceived
 from sedge_cloud.ingest.admission import Admission
@@ -27,9 +28,10 @@ from sedge_cloud.ingest.rate_limit import LogQuota
 from sedge_cloud.ingest.sessions import Device, Fleet
 from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.ingest.uploads import RETRY_MS, Answer, Uploads
+from sedge_cloud.rounds.accounts import catch_up, catch_up_all
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
-from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound, Wall, as_it_is
+from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.rounds.serving import serving_run
 from sedge_cloud.runs.run import Run
@@ -73,7 +75,7 @@ class Coordinator:
         self.run_store = RunStore(store, keep)
         self.counters: Counter[str] = Counter()
         self._incarnation = store.next_incarnation(incarnation)
-        self.devices = Fleet(fleet, self._incarnation, versions)
+        self.devices = Fleet(fleet, self._incarnation, versions, wall)
         self._housekeeping = Housekeeping(self.run_store, self.counters)
         self._downloads = Downloads(store.blobs, gather_s)
         self._traffic = Traffic()
@@ -113,7 +115,10 @@ class Coordinator:
             version = self.store.version()
             if version != self._version or now >= self._reload_at:
                 self._reload_at = math.inf
-                effects += self.devices.load(self.store.devices())
+                effects += self.devices.load(self.store.devices(), now)
+                if self._version is None:
+                    self.devices.resume(self.store.sessions(), now)
+                    catch_up_all(self.store)
                 effects += self._load_runs(now)
                 if self._version is None:
                     self._started = now
@@ -136,9 +141,9 @@ class Coordinator:
         self.devices.max_packet = max_packet
         return self._counted([*self.devices.request_hellos()])
 
-    def disconnected(self) -> None:
+    def disconnected(self, now: float) -> None:
         """The link is down: every device is offline until its next hello."""
-        self.devices.disconnected()
+        self.devices.disconnected(now)
         self._muting.disconnected()
         self._downloads.clear()
         self._traffic.disconnected()
@@ -175,14 +180,14 @@ class Coordinator:
         device = self.devices.sender(topic)
         if device is None:
             return [*self.devices.refuse_revoked(topic, payload, now)]
-        device.heard = now
+        self.devices.hear(device, now)
         self._traffic.received(device.row.device, payload)
         effects = self._counted(self._open_and_dispatch(device, topic, payload, now))
         return self._log.admit(f"device {device.row.device}", effects, now)
 
     def _counted(self, effects: list[CloudEffect]) -> list[CloudEffect]:
         """The same effects, after every device's bytes were counted."""
-        for effect in effects:
+        for effect in list(effects):
             match effect:
                 case Send():
                     self._traffic.sent(effect)
@@ -190,6 +195,10 @@ class Coordinator:
                     self._traffic.opened(effect.run, effect.cohort)
                 case RoundClosed():
                     self._traffic.closed(effect.summary.run)
+                    try:
+                        catch_up(self.store, effect.summary.run)
+                    except StorageError as exc:  # the round is closed all the same
+                        effects.append(self._housekeeping.storage_failed(exc))
                 case _:
                     pass
         return effects
@@ -200,7 +209,9 @@ class Coordinator:
         try:
             if asks(payload):
                 return [*self.devices.answer_doctor(device, payload)]
-            opened = device.peer.open(payload, topic, self._latest_incarnation(now))
+            # The latest that can be genuine: ours, a clock reading, plus the time since then.
+            latest = latest_incarnation(self._incarnation + now - self._started)
+            opened = device.peer.open(payload, topic, latest)
             if opened is None:
                 return [*self.devices.stale_frame(device, payload, now)]
             return self._dispatch(device, *opened, now)
@@ -209,10 +220,6 @@ class Coordinator:
             return [*self.devices.bad_frame(device, exc, now)]
         except StorageError as exc:
             return [self._housekeeping.storage_failed(exc)]
-
-    def _latest_incarnation(self, now: float) -> int:
-        """The latest incarnation that can be genuine: ours, a clock reading, plus the time since then."""
-        return latest_incarnation(self._incarnation + now - self._started)
 
     def _dispatch(
         self, device: Device, frame: Frame, message: Message | None, now: float
@@ -225,7 +232,7 @@ class Coordinator:
                 return self._hello(device, frame, message, now)
             case messages.Goodbye():
                 if device.hello is not None and device.hello.nonce == message.nonce:
-                    self._left(device)
+                    self._left(device, now)
                 return []
             case messages.Get():
                 return self._get(device, frame.transfer, message, now)
@@ -236,9 +243,9 @@ class Coordinator:
             case _:
                 raise RemoteError(f"{type(message).__name__} from {name} is not for a coordinator")
 
-    def _left(self, device: Device) -> None:
+    def _left(self, device: Device, now: float) -> None:
         """A device is offline until its next hello."""
-        self.devices.leave(device)
+        self.devices.leave(device, now)
         self.rounds.leave(device.row.device)
 
     def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> list[CloudEffect]:
@@ -246,7 +253,7 @@ class Coordinator:
         try:
             device.peer.agree(hello.versions)
         except VersionError:  # whatever it spoke before, no order reaches it now
-            self._left(device)
+            self._left(device, now)
             raise
         hello, known = self.devices.limited(hello), device.hello
         if device.is_another(hello, frame.incarnation):
@@ -258,7 +265,7 @@ class Coordinator:
         effects: list[CloudEffect] = [device.peer.message(self.devices.welcome(hello.nonce))]
         if not device.online:
             effects.append(Note(logging.INFO, f"device {name} is online"))
-        self.devices.arrive(device, hello)
+        self.devices.arrive(device, hello, now)
         for run in self.rounds.running():
             effects += self.devices.refuse_unable(run, [name])
         return effects + self.rounds.arrive(name, now)

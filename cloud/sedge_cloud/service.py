@@ -9,7 +9,7 @@ import numpy as np
 
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event, RoundClosed, RoundOpened, RunEnded
-from sedge_cloud.facts.live import Recorder
+from sedge_cloud.recorder import Recorder
 from sedge_protocol.host.mqtt import (
     BrokerSettings,
     Connected,
@@ -96,16 +96,16 @@ class Service:
                 case Connected():
                     self._log.info("connected to %s", self.link.settings.url)
                     if self._recorder is not None:
-                        self._recorder.link(True)
+                        self._recorder.link(True, now)
                     # Comes back unless the broker withholds messages; a second coordinator hears it too.
                     self.link.send(self._itself, self._token)
                     self._probe.connected(event.max_packet_bytes, now)
                 case Disconnected():
                     event.log(self._log)
                     self._probe.disconnected()
-                    self.coordinator.disconnected()
+                    self.coordinator.disconnected(now)
                     if self._recorder is not None:
-                        self._recorder.link(False, event.reason)
+                        self._recorder.link(False, now, event.reason)
                 case TooLarge():
                     self._failed(str(event))
                 case Received(topic=self._itself):
@@ -124,7 +124,7 @@ class Service:
         notify("STOPPING=1")
         self.link.close()
         if self._recorder is not None:
-            self._recorder.close()
+            self._recorder.close(time.monotonic())
 
     def _tell_status(self) -> None:
         """Tell the service manager in one line how things are, when that has changed."""
@@ -178,13 +178,13 @@ class Service:
                 "the broker lets messages of %d bytes through, and no larger ones", limit
             )
         if self._recorder is not None:
-            self._recorder.link(True, max_packet=limit)
+            self._recorder.link(True, now, max_packet=limit)
         self._do(self.coordinator.connected(now, limit))
 
     def _failed(self, text: str) -> None:
         self._log.error("%s", text)
         if self._recorder is not None:
-            self._recorder.error(text)
+            self._recorder.error(text, time.monotonic())
 
     def _do(self, effects: list[CloudEffect]) -> None:
         for effect in effects:
@@ -194,7 +194,7 @@ class Service:
                 case Note():
                     self._log.log(effect.level, "%s", effect.text)
                     if self._recorder is not None and effect.level >= logging.ERROR:
-                        self._recorder.error(effect.text)
+                        self._recorder.error(effect.text, time.monotonic())
                 case Subscribe():
                     self.link.subscribe(effect.topic)
                 case Unsubscribe():
@@ -202,8 +202,6 @@ class Service:
                 case _:
                     self._report(effect)
                     self._observe(effect)
-                    if self._recorder is not None:
-                        self._recorder.observe(effect)
 
     def _report(self, event: Event) -> None:
         match event:

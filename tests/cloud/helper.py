@@ -18,6 +18,7 @@ import numpy as np
 from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import start_run
+from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.coding import EXACT, WHOLE
 from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
@@ -40,6 +41,8 @@ from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 FLEET = "bench"
 RUN = "run"
+# The loop's clock at the beginning of a test.
+BEGUN = 1000.0
 EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without a node
 # n = 12,000: a dense float32 vector is 48 kB, more than fits inline, and twelve chunks of 4 KiB.
 LAYOUT = Layout.of(
@@ -131,9 +134,10 @@ class Cloud:
         widths: Sequence[float] = (),
         layout: Layout = LAYOUT,
         init: Theta | None = None,
+        wall: Wall = as_it_is,
     ) -> None:
         self.folder = folder
-        self.now = 1000.0
+        self.now, self.wall = BEGUN, wall
         self.effects: list[object] = []
         self.devices: dict[str, Device] = {}
         self.bundle = make_bundle(folder / "bundle", layout, init, AXES if widths else None)
@@ -260,7 +264,7 @@ class Cloud:
         return decode(self.store.blobs.read(blob), LAYOUT.size).dense()
 
     def _incarnation(self) -> Coordinator:
-        core = Coordinator(FLEET, self.store, 1.0, 1)
+        core = Coordinator(FLEET, self.store, 1.0, 1, wall=self.wall)
         self.core = core
         self._keep([*core.load(self.now), *core.connected(self.now)], "")
         return core

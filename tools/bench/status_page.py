@@ -40,11 +40,11 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import WHOLE
 from sedge_cloud.config import CloudConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.events import RoundClosed, RoundOpened
-from sedge_cloud.facts.live import Recorder
 from sedge_cloud.facts.snapshot import STALE_S
 from sedge_cloud.outlets.running import beside
 from sedge_cloud.outlets.settings import HttpConfig
+from sedge_cloud.recorder import Recorder
+from sedge_cloud.service import on_the_wall
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.host.mqtt import BrokerSettings
@@ -84,9 +84,9 @@ class Fleet:
             self.peers[name] = Peer(topics.up(FLEET, name), keys.up, keys.down, 1, 0)
         config = RunConfig(strategy="fedavg", num_rounds=10**6, fraction_train=0.1, broadcast=WHOLE)
         start_run(self.store, RUN, make_bundle(folder / "bundle", SIZE), config)
-        self.core = Coordinator(FLEET, self.store, 1.0, 1)
-        self.recorder = Recorder(self.core, self.state)
-        self.recorder.link(True)
+        self.core = Coordinator(FLEET, self.store, 1.0, 1, wall=on_the_wall)
+        self.recorder = Recorder(self.core, on_the_wall)
+        self.recorder.link(True, time.monotonic())
         self.core.load(time.monotonic())
         self._news = news(list(self.peers))
 
@@ -100,8 +100,6 @@ class Fleet:
         payload = encode(top_k(np.ones(SIZE, np.float32), 20), ValueCoding.BF16)
         for effect in self.core.poll(time.monotonic(), 10**6):
             match effect:
-                case RoundOpened() | RoundClosed():
-                    self.recorder.observe(effect)
                 case Send() if effect.topic.endswith("/down"):
                     name = effect.topic.split("/")[-2]
                     frame = open_frame(effect.payload, effect.topic, self.keys[name].down)

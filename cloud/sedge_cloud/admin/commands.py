@@ -8,7 +8,7 @@ from sedge_cloud.admin import model_export
 from sedge_cloud.admin.backup import back_up, restore
 from sedge_cloud.admin.runs import delete_run, resume_run
 from sedge_cloud.config import CloudConfig, load_cloud
-from sedge_cloud.facts.reader import Reader
+from sedge_cloud.facts.reader import LAST_ROUNDS, Reader
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
@@ -164,10 +164,10 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def open_reader(arguments: argparse.Namespace) -> Reader:
-    """What reads the fleet's facts for the configuration that the command names."""
+def open_reader(arguments: argparse.Namespace, last: int | None = LAST_ROUNDS) -> Reader:
+    """What reads the facts of the fleet that the command names, with each run's last rounds; None: all."""
     cloud, store = open_state(arguments)
-    return Reader(cloud.fleet, Path(cloud.state_dir), store)
+    return Reader(cloud.fleet, Path(cloud.state_dir), store, last)
 
 
 def at_least_one(text: str) -> int:

@@ -9,8 +9,9 @@ from pathlib import Path
 from sedge_cloud.broker.accounts import passwords_agree
 from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
 from sedge_cloud.rounds.lifecycle import RUNNING
-from sedge_cloud.runs.capabilities import packets_for, without_link
+from sedge_cloud.runs.capabilities import packets_for
 from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.terms import without_link
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.loop import lock_folder

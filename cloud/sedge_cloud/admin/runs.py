@@ -9,13 +9,13 @@ import msgspec
 from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.models import find_run, first_model
 from sedge_cloud.config import RunConfig, Stage
-from sedge_cloud.ingest.sessions import stored_hello
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.rounds.plans import plan_newcomer
-from sedge_cloud.runs.capabilities import packets_for, without_link
+from sedge_cloud.runs.capabilities import outline, packets_for, terms_of
 from sedge_cloud.runs.run import Run, RunState, state_of
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.terms import Terms, without_link
 from sedge_cloud.runs.versions import first_version
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, RunRow
@@ -76,7 +76,12 @@ def start_run(
     remarks = _require_plan(run, run_store)
     _require_link(run, store)
     past = _past(store, run, source) if source and not source.endswith(".npz") else []
-    store.add_run(msgspec.structs.replace(row, state=msgspec.msgpack.encode(run.state)), past)
+    row = msgspec.structs.replace(
+        row,
+        state=msgspec.msgpack.encode(run.state),
+        terms=msgspec.msgpack.encode(terms_of(run)),
+    )
+    store.add_run(row, past)
     return remarks
 
 
@@ -152,7 +157,7 @@ def _require_plan(run: Run, run_store: RunStore) -> tuple[str, ...]:
 
 def _require_link(run: Run, store: Store) -> None:
     """Raise ``ConfigError`` where the run's orders are too large for every device that has been heard."""
-    hellos = [stored_hello(row) for row in store.devices() if not row.revoked]
+    hellos = [row.read_hello() for row in store.devices() if not row.revoked]
     needed = packets_for(run)
     missing = [without_link(needed, hello) for hello in hellos if hello is not None]
     if missing and all(missing):
@@ -188,6 +193,9 @@ def resume_run(store: Store, name: str, num_rounds: int | None = None) -> RunCon
         state = msgspec.structs.replace(state, round=spent or state.round)
         coded = msgspec.msgpack.encode(config), msgspec.msgpack.encode(state)
         store.resume_run(name, *coded, state.round)
+        terms, new = Terms.read(row.terms), outline(config)
+        terms = msgspec.structs.replace(terms, strategy=new.strategy, total_rounds=new.total_rounds)
+        store.set_terms(name, msgspec.msgpack.encode(terms))
     return config
 
 

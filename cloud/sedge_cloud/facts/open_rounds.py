@@ -1,85 +1,78 @@
 """What an open round waits for, and what a run without one does: who, why, and since when."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
 
 import msgspec
 
-from sedge_cloud.config import RunConfig
-from sedge_cloud.facts.history import Took
-from sedge_cloud.facts.live import MIN_S
-from sedge_cloud.facts.records import Code, DeviceFacts, RoundFacts, Waiting, when
-from sedge_cloud.ingest.sessions import plain
-from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, needed_updates
+from sedge_cloud.facts.records import Code, DeviceFacts, RoundFacts, Waiting, printable, when
+from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import OrderRow, RunRow
+from sedge_cloud.store.rows import RoundRow, RunRow
 
 NEVER = "has never been heard: is its agent running, with this fleet's name, this broker and a right clock?"
-# ``since`` is when the recorder noticed (live.py).
-RESOLUTION = timedelta(seconds=2 * MIN_S)
+# A message that was dropped so soon before its device went offline is why.
+RESOLUTION = timedelta(seconds=2)
 # A device is slow once half of the round has answered and it has taken so much longer than they trained.
 SLOW_TIMES, SLOW_S = 3.0, 3.0
-_STATES: Mapping[str, Literal["open", "newcomers"]] = {RUNNING: "open", FINISHED: "newcomers"}
+
+
+class _Took(msgspec.Struct, frozen=True):
+    """The field of a device's report that says how long its training took."""
+
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Waits:
     """How a run's open round stands now, by the wall clock; ``unable`` are devices without work in it."""
 
-    config: RunConfig
+    terms: Terms
     devices: Mapping[str, DeviceFacts]
     unable: Mapping[str, str]
     now: float
 
-    def open_round(
-        self, store: Store, row: RunRow, number: int, opened: float, started: float
-    ) -> RoundFacts:
-        """The round that is open in the store; a finished run serves newcomers, one that failed is void.
-
-        It opened at ``opened`` (0: unknown); a service ``started`` since then gave it its whole time again.
-        """
-        orders, updates = store.orders(row.run, number), store.updates(row.run, number)
+    def open_round(self, store: Store, run: RunRow, row: RoundRow) -> RoundFacts:
+        """The round that is open in the store; a finished run serves newcomers, one that ended is void."""
+        orders, updates = store.answers(row.run, row.round), store.updates(row.run, row.round)
         rejected = {
-            u.device: plain(f"{u.rejected}: {u.detail}") for u in store.rejected(row.run, number)
+            u.device: printable(f"{u.rejected}: {u.detail}")
+            for u in store.rejected(row.run, row.round)
         }
-        declined = {o.device: plain(o.declined) for o in orders if o.declined}
+        declined = {name: printable(why) for name, why in orders if why}
         here = {update.device for update in updates}
-        took = [msgspec.msgpack.decode(update.report, type=Took).seconds for update in updates]
-        since, base = when(opened), max(opened, started)
-        passed = max(0, int((self.now - base) / self.config.deadline_s)) if base else 0
-        stored = store.round(row.run, number)
+        took = [msgspec.msgpack.decode(update.report, type=_Took).seconds for update in updates]
         answered = here | rejected.keys() | declined.keys()
-        running = row.status == RUNNING
-        waits = [o for o in orders if o.device not in answered and self.devices[o.device].waits]
         usual = statistics.median(took) if 2 * len(answered) >= len(orders) and took else None
+        running = not run.has_ended
         return RoundFacts(
             run=row.run,
-            round=number,
-            task=stored.task if stored else "",
-            state=_STATES.get(row.status, "void"),
-            opened=since,
+            round=row.round,
+            task=row.task,
+            state="open" if running else "newcomers" if run.status == "finished" else "void",
+            opened=when(row.opened),
             cohort=len(orders),
             updates=len(updates),
-            needed=needed_updates(self.config, len(orders) - len(waits)),
-            least=self.config.min_updates,
-            deadline=when(base + (passed + 1) * self.config.deadline_s) if base else None,
-            extended=passed,
+            needed=row.needed,
+            least=self.terms.min_updates,
+            deadline=when(row.deadline),
+            phase=row.phase,
+            ends_at=when(row.ends_at),
+            extended=row.extended,
             declined={name: why for name, why in declined.items() if name not in here},
             rejected=rejected,
-            whole=tuple(moved.device for moved in store.traffic(row.run, number) if moved.whole),
-            late=tuple(u.device for u in store.late_updates(row.run, number, number)),
+            whole=tuple(moved.device for moved in store.traffic(row.run, row.round) if moved.whole),
+            late=tuple(u.device for u in store.late_updates(row.run, row.round, row.round)),
             waiting=tuple(
-                self._awaited(order, since, usual)
-                for order in orders
-                if running and order.device not in answered
+                self._awaited(self.devices[name], when(row.opened), usual)
+                for name, _ in orders
+                if running and name not in answered
             ),
         )
 
-    def _awaited(self, order: OrderRow, since: datetime | None, usual: float | None) -> Waiting:
-        device = self.devices[order.device]
+    def _awaited(self, device: DeviceFacts, since: datetime | None, usual: float | None) -> Waiting:
         code, text, at = self._why(device, since, usual)
         return Waiting(device=device.device, code=code, text=text, since=at)
 
@@ -102,7 +95,7 @@ class Waits:
         if device.device in self.unable:
             return "device_unable", f"lacks {self.unable[device.device]}", device.since
         if device.waits:
-            return "device_waits", f"waits: {device.waits}", None
+            return "device_waits", f"waits: {device.waits}", device.waits_since
         if usual is not None and opened is not None:
             elapsed = (datetime.fromtimestamp(self.now, UTC) - opened).total_seconds()
             own = max(usual, device.seconds or 0.0)
@@ -111,14 +104,12 @@ class Waits:
         return "device_working", "works on it", opened
 
 
-def run_waits(
-    config: RunConfig, devices: Mapping[str, DeviceFacts], unable: Mapping[str, str]
-) -> str:
+def run_waits(terms: Terms, devices: Iterable[DeviceFacts], unable: Mapping[str, str]) -> str:
     """Why a running run has no open round, as far as its devices are the reason."""
-    online = {name: device for name, device in devices.items() if device.state == "online"}
-    able = [device for name, device in online.items() if name not in unable]
+    online = [device for device in devices if device.state == "online"]
+    able = [device for device in online if device.device not in unable]
     ready = [device for device in able if not device.waits]
-    needed = config.min_available_devices
+    needed = terms.min_available_devices
     if len(ready) >= needed:
         return ""
     text = f"needs {needed} devices online, {len(ready)} {'is' if len(ready) == 1 else 'are'}"

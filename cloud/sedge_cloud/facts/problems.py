@@ -7,7 +7,7 @@ this list.
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
-from sedge_cloud.facts.history import refusals
+from sedge_cloud.facts.devices import refusals
 from sedge_cloud.facts.open_rounds import NEVER, unheard
 from sedge_cloud.facts.records import (
     Code,
@@ -20,7 +20,7 @@ from sedge_cloud.facts.records import (
     Waiting,
 )
 from sedge_cloud.figures.numbers import clock, listed
-from sedge_cloud.runs.capabilities import its_limit
+from sedge_cloud.runs.terms import its_limit
 from sedge_protocol.wire.frame import LEAST_PACKET_BYTES
 
 ENOUGH_FREE_BYTES = 2**30

@@ -1,298 +1,221 @@
-"""Reads the facts about a fleet: from its store, and from what the service keeps beside it (live.py).
+"""Reads the facts about a fleet from its store: rows alone, all of one moment.
 
-A reader keeps what does not change, so reading again costs only what is new. It works beside a running
-service, in its process or in another, and only reads.
+A reader keeps what it has read, and asks for what has changed since: of an idle fleet, nothing. It works
+beside a running service, in its process or in another, and only reads.
 """
 
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
-from sedge_cloud.config import RunConfig
-from sedge_cloud.facts import live as live_files
-from sedge_cloud.facts.history import DeviceHistory, RunHistory, Times, daily_growth
-from sedge_cloud.facts.live import Live, LiveDevice, folder_bytes
+from sedge_cloud.facts.devices import KnownDevice
 from sedge_cloud.facts.open_rounds import Waits, run_waits
 from sedge_cloud.facts.problems import problems
 from sedge_cloud.facts.records import (
     CoordinatorFacts,
     DeviceFacts,
-    DeviceState,
     DiskFacts,
     Fleet,
     RoundFacts,
     RunFacts,
+    printable,
     when,
 )
-from sedge_cloud.ingest.sessions import plain, stored_hello
-from sedge_cloud.rounds.lifecycle import RUNNING
-from sedge_cloud.rounds.plans import newcomer_features
-from sedge_cloud.runs.capabilities import lacking
-from sedge_cloud.runs.run import Run, RunState
-from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import DeviceRow, RoundRow, RunRow
-from sedge_protocol.errors import ConfigError, StorageError, StrategyError
-from sedge_protocol.wire.messages import Hello
+from sedge_cloud.store.records import RoundParts, RunSums
+from sedge_cloud.store.rows import CoordinatorRow, DiskRow, RoundRow, RunRow
+from sedge_protocol.errors import StorageError
 
-# How long the size of the state folder is kept before it is measured again.
-_DISK_S = 60.0
+# Without a sign of life for so long the service counts as silent.
+SILENT_S = 6.0
+# So many closed rounds of a run are read, the last ones.
+LAST_ROUNDS = 400
 # The rounds whose time says how long one usually takes.
 _USUAL = 9
+_ALL = 2**31 - 1
+_DAY_S, _HOUR_S = 86_400.0, 3600.0
 
-# What a device with this hello lacks for a run's work.
-Missing: TypeAlias = Callable[[Hello], list[str]]
+
+class _State(msgspec.Struct, frozen=True):
+    """The field of a run's state that says who learns with whom."""
+
+    groups: bytes = b""
 
 
 @dataclass
-class _Kept:
-    """What a reader keeps of a run."""
+class _KnownRun:
+    """What a reader keeps of a run: its closed rounds, as far as ``read``, and what does not change."""
 
-    history: RunHistory
-    coded: bytes
-    config: RunConfig
-    missing: Missing | None = None
-    tensors: dict[str, int] = field(default_factory=dict[str, int])
+    created: float
+    closed: list[RoundFacts] = field(default_factory=list[RoundFacts])
+    read: int = 0
+    coded_terms: bytes = b""
+    terms: Terms = field(default_factory=Terms)
+    unable: dict[str, str] = field(default_factory=dict[str, str])
     groups: tuple[bytes, dict[str, tuple[str, ...]]] = (b"", {})
-
-
-def _nothing(hello: Hello) -> list[str]:
-    """What a device lacks for a run that has no strategy."""
-    return []
 
 
 @dataclass
 class Reader:
-    """The facts about the fleet with this name, whose state is in ``folder``; ``store`` is opened on it."""
+    """The facts about the fleet with this name, whose state is in ``folder``; ``store`` is opened on it.
+
+    Of each run it reads the ``last`` closed rounds; None is all of them.
+    """
 
     fleet: str
     folder: Path
     store: Store
-    _runs: dict[str, _Kept] = field(default_factory=dict[str, _Kept])
-    _devices: dict[str, DeviceHistory] = field(default_factory=dict[str, DeviceHistory])
-    _hellos: dict[str, tuple[bytes | None, Hello | None]] = field(
-        default_factory=dict[str, tuple[bytes | None, Hello | None]]
-    )
-    # What a device's facts were made of besides its past, and they.
-    _known: dict[str, tuple[object, DeviceFacts]] = field(
-        default_factory=dict[str, tuple[object, DeviceFacts]]
-    )
-    _times: Times = field(default_factory=Times)
-    _offset: int = 0
-    _used: tuple[float, int] = (0.0, 0)
-
-    @cached_property
-    def _run_store(self) -> RunStore:
-        return RunStore(self.store)
+    last: int | None = LAST_ROUNDS
+    _since: int = -1
+    _running: bool | None = None
+    _runs: dict[str, _KnownRun] = field(default_factory=dict[str, _KnownRun])
+    _devices: dict[str, KnownDevice] = field(default_factory=dict[str, KnownDevice])
+    _facts: dict[str, DeviceFacts] = field(default_factory=dict[str, DeviceFacts])
 
     def read(self, now: float | None = None) -> Fleet:
         """All facts, at this wall clock. Raises ``StorageError`` when the store cannot be read."""
         now = time.time() if now is None else now
-        live, sign = live_files.read_live(self.folder)
-        lines, self._offset = live_files.read_history(self.folder, self._offset)
-        for line in lines:
-            self._times.take(line)
-        coordinator = _coordinator(live, sign, now)
-        rows, devices = self.store.runs(), self.store.devices()
-        for name in self._runs.keys() - {row.run for row in rows}:
-            del self._runs[name]
-        hellos = {row.device: self._hello(row) for row in devices}
-        opens = [(row, self._kept(row), self._open_row(row)) for row in rows]
-        known = {
-            row.device: self._device(row, hellos[row.device], coordinator, live.devices)
-            for row in devices
-        }
-        runs = tuple(
-            self._run(row, kept, opened, known, hellos, now, live.started)
-            for row, kept, opened in opens
-        )
-        facts = Fleet(
-            fleet=self.fleet,
-            at=datetime.fromtimestamp(now, UTC),
-            coordinator=coordinator,
-            disk=self._disk(now),
-            problems=(),
-            runs=runs,
-            devices=tuple(known.values()),
-        )
+        with self.store.reading():
+            row, runs = self.store.coordinator(), self.store.runs()
+            coordinator = _coordinator(row, now)
+            changed = self._read_devices(coordinator.running, {run.run for run in runs})
+            facts = Fleet(
+                fleet=self.fleet,
+                at=datetime.fromtimestamp(now, UTC),
+                coordinator=coordinator,
+                disk=_disk(row, coordinator.running, self.folder, self.store.disk()),
+                problems=(),
+                runs=tuple(self._run(run, changed, now) for run in runs),
+                devices=tuple(self._facts.values()),
+            )
         return msgspec.structs.replace(facts, problems=problems(facts))
 
-    def _kept(self, row: RunRow) -> _Kept:
-        kept = self._runs.get(row.run)
-        if kept is None or kept.history.created != row.created:
-            config = msgspec.msgpack.decode(row.config, type=RunConfig)
-            kept = self._runs[row.run] = _Kept(RunHistory(row.created), row.config, config)
-        elif kept.coded != row.config:  # resumed
-            kept.coded = row.config
-            kept.config = msgspec.msgpack.decode(row.config, type=RunConfig)
-        return kept
+    def _read_devices(self, running: bool, runs: set[str]) -> set[str]:
+        """Read the devices that have changed; their names."""
+        gone, since = self._runs.keys() - runs, self._since
+        for name in gone:
+            del self._runs[name]
+        self._since = self.store.change()
+        changed = {row.device: row for row in self.store.changed_devices(since)}
+        for name, row in changed.items():
+            self._devices.setdefault(name, KnownDevice(row)).take_row(row)
+        stirred = {row.device: row for row in self.store.sessions(since)}
+        for name, session in stirred.items():
+            if name in self._devices:
+                self._devices[name].session = session
+        accounted = self.store.histories(since)
+        for history in accounted:
+            if history.device in self._devices:
+                self._devices[history.device].take_history(history)
+        drawn = changed.keys() | stirred.keys() | {history.device for history in accounted}
+        if running != self._running or gone:
+            self._running, drawn = running, set(self._devices)
+        for name in drawn & self._devices.keys():
+            self._devices[name].forget(gone)
+            self._facts[name] = self._devices[name].facts(running)
+        if changed.keys() - self._facts.keys() or since < 0 or changed:
+            self._facts = dict(sorted(self._facts.items()))
+        return set(changed)
 
-    def _open_row(self, row: RunRow) -> RoundRow | None:
-        """Read the newly closed rounds of a run; the one that is open in the store."""
-        history = self._runs[row.run].history
-        before = len(history.rounds)
-        opened = history.read(self.store, row.run, self._times, self._devices)
-        if len(history.rounds) > before:  # the devices' past has grown
-            self._known.clear()
-        return opened
-
-    def _run(
-        self,
-        row: RunRow,
-        kept: _Kept,
-        opened: RoundRow | None,
-        devices: Mapping[str, DeviceFacts],
-        hellos: Mapping[str, Hello | None],
-        now: float,
-        started: float,
-    ) -> RunFacts:
-        closed = kept.history.rounds
-        running = row.status == RUNNING
-        current, why, unable = None, "", dict[str, str]()
+    def _run(self, row: RunRow, changed: set[str], now: float) -> RunFacts:
+        known = self._runs.get(row.run)
+        if known is None or known.created != row.created:
+            known = self._runs[row.run] = _KnownRun(row.created)
+        running = not row.has_ended
+        if known.coded_terms != row.terms:
+            known.coded_terms, known.terms = row.terms, Terms.read(row.terms)
+            changed = set(self._devices)
+        terms = known.terms
         if running:
-            missing = self._missing(row, kept)
-            found = {name: missing(hello) for name, hello in hellos.items() if hello is not None}
-            unable = {
-                name: ", ".join(what)
-                for name, what in found.items()
-                if what and devices[name].state != "revoked"
-            }
+            self._find_unable(known, changed)
+        opened, current, why = self._read_rounds(row, known), None, ""
+        unable = known.unable if running else {}
         if opened is not None:
-            opening = self._times.of(row.run, opened.round, "opened", row.created)
-            waits = Waits(kept.config, devices, unable, now)
-            current = waits.open_round(self.store, row, opened.round, opening, started)
-            current = msgspec.structs.replace(current, usual_s=_usual(closed))
+            current = Waits(terms, self._facts, unable, now).open_round(self.store, row, opened)
+            current = msgspec.structs.replace(current, usual_s=_usual(known.closed))
         if running and current is None:
-            why = run_waits(kept.config, devices, unable)
+            why = run_waits(terms, self._facts.values(), unable)
         elif row.status == "failed":
-            why = closed[-1].failure if closed else ""
-            why = why or self._times.ended.get(row.run, (0.0, ""))[1]
+            why = row.why
+        sums = msgspec.msgpack.decode(row.sums, type=RunSums) if row.sums else RunSums()
         return RunFacts(
             run=row.run,
             status=row.status,
-            strategy=kept.config.strategy,
+            strategy=terms.strategy,
             created=when(row.created),
-            closed_rounds=len(closed),
-            total_rounds=kept.config.total_rounds,
+            ended=when(row.ended),
+            closed_rounds=sums.closed,
+            total_rounds=terms.total_rounds,
             why=why,
             open=current,
-            rounds=tuple(closed),
-            groups=self._groups(row, kept),
-            unable=unable,
-            tensors=kept.tensors,
+            rounds=tuple(known.closed),
+            sums=sums,
+            groups=self._groups(row, known),
+            unable=dict(unable),
+            tensors=terms.tensors,
         )
 
-    def _missing(self, row: RunRow, kept: _Kept) -> Missing:
-        """What a device lacks for a run's work, by its hello. Found once: it reads the run's bundle."""
-        if kept.missing is None:
-            run = Run(row, self.store)
-            try:
-                features, needs = newcomer_features(run, self._run_store), lacking(run)
-            except (StrategyError, ConfigError):  # the service fails such a run, and says why
-                features, needs = frozenset[str](), _nothing
-            if kept.config.schedule.steps:  # in some rounds
-                features |= {"schedule"}
-            kept.tensors = {tensor.name: tensor.size for tensor in run.manifest.layout.tensors}
-            kept.missing = lambda hello: [
-                *needs(hello),
-                *sorted(features.difference(hello.codecs)),
-            ]
-        return kept.missing
+    def _find_unable(self, known: _KnownRun, changed: set[str]) -> None:
+        """Which devices lack something for a run, among those whose hello or whose run is new."""
+        for name in changed:
+            device = self._devices[name]
+            lacks = [] if device.hello is None else known.terms.missing(device.hello)
+            if lacks and not device.row.revoked:
+                known.unable[name] = ", ".join(lacks)
+            else:
+                known.unable.pop(name, None)
 
-    def _groups(self, row: RunRow, kept: _Kept) -> dict[str, tuple[str, ...]]:
-        blob = msgspec.msgpack.decode(row.state, type=RunState).groups
-        if blob != kept.groups[0]:
+    def _read_rounds(self, row: RunRow, known: _KnownRun) -> RoundRow | None:
+        """Take the rounds over that have closed since; the one that is open."""
+        most = _ALL if self.last is None else self.last + 1
+        for one in self.store.last_rounds(row.run, known.read, most):
+            if one.open:
+                return one
+            if one.closed and not one.parts:  # closed this moment, and not accounted for yet
+                return None
+            known.read = one.round
+            if one.parts:  # otherwise it served newcomers
+                known.closed.append(_closed(one))
+        if self.last is not None:
+            del known.closed[: -self.last]
+        return None
+
+    def _groups(self, row: RunRow, known: _KnownRun) -> dict[str, tuple[str, ...]]:
+        blob = msgspec.msgpack.decode(row.state, type=_State).groups
+        if blob and blob != known.groups[0]:
             try:
-                kept.groups = blob, dict(self._run_store.read_groups(blob))
+                coded = self.store.blobs.read(blob)
             except StorageError:  # collected meanwhile: the next reading has the next groups
                 return {}
-        return kept.groups[1]
+            groups = msgspec.msgpack.decode(coded, type=dict[str, tuple[str, ...]])
+            known.groups = blob, groups
+        return known.groups[1] if blob else {}
 
-    def _hello(self, row: DeviceRow) -> Hello | None:
-        coded, hello = self._hellos.get(row.device, (None, None))
-        if coded != row.hello:
-            hello = stored_hello(row)
-            self._hellos[row.device] = row.hello, hello
-        return hello
 
-    def _device(
-        self,
-        row: DeviceRow,
-        hello: Hello | None,
-        coordinator: CoordinatorFacts,
-        live: Mapping[str, LiveDevice],
-    ) -> DeviceFacts:
-        now = live.get(row.device, LiveDevice(False))
-        made_of = (row.revoked, hello, coordinator.running, now)
-        kept, facts = self._known.get(row.device, (None, None))
-        if facts is None or made_of != kept:
-            facts = self._new_device(row, hello, coordinator, now)
-            self._known[row.device] = made_of, facts
-        return facts
-
-    def _new_device(
-        self,
-        row: DeviceRow,
-        hello: Hello | None,
-        coordinator: CoordinatorFacts,
-        now: LiveDevice,
-    ) -> DeviceFacts:
-        past = self._devices.get(row.device, DeviceHistory())
-        state: DeviceState = "online" if now.online else "offline"
-        if row.revoked:
-            state = "revoked"
-        elif hello is None:
-            state = "never"
-        elif not coordinator.running:
-            state = "unknown"
-        return DeviceFacts(
-            device=row.device,
-            state=state,
-            since=when(now.since),
-            heard=when(now.heard),
-            version="" if hello is None else plain(hello.version),
-            backends=() if hello is None else tuple(map(plain, hello.backends)),
-            memory_mb=0 if hello is None else hello.memory_mb,
-            num_train=0 if hello is None else hello.num_train,
-            updates=past.updates,
-            metric=past.metric,
-            before=past.before[-1] if past.before else None,
-            after=past.after,
-            change=past.change(),
-            seconds=past.seconds,
-            up=past.up,
-            down=past.down,
-            strikes=past.strikes,
-            waits="" if hello is None else plain(hello.waits),
-            error=plain(now.error),
-            error_since=when(now.error_at),
-            history=tuple(past.before),
-            trouble=past.trouble,
-        )
-
-    def _disk(self, now: float) -> DiskFacts:
-        if now - self._used[0] >= _DISK_S or now < self._used[0]:
-            self._used = now, folder_bytes(self.folder)
-        disk = shutil.disk_usage(self.folder)
-        daily, watched = daily_growth([*self._times.disk, self._used])
-        days = disk.free / daily if daily is not None and daily > 0 else None
-        return DiskFacts(
-            path=str(self.folder),
-            used=self._used[1],
-            free=disk.free,
-            total=disk.total,
-            daily=daily,
-            watched_s=watched,
-            full_in_days=days,
-        )
+def _closed(row: RoundRow) -> RoundFacts:
+    parts = msgspec.msgpack.decode(row.parts, type=RoundParts)
+    fields = msgspec.structs.asdict(parts)
+    for key in ("declined", "rejected"):
+        fields[key] = {name: printable(why) for name, why in fields[key].items()}
+    return RoundFacts(
+        run=row.run,
+        round=row.round,
+        task=row.task,
+        state="closed",
+        opened=when(row.opened),
+        closed=when(row.closed),
+        why=row.why,
+        link_up=row.up,
+        link_down=row.down,
+        **fields,
+    )
 
 
 def _usual(closed: Sequence[RoundFacts]) -> float | None:
@@ -305,17 +228,58 @@ def _usual(closed: Sequence[RoundFacts]) -> float | None:
     return statistics.median(took) if took else None
 
 
-def _coordinator(live: Live, sign: float, now: float) -> CoordinatorFacts:
-    running = live.running and now - sign < live_files.SILENT_S
+def _coordinator(row: CoordinatorRow, now: float) -> CoordinatorFacts:
+    running = row.running and now - row.heard < SILENT_S
+    counters: Mapping[str, int] = msgspec.msgpack.decode(row.counters) if row.counters else {}
     return CoordinatorFacts(
         running=running,
-        since=when(live.started),
-        heard=when(sign),
-        link=live.link and running,
-        link_since=when(live.link_since),
-        link_error=plain(live.link_error),
-        max_packet=live.max_packet,
-        error=live.error,
-        error_since=when(live.error_at),
-        counters=live.counters,
+        since=when(row.started),
+        heard=when(row.heard),
+        link=row.link and running,
+        link_since=when(row.link_since),
+        link_error=printable(row.link_error),
+        max_packet=row.max_packet,
+        error=row.error,
+        error_since=when(row.error_at),
+        counters=dict(counters),
     )
+
+
+def _disk(
+    row: CoordinatorRow, running: bool, folder: Path, measured: Sequence[DiskRow]
+) -> DiskFacts:
+    """The disk as the service has measured it; one that is silent may be so because the disk is full."""
+    free, total = row.free, row.total
+    if not running:
+        disk = shutil.disk_usage(folder)
+        free, total = disk.free, disk.total
+    samples = [(sample.at, sample.used) for sample in measured]
+    samples += [(row.heard, row.used)] if row.used else []
+    daily, watched = daily_growth(samples)
+    return DiskFacts(
+        path=str(folder),
+        used=row.used,
+        free=free,
+        total=total,
+        daily=daily,
+        watched_s=watched,
+        full_in_days=free / daily if daily is not None and daily > 0 else None,
+    )
+
+
+def daily_growth(samples: Sequence[tuple[float, int]]) -> tuple[float | None, float]:
+    """The slope of (time, bytes) samples of the last week, in bytes a day, and how long they watch, in s.
+
+    None for less than an hour: garbage that has not been collected yet would count as growth.
+    """
+    if not samples:
+        return None, 0.0
+    week = [(at, used) for at, used in samples if at >= samples[-1][0] - 7 * _DAY_S]
+    watched = week[-1][0] - week[0][0]
+    if watched < _HOUR_S:
+        return None, watched
+    mean_at = sum(at for at, _ in week) / len(week)
+    mean_used = sum(used for _, used in week) / len(week)
+    spread = sum((at - mean_at) ** 2 for at, _ in week)
+    slope = sum((at - mean_at) * (used - mean_used) for at, used in week) / spread
+    return slope * _DAY_S, watched

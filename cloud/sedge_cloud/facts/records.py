@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from sedge_cloud.store.records import RunSums
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # Everything that can be wrong, by name: labels of metrics, and what notices and filters go by. The last one
@@ -64,13 +65,16 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One round. ``worst`` figures are means over the worst tenth of its devices, at least one.
 
-    An open round has what it waits for: it closes with ``needed`` updates, or at its ``deadline`` with
-    ``least``; ``extended`` says how often that passed with fewer. ``usual_s`` is how long the last rounds
-    took. ``up`` and ``down`` are the bytes of all its devices, of these ``newcomer_up`` and
-    ``newcomer_down`` of ``newcomers``, whose first order in the run this was; ``link_up`` and ``link_down``
-    are what the coordinator sent and received meanwhile. ``whole`` are the devices that had a model and
-    fetched the whole one in the place of changes. ``personal`` counts the personal parameters of the cohort
-    by tensor. ``distrusted`` maps devices to how much their update counted (below 1), and ``late`` are
+    An open round has what it waits for: while its ``phase`` is open it closes with ``needed`` updates, or
+    at its ``deadline`` with ``least``; ``extended`` says how often that passed with fewer. With its quorum
+    it is in its ``grace``, and ``offline`` where all who are online have answered: then it closes at
+    ``ends_at``. ``why`` says what closed it, and ``usual_s`` is how long the last rounds took.
+
+    ``up`` and ``down`` are the bytes of all its devices, of these ``newcomer_up`` and ``newcomer_down`` of
+    ``newcomers``, whose first order in the run this was; ``link_up`` and ``link_down`` are what the
+    coordinator sent and received meanwhile. ``whole`` are the devices that had a model and fetched the
+    whole one in the place of changes. ``personal`` counts the personal parameters of the cohort by tensor.
+    ``distrusted`` maps devices to how much their update counted (below 1), and ``late`` are
     those whose updates for earlier rounds came in this one.
     """
 
@@ -85,6 +89,9 @@ class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
     needed: int = 0
     least: int = 0
     deadline: datetime | None = None
+    phase: str = ""
+    ends_at: datetime | None = None
+    why: str = ""
     extended: int = 0
     usual_s: float | None = None
     metric: Metric = ACCURACY
@@ -114,6 +121,7 @@ class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One run. ``why`` says why it failed, or what it waits for while no round is open.
 
+    ``rounds`` are its last closed rounds, and ``sums`` what all of them add up to.
     ``groups`` are the devices that learn with each other, where the strategy has such groups; ``unable``
     are those that it has no work for, and what they lack. ``tensors`` has the size of each of the model's.
     """
@@ -122,11 +130,13 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     strategy: str
     created: datetime | None
+    ended: datetime | None = None
     closed_rounds: int
     total_rounds: int
     why: str = ""
     open: RoundFacts | None = None
     rounds: tuple[RoundFacts, ...] = ()
+    sums: RunSums = RunSums()
     groups: dict[str, tuple[str, ...]] = {}
     unable: dict[str, str] = {}
     tensors: dict[str, int] = {}
@@ -161,6 +171,7 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     down: int = 0
     strikes: int = 0
     waits: str = ""
+    waits_since: datetime | None = None
     error: str = ""
     error_since: datetime | None = None
     history: tuple[float, ...] = ()
@@ -218,6 +229,11 @@ def essence(facts: Fleet) -> object:
     devices = [(d.device, d.state, d.updates, d.waits, d.error) for d in facts.devices]
     it = facts.coordinator
     return facts.problems, facts.runs, devices, it.running, it.link
+
+
+def printable(text: str) -> str:
+    """A device's own words, which must not reach the operator's terminal as they are."""
+    return " ".join(ascii(text)[1:-1].split())
 
 
 def when(epoch_s: float) -> datetime | None:

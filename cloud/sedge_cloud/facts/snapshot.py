@@ -6,12 +6,10 @@ less often: reading them and what is made of them take at most ``SHARE`` of a pr
 
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
 
-from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.records import Fleet, essence
-from sedge_cloud.store.opening import open_folder
 
 # Facts are at least this old before they are read again, however many look,
 FRESH_S = 1.0
@@ -20,10 +18,13 @@ SHARE, STALE_S = 0.005, 3.0
 
 
 class Snapshot:
-    """The facts of a fleet, and how often they have changed. Threads may share it."""
+    """The facts of a fleet, and how often they have changed. Threads may share it.
 
-    def __init__(self, cloud: CloudConfig) -> None:
-        self._cloud = cloud
+    ``open_reader`` is called once, by the first thread that looks; any may then use the reader's store.
+    """
+
+    def __init__(self, open_reader: Callable[[], Reader]) -> None:
+        self._open = open_reader
         self._lock = threading.Lock()
         self._reader: Reader | None = None
         self._facts: Fleet | None = None
@@ -63,8 +64,7 @@ class Snapshot:
 
     def _read(self) -> Fleet:
         if self._reader is None:
-            folder = Path(self._cloud.state_dir)
-            self._reader = Reader(self._cloud.fleet, folder, open_folder(folder, any_thread=True))
+            self._reader = self._open()
         return self._reader.read()
 
     def _charge(self) -> None:

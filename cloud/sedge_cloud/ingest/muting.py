@@ -24,7 +24,7 @@ REFUSED_S, BELIEVED_S = 10.0, 3600.0
 class Muting:
     """Which devices are muted, and which topics the link listens to meanwhile."""
 
-    def __init__(self, fleet: str, devices: Fleet, leave: Callable[[Device], None]) -> None:
+    def __init__(self, fleet: str, devices: Fleet, leave: Callable[[Device, float], None]) -> None:
         self._fleet = fleet
         self._devices = devices
         self._leave = leave
@@ -63,9 +63,8 @@ class Muting:
         over = [name for name, until in self._until.items() if now >= until]
         for name in over:
             del self._until[name]
-            self._leave(
-                self._devices[name]
-            )  # unless it says hello: its goodbye may have been ignored
+            # Unless it says hello: its goodbye may have been ignored.
+            self._leave(self._devices[name], now)
         self._look_at = now + LOOK_S if self._until else math.inf
         wanted, effects = self._wanted(), [*self._notes]
         self._notes.clear()

@@ -4,13 +4,15 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 
+from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.ingest.rate_limit import RATE, TokenBucket, cost
 from sedge_cloud.runs.capabilities import lacking
 from sedge_cloud.runs.run import Run
-from sedge_cloud.store.rows import DeviceRow
+from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.errors import RemoteError, VersionError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Send
@@ -36,6 +38,7 @@ WARN_EVERY_S = 3600.0
 REFUSE_EVERY_S = 60.0
 # The nonce of a welcome to no hello in particular: "I have just started; say hello again".
 NO_NONCE = bytes(16)
+UNSEEN = SessionRow("")
 REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
 
 
@@ -43,20 +46,23 @@ REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-clo
 class Device:
     """One device. ``online`` from its hello until its goodbye, or until the coordinator's link fails.
 
-    ``hello`` is the last one, perhaps from before the coordinator's start. An old start count is next
-    logged from ``warn_at`` on, another version next refused from ``refuse_at`` on. It was last ``heard`` at
-    that time (0: not yet); ``error`` is why a message of it was last dropped, and when.
+    ``hello`` is the last one, perhaps from before the coordinator's start, and ``session`` what has been
+    seen of it. An old start count is next logged from ``warn_at`` on, another version next refused from
+    ``refuse_at`` on.
     """
 
     row: DeviceRow
     peer: Peer
     hello: Hello | None = None
-    online: bool = False
+    session: SessionRow = UNSEEN
     warn_at: float = 0.0
     refuse_at: float = 0.0
-    heard: float = 0.0
-    error: tuple[float, str] | None = None
     bucket: TokenBucket = field(default_factory=TokenBucket)
+
+    @property
+    def online(self) -> bool:
+        """Whether it has said hello, and no goodbye since."""
+        return self.session.online
 
     @property
     def waits(self) -> str:
@@ -72,12 +78,20 @@ class Device:
 class Fleet:
     """Every device, by id.
 
-    ``present`` is the number online, ``changes`` how often one came or went, ``errors`` how often messages
-    of a device were dropped. ``versions`` are the protocol versions that the coordinator speaks, and
-    ``max_packet`` is the largest MQTT packet that comes through its broker.
+    ``present`` is the number online, and ``changes`` how often one came or went. ``versions`` are the
+    protocol versions that the coordinator speaks, and ``max_packet`` is the largest MQTT packet that comes
+    through its broker.
     """
 
-    def __init__(self, name: str, incarnation: int, versions: Sequence[int] = VERSIONS) -> None:
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        versions: Sequence[int] = VERSIONS,
+        wall: Wall = as_it_is,
+    ) -> None:
+        self._wall = wall
+        self._stirred: dict[str, None] = {}  # whose sessions have changed, the longest ago first
         self._versions = tuple(versions)
         self._name = name
         self._incarnation = incarnation
@@ -87,7 +101,7 @@ class Fleet:
         ] = {}  # by the topic on which it sends; without revoked ones
         self._revoked: dict[str, Device] = {}  # these, by the same
         self._loaded = False
-        self.present = self.changes = self.errors = 0
+        self.present = self.changes = 0
         self.max_packet = MAX_PACKET_BYTES
 
     def __getitem__(self, device: str) -> Device:
@@ -102,14 +116,14 @@ class Fleet:
         entry = self._devices.get(device)
         return None if entry is None else entry.hello
 
-    def load(self, rows: Iterable[DeviceRow]) -> list[Effect]:
+    def load(self, rows: Iterable[DeviceRow], now: float) -> list[Effect]:
         """Take the store's devices over; those added or reissued since the start are asked for a hello."""
         effects: list[Effect] = []
         for row in rows:
             device = self._devices.get(row.device)
             if device is None or device.row.secret != row.secret:
                 if device is not None:
-                    self.leave(device)
+                    self.leave(device, now)
                 effects += self._add(row)
                 continue
             device.row = msgspec.structs.replace(row, incarnation=device.row.incarnation)
@@ -118,11 +132,41 @@ class Fleet:
                 and self._by_topic.pop(topics.up(self._name, row.device), None) is not None
             ):
                 self._revoked[topics.up(self._name, row.device)] = device
-                self.leave(device)
+                self.leave(device, now)
                 effects.append(device.peer.message(REVOKED))
                 effects.append(Note(logging.WARNING, f"device {row.device} is revoked"))
         self._loaded = True
         return effects
+
+    def resume(self, sessions: Iterable[SessionRow], now: float) -> None:
+        """What the process before has seen; who was online then is not until its next hello."""
+        for row in sessions:
+            device = self._devices.get(row.device)
+            if device is not None:
+                device.session = row
+                if row.online:
+                    self.note(device, online=False, since=self._wall(now))
+
+    def note(self, device: Device, **changes: bool | int | float | str) -> None:
+        """Change what is known of a device."""
+        name = device.row.device
+        device.session = msgspec.structs.replace(device.session, device=name, **changes)
+        self._stirred[name] = None
+
+    def stirred(self, most: int) -> list[SessionRow]:
+        """Sessions that have changed since they were last taken, at most so many; these count as taken."""
+        names = list(islice(self._stirred, most))
+        for name in names:
+            del self._stirred[name]
+        return [self._devices[name].session for name in names]
+
+    def stir(self, names: Iterable[str]) -> None:
+        """These have changed after all: they could not be stored."""
+        self._stirred.update(dict.fromkeys(names))
+
+    def hear(self, device: Device, now: float) -> None:
+        """A frame has come on a device's topic."""
+        self.note(device, heard=self._wall(now))
 
     def request_hellos(self) -> list[Send]:
         """Ask every device for a hello."""
@@ -159,22 +203,27 @@ class Fleet:
         frame = Frame(Kind.CHUNK, data, self._incarnation, 0, transfer, index)
         return Send(topic, seal(frame, topic, None))
 
-    def disconnected(self) -> None:
+    def disconnected(self, now: float) -> None:
         """The coordinator's link is down: every device is offline until its next hello."""
         for device in self._devices.values():
-            self.leave(device)
+            self.leave(device, now)
 
-    def arrive(self, device: Device, hello: Hello) -> None:
+    def arrive(self, device: Device, hello: Hello, now: float) -> None:
         """A device has said hello."""
-        self.present += not device.online
+        device.hello, at = hello, self._wall(now)
         self.changes += 1
-        device.hello, device.online = hello, True
+        if not device.online:
+            self.present += 1
+            self.note(device, online=True, since=at)
+        if hello.waits != device.session.waits:
+            self.note(device, waits=hello.waits, waits_since=at)
 
-    def leave(self, device: Device) -> None:
+    def leave(self, device: Device, now: float) -> None:
         """A device is offline until its next hello."""
-        self.present -= device.online
-        self.changes += device.online
-        device.online = False
+        if device.online:
+            self.present -= 1
+            self.changes += 1
+            self.note(device, online=False, since=self._wall(now))
 
     def sender(self, topic: str) -> Device | None:
         """The device that sends on this topic; None for a revoked device's and for any other topic."""
@@ -212,8 +261,7 @@ class Fleet:
         return []
 
     def _failed(self, device: Device, text: str, now: float) -> None:
-        device.error = (now, text)
-        self.errors += 1
+        self.note(device, error=text, error_at=self._wall(now))
 
     def stale_frame(self, device: Device, payload: bytes, now: float) -> list[Effect]:
         """Log a genuine control frame that the replay window refused, if the device may wait in vain."""
@@ -288,7 +336,7 @@ class Fleet:
         keys = DeviceKeys.of(row.secret)
         down = topics.down(self._name, row.device)
         peer = Peer(down, keys.down, keys.up, self._incarnation, row.incarnation, self._versions)
-        device = self._devices[row.device] = Device(row, peer, stored_hello(row))
+        device = self._devices[row.device] = Device(row, peer, row.read_hello())
         if device.hello is not None:
             with suppress(VersionError):  # its next hello is refused
                 peer.agree(device.hello.versions)
@@ -305,16 +353,3 @@ class Fleet:
 def _abilities(hello: Hello | None) -> Hello | None:
     """What a hello says of the device itself, whichever connection it is of and whether or not it waits."""
     return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="")
-
-
-def plain(text: str) -> str:
-    """A device's own words, which must not reach the operator's terminal as they are."""
-    return " ".join(ascii(text)[1:-1].split())
-
-
-def stored_hello(row: DeviceRow) -> Hello | None:
-    """The hello of a device's last start; None if there is none, or it cannot be read."""
-    try:
-        return None if row.hello is None else msgspec.msgpack.decode(row.hello, type=Hello)
-    except ValueError:  # msgspec's errors: a hello of another version
-        return None

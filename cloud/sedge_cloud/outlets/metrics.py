@@ -1,13 +1,14 @@
 """The facts as Prometheus metrics. Labels are bounded: codes, states, the last runs; never a device."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import get_args
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from sedge_cloud.facts.records import Code, DeviceState, Fleet, RoundFacts
+from sedge_cloud.store.records import RunSums
 
 # Of more runs the last ones have metrics.
 MAX_RUNS = 20
@@ -66,9 +67,9 @@ class _Facts:
                                      labels=["run", "moment", "of"])  # fmt: skip
         for run in runs:
             closed.add_metric([run.run], run.closed_rounds)
-            for labels, count in _moved(run.rounds).items():
+            for labels, count in _moved(run.sums).items():
                 moved.add_metric([run.run, *labels], count)
-            whole.add_metric([run.run], sum(len(r.whole) for r in run.rounds))
+            whole.add_metric([run.run], run.sums.whole)
             running.add_metric([run.run], float(run.status == "running"))
             if run.open is not None and run.open.state == "open":
                 for gauge, value in zip(gauges, self._open(run.open), strict=True):
@@ -91,16 +92,15 @@ def exposition(facts: Fleet) -> tuple[bytes, str]:
     return generate_latest(_Facts(facts)), CONTENT_TYPE_PLAIN_0_0_4
 
 
-def _moved(rounds: Sequence[RoundFacts]) -> dict[tuple[str, str], int]:
+def _moved(sums: RunSums) -> dict[tuple[str, str], int]:
     """Bytes by whose they are and their way, ``up`` being away from the one they are counted at."""
-    newcomers = sum(r.newcomer_up for r in rounds), sum(r.newcomer_down for r in rounds)
     return {
-        ("newcomers", "up"): newcomers[0],
-        ("newcomers", "down"): newcomers[1],
-        ("devices", "up"): sum(r.up for r in rounds) - newcomers[0],
-        ("devices", "down"): sum(r.down for r in rounds) - newcomers[1],
-        ("coordinator", "up"): sum(r.link_up for r in rounds),
-        ("coordinator", "down"): sum(r.link_down for r in rounds),
+        ("newcomers", "up"): sums.newcomer_up,
+        ("newcomers", "down"): sums.newcomer_down,
+        ("devices", "up"): sums.up - sums.newcomer_up,
+        ("devices", "down"): sums.down - sums.newcomer_down,
+        ("coordinator", "up"): sums.link_up,
+        ("coordinator", "down"): sums.link_down,
     }
 
 

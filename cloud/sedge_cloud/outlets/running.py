@@ -2,18 +2,31 @@
 
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
 from sedge_cloud.config import CloudConfig
+from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.snapshot import FRESH_S, Snapshot
 from sedge_cloud.outlets.home_assistant import HomeAssistant
 from sedge_cloud.outlets.notices import Notices
 from sedge_cloud.outlets.problem_log import ProblemLog
 from sedge_cloud.outlets.supervisor import watcher
+from sedge_cloud.store.opening import open_folder
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.mqtt import BrokerSettings
 
 # The log names a problem that two readings in a row have, and so does a notice.
 LOG_S, NOTICE_S = FRESH_S, 10.0
+
+
+def snapshot_of(cloud: CloudConfig) -> Snapshot:
+    """The facts of the fleet, for all threads together."""
+
+    def open_reader() -> Reader:
+        folder = Path(cloud.state_dir)
+        return Reader(cloud.fleet, folder, open_folder(folder, any_thread=True))
+
+    return Snapshot(open_reader)
 
 
 @contextmanager
@@ -23,7 +36,7 @@ def beside(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
     Raises ``ConfigError``.
     """
     with ExitStack() as stack:
-        snapshot = stack.enter_context(closing(Snapshot(cloud)))
+        snapshot = stack.enter_context(closing(snapshot_of(cloud)))
         watchers = [watcher("problem log", snapshot, LOG_S, ProblemLog())]
         if cloud.notify.wanted:
             watchers.append(watcher("notices", snapshot, NOTICE_S, Notices(cloud)))

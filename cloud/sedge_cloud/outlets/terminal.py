@@ -20,8 +20,7 @@ def open_round(it: RoundFacts, status: str, at: datetime) -> Iterator[str]:
         yield f"{line} {status if it.state == 'void' else it.state}"
         return
     since = f" for {age(it.opened, at)}" if it.opened else ""
-    until = f" or at {clock(it.deadline, at)} with {it.least}" if it.deadline else ""
-    yield f"{line} open{since}; closes with {it.needed} updates{until}"
+    yield f"{line} open{since}; {closes(it, at)}"
     for waiting in it.waiting:
         long = f" ({age(waiting.since, at)})" if waiting.since else ""
         yield f"      {waiting.device} {waiting.text}{long}"
@@ -33,6 +32,17 @@ def open_round(it: RoundFacts, status: str, at: datetime) -> Iterator[str]:
         yield f"      fetched the whole model in the place of changes: {', '.join(it.whole)}"
     if it.late:
         yield f"      updates for earlier rounds: {', '.join(it.late)}"
+
+
+def closes(it: RoundFacts, at: datetime) -> str:
+    """What an open round closes with, or when, in words."""
+    end = clock(it.ends_at, at)
+    if it.phase == "grace":
+        return f"has its quorum of {it.needed} updates and closes at {end}"
+    if it.phase == "offline":
+        return f"all who are online have answered, it closes at {end}"
+    until = f" or at {clock(it.deadline, at)} with {it.least}" if it.deadline else ""
+    return f"closes with {it.needed} updates{until}"
 
 
 def run_lines(run: RunFacts, at: datetime) -> Iterator[str]:

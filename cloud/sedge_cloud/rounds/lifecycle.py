@@ -25,15 +25,16 @@ store has the open rounds: after a restart each goes on with the time that is le
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.config import RunConfig
 from sedge_cloud.rounds.resting import Resting
 from sedge_cloud.runs.run import Run
@@ -99,13 +100,6 @@ ROUND: Mapping[Phase, Mapping[Event, Phase]] = {
 
 
 S = TypeVar("S", bound=str)
-# The time on the wall clock, in seconds, at a time of the loop.
-Wall: TypeAlias = Callable[[float], float]
-
-
-def as_it_is(now: float) -> float:
-    """Where there is no other clock than the loop's: virtual time."""
-    return now
 
 
 def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> S:
@@ -156,6 +150,10 @@ class OpenRound:
     def widths(self) -> Counter[int]:
         """How many orders there are for each width."""
         return Counter(order.width for order in self.orders.values())
+
+    def needed(self, config: RunConfig) -> int:
+        """How many updates are its quorum, as things stand."""
+        return needed_updates(config, len(self.orders) - len(self.excused))
 
     @property
     def ends_at(self) -> float:

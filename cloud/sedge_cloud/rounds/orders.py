@@ -12,8 +12,9 @@ import msgspec
 from sedge_cloud.ingest.downloads import Describe, NamedBlob
 from sedge_cloud.rounds.lifecycle import OpenRound
 from sedge_cloud.rounds.plans import order_seed
-from sedge_cloud.runs.capabilities import codec_for, its_limit
+from sedge_cloud.runs.capabilities import codec_for
 from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.terms import its_limit
 from sedge_cloud.runs.versions import steps_since
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.schema import StepRow

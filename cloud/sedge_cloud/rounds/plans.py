@@ -8,15 +8,17 @@ model, m = elements of a narrower form, k = elements of a patch.
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from sedge_cloud.runs.capabilities import without_memory
+from sedge_cloud.runs.capabilities import memory_of, terms_of
 from sedge_cloud.runs.client_models import ClientModels, Hellos
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.terms import without_memory
 from sedge_cloud.runs.vectors import hash_of, magnitude
 from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.strategy import Assignment, ClientModel, Context
@@ -79,14 +81,22 @@ def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) 
         needed |= {CORRECTION}
     if hello is None:
         return needed
-    memory = without_memory(run, hello, assignment.width)
+    memory = without_memory(memory_of(run, assignment.width), hello)
     return needed.difference(hello.codecs) | frozenset(memory)
 
 
-def newcomer_features(run: Run, run_store: RunStore) -> frozenset[str]:
-    """The features that a device without a past must announce now. Raises ``StrategyError``."""
-    assignment = run.strategy.plan(run_store.context(run), ClientModel())
-    return _lacking(run, assignment, check_assignment(run, NEWCOMER, assignment), None)
+def save_terms(run: Run, run_store: RunStore, stored: bytes) -> None:
+    """Store what a run asks of devices, and of one without a past now, unless that is ``stored``."""
+    terms = terms_of(run)
+    with suppress(StrategyError, ConfigError):  # planning a round will say so
+        assignment = run.strategy.plan(run_store.context(run), ClientModel())
+        features = _lacking(run, assignment, check_assignment(run, NEWCOMER, assignment), None)
+        if run.config.schedule.steps:  # in some rounds
+            features |= {"schedule"}
+        terms = msgspec.structs.replace(terms, features=tuple(sorted(features)))
+    coded = msgspec.msgpack.encode(terms)
+    if coded != stored:
+        run_store.store.set_terms(run.name, coded)
 
 
 def plan_newcomer(run: Run, run_store: RunStore) -> OrderRow:

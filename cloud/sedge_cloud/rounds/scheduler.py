@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from sedge_cloud.clocks import Wall
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded
 from sedge_cloud.ingest.downloads import Cut, Describe, NamedBlob
 from sedge_cloud.ingest.sessions import Fleet
@@ -25,7 +26,6 @@ from sedge_cloud.rounds.lifecycle import (
     LiveRun,
     OpenRound,
     Phase,
-    Wall,
     counted_updates,
     new_round,
     next_state,
@@ -38,6 +38,7 @@ from sedge_cloud.rounds.orders import (
     too_large,
     with_steps_that_fit,
 )
+from sedge_cloud.rounds.plans import save_terms
 from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
 from sedge_cloud.rounds.serving import resume_serving, serving_run, with_newcomer
 from sedge_cloud.rounds.summary import Summary
@@ -70,8 +71,7 @@ class Scheduler:
         self.live: dict[str, LiveRun] = {}
         self.serving: RunRow | None = None
         self._run_store, self._store = run_store, run_store.store
-        self._devices = devices
-        self._cut = cut
+        self._devices, self._cut = devices, cut
         self._housekeeping = housekeeping
         self._counters, self._traffic = counters, traffic
         self._draw, self._wall = draw, wall
@@ -347,12 +347,13 @@ class Scheduler:
         live, effects = LiveRun(run, Resting.of(declines)), list[CloudEffect]()
         if live.run.status == RUNNING:
             try:
-                _ = live.run.strategy, live.run.patch_values  # loaded now: without them devices
-                # would work for nothing
+                # Loaded now: without them devices would work for nothing.
+                _ = live.run.strategy, live.run.patch_values
                 current = resume(live.run, self._store, now, self._wall)
                 if current is not None:
                     effects += self._begin(live, current, now)
                     effects += self._ask(live, current, current.waiting, now)
+                save_terms(live.run, self._run_store, row.terms)
                 effects += self._devices.refuse_unable(live.run)
             except (ConfigError, StrategyError) as exc:
                 effects += self._fail(live, f"its strategy cannot be loaded: {exc}", now)

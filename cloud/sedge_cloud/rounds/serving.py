@@ -14,8 +14,9 @@ from dataclasses import replace
 
 import msgspec
 
+from sedge_cloud.clocks import Wall
 from sedge_cloud.ingest.sessions import Fleet
-from sedge_cloud.rounds.lifecycle import FINISHED, OpenRound, Phase, Wall, new_round, resume
+from sedge_cloud.rounds.lifecycle import FINISHED, OpenRound, Phase, new_round, resume
 from sedge_cloud.rounds.plans import plan_round
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore

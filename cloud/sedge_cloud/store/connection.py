@@ -4,12 +4,13 @@ What differs between databases is a ``Dialect`` (sqlite.py, postgres.py); the qu
 """
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from sedge_cloud.store import earlier
 from sedge_cloud.store.contract import Blobs, Dialect, Parts
 from sedge_cloud.store.schema import MIGRATIONS, SCHEMA, TABLE_NAMES, TABLES
 from sedge_protocol.errors import StorageError
@@ -111,6 +112,11 @@ class Database:
                     f"{self.place}: schema {found}, this version uses {SCHEMA}; {todo}"
                 )
             db.define(";".join(filter(None, steps)), SCHEMA)
+            if found == earlier.SCHEMA:
+                earlier.adopt(db.execute, self.folder)
+        for name in earlier.FILES:
+            with suppress(OSError):
+                (self.folder / name).unlink()
 
     def _require_run(self, db: Dialect, run: str, status: str = "", *, alone: bool = False) -> None:
         """Raise ``StorageError`` for a run that another process has deleted or given another status.
@@ -133,11 +139,12 @@ class Database:
         db.execute("UPDATE meta SET value = value + 1 WHERE key = 'change'")
         return int(db.execute("SELECT value FROM meta WHERE key = 'change'").fetchone()[0])
 
-    def _put(self, db: Dialect, table: str, row: msgspec.Struct) -> None:
-        """Insert a row, or replace all but the key of the one that is there; the key comes first."""
-        key, *names = row.__struct_fields__
+    def _put(self, db: Dialect, table: str, row: msgspec.Struct, keys: int = 1) -> None:
+        """Insert a row, or replace all but its first fields, the key, in the one that is there."""
+        fields = row.__struct_fields__
+        key, names = ", ".join(fields[:keys]), fields[keys:]
         sets = ", ".join(f"{name} = excluded.{name}" for name in names)
-        marks = ", ".join("?" * (1 + len(names)))
+        marks = ", ".join("?" * len(fields))
         db.execute(
             f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({key}) DO UPDATE SET {sets}",
             msgspec.structs.astuple(row),
@@ -156,10 +163,23 @@ class Database:
             raise StorageError(f"{self.place}: damaged {kind.__name__}: {exc}") from exc
 
     @contextmanager
-    def transaction(self, dry_run: bool = False) -> Generator[None]:
-        """Make everything inside one transaction; with ``dry_run`` nothing of it remains."""
+    def reading(self) -> Generator[None]:
+        """Everything that is read inside is of one moment."""
+        with self._db.errors():
+            self._db.begin_reading()
+            try:
+                yield
+            finally:
+                self._db.rollback()
+
+    @contextmanager
+    def transaction(self, dry_run: bool = False, flush: bool = True) -> Generator[None]:
+        """Make everything inside one transaction; with ``dry_run`` nothing of it remains.
+
+        Without ``flush`` a power cut may undo it, whole.
+        """
         try:
-            with self._transaction():
+            with self._transaction(flush=flush):
                 yield
                 if dry_run:
                     raise _Undone
@@ -167,12 +187,12 @@ class Database:
             pass
 
     @contextmanager
-    def _transaction(self, *, alone: bool = False) -> Generator[Dialect]:
+    def _transaction(self, *, alone: bool = False, flush: bool = True) -> Generator[Dialect]:
         if self._db.in_transaction:  # of ``transaction``
             yield self._db
             return
         with self._db.errors():
-            self._db.begin(alone=alone)
+            self._db.begin(alone=alone, flush=flush)
             try:
                 yield self._db
                 self.blobs.settle()  # the rows may name blobs

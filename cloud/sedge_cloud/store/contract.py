@@ -57,8 +57,11 @@ class Dialect(Protocol):
         """Insert whole rows, of so many columns each, in the order of the table's columns."""
         ...
 
-    def begin(self, *, alone: bool = False) -> None:
-        """Begin a transaction that writes; ``alone``: no other one writes anything meanwhile."""
+    def begin(self, *, alone: bool = False, flush: bool = True) -> None:
+        """Begin a transaction that writes; ``alone``: no other one writes anything meanwhile.
+
+        Without ``flush`` its commit does not wait for the disk: a power cut may undo it, whole.
+        """
         ...
 
     def begin_reading(self) -> None:
@@ -66,7 +69,10 @@ class Dialect(Protocol):
         ...
 
     def commit(self) -> None:
-        """End a transaction: what it wrote is durable, and other processes' ``version`` changes."""
+        """End a transaction: other processes' ``version`` changes, and what it wrote is durable.
+
+        Unless it began without ``flush``.
+        """
         ...
 
     def rollback(self) -> None:

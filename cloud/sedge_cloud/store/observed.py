@@ -18,6 +18,7 @@ from sedge_cloud.store.rows import (
     SessionRow,
 )
 
+KEPT_S = 7 * 86_400.0
 # What a recorder writes anew of an open round.
 _STANDING = ("phase", "ends_at", "deadline", "needed", "extended")
 
@@ -34,9 +35,10 @@ class Observed(Database):
     ) -> None:
         """Store what has changed: sessions, how open rounds stand, the coordinator, a measurement.
 
-        Nothing is flushed: after a power cut the rows may be those of a moment before.
+        Of measurements a week remains. Nothing is flushed: after a power cut the rows may be those of a
+        moment before.
         """
-        with self._transaction() as db:
+        with self._transaction(flush=False) as db:
             if sessions:
                 changed = self._stamp(db)
                 for row in sessions:
@@ -49,6 +51,7 @@ class Observed(Database):
             self._put(db, "coordinator", coordinator)
             if disk is not None:
                 self._put(db, "disk", disk)
+                db.execute("DELETE FROM disk WHERE at < ?", (disk.at - KEPT_S,))
 
     def sessions(self, since: int = -1) -> list[SessionRow]:
         """What has been seen of the devices that changed after the transaction ``since``, by id."""
@@ -61,8 +64,8 @@ class Observed(Database):
         return self._rows(DeviceRow, sql, since)
 
     def histories(self, since: int = -1) -> list[HistoryRow]:
-        """The histories that changed after the transaction ``since``, by device and run."""
-        sql = "SELECT * FROM histories WHERE changed > ? ORDER BY device, run"
+        """The histories that changed after the transaction ``since``, the longest ago first."""
+        sql = "SELECT * FROM histories WHERE changed > ? ORDER BY changed, run, device"
         return self._rows(HistoryRow, sql, since)
 
     def coordinator(self) -> CoordinatorRow:
@@ -70,6 +73,72 @@ class Observed(Database):
         rows = self._rows(CoordinatorRow, "SELECT * FROM coordinator")
         return rows[0] if rows else CoordinatorRow()
 
-    def disk(self, since: float) -> list[DiskRow]:
-        """The measurements since a time on the wall clock, the oldest first."""
-        return self._rows(DiskRow, "SELECT * FROM disk WHERE at >= ? ORDER BY at", since)
+    def disk(self) -> list[DiskRow]:
+        """The measurements of the last week, the oldest first."""
+        return self._rows(DiskRow, "SELECT * FROM disk ORDER BY at")
+
+    def change(self) -> int:
+        """The number of the last transaction that changed a device, a session or a history."""
+        with self._db.errors():
+            row = self._db.execute("SELECT value FROM meta WHERE key = 'change'").fetchone()
+        return int(row[0])
+
+    def account(
+        self, run: str, number: int, parts: bytes, histories: Sequence[HistoryRow], sums: bytes
+    ) -> None:
+        """Store what a closed round adds up to. Nothing is flushed: it can be done again."""
+        with self._transaction(flush=False) as db:
+            sql = "UPDATE rounds SET parts = ? WHERE run = ? AND round = ?"
+            db.execute(sql, (parts, run, number))
+            db.execute("UPDATE runs SET sums = ? WHERE run = ?", (sums, run))
+            changed = self._stamp(db)
+            for row in histories:
+                row = msgspec.structs.replace(row, changed=changed)
+                self._put(db, "histories", row, keys=2)
+
+    def unaccounted(self, run: str, since: int) -> list[RoundRow]:
+        """A run's closed rounds after this one."""
+        sql = "SELECT * FROM rounds WHERE run = ? AND round > ? AND open = 0 ORDER BY round"
+        return self._rows(RoundRow, sql, run, since)
+
+    def sums(self, run: str) -> bytes:
+        """What a run's closed rounds add up to, coded; empty for none, and for a run that is gone."""
+        with self._db.errors():
+            row = self._db.execute("SELECT sums FROM runs WHERE run = ?", (run,)).fetchone()
+        return bytes(row[0]) if row else b""
+
+    def pasts(self, run: str, number: int) -> dict[str, bytes]:
+        """The pasts of those of a round's devices that have one, by device."""
+        sql = (
+            "SELECT h.device, h.past FROM orders o JOIN histories h"
+            " ON h.run = o.run AND h.device = o.device"
+            " WHERE o.run = ? AND o.round = ? ORDER BY h.device"
+        )
+        with self._db.errors():
+            return {str(name): bytes(past) for name, past in self._db.execute(sql, (run, number))}
+
+    def past(self, run: str, device: str) -> bytes | None:
+        """A device's past in a run."""
+        sql = "SELECT past FROM histories WHERE run = ? AND device = ?"
+        with self._db.errors():
+            row = self._db.execute(sql, (run, device)).fetchone()
+        return bytes(row[0]) if row else None
+
+    def answers(self, run: str, number: int) -> list[tuple[str, str]]:
+        """The devices with an order in a round, by id, each with the reason for which it has declined."""
+        sql = "SELECT device, declined FROM orders WHERE run = ? AND round = ? ORDER BY device"
+        with self._db.errors():
+            rows = self._db.execute(sql, (run, number)).fetchall()
+        return [(str(device), str(why)) for device, why in rows]
+
+    def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
+        """A run's last rounds after this one, the oldest first, at most so many; without summaries."""
+        fields = RoundRow.__struct_fields__
+        names = ", ".join("NULL" if name == "summary" else name for name in fields)
+        sql = f"SELECT {names} FROM rounds WHERE run = ? AND round > ? ORDER BY round DESC LIMIT ?"
+        return self._rows(RoundRow, sql, run, after, most)[::-1]
+
+    def set_terms(self, run: str, terms: bytes) -> None:
+        """Store what a run asks of its devices."""
+        with self._transaction() as db:
+            db.execute("UPDATE runs SET terms = ? WHERE run = ?", (terms, run))

@@ -9,7 +9,7 @@ import hashlib
 import msgspec
 
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.messages import Work
+from sedge_protocol.wire.messages import Hello, Work
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
@@ -22,14 +22,21 @@ class DeviceRow(msgspec.Struct, frozen=True):
     hello: bytes | None
     changed: int = 0
 
+    def read_hello(self) -> Hello | None:
+        """The hello of its last start; None if there is none, or it is of another version."""
+        try:
+            return None if self.hello is None else msgspec.msgpack.decode(self.hello, type=Hello)
+        except ValueError:  # msgspec's errors
+            return None
+
 
 class RunRow(msgspec.Struct, frozen=True):
     """One run; ``config`` and ``state`` are MessagePack of ``RunConfig`` and ``RunState``.
 
     ``bundle`` is the blob of the whole model's bundle. ``narrower`` is MessagePack of the blobs of bundles
     with fewer channels, widest first, or empty. ``frozen`` is the blob of frozen data, or empty. ``why``
-    says why it failed, and ``ended`` when it ended. ``needs`` is MessagePack of ``Needs``, what devices
-    must be able to do, and ``sums`` of ``RunSums``, what its closed rounds add up to; each may be empty.
+    says why it failed, and ``ended`` when it ended. ``terms`` is MessagePack of ``Terms``, what it asks of
+    devices, and ``sums`` of ``RunSums``, what its closed rounds add up to; each may be empty.
     """
 
     run: str
@@ -42,7 +49,7 @@ class RunRow(msgspec.Struct, frozen=True):
     frozen: bytes = b""
     why: str = ""
     ended: float = 0.0
-    needs: bytes = b""
+    terms: bytes = b""
     sums: bytes = b""
 
     @property
@@ -307,7 +314,8 @@ class CoordinatorRow(msgspec.Struct, frozen=True):
     """The service: when it ``started``, gave its last sign of life (``heard``), and its link to the broker.
 
     ``max_packet`` is the largest message that the broker lets through, in bytes; 0: not measured yet.
-    ``counters`` is MessagePack of its counters, and ``error`` the last error that it logged. Times are
+    ``counters`` is MessagePack of its counters, and ``error`` the last error that it logged. The state is
+    ``used`` bytes large, on a disk of ``total`` bytes, ``free`` of them (0: not measured yet). Times are
     seconds on the wall clock, 0 for unknown.
     """
 
@@ -322,11 +330,13 @@ class CoordinatorRow(msgspec.Struct, frozen=True):
     error: str = ""
     error_at: float = 0.0
     counters: bytes = b""
+    used: int = 0
+    free: int = 0
+    total: int = 0
 
 
 class DiskRow(msgspec.Struct, frozen=True):
-    """The size of the state, and what was free on its disk, in bytes, at one moment."""
+    """The size of the state, in bytes, at one moment."""
 
     at: float
     used: int
-    free: int

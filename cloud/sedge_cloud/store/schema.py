@@ -21,7 +21,7 @@ OBJECTS: Mapping[str, str] = {
     "runs": """CREATE TABLE runs (
     run TEXT PRIMARY KEY, status TEXT NOT NULL, config BLOB NOT NULL, bundle BLOB NOT NULL,
     state BLOB NOT NULL, created REAL NOT NULL, narrower BLOB NOT NULL, frozen BLOB NOT NULL,
-    why TEXT NOT NULL, ended REAL NOT NULL, needs BLOB NOT NULL, sums BLOB NOT NULL)""",
+    why TEXT NOT NULL, ended REAL NOT NULL, terms BLOB NOT NULL, sums BLOB NOT NULL)""",
     "rounds": """CREATE TABLE rounds (
     run TEXT NOT NULL, round INTEGER NOT NULL, task TEXT NOT NULL, open INTEGER NOT NULL,
     model BLOB NOT NULL, model_hash BLOB NOT NULL, summary BLOB, steps BLOB NOT NULL,
@@ -63,8 +63,8 @@ OBJECTS: Mapping[str, str] = {
     id INTEGER PRIMARY KEY, running INTEGER NOT NULL, started REAL NOT NULL, heard REAL NOT NULL,
     link INTEGER NOT NULL, link_since REAL NOT NULL, link_error TEXT NOT NULL,
     max_packet INTEGER NOT NULL, error TEXT NOT NULL, error_at REAL NOT NULL,
-    counters BLOB NOT NULL)""",
-    "disk": "CREATE TABLE disk (at REAL PRIMARY KEY, used INTEGER NOT NULL, free INTEGER NOT NULL)",
+    counters BLOB NOT NULL, used INTEGER NOT NULL, free INTEGER NOT NULL, total INTEGER NOT NULL)""",
+    "disk": "CREATE TABLE disk (at REAL PRIMARY KEY, used INTEGER NOT NULL)",
     "changed_devices": "CREATE INDEX changed_devices ON devices (changed)",
     "changed_sessions": "CREATE INDEX changed_sessions ON sessions (changed)",
     "changed_histories": "CREATE INDEX changed_histories ON histories (changed)",

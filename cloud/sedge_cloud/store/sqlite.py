@@ -36,6 +36,7 @@ class Sqlite:
 
     def __init__(self, folder: Path, durable: bool = True, any_thread: bool = False) -> None:
         self._folder = folder
+        self._durable, self._flushes = durable, True
         self._path = folder / DATABASE_NAME
         self.place = str(self._path)
         with self.errors():
@@ -79,8 +80,11 @@ class Sqlite:
         """Insert whole rows."""
         self._db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * width)})", rows)
 
-    def begin(self, *, alone: bool = False) -> None:
+    def begin(self, *, alone: bool = False, flush: bool = True) -> None:
         """Begin a transaction that writes; only one does at a time."""
+        if self._durable and flush != self._flushes:
+            self._db.execute(f"PRAGMA synchronous={'FULL' if flush else 'NORMAL'}")
+            self._flushes = flush
         self._db.execute("BEGIN IMMEDIATE")
 
     def begin_reading(self) -> None:

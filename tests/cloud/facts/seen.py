@@ -1,18 +1,16 @@
 """A coordinator on the bench together with its recorder and a reader: what an operator would see."""
 
 import logging
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.cloud.helper import CONFIG, FLEET, LAYOUT, Cloud, a_hello, small_update
+from tests.cloud.helper import BEGUN, CONFIG, FLEET, LAYOUT, Cloud, a_hello, small_update
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded
-from sedge_cloud.facts.live import LIVE, Recorder
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.records import Fleet
+from sedge_cloud.recorder import Recorder
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.messages import Goodbye
@@ -29,9 +27,11 @@ class Seen:
         layout: Layout = LAYOUT,
         init: Theta | None = None,
     ) -> None:
-        self.cloud = Cloud(folder, config, devices, layout=layout, init=init)
+        self._begun = time.time() - BEGUN
+        self.cloud = Cloud(
+            folder, config, devices, layout=layout, init=init, wall=lambda now: self._begun + now
+        )
         self.state = folder / "state"
-        self._begun = time.time() - self.cloud.now
         self.restart()
         self.reader = Reader(FLEET, self.state, self.cloud.store)
         self._fed = 0
@@ -42,19 +42,14 @@ class Seen:
 
     def restart(self) -> None:
         """The service begins anew on what the last one has left."""
-        self.recorder = Recorder(self.cloud.core, self.state, self.wall)
-        self.recorder.link(True)
+        self.recorder = Recorder(self.cloud.core, self.cloud.wall)
+        self.recorder.link(True, self.cloud.now)
 
     def record(self) -> None:
         """Let the recorder write what has happened since."""
         for effect in self.cloud.effects[self._fed :]:
-            match effect:
-                case RoundOpened() | RoundClosed() | RunEnded():
-                    self.recorder.observe(effect)
-                case Note() if effect.level >= logging.ERROR:
-                    self.recorder.error(effect.text)
-                case _:
-                    pass
+            if isinstance(effect, Note) and effect.level >= logging.ERROR:
+                self.recorder.error(effect.text, self.cloud.now)
         self._fed = len(self.cloud.effects)
         self.cloud.now += 2
         self.recorder.poll(self.cloud.now)
@@ -62,12 +57,13 @@ class Seen:
     def facts(self, later: float = 0.0, alive: bool = True) -> Fleet:
         """The facts, read so many seconds from now; ``alive``: the service has gone on meanwhile."""
         self.record()
-        now = self.wall() + later
-        if alive:
-            os.utime(self.state / LIVE, (now, now))
-        else:
-            os.utime(self.state / LIVE, (self.wall(), self.wall()))
-        return self.reader.read(now)
+        if alive and later:
+            before, self.cloud.now = self.cloud.now, self.cloud.now + later
+            self.recorder.poll(self.cloud.now)
+            facts = self.reader.read(self.wall())
+            self.cloud.now = before
+            return facts
+        return self.reader.read(self.wall() + later)
 
     def found(self, later: float = 0.0, alive: bool = True) -> dict[tuple[str, str], str]:
         """What is wrong: texts by code and subject."""

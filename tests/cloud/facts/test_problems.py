@@ -14,9 +14,11 @@ from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import resume_run, stop_run
 from sedge_cloud.config import RobustConfig
-from sedge_cloud.facts.history import DeviceHistory, daily_growth
+from sedge_cloud.facts.devices import change
 from sedge_cloud.facts.problems import problems
+from sedge_cloud.facts.reader import daily_growth
 from sedge_cloud.outlets.metrics import exposition
+from sedge_cloud.store.records import DevicePast
 from sedge_protocol.wire.messages import Decline
 from sedge_protocol.wire.update import encode_update
 
@@ -107,10 +109,10 @@ def slow(seen: Seen) -> float:
     return 60.0
 
 
-def stuck(seen: Seen) -> float:
+def stuck(seen: Seen) -> None:
     seen.cloud.hello("a", "b", "c")
     seen.round("a")
-    return CONFIG.deadline_s + 1
+    seen.cloud.poll(CONFIG.deadline_s + 1)
 
 
 def short(seen: Seen) -> None:
@@ -126,12 +128,12 @@ def failed(seen: Seen) -> None:
 
 def cut(seen: Seen) -> None:
     seen.record()
-    seen.recorder.link(False, "connection refused")
+    seen.recorder.link(False, seen.cloud.now, "connection refused")
 
 
 def full(seen: Seen) -> None:
     seen.record()
-    seen.recorder.error("disk full: blobs/ab needs 4096 bytes")
+    seen.recorder.error("disk full: blobs/ab needs 4096 bytes", seen.cloud.now)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ def test_a_service_that_is_gone_is_silent_and_nobody_is_called_offline(tmp_path:
     found = seen.found(later=60, alive=False)
     assert set(found) == {("coordinator_silent", "coordinator")}
     assert {d.state for d in seen.facts(60, alive=False).devices} == {"unknown"}
-    seen.recorder.close()  # in order: at once
+    seen.recorder.close(seen.cloud.now)  # in order: at once
     assert ("coordinator_silent", "coordinator") in seen.found()
     seen.cloud.store.close()
 
@@ -248,9 +250,9 @@ def test_growth_is_a_slope_that_takes_an_hour_to_know() -> None:
 
 
 def test_a_device_gets_worse_when_it_falls_from_its_best(tmp_path: Path) -> None:
-    assert DeviceHistory(before=[0.5] * 5).change() is None
-    assert DeviceHistory(before=[0.5, 0.6, 0.7, 0.8, 0.9, 1.0]).change() == pytest.approx(0.3)
-    fallen = DeviceHistory(before=[0.5, 0.8, 0.8, 0.8, 0.7, 0.6, 0.5]).change()
+    assert change(DevicePast(before=(0.5,) * 5)) is None
+    assert change(DevicePast(before=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0))) == pytest.approx(0.3)
+    fallen = change(DevicePast(before=(0.5, 0.8, 0.8, 0.8, 0.7, 0.6, 0.5)))
     assert fallen == pytest.approx(-0.2)
     seen = Seen(tmp_path, MANY)
     facts = seen.facts()

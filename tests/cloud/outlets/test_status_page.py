@@ -4,7 +4,6 @@ Screenshots go to $SEDGE_SHOTS.
 """
 
 import html
-import json
 import os
 import re
 from collections.abc import Generator
@@ -19,11 +18,11 @@ from tests.cloud.helper import CONFIG, FLEET, a_hello, random_theta, report_for
 from tests.cloud.outlets.browser import Browser
 
 from sedge_cloud.config import CloudConfig, RobustConfig
-from sedge_cloud.facts.live import HISTORY
-from sedge_cloud.facts.snapshot import Snapshot
 from sedge_cloud.outlets.page.html import status_page
 from sedge_cloud.outlets.page.server import StatusServer
+from sedge_cloud.outlets.running import snapshot_of
 from sedge_cloud.outlets.settings import HttpConfig
+from sedge_cloud.store.rows import CoordinatorRow, DiskRow
 from sedge_protocol.codec import SparseVector, encode
 from sedge_protocol.wire.update import Metrics, encode_update
 
@@ -38,14 +37,14 @@ LIVED = ("a1", "a2", "a3", WORSE, "b1", "b2", "b3", GONE, HOSTILE)
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A browser may take its time: no sign of life comes meanwhile."""
-    monkeypatch.setattr("sedge_cloud.facts.live.SILENT_S", 3600.0)
+    monkeypatch.setattr("sedge_cloud.facts.reader.SILENT_S", 3600.0)
 
 
 @contextmanager
 def served(seen: Seen) -> Generator[str]:
     """The address of the page of a fleet."""
     cloud = CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
-    snapshot = Snapshot(cloud)
+    snapshot = snapshot_of(cloud)
     server = StatusServer(cloud, snapshot)
     server.start()
     yield f"http://127.0.0.1:{server.port}/"
@@ -59,11 +58,9 @@ def lived(tmp_path: Path) -> Seen:
     """A FedCAC run with a past: round 7 is open, one device has gone, one gets worse, one is hostile."""
     options = {"strategy": "fedcac", "num_rounds": 20, "robust": RobustConfig()}
     seen = Seen(tmp_path / "cloud", msgspec.structs.replace(CONFIG, **options), LIVED)
-    hour = 3600
-    with (seen.state / HISTORY).open("a") as history:
-        for hours, used in ((2, 10**6), (1, 3 * 10**6)):
-            line = {"at": seen.wall() - hours * hour, "event": "disk", "used": used, "free": 0}
-            history.write(json.dumps(line) + "\n")
+    for hours, used in ((2, 10**5), (1, 3 * 10**5)):
+        row = DiskRow(seen.wall() - hours * 3600, used)
+        seen.cloud.store.seen([], [], CoordinatorRow(), row)
     seen.cloud.hello(codecs=("remember",))
     for number in range(1, 7):
         for i, name in enumerate(LIVED):
@@ -190,7 +187,7 @@ def test_a_page_whose_coordinator_is_gone_says_so(
         f" + last.toLocaleString()) && {opacity} < 0.5"
     )
     cloud = CloudConfig(fleet=FLEET, state_dir=str(seen.state), http=HttpConfig("127.0.0.1:0"))
-    with Browser(tmp_path / "profile") as browser, closing(Snapshot(cloud)) as snapshot:
+    with Browser(tmp_path / "profile") as browser, closing(snapshot_of(cloud)) as snapshot:
         server = StatusServer(cloud, snapshot)
         server.start()
         browser.open(f"http://127.0.0.1:{server.port}/", width)

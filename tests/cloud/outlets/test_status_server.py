@@ -20,9 +20,9 @@ from tests.cloud.stores import open_store
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import BrokerConfig, CloudConfig
 from sedge_cloud.facts.records import Code
-from sedge_cloud.facts.snapshot import Snapshot
 from sedge_cloud.outlets.metrics import exposition
 from sedge_cloud.outlets.page.server import StatusServer
+from sedge_cloud.outlets.running import snapshot_of
 from sedge_cloud.outlets.settings import HttpConfig
 from sedge_protocol.errors import ConfigError
 
@@ -49,7 +49,7 @@ class Site:
             http=http_config,
             broker=broker or BrokerConfig(),
         )
-        self.snapshot = Snapshot(cloud)
+        self.snapshot = snapshot_of(cloud)
         self.server = StatusServer(cloud, self.snapshot)
         self.server.start()
 
@@ -175,7 +175,7 @@ def test_the_openapi_document_describes_what_is_served(site: Site) -> None:
 
 def test_health_follows_the_service(site: Site) -> None:
     assert site.ask("/healthz") == (200, "ok\n")
-    site.seen.recorder.close()
+    site.seen.recorder.close(site.seen.cloud.now)
     site.snapshot.expire()
     assert site.ask("/healthz", {"Host": "balancer"}) == (503, "silent\n")
 

@@ -10,10 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.cloud.helper import Cloud, Device
+from tests.cloud.helper import FLEET, Cloud, Device
 from tests.cloud.store.before.make_folder import close_round
 from tests.cloud.stores import open_store
 
+from sedge_cloud.clocks import as_it_is
+from sedge_cloud.facts.reader import Reader
 from sedge_cloud.store import connection
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.schema import MIGRATIONS
@@ -32,7 +34,7 @@ def unpacked(folder: Path, schema: int) -> Path:
 def opened(folder: Path) -> Cloud:
     """A coordinator of today on the folder's state, and its devices after a new start of theirs."""
     cloud = Cloud.__new__(Cloud)
-    cloud.folder, cloud.now, cloud.effects = folder, 1000.0, []
+    cloud.folder, cloud.now, cloud.effects, cloud.wall = folder, 1000.0, [], as_it_is
     cloud.devices = {name: Device(name, incarnation=2) for name in "abcd"}
     cloud.store = open_store(folder / "state")
     cloud.core = cloud._incarnation()
@@ -49,6 +51,28 @@ def test_an_open_round_of_schema_3_closes_to_the_right_bytes(tmp_path: Path) -> 
     cloud.hello()
     update = (tmp_path / "update").read_bytes()
     assert close_round(cloud, update) == expected["model_hash"]
+    cloud.store.close()
+
+
+def test_what_was_in_files_is_in_rows(tmp_path: Path) -> None:
+    state = unpacked(tmp_path, 3) / "state"
+    cloud = opened(tmp_path)
+    facts = Reader(FLEET, state, cloud.store).read()
+    first, broken, second = facts.runs
+    assert (broken.status, broken.why) == (
+        "failed",
+        "round 1 cannot be planned: no start for this device",
+    )
+    assert [r.closed is not None and r.opened is not None for r in first.rounds] == [True, True]
+    assert first.ended is not None and first.strategy == "fedavg"
+    assert second.open is not None and second.open.opened is not None
+    assert first.sums.closed == 2 and first.sums.up == sum(r.up for r in first.rounds) > 0
+    devices = {device.device: device for device in facts.devices}
+    assert [devices[name].updates for name in "abcd"] == [3, 3, 3, 3]
+    assert all(devices[name].heard is not None for name in "abcd")
+    assert devices["never"].heard is None
+    assert len(cloud.store.disk()) == 1
+    assert not (state / "live.msgpack").exists() and not (state / "history.jsonl").exists()
     cloud.store.close()
 
 

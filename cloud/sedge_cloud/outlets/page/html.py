@@ -12,6 +12,7 @@ from sedge_cloud.figures import pages
 from sedge_cloud.figures.numbers import age, clock
 from sedge_cloud.outlets.page import charts
 from sedge_cloud.outlets.page.actions import Action
+from sedge_cloud.outlets.terminal import closes
 
 # Of larger fleets the page shows the devices that need a look; ?devices=all has every one.
 MAX_DEVICES, MAX_AWAITED, MAX_PROBLEMS = 60, 40, 40
@@ -36,6 +37,7 @@ def status_page(facts: Fleet, run: str | None = None, all_devices: bool = False)
         troubled={problem.subject for problem in facts.problems},
         ago=partial(age, now=facts.at),
         at=partial(clock, now=facts.at),
+        closes=closes,
         MAX_AWAITED=MAX_AWAITED,
         MAX_PROBLEMS=MAX_PROBLEMS,
         BEAT_S=BEAT_S,

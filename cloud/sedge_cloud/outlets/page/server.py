@@ -247,8 +247,9 @@ async def _form(request: Request) -> dict[str, str]:
 
 def _closed(last: Fleet, facts: Fleet) -> list[str]:
     """An event for each round that has closed between two readings."""
-    before = {run.run: run.closed_rounds for run in last.runs}
-    closed = [r for run in facts.runs for r in run.rounds[before.get(run.run, 0) :]]
+    before = {run.run: run.rounds[-1].round for run in last.runs if run.rounds}
+    rounds = (r for run in facts.runs for r in run.rounds)
+    closed = [r for r in rounds if r.round > before.get(r.run, 0)]
     said = [{key: getattr(r, key) for key in ("run", "round", "before", "after")} for r in closed]
     return [f"event: round\ndata: {msgspec.json.encode(one).decode()}\n\n" for one in said]
 

@@ -3,7 +3,7 @@
 Several runs stand beside each other as an emulation's strategies do. The store is only read, beside a
 running service or without one. What it does not know is left out: how the data are split, what a device's
 labels are, what MQTT adds to a frame, what was sent again. Rounds whose parts ``[keep]`` has deleted have
-their figures, and no bytes.
+their figures all the same.
 """
 
 import argparse
@@ -47,7 +47,7 @@ from sedge_protocol.wire.update import Report
 def report(arguments: argparse.Namespace) -> int:
     """Run the command; its exit status."""
     command = shlex.join(["sedge-emulate", *arguments.argv])
-    result = stored_result(open_reader(arguments), arguments.runs, command)
+    result = stored_result(open_reader(arguments, None), arguments.runs, command)
     with as_caller():
         write_report(result, arguments.out)
     print(f"report: {arguments.out}")

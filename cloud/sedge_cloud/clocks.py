@@ -1,0 +1,12 @@
+"""The two clocks: that of the loop, by which all timers go, and that on the wall, by which rows go."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+# The time on the wall clock, in seconds, at a time of the loop.
+Wall: TypeAlias = Callable[[float], float]
+
+
+def as_it_is(now: float) -> float:
+    """Where there is no other clock than the loop's: virtual time."""
+    return now

@@ -1,0 +1,140 @@
+"""One device as facts: from its row, its session, and its histories in the runs that there are."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+
+from sedge_cloud.facts.records import Code, DeviceFacts, DeviceState, Problem, printable, when
+from sedge_cloud.store.records import DevicePast
+from sedge_cloud.store.rows import DeviceRow, HistoryRow, SessionRow
+from sedge_protocol.wire.messages import Hello
+
+UNSEEN = SessionRow("")
+# How many values make one mean.
+RECENT = 3
+
+
+@dataclass
+class KnownDevice:
+    """What a reader keeps of a device; the run that was accounted last is the last of ``pasts``."""
+
+    row: DeviceRow
+    hello: Hello | None = None
+    session: SessionRow = UNSEEN
+    pasts: dict[str, DevicePast] = field(default_factory=dict[str, DevicePast])
+
+    def take_row(self, row: DeviceRow) -> None:
+        """Its row has changed."""
+        self.row, self.hello = row, row.read_hello()
+
+    def take_history(self, row: HistoryRow) -> None:
+        """Its history in a run has changed."""
+        self.pasts.pop(row.run, None)
+        self.pasts[row.run] = msgspec.msgpack.decode(row.past, type=DevicePast)
+
+    def forget(self, runs: Iterable[str]) -> None:
+        """These runs are gone."""
+        for run in runs:
+            self.pasts.pop(run, None)
+
+    def facts(self, running: bool) -> DeviceFacts:
+        """The facts; who is online is not known unless the service is ``running``."""
+        hello, session, pasts = self.hello, self.session, list(self.pasts.values())
+        last = pasts[-1] if pasts else DevicePast()
+        return DeviceFacts(
+            device=self.row.device,
+            state=self._state(running),
+            since=when(session.since),
+            heard=when(session.heard),
+            version="" if hello is None else printable(hello.version),
+            backends=() if hello is None else tuple(map(printable, hello.backends)),
+            memory_mb=0 if hello is None else hello.memory_mb,
+            num_train=0 if hello is None else hello.num_train,
+            updates=sum(past.updates for past in pasts),
+            metric=last.metric,
+            before=last.before[-1] if last.before else None,
+            after=last.after,
+            change=change(last),
+            seconds=last.seconds,
+            up=sum(past.up for past in pasts),
+            down=sum(past.down for past in pasts),
+            strikes=sum(past.strikes for past in pasts),
+            waits="" if hello is None else printable(hello.waits),
+            waits_since=when(session.waits_since) if session.waits else None,
+            error=printable(session.error),
+            error_since=when(session.error_at),
+            history=last.before,
+            trouble=self._trouble(last),
+        )
+
+    def _state(self, running: bool) -> DeviceState:
+        if self.row.revoked:
+            return "revoked"
+        if self.hello is None:
+            return "never"
+        if not running:
+            return "unknown"
+        return "online" if self.session.online else "offline"
+
+    def _trouble(self, past: DevicePast) -> Problem | None:
+        """Why its last update did not count, or not in full."""
+        why = past.refusal
+        if why is None:
+            return None
+        name, text = self.row.device, printable(why.detail)
+        declined = {name: text} if why.kind == "declined" else {}
+        rejected = {name: text} if why.kind == "rejected" else {}
+        distrusted = {name: why.counted} if why.kind == "distrusted" else {}
+        run = next(reversed(self.pasts))
+        return next(refusals(run, why.round, when(why.at), declined, rejected, distrusted))
+
+
+def change(past: DevicePast) -> float | None:
+    """How much better the mean of the last values is than the best one before; None for few."""
+    ends = range(RECENT, len(past.before) + 1)
+    means = [sum(past.before[end - RECENT : end]) / RECENT for end in ends]
+    if len(means) <= RECENT:
+        return None
+    best = min(means[:-RECENT], key=past.metric.badness)
+    better = past.metric.badness(best) - past.metric.badness(means[-1])
+    return better if past.metric.share else better / (abs(best) or 1.0)
+
+
+def refusals(
+    run: str,
+    number: int,
+    at: datetime | None,
+    declined: Mapping[str, str],
+    rejected: Mapping[str, str],
+    distrusted: Mapping[str, float],
+) -> Iterator[Problem]:
+    """Whose update of a round did not count, or not in full, and why."""
+    found: list[tuple[Code, str, str]] = [
+        *(
+            ("device_revoked" if why == "revoked" else "device_declined", name,
+             f"declined round {number}: {why}")
+            for name, why in declined.items()
+        ),
+        *(("device_rejected", name, f"its update of round {number} was rejected: {why}")
+          for name, why in rejected.items()),
+        *(("device_distrusted", name,
+           f"its update of round {number} was unlike the others and counted {_counted(factor)}")
+          for name, factor in distrusted.items()),
+    ]  # fmt: skip
+    for code, name, text in found:
+        mild = code in ("device_declined", "device_revoked")
+        yield Problem(
+            code=code,
+            severity="warning" if mild else "error",
+            subject=name,
+            run=run,
+            text=text,
+            since=at,
+        )
+
+
+def _counted(factor: float) -> str:
+    """How much a distrusted update counted."""
+    return f"{factor:.2g} times" if factor >= 0.001 else "next to nothing"

@@ -1,0 +1,133 @@
+"""Writes what the running coordinator sees of devices, rounds, broker and disk as rows, for whoever looks.
+
+Once a second at most, in one transaction, and only what has changed: an idle fleet costs its sign of life.
+Nothing waits for these rows, and nothing is flushed for them; a disk that refuses them is no error: what is
+shown is then older.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.rounds.lifecycle import OpenRound
+from sedge_cloud.store.rows import CoordinatorRow, DiskRow, RoundRow
+from sedge_protocol.errors import StorageError
+
+# So much is written at a time: a large fleet that comes and goes must not hold up the loop.
+MIN_S, MOST_SESSIONS = 1.0, 5000
+# The sign of life, how often the state is measured, and how often that is kept.
+SIGN_S, MEASURE_S, KEEP_S = 2.0, 60.0, 3600.0
+# The ends of a phase that are nearer to each other are the same: the distance of the two clocks varies.
+SAME_S = 1.0
+
+
+class Recorder:
+    """The rows of a coordinator, written from its loop; ``wall`` as for the coordinator."""
+
+    def __init__(self, core: Coordinator, wall: Callable[[float], float]) -> None:
+        self._core = core
+        self._store = core.store
+        self._wall = wall
+        started = wall(time.monotonic())
+        self._row = CoordinatorRow(running=True, started=started, link_since=started)
+        self._rounds: dict[str, RoundRow] = {}  # open ones by run, as they were last written
+        self._due = self._sign_at = self._measure_at = self._keep_at = 0.0
+        self._told: object = None
+
+    def link(self, connected: bool, now: float, error: str = "", max_packet: int = 0) -> None:
+        """The link to the broker came or went; a failed attempt is no change."""
+        since = self._row.link_since if connected == self._row.link else self._wall(now)
+        self._row = msgspec.structs.replace(
+            self._row,
+            link=connected,
+            link_since=since,
+            link_error=error,
+            max_packet=max_packet or self._row.max_packet,
+        )
+
+    def error(self, text: str, now: float) -> None:
+        """The coordinator has logged an error."""
+        self._row = msgspec.structs.replace(self._row, error=text, error_at=self._wall(now))
+
+    def poll(self, now: float) -> None:
+        """Write what has changed; ``now`` is the loop's clock."""
+        if now < self._due:
+            return
+        self._due = now + MIN_S
+        disk = self._measure(now)
+        self._write(now, disk)
+
+    def close(self, now: float) -> None:
+        """Note that the service has ended in order."""
+        self._row = msgspec.structs.replace(self._row, running=False)
+        self._told = None
+        self._write(now, None)
+
+    def _write(self, now: float, disk: DiskRow | None) -> None:
+        sessions = self._core.devices.stirred(MOST_SESSIONS)
+        opened = {current.row.run: current for current in self._core.rounds.open_rounds()}
+        standing = {run: self._standing(current, now) for run, current in opened.items()}
+        rounds = [row for run, row in standing.items() if row != self._rounds.get(run)]
+        told = self._row, self._core.counters.total()
+        if not (sessions or rounds or disk or told != self._told or now >= self._sign_at):
+            return
+        counters = msgspec.msgpack.encode(dict(self._core.counters))
+        row = msgspec.structs.replace(self._row, heard=self._wall(now), counters=counters)
+        try:
+            self._store.seen(sessions, rounds, row, disk)
+        except StorageError:
+            self._core.devices.stir(session.device for session in sessions)
+            return
+        self._rounds, self._told, self._sign_at = standing, told, now + SIGN_S
+
+    def _standing(self, current: OpenRound, now: float) -> RoundRow:
+        """The round's row as it stands now."""
+        config = self._core.runs[current.row.run].config
+        last = self._rounds.get(current.row.run, current.row)
+        serves = not current.row.ends_at
+
+        def end(at: float, before: float) -> float:
+            wall = 0.0 if serves else self._wall(at)
+            return before if abs(wall - before) < SAME_S else wall
+
+        return msgspec.structs.replace(
+            current.row,
+            phase=current.phase.value,
+            ends_at=end(current.ends_at, last.ends_at),
+            deadline=end(current.deadline, last.deadline),
+            needed=0 if serves else current.needed(config),
+            extended=current.extended,
+        )
+
+    def _measure(self, now: float) -> DiskRow | None:
+        """Look how much is free and, now and then, how large the state is; a measurement to keep."""
+        folder = self._store.folder
+        with suppress(OSError):
+            disk = shutil.disk_usage(folder)
+            if now >= self._sign_at:
+                self._row = msgspec.structs.replace(self._row, free=disk.free, total=disk.total)
+            if now >= self._measure_at:
+                self._measure_at = now + MEASURE_S
+                self._row = msgspec.structs.replace(self._row, used=folder_bytes(folder))
+                if now >= self._keep_at:
+                    self._keep_at = now + KEEP_S
+                    return DiskRow(self._wall(now), self._row.used)
+        return None
+
+
+def folder_bytes(folder: Path) -> int:
+    """The size of all files below a folder; what goes meanwhile or is not ours (lost+found) counts not."""
+    total = 0
+    for entry in os.scandir(folder):
+        with suppress(FileNotFoundError, PermissionError):
+            if entry.is_dir(follow_symlinks=False):
+                total += folder_bytes(Path(entry.path))
+            else:
+                total += entry.stat(follow_symlinks=False).st_size
+    return total

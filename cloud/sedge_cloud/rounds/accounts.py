@@ -1,0 +1,197 @@
+"""What a closed round adds up to: its figures, each device's past, the run's sums. Once for each round.
+
+    close, then at once   round's rows -> parts of the round, histories of its devices, sums of the run
+    start                 the same for rounds that a crash, or an earlier version, has left without
+
+Everything follows from committed rows. Whoever looks reads this alone of a closed round, so that looking
+costs the same after ten rounds and after ten thousand.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from sedge_cloud.config import RunConfig
+from sedge_cloud.rounds.summary import DeviceSummary, Summary
+from sedge_cloud.runs.capabilities import outline
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.records import DevicePast, Refusal, RoundParts, RunSums
+from sedge_cloud.store.rows import HistoryRow, RoundRow, TrafficRow
+from sedge_protocol.wire.objective import ACCURACY, Metric
+
+# A device whose update was distrusted has to send so many good ones before that is forgotten.
+FORGIVEN = 3
+# The values before training that are kept of a device.
+KEPT = 24
+
+
+class _Took(msgspec.Struct, frozen=True):
+    """The field of a device's report that says how long its training took."""
+
+    seconds: float = 0.0
+
+
+def catch_up_all(store: Store) -> None:
+    """Account for what a crash has left, or an earlier version. Raises ``StorageError``."""
+    for row in store.runs():
+        catch_up(store, row.run)
+        if not row.terms:
+            terms = outline(msgspec.msgpack.decode(row.config, type=RunConfig))
+            store.set_terms(row.run, msgspec.msgpack.encode(terms))
+
+
+def catch_up(store: Store, run: str) -> None:
+    """Account for a run's closed rounds that are not yet. Raises ``StorageError``."""
+    for row in store.unaccounted(run, read_sums(store.sums(run)).round):
+        if row.summary is not None:  # otherwise it served newcomers
+            _account(store, row, row.summary)
+
+
+def _account(store: Store, row: RoundRow, coded: bytes) -> None:
+    """Account for one closed round, the next of its run, with this summary."""
+    run, number = row.run, row.round
+    summary = msgspec.msgpack.decode(coded, type=Summary)
+    pasts = store.pasts(run, number)
+    parts = _parts(store, row, summary, pasts)
+    took = {
+        update.device: msgspec.msgpack.decode(update.report, type=_Took).seconds
+        for update in store.updates(run, number)
+    }
+    traffic = {moved.device: moved for moved in store.traffic(run, number)}
+    devices = {part.device: part for part in summary.devices}
+    given = _Round(row, parts, devices, took, traffic)
+    asked = parts.newcomers + tuple(pasts)
+    others = parts.distrusted.keys() - set(asked)  # their late updates counted
+    pasts |= {name: past for name in others if (past := store.past(run, name)) is not None}
+    histories = [
+        HistoryRow(run, name, number, msgspec.msgpack.encode(given.of(name, _read(pasts, name))))
+        for name in sorted({*asked, *others})
+    ]
+    sums = read_sums(store.sums(run))
+    sums = RunSums(
+        round=number,
+        closed=sums.closed + 1,
+        link_up=sums.link_up + row.up,
+        link_down=sums.link_down + row.down,
+        whole=sums.whole + len(parts.whole),
+        **{key: getattr(sums, key) + getattr(parts, key) for key in _SUMMED},
+    )
+    store.account(
+        run, number, msgspec.msgpack.encode(parts), histories, msgspec.msgpack.encode(sums)
+    )
+
+
+_SUMMED = ("up", "down", "newcomer_up", "newcomer_down")
+
+
+def read_sums(coded: bytes) -> RunSums:
+    """From a row; those of a run without a closed round are zero."""
+    return msgspec.msgpack.decode(coded, type=RunSums) if coded else RunSums()
+
+
+def _read(pasts: Mapping[str, bytes], name: str) -> DevicePast:
+    coded = pasts.get(name)
+    return DevicePast() if coded is None else msgspec.msgpack.decode(coded, type=DevicePast)
+
+
+def _parts(store: Store, row: RoundRow, summary: Summary, pasts: Mapping[str, bytes]) -> RoundParts:
+    run, number, devices = row.run, row.round, summary.devices
+    answers, traffic = dict(store.answers(run, number)), store.traffic(run, number)
+    came = {part.device for part in devices}
+    declined = {name: why for name, why in answers.items() if why and name not in came}
+    rejected = {u.device: f"{u.rejected}: {u.detail}" for u in store.rejected(run, number)}
+    new = tuple(name for name in (answers or came) if name not in pasts)  # [keep] may have thinned
+    first = [moved for moved in traffic if moved.device in set(new)]
+    before, after = ([getattr(part, key) for part in devices] for key in ("before", "after"))
+    answered = came | declined.keys() | rejected.keys()
+    return RoundParts(
+        cohort=summary.cohort,
+        updates=len(devices),
+        metric=summary.metric,
+        before=summary.before if before else None,
+        before_worst=worst_tenth(before, summary.metric),
+        after=summary.after if after else None,
+        after_worst=worst_tenth(after, summary.metric),
+        train_loss=summary.train_loss if before else None,
+        **_bytes(traffic, first),
+        newcomers=tuple(sorted(new)),
+        whole=tuple(moved.device for moved in traffic if moved.whole),
+        late=tuple(update.device for update in store.late_updates(run, number, number)),
+        personal=summary.personal,
+        declined=declined,
+        rejected=rejected,
+        distrusted=summary.distrusted,
+        missing=tuple(name for name in answers if name not in answered),
+        failure=summary.failure,
+    )
+
+
+def _bytes(traffic: Iterable[TrafficRow], first: Iterable[TrafficRow]) -> dict[str, int]:
+    rows, new = list(traffic), list(first)
+    return {
+        "up": sum(moved.up for moved in rows),
+        "down": sum(moved.down for moved in rows),
+        "newcomer_up": sum(moved.up for moved in new),
+        "newcomer_down": sum(moved.down for moved in new),
+    }
+
+
+@dataclass(frozen=True)
+class _Round:
+    """A closed round, to be added to its devices' pasts."""
+
+    row: RoundRow
+    parts: RoundParts
+    devices: Mapping[str, DeviceSummary]
+    took: Mapping[str, float]
+    traffic: Mapping[str, TrafficRow]
+
+    def of(self, name: str, past: DevicePast) -> DevicePast:
+        """A device's past with this round in it."""
+        part, moved = self.devices.get(name), self.traffic.get(name)
+        refusal = self._refusal(name)
+        strikes = refusal is not None and refusal.kind != "declined"
+        past = msgspec.structs.replace(
+            past,
+            up=past.up + (moved.up if moved else 0),
+            down=past.down + (moved.down if moved else 0),
+            strikes=past.strikes + strikes,
+            seconds=self.took.get(name, past.seconds),
+        )
+        if part is not None:
+            past = _with_update(past, part, self.parts.metric)
+        if refusal is None and part is None:  # it has not answered
+            return past
+        good = 0 if refusal is not None else past.good + 1
+        lasts = past.refusal is not None and past.refusal.kind == "distrusted" and good < FORGIVEN
+        kept = refusal if refusal is not None or not lasts else past.refusal
+        return msgspec.structs.replace(past, good=good, refusal=kept)
+
+    def _refusal(self, name: str) -> Refusal | None:
+        """Why a device's update did not count, or not in full."""
+        number, at = self.row.round, self.row.closed
+        if name in self.parts.rejected:
+            return Refusal("rejected", number, self.parts.rejected[name], at=at)
+        if name in self.parts.distrusted:
+            return Refusal("distrusted", number, counted=self.parts.distrusted[name], at=at)
+        if name in self.parts.declined:
+            return Refusal("declined", number, self.parts.declined[name], at=at)
+        return None
+
+
+def _with_update(past: DevicePast, part: DeviceSummary, metric: Metric) -> DevicePast:
+    return msgspec.structs.replace(
+        past,
+        updates=past.updates + 1,
+        metric=metric,
+        before=(*past.before, part.before)[-KEPT:],
+        after=part.after,
+    )
+
+
+def worst_tenth(values: Sequence[float], metric: Metric = ACCURACY) -> float | None:
+    """The mean of the worst tenth, at least of one; None for nothing."""
+    count = max(1, round(len(values) / 10))
+    worst = sorted(values, key=metric.badness, reverse=True)[:count]
+    return sum(worst) / len(worst) if worst else None

@@ -1,0 +1,72 @@
+"""What a run asks of its devices and its rounds, as a row has it: whoever reads that runs no strategy."""
+
+import msgspec
+
+from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS
+from sedge_protocol.wire.frame import MAX_PACKET_BYTES
+from sedge_protocol.wire.messages import Hello
+
+
+class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a run asks for.
+
+    A device must run one of the ``backends``, know the ``compressions`` and ``codecs`` and, for what it
+    would be asked now, the ``features``; take ``frozen_bytes`` of frozen data, and a step in ``memory_mb``
+    by backend (0: unknown). ``packets`` are the packet sizes that have room for its orders. ``tensors`` has
+    the size of each of the model's.
+    """
+
+    strategy: str = ""
+    total_rounds: int = 0
+    min_updates: int = 1
+    min_available_devices: int = 1
+    backends: tuple[str, ...] = ()
+    compressions: tuple[str, ...] = ()
+    codecs: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    frozen_bytes: int = 0
+    memory_mb: dict[str, int] = {}
+    packets: tuple[int, ...] = ()
+    tensors: dict[str, int] = {}
+
+    def missing(self, hello: Hello) -> list[str]:
+        """What a device with this hello lacks for the run's work, in words."""
+        memory = without_memory(self.memory_mb, hello)
+        if self.frozen_bytes and 0 < hello.memory_mb * 10**6 < 2 * self.frozen_bytes:
+            memory = [f"memory for {self.frozen_bytes / 1e6:.0f} MB of frozen data"]
+        runs = set(self.backends).intersection(hello.backends)
+        return [
+            *([] if runs else [f"a backend of {', '.join(self.backends)}"]),
+            *(name for name in self.compressions if name not in hello.compressions),
+            *(name for name in self.codecs if name not in hello.codecs),
+            *memory,
+            *without_link(self.packets, hello),
+            *(name for name in self.features if name not in hello.codecs),
+        ]
+
+    @staticmethod
+    def read(coded: bytes) -> "Terms":
+        """From a row; those of a run that no coordinator has loaded yet are empty."""
+        return msgspec.msgpack.decode(coded, type=Terms) if coded else Terms()
+
+
+def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
+    """The memory that a device lacks for a step, in words; nothing if it fits, or is unknown."""
+    able = [memory_mb[name] for name in hello.backends if name in memory_mb]
+    needed = min(able, default=0) if WITHOUT_PROGRAMS.isdisjoint(hello.backends) else 0
+    if not 0 < hello.memory_mb < needed:
+        return []
+    return [f"memory for a step: {needed} MB, of which it has {hello.memory_mb}"]
+
+
+def without_link(packets: tuple[int, ...], hello: Hello) -> list[str]:
+    """The broker that a device lacks for orders that fit into these packets; nothing if they fit."""
+    limit = hello.max_packet or MAX_PACKET_BYTES
+    if not packets or limit >= packets[0]:
+        return []
+    return [f"a broker that takes messages of {packets[0]} bytes, {its_limit(limit)}"]
+
+
+def its_limit(limit: int) -> str:
+    """How large messages may be, and what sets it, for people."""
+    return f"this one takes {limit} (Mosquitto: message_size_limit or max_packet_size)"

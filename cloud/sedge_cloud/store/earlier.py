@@ -1,0 +1,92 @@
+"""What an earlier version kept in files beside the database: read once, when its folder is migrated.
+
+live.msgpack   schema 3: which devices were online, since when, and when each was last heard
+history.jsonl  schema 3: a line for each round that opened or closed, run that ended, measurement
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+SCHEMA = 3
+LIVE, HISTORY = "live.msgpack", "history.jsonl"
+FILES = (LIVE, HISTORY)
+# Executes a statement with its values, in the transaction of the migration; a cursor.
+Execute: TypeAlias = Callable[..., Any]
+
+
+class _Device(msgspec.Struct):
+    online: bool
+    since: float = 0.0
+    heard: float = 0.0
+    error: str = ""
+    error_at: float = 0.0
+
+
+class _Live(msgspec.Struct):
+    devices: dict[str, _Device] = {}
+
+
+class _Failure(msgspec.Struct):
+    failure: str = ""
+
+
+def adopt(execute: Execute, folder: Path) -> None:
+    """Write what the files of schema 3 say into the rows; one that is torn or missing says less."""
+    _adopt_devices(execute, folder / LIVE)
+    for line in _lines(folder / HISTORY):
+        _adopt_line(execute, line)
+    rows = execute("SELECT run FROM runs WHERE status = 'failed' AND why = ''").fetchall()
+    for (run,) in rows:
+        sql = "SELECT summary FROM rounds WHERE run = ? AND summary IS NOT NULL ORDER BY round DESC"
+        (coded,) = execute(sql, (run,)).fetchone() or (None,)
+        if coded is not None:
+            why = msgspec.msgpack.decode(coded, type=_Failure).failure
+            execute("UPDATE runs SET why = ? WHERE run = ?", (why, run))
+
+
+def _adopt_devices(execute: Execute, path: Path) -> None:
+    try:
+        devices = msgspec.msgpack.decode(path.read_bytes(), type=_Live).devices
+    except (OSError, ValueError):  # the latter: msgspec's errors
+        return
+    for name, seen in devices.items():
+        execute(
+            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, '', 0, '', 0, '', 0, 0, 0, 0)",
+            (name, *msgspec.structs.astuple(seen)),
+        )
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, object]]:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return
+    for line in data.splitlines():
+        with suppress(ValueError):  # torn by a power cut
+            yield json.loads(line)
+
+
+def _adopt_line(execute: Execute, line: Mapping[str, object]) -> None:
+    """A time before a run was created belongs to an earlier run of this name."""
+    recent = "(SELECT created FROM runs r WHERE r.run = rounds.run) <= ?"
+    match line:
+        case {
+            "event": "opened" | "closed" as what,
+            "run": str(run),
+            "round": int(number),
+            "at": float(at),
+        }:
+            sql = f"UPDATE rounds SET {what} = ? WHERE run = ? AND round = ? AND {recent}"
+            execute(sql, (at, run, number, at))
+        case {"event": "ended", "run": str(run), "why": str(why), "at": float(at)}:
+            sql = "UPDATE runs SET ended = ?, why = ? WHERE run = ? AND status != 'running'"
+            execute(f"{sql} AND created <= ?", (at, why, run, at))
+        case {"event": "disk", "used": int(used), "at": float(at)}:
+            execute("INSERT INTO disk VALUES (?, ?) ON CONFLICT DO NOTHING", (at, used))
+        case _:
+            pass

@@ -1,0 +1,86 @@
+"""What the columns in MessagePack say of closed rounds: their figures, and each device's past."""
+
+from typing import Literal
+
+import msgspec
+
+from sedge_protocol.wire.objective import ACCURACY, Metric
+
+
+class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A closed round's figures, and who had which part in it.
+
+    ``worst`` figures are means over the worst tenth of its devices, at least one. ``up`` and ``down`` are
+    the bytes of all its devices, of these ``newcomer_up`` and ``newcomer_down`` of ``newcomers``, whose
+    first order in the run this was. ``whole`` are the devices that had a model and fetched the whole one in
+    the place of changes. ``personal`` counts the personal parameters of the cohort by tensor.
+    ``distrusted`` maps devices to how much their update counted (below 1), and ``late`` are those whose
+    updates for earlier rounds came in this one. ``missing`` have not answered. ``failure`` is why the run
+    ended with it.
+    """
+
+    cohort: int = 0
+    updates: int = 0
+    metric: Metric = ACCURACY
+    before: float | None = None
+    before_worst: float | None = None
+    after: float | None = None
+    after_worst: float | None = None
+    train_loss: float | None = None
+    up: int = 0
+    down: int = 0
+    newcomer_up: int = 0
+    newcomer_down: int = 0
+    newcomers: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    personal: dict[str, int] = {}
+    declined: dict[str, str] = {}
+    rejected: dict[str, str] = {}
+    distrusted: dict[str, float] = {}
+    missing: tuple[str, ...] = ()
+    failure: str = ""
+
+
+class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a run's closed rounds add up to, up to ``round``: their number, and bytes as in RoundParts."""
+
+    round: int = 0
+    closed: int = 0
+    up: int = 0
+    down: int = 0
+    newcomer_up: int = 0
+    newcomer_down: int = 0
+    link_up: int = 0
+    link_down: int = 0
+    whole: int = 0
+
+
+class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a device's update of a round did not count, or ``counted`` less, and when the round closed."""
+
+    kind: Literal["declined", "rejected", "distrusted"]
+    round: int
+    detail: str = ""
+    counted: float = 0.0
+    at: float = 0.0
+
+
+class DevicePast(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the closed rounds of a run say of a device.
+
+    ``before`` are its last values of ``metric``, ``seconds`` is how long its last training took, and
+    ``strikes`` counts the rounds in which its update was rejected or distrusted. ``refusal`` is why its
+    last update did not count in full; ``good`` have since.
+    """
+
+    updates: int = 0
+    up: int = 0
+    down: int = 0
+    strikes: int = 0
+    metric: Metric = ACCURACY
+    before: tuple[float, ...] = ()
+    after: float | None = None
+    seconds: float | None = None
+    refusal: Refusal | None = None
+    good: int = 0

@@ -314,14 +314,14 @@ class Faults:
                     setattr(owner, name, self._wrapped(name, method))
 
     def _wrapped(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object) -> object:
+        def call(*args: object, **options: object) -> object:
             self.calls += 1
             strikes = self.calls == self._at
             if strikes:
                 self.struck = name
             if strikes and not self._after:
                 raise self._error
-            found = method(*args)
+            found = method(*args, **options)
             if strikes:
                 raise self._error
             return found

@@ -580,7 +580,7 @@ def test_nobody_is_looked_for_while_nobody_comes(
 def test_a_lost_link_makes_everyone_say_hello(cloud: Cloud) -> None:
     cloud.hello()
     cloud.say("a", Get(RUN, 1, b"\1"), cloud.order("a").model.transfer)
-    cloud.core.disconnected()
+    cloud.core.disconnected(cloud.now)
     assert not any(cloud.core.devices[name].online for name in "ab")
     sent = len(cloud.events(Send))
     cloud.poll(RESEND_S)

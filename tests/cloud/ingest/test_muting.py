@@ -74,7 +74,7 @@ def test_a_burst_and_what_is_little_above_the_rate_mute_nobody(cloud: Cloud) -> 
 
 def test_a_broker_that_ends_the_connection_for_it_is_asked_no_more(flooded: Cloud) -> None:
     flooded.poll(REFUSED_S / 2)
-    flooded.core.disconnected()
+    flooded.core.disconnected(flooded.now)
     flooded.effects.clear()
     flood(flooded, 5.0, 4 * RATE)
     assert listening(flooded) == {all_up(FLEET)}

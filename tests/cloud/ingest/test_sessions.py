@@ -41,7 +41,7 @@ def read(found: list[Effect] | list[Send]) -> list[tuple[str, Message]]:
 def fleet() -> Fleet:
     """Device a, and b, which is revoked."""
     fleet = Fleet(FLEET, 7)
-    assert fleet.load([row("a"), row("b", revoked=True)]) == []
+    assert fleet.load([row("a"), row("b", revoked=True)], 0.0) == []
     return fleet
 
 
@@ -103,20 +103,20 @@ def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: P
 
 
 def test_a_call_reaches_all_but_the_revoked(fleet: Fleet) -> None:
-    fleet.load([row("a"), row("b", revoked=True), row("c")])
+    fleet.load([row("a"), row("b", revoked=True), row("c")], 0.0)
     assert read(fleet.request_hellos()) == [("a", STARTED), ("c", STARTED)]
 
 
 def test_loading_keeps_what_this_process_knows_better(fleet: Fleet) -> None:
     device = fleet["a"]
     device.row = msgspec.structs.replace(device.row, incarnation=9)
-    fleet.load([row("a", incarnation=3)])
+    fleet.load([row("a", incarnation=3)], 0.0)
     assert fleet["a"] is device and fleet["a"].row.incarnation == 9
 
 
 def test_a_damaged_secret_is_an_error(fleet: Fleet) -> None:
     with pytest.raises(ConfigError, match="secret: found '5 bytes', expected 32 bytes"):
-        fleet.load([DeviceRow("c", b"short", False, 0, None)])
+        fleet.load([DeviceRow("c", b"short", False, 0, None)], 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_who_is_able(
     """What a device sends it codes as it can (below); what all get it must be able to decode."""
     run.config = msgspec.structs.replace(CONFIG, broadcast=broadcast)
     assert fleet.able(run) == []
-    fleet.arrive(fleet["a"], hello)
+    fleet.arrive(fleet["a"], hello, 0.0)
     assert fleet.able(run) == (["a"] if able else [])
     fleet["a"].hello = None
     assert fleet.able(run) == []
@@ -172,7 +172,7 @@ def test_who_can_decode_a_patch(
     run: Run, fleet: Fleet, patch: PatchConfig, hello: Hello, able: bool
 ) -> None:
     run.config = msgspec.structs.replace(CONFIG, patch=patch)
-    fleet.arrive(fleet["a"], hello)
+    fleet.arrive(fleet["a"], hello, 0.0)
     assert fleet.able(run) == (["a"] if able else [])
 
 
@@ -181,9 +181,9 @@ def test_a_broadcast_in_an_announced_coding(
 ) -> None:
     monkeypatch.setattr("sedge_cloud.runs.capabilities.COMMON_VALUES", (ValueCoding.FP32,))
     run.config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16))
-    fleet.arrive(fleet["a"], a_hello())
+    fleet.arrive(fleet["a"], a_hello(), 0.0)
     assert fleet.able(run) == []
-    fleet.arrive(fleet["a"], a_hello(codecs=("bf16",)))
+    fleet.arrive(fleet["a"], a_hello(codecs=("bf16",)), 0.0)
     assert fleet.able(run) == ["a"]
 
 
@@ -191,7 +191,7 @@ def test_the_hello_of_a_device_outlives_our_own_start() -> None:
     fleet = Fleet(FLEET, 1)
     hello = a_hello(codecs=("int4",))
     heard = msgspec.structs.replace(row("a"), hello=msgspec.msgpack.encode(hello))
-    fleet.load([heard, msgspec.structs.replace(row("b"), hello=b"\xc1"), row("c")])
+    fleet.load([heard, msgspec.structs.replace(row("b"), hello=b"\xc1"), row("c")], 0.0)
     assert fleet["a"].hello == hello and not fleet["a"].online
     assert fleet["b"].hello is None and fleet["c"].hello is None
 
@@ -199,7 +199,7 @@ def test_the_hello_of_a_device_outlives_our_own_start() -> None:
 def test_the_able_are_sorted(run: Run, tmp_path: Path) -> None:
     run.config = CONFIG
     fleet = Fleet(FLEET, 1)
-    fleet.load([row("c"), row("a"), row("b")])
+    fleet.load([row("c"), row("a"), row("b")], 0.0)
     for name in "abc":
-        fleet.arrive(fleet[name], a_hello())
+        fleet.arrive(fleet[name], a_hello(), 0.0)
     assert fleet.able(run) == ["a", "b", "c"]

@@ -140,7 +140,7 @@ def test_a_run_goes_on_when_what_a_device_had_is_lost(tmp_path: Path) -> None:
     for seed, name in enumerate("ab"):
         blob = update(cloud.order(name), random_theta(seed))
         cloud.upload(name, blob)
-    cloud.core.disconnected()  # nobody is there when the round closes
+    cloud.core.disconnected(cloud.now)  # nobody is there when the round closes
     cloud.poll()
     assert len(cloud.summaries()) == 1
     path = rot(cloud, hashlib.sha256(blob).digest())

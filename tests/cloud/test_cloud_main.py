@@ -184,7 +184,7 @@ def linked(home: Path, cloud: Cloud) -> None:
 
 
 def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path / "cloud")
+    cloud = Cloud(tmp_path / "cloud", wall=lambda now: time.time())
     linked(home, cloud)
     cloud.hello()
     cloud.answer("a", "b")
@@ -209,7 +209,7 @@ def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
         *link,
     ]
     assert new.split()[:5] == ["2", "in", "their", "first", "round"]
-    assert re.match(r" +2 train        0/2    open for \d+ d; closes with 2 updates or at ", second)
+    assert re.match(r" +2 train        0/2    open for \d s; closes with 2 updates or at ", second)
     assert call(home, "run", "show", "run", "--json") == 0
     found, current = map(json.loads, capsys.readouterr().out.splitlines())
     assert (found["state"], current["state"], current["needed"]) == ("closed", "open", 2)

@@ -9,7 +9,7 @@ RESULTS = tools/bench/results
 LONGEST = tests/export tests/system tests/emulate
 FLEETS = tests/test_examples.py tests/emulate tests/system tests/android tests/bench tests/reproduce
 
-.PHONY: demo docs native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check figures reproduce reproduce-all clean
+.PHONY: demo docs native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check figures bench-gpu reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
@@ -99,6 +99,12 @@ figures: demo
 	$(call bench,emulator)
 	$(BIN)/python -m tools.bench.results_page
 	$(BIN)/python -m tools.bench.readme
+
+# Many devices on one GPU, in under six minutes; at small sizes on the CPU where there is none. DEVICE=cuda: or not
+# at all. A GPU's result goes to RESULTS.md, and so does a CPU's until there is one.
+bench-gpu: $(VENV)/dev.ready
+	$(BIN)/python -m tools.bench.gpu $(addprefix --device ,$(DEVICE)) --json $(RESULTS)/gpu.json; \
+		status=$$?; $(BIN)/python -m tools.bench.results_page; exit $$status
 
 # Published tables: ten rounds of a few methods in ten minutes; all of them, over hours. What is done is kept.
 REPRODUCED = --results $(RESULTS)/reproduce --out runs/reproduce

@@ -80,7 +80,6 @@ TRAINING = {
             "trainer": "autograd", "rate": 6000.0, "ratio": 2.1, "per_core": 1.9, "target": 2.0,
         },
         "beside": {"demo.toml": {"autograd": 1.0, "vectorised": 0.3, "onnx": 1.25}},
-        "cuda": {"avgcnn": 1_000_000.0},
     }
 }  # fmt: skip
 EMULATOR = {
@@ -147,7 +146,6 @@ def test_both_pages_are_written_from_the_stored_results() -> None:
         ("| updates of the largest 0.5", ["190 a second (260", "200 a second: **missed**"]),
         ("| devices trained on one host, avgcnn", ["2.10 times", "times: met"]),
         ("| training of examples/demo.toml by other", ["vectorised 0.30, onnx 1.25"]),
-        ("| 100 devices at a time on CUDA", ["avgcnn 1,000,000 examples/s"]),
         ("| emulated devices, 10,000", ["4.5 ms", "2.00 GB", "5 ms: met"]),
         ("| examples/thousand.toml, 3,000", ["100 s", "8.1%", "5% beside training: **missed**"]),
         ("| ten devices of 256 images, one round of FedAvg by sedge", ["0.80 s", "5 ms: met"]),

@@ -45,10 +45,6 @@ def training(path: Path) -> list[Figure]:
     """The batched trainer against a simulator's loop."""
     figures: list[Figure] = []
     for name, row in loaded(path)["training"].items():
-        if name == "cuda":
-            rates = ", ".join(f"{case} {rate:,.0f}" for case, rate in row.items())
-            figures.append(Figure("100 devices at a time on CUDA", f"{rates} examples/s"))
-            continue
         if name == "beside":
             for example, ratios in row.items():
                 speeds = ", ".join(f"{n} {r:.2f}" for n, r in ratios.items() if n != "autograd")

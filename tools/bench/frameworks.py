@@ -33,7 +33,7 @@ import numpy as np
 
 from sedge_emulate.data.datasets import load
 from sedge_emulate.data.split import pathological
-from sedge_emulate.result import read_json
+from sedge_emulate.result import StrategyResult, read_json
 
 HERE = Path(__file__).parent
 DEVICES, STEPS, BATCH_SIZE, CLASSES = 10, 8, 32, 10
@@ -125,13 +125,19 @@ def install(framework: Framework, venv: Path) -> Path:
 
 def output(what: str, words: Sequence[str], log: Path, timeout_s: float) -> str:
     """A program's whole output, also written to ``log``. Raises ``Unavailable`` when it fails."""
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    quiet = {
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",  # what it has said so far, should time run out
+    }
     try:
         ended = subprocess.run(
             words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env=os.environ | quiet, timeout=timeout_s, check=False,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as exc:
+        if exc.output:
+            log.write_bytes(exc.output)
         raise Unavailable(f"{what}: not done after {timeout_s:.0f} s") from None
     with log.open("a") as file:
         file.write(ended.stdout)
@@ -163,13 +169,18 @@ def write_data(folder: Path) -> None:
     np.savez(folder / "devices.npz", x=x[rows], y=y[rows])
 
 
+def emulated(fleet: str, folder: Path, log: Path, timeout_s: float) -> StrategyResult:
+    """The first strategy of a fleet file's text, run in a folder. Raises ``Unavailable``."""
+    path, out = folder / "fleet.toml", folder / "out"
+    path.write_text(fleet)
+    words = [sys.executable, "-m", "sedge_emulate", "run", str(path), "--fresh", "--out", str(out)]
+    output("sedge-emulate", words, log, timeout_s)
+    return read_json(out / "result.json").strategies[0]
+
+
 def by_sedge(log: Path, folder: Path, rounds: int) -> Pass:
     """One emulation."""
-    fleet, out = folder / "fleet.toml", folder / "out"
-    fleet.write_text(FLEET.replace("ROUNDS", str(rounds)))
-    words = [sys.executable, "-m", "sedge_emulate", "run", str(fleet), "--out", str(out)]
-    output("sedge-emulate", words, log, RUN_S)
-    found = read_json(out / "result.json").strategies[0]
+    found = emulated(FLEET.replace("ROUNDS", str(rounds)), folder, log, RUN_S)
     sizes = {(device.num_train, device.num_test) for device in found.devices}
     engine = found.engine
     if sizes != {(TRAIN, TEST)} or engine is None:

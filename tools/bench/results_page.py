@@ -18,8 +18,9 @@ HEAD = """\
 # What was measured
 
 Written by `tools/bench/results_page.py` from the results of `make figures`, which runs every command
-below; each program's docstring says what exactly it times. Absolute times are one machine's at one moment;
-ratios are taken in turn, within one run, and travel better. A target that is missed is named as such.
+below but `make bench-gpu`; each program's docstring says what exactly it times. Absolute times are one
+machine's at one moment; ratios are taken in turn, within one run, and travel better. A target that is
+missed is named as such.
 """
 
 

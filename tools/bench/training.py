@@ -46,6 +46,7 @@ from sedge_edge.training.trainer import Trained
 from sedge_emulate.training.choice import AUTO, NAMES, open_trainer
 from sedge_emulate.training.tasks import FleetTrainer, Task
 from sedge_export import export, models
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, TensorSpec, load
 from sedge_protocol.wire.messages import Training
 
@@ -190,14 +191,12 @@ def tasks(case: Case, devices: Sequence[int]) -> list[Task]:
 
 
 @cache
-def trainer(case: Case, name: str, device: str = "cpu") -> FleetTrainer:
+def trainer(case: Case, name: str) -> FleetTrainer:
     """This process's trainer."""
     model = module(case.model)
     bundle = bundle_of(model, case.batch_size, (1, 28, 28))
     row = TensorSpec("float32", (1, 28, 28))
-    return open_trainer(
-        model, CLASSIFICATION, case.batch_size, row, name=name, device=device, bundle=bundle
-    )
+    return open_trainer(model, CLASSIFICATION, case.batch_size, row, name=name, bundle=bundle)
 
 
 def bundle_of(model: nn.Module, batch_size: int, shape: tuple[int, ...]) -> Bundle:
@@ -295,14 +294,10 @@ def opened(example: Example) -> dict[str, FleetTrainer]:
     }  # fmt: skip
 
 
-def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
-    """The speed of each trainer relative to autograd's, as the median of the rounds."""
-    torch.set_num_threads(1)
+def example_tasks(example: Example, theta: Theta) -> list[Task]:
+    """The trainings of an example's devices from theta (n,), on random rows of three classes."""
     rng = np.random.default_rng(0)
-    trainers = opened(example)
-    module = example.build()
-    theta = np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
-    work = [
+    return [
         Task(
             theta,
             Examples(
@@ -314,6 +309,15 @@ def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
         )
         for device in range(example.devices)
     ]
+
+
+def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
+    """The speed of each trainer relative to autograd's, as the median of the rounds."""
+    torch.set_num_threads(1)
+    trainers = opened(example)
+    module = example.build()
+    theta = np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
+    work = example_tasks(example, theta)
     ratios: dict[str, list[float]] = {name: [] for name in trainers}
     for number in range(rounds + 1):  # the first warms up
         taken: dict[str, float] = {}
@@ -354,9 +358,6 @@ def main(argv: list[str] | None = None) -> int:
         for name, ratios in beside.items():
             print(f"{name:<20}" + "".join(f"{n:>12} {ratio:.2f}" for n, ratio in ratios.items()))
         found[BESIDE] = beside
-    if torch.cuda.is_available() and cases:
-        found["cuda"] = {name: on_cuda(CASES[name]) for name in cases}
-        print(f"100 devices at a time on CUDA, examples/s: {found['cuda']}")
     print(json.dumps({"training": found}))
     return int(any(row.ratio < row.target for row in results.values()))
 
@@ -412,17 +413,6 @@ def measured(case: Case, name: str, rounds: int) -> Result:
         difference=error,
         change=change,
     )
-
-
-def on_cuda(case: Case) -> float:
-    """Examples a second of 100 devices at a time on a CUDA device."""
-    work = tasks(case, range(case.devices))
-    many = (work * -(-100 // len(work)))[:100]
-    chosen = trainer(case, AUTO, "cuda")
-    chosen.train(many)
-    start = time.perf_counter()
-    chosen.train(many)  # returns when its results are on the host
-    return 100 * case.steps * case.batch_size / (time.perf_counter() - start)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,120 @@
+"""The card, and what it can do at most: the rate of one large product and of one large copy.
+
+Shares of "peak" in the other stages are of these, measured in the same run, and not of a data sheet.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import torch
+from tools.bench.gpu.cells import Cell, Figures, Settings, Unusable
+from tools.bench.gpu.rate import rate
+from tools.bench.gpu.shares import CARD, COPY, PRODUCT
+from tools.bench.gpu.sizes import SIZES
+from tools.bench.machine import processor
+
+# A float32 product with TF32 off, as the trainers compute; the same with it; and bfloat16.
+PRECISIONS = ("fp32", "tf32", "bf16")
+# Less free memory than this is not worth a measurement: the largest product, the copy, and CUDA's own.
+LEAST_BYTES = 6 * 2**30
+
+
+def cells(settings: Settings) -> list[Cell]:
+    """The card's name, then its limits. Raises ``Unusable`` where nothing can be trained."""
+    size = SIZES[settings.size]
+    usable(settings.device)
+    setting: dict[str, str | int] = {"what": CARD, **described(settings.device)}
+    found = [Cell(setting, partial(memory, settings.device))]
+    precisions = PRECISIONS if settings.device == "cuda" else ("fp32", "bf16")
+    for precision in precisions:
+        measure = partial(product, settings.device, size.matrix, precision, size.seconds)
+        found.append(Cell({"what": PRODUCT, "precision": precision}, measure))
+    measure = partial(copied, settings.device, size.copied_bytes, size.seconds)
+    return [*found, Cell({"what": COPY}, measure)]
+
+
+def usable(device: str) -> None:
+    """Raise ``Unusable`` unless this torch computes on the device, with some memory to spare."""
+    if device == "cpu":
+        return
+    try:
+        ones = torch.ones(32, 32, device=device)
+        works = bool((ones @ ones == 32).all())
+        free, _ = torch.cuda.mem_get_info()
+    except (AssertionError, RuntimeError) as exc:  # torch built without CUDA asserts
+        first = str(exc).splitlines()[0]
+        raise Unusable(
+            f"--device cuda: expected a GPU that torch {torch.__version__} can use,"
+            f" or --device cpu: {first}"
+        ) from exc
+    if not works:
+        raise Unusable("--device cuda: the card computes a wrong product of two matrices of ones")
+    if free < LEAST_BYTES:
+        raise Unusable(
+            f"--device cuda: {free / 2**30:.1f} GiB of the card's memory are free,"
+            f" expected {LEAST_BYTES / 2**30:.0f} GiB; does another process use it?"
+        )
+
+
+def described(device: str) -> dict[str, str]:
+    """Names and versions."""
+    found = {"torch": str(torch.__version__), "python": platform.python_version()}
+    cpuinfo = Path("/proc/cpuinfo")
+    name = processor(cpuinfo.read_text()) if cpuinfo.exists() else "unknown"
+    found["processor"] = f"{name}, {os.cpu_count()} cores"
+    if device == "cpu":
+        return {"name": found["processor"], **found}
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "name": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "driver": driver(),
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        **found,
+    }
+
+
+def driver() -> str:
+    """The driver's version as nvidia-smi tells it, or "unknown"."""
+    if (program := shutil.which("nvidia-smi")) is None:
+        return "unknown"
+    words = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return done.stdout.split("\n")[0].strip()
+
+
+def memory(device: str) -> Figures:
+    """Bytes of the card's memory, all and free; of a CPU's none."""
+    if device == "cpu":
+        return {}
+    free, total = torch.cuda.mem_get_info()
+    return {"memory_bytes": total, "free_bytes": free}
+
+
+def product(device: str, n: int, precision: str, seconds: float) -> Figures:
+    """Floating point operations a second of the product of two (n, n) matrices."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    left, right = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    out = torch.empty_like(left)
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_tf32 = matmul.allow_tf32, precision == "tf32"
+    try:
+        found = rate(lambda: torch.mm(left, right, out=out), 2 * n**3, seconds, device)
+    finally:
+        matmul.allow_tf32 = before
+    return {"flops_s": found}
+
+
+def copied(device: str, count: int, seconds: float) -> Figures:
+    """Bytes read and written a second by a copy of ``count`` bytes in the device's memory."""
+    source = torch.ones(count // 4, device=device)
+    target = torch.empty_like(source)
+    return {"bytes_s": rate(lambda: target.copy_(source), 2 * count, seconds, device)}

@@ -1,0 +1,68 @@
+"""A stage's process, ``python -m tools.bench.gpu.child MODULE:FUNCTION SETTINGS``.
+
+On its standard output a line each: the settings of all cells, then the row of each cell. Whatever else
+prints, torch and its children included, goes to standard error. Exit status 2: nothing can be measured
+here.
+"""
+
+import gc
+import os
+import sys
+from importlib import import_module
+from typing import BinaryIO
+
+import msgspec
+from tools.bench.gpu.cells import Cell, Missing, Row, Settings, Unusable
+
+
+def main(argv: list[str]) -> int:
+    """Measure the cells of one stage."""
+    where, encoded = argv
+    settings = msgspec.json.decode(encoded, type=Settings)
+    with os.fdopen(os.dup(1), "wb", buffering=0) as out:
+        os.dup2(2, 1)
+        module, _, function = where.partition(":")
+        try:
+            cells: list[Cell] = getattr(import_module(module), function)(settings)
+            _write(out, [cell.setting for cell in cells])
+            for cell in cells:
+                _write(out, measured(cell, settings))
+        except Unusable as exc:
+            print(exc, file=sys.stderr)
+            return 2
+    return 0
+
+
+def measured(cell: Cell, settings: Settings) -> Row:
+    """The row of a cell; one that would begin too late is not measured.
+
+    Raises ``Unusable`` alone: another cell may well succeed, with less memory for one.
+    """
+    if settings.left() <= 0:
+        return Row(cell.setting, why="no time left")
+    try:
+        return Row(cell.setting, cell.measure())
+    except Unusable:
+        raise
+    except Missing as exc:
+        return Row(cell.setting, exc.figures, str(exc))
+    except Exception as exc:
+        first, *_ = str(exc).splitlines() or [""]
+        return Row(cell.setting, why=f"{type(exc).__name__}: {first}")
+    finally:
+        _release()
+
+
+def _release() -> None:
+    """Give the card's memory back before the next cell."""
+    gc.collect()
+    if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _write(out: BinaryIO, found: object) -> None:
+    out.write(msgspec.json.encode(found) + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""Stages as child processes: whatever becomes of one, its rows so far stay, and the others run."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Queue
+from typing import IO
+
+import msgspec
+from tools.bench.gpu.cells import Row, Setting, Settings
+from tools.bench.gpu.stages import Stage
+
+ROOT = Path(__file__).parents[3]
+UNUSABLE = 2
+# A child stops beginning cells so much earlier than it is killed.
+_MARGIN = 0.9
+# How long a process may take to end.
+_ENDING_S = 10.0
+# A thread on a CPU, as an emulation's worker has: threads that wait for each other measure other load.
+_ENVIRONMENT = {"cpu": {"OMP_NUM_THREADS": "1"}, "cuda": {}}
+
+
+@dataclass(frozen=True)
+class StageEnd:
+    """The seconds that a stage took, its exit status, and ``why`` it did not end well, "" where it did."""
+
+    seconds: float
+    status: int
+    why: str = ""
+
+
+def run_stage(
+    stage: Stage, device: str, size: str, limit_s: float, note: Callable[[Row], None]
+) -> StageEnd:
+    """Run a stage for at most ``limit_s`` seconds; ``note`` is given each row as it arrives.
+
+    Every cell that the stage has planned gets a row: those that a crash or the limit took say so.
+    """
+    start = time.monotonic()
+    planned: list[Setting] = []
+    count = 0
+    with (
+        tempfile.TemporaryFile() as errors,
+        _started(stage, device, size, limit_s, errors) as child,
+    ):
+        lines: Queue[bytes | None] = Queue()
+        threading.Thread(target=_read, args=(child, lines), daemon=True).start()
+        try:
+            while line := lines.get(timeout=max(0.0, start + limit_s - time.monotonic())):
+                if planned:
+                    note(msgspec.json.decode(line, type=Row))
+                    count += 1
+                else:
+                    planned = msgspec.json.decode(line, type=list[Setting])
+            status = child.wait(_ENDING_S)
+            why = _reason(status, errors)
+        except (Empty, subprocess.TimeoutExpired):
+            status, why = -signal.SIGKILL, f"not done after {limit_s:.0f} s"
+    for setting in planned[count:]:
+        note(Row(setting, why=why or "the stage ended before"))
+    return StageEnd(time.monotonic() - start, status, why)
+
+
+@contextmanager
+def _started(
+    stage: Stage, device: str, size: str, limit_s: float, errors: IO[bytes]
+) -> "Generator[subprocess.Popen[bytes]]":
+    """The stage's process; in the end it and all that it has started are gone.
+
+    A process that waits for a broken driver may outlast even SIGKILL; it is left behind.
+    """
+    end = time.monotonic() + _MARGIN * limit_s
+    settings = msgspec.json.encode(Settings(device, size, end)).decode()
+    words = [sys.executable, "-m", "tools.bench.gpu.child", stage.cells, settings]
+    child = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, start_new_session=True,
+        env=os.environ | _ENVIRONMENT[device],
+    )  # fmt: skip
+    try:
+        yield child
+    finally:
+        _kill(child)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_ENDING_S)
+
+
+def _read(child: "subprocess.Popen[bytes]", lines: "Queue[bytes | None]") -> None:
+    """Pass on what a child writes, and None at its end."""
+    assert child.stdout is not None
+    with child.stdout as out:
+        for line in out:
+            lines.put(line)
+    lines.put(None)
+
+
+def _kill(child: "subprocess.Popen[bytes]") -> None:
+    """End a child and all that it has started; its own session has no others."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def _reason(status: int, errors: IO[bytes]) -> str:
+    """Why a child has ended as it did, "" where it ended well: its signal, or its last word."""
+    if not status:
+        return ""
+    if status < 0:
+        return f"ended by {signal.Signals(-status).name}"
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return last if status == UNUSABLE else f"exit status {status}: {last}"

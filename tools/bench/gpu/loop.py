@@ -1,0 +1,90 @@
+"""One device after another in eager torch, as PFLlib and FL-bench train: the rate to beat.
+
+Per device a copy of the model, torch.optim.SGD, batches by a new permutation in every epoch. The data lie
+on the training device and there is no DataLoader: both frameworks have one, so their own loops are slower
+than this. "default" is float32 as torch ships it, with TF32 in convolutions on a GPU; "fp32" has no TF32
+anywhere.
+"""
+
+import copy
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from tools.bench.gpu.cells import Cell, Figures, Settings
+from tools.bench.gpu.costs import cost
+from tools.bench.gpu.rate import rate
+from tools.bench.gpu.sizes import SIZES, Size
+from tools.bench.gpu.subjects import LEARNING_RATE, built, examples_of, subject
+from tools.bench.training import Example
+from torch import Tensor, nn
+
+DEFAULT = "default"
+PRECISIONS = (DEFAULT, "bf16", "fp32")
+
+
+def cells(settings: Settings) -> list[Cell]:
+    """Each model in each precision."""
+    size = SIZES[settings.size]
+    return [
+        Cell(
+            {"model": name, "precision": precision},
+            partial(measured, name, size, settings.device, precision),
+        )
+        for precision in PRECISIONS
+        for name in size.models
+    ]
+
+
+def measured(name: str, size: Size, device: str, precision: str) -> Figures:
+    """Examples, FLOPs and bytes a second."""
+    example = subject(name, size, size.loop_devices)
+    loop = Loop(example, device, precision)
+    found = rate(loop.train, examples_of(example), size.seconds, device)
+    each = cost(example)
+    return {"examples_s": found, "flops_s": found * each.flops, "bytes_s": found * each.bytes}
+
+
+class Loop:
+    """The devices of an example, and their training."""
+
+    def __init__(self, example: Example, device: str, precision: str) -> None:
+        self._example, self._device, self._precision = example, device, precision
+        rng = torch.Generator().manual_seed(0)
+        rows = example.devices, example.rows
+        self._x = torch.randn(*rows, *example.shape, generator=rng).to(device)
+        self._y = torch.randint(0, 3, rows, generator=rng).to(device)
+        self._model = built(example).to(device)
+
+    def train(self) -> None:
+        """Train every device, one after another."""
+        with _arithmetic(self._precision, self._device):
+            for x, y in zip(self._x, self._y, strict=True):
+                self._train(x, y)
+
+    def _train(self, x: Tensor, y: Tensor) -> None:
+        example = self._example
+        model = copy.deepcopy(self._model).train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        for _ in range(example.training.local_epochs):
+            order = torch.randperm(example.rows, device=self._device)
+            for rows in torch.split(order, example.batch_size):
+                half = torch.autocast(
+                    self._device, torch.bfloat16, enabled=self._precision == "bf16"
+                )
+                with half:
+                    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+
+
+@contextmanager
+def _arithmetic(precision: str, device: str) -> Generator[None]:
+    """Without TF32 where float32 is meant to the letter."""
+    if precision != "fp32" or device == "cpu":
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # torch ships products without
+        yield

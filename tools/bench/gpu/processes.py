@@ -1,0 +1,93 @@
+"""Several processes on one card, each with a CUDA context and a stream of its own.
+
+That is how pfl-research fills a GPU, and what the emulator's workers do. Each process trains devices of
+its own for the same span of time; the rates are added up.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import cache, partial
+from multiprocessing import get_context
+
+import torch
+from tools.bench.gpu.cells import Cell, Figures, Settings
+from tools.bench.gpu.loop import DEFAULT, Loop
+from tools.bench.gpu.rate import finished
+from tools.bench.gpu.sizes import SIZES
+from tools.bench.gpu.subjects import examples_of, problem, subject
+from tools.bench.gpu.vectorised import Form
+from tools.bench.training import example_tasks
+
+LOOP, VECTORISED = "loop", "vectorised"
+# Between the order to train and its begin, so that all processes begin together.
+_AHEAD_S = 0.2
+
+
+def cells(settings: Settings) -> list[Cell]:
+    """The first model in each number of processes: the loop, then the trainer."""
+    size = SIZES[settings.size]
+    return [
+        Cell(
+            {"model": size.models[0], "by": way, "processes": count},
+            partial(measured, settings, way, count),
+        )
+        for count in size.processes
+        for way in (LOOP, VECTORISED)
+    ]
+
+
+def measured(settings: Settings, way: str, count: int) -> Figures:
+    """Examples a second of all processes together."""
+    size = SIZES[settings.size]
+    with ExitStack() as stack:
+        pools = [
+            stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"))) for _ in range(count)
+        ]
+        for ready in [pool.submit(_once, settings, way, count) for pool in pools]:
+            ready.result()
+        begin = time.monotonic() + _AHEAD_S
+        rates = [
+            pool.submit(_between, settings, way, count, begin, begin + 4 * size.seconds)
+            for pool in pools
+        ]
+        return {"examples_s": sum(rate.result() for rate in rates)}
+
+
+# The work of the processes.
+
+
+def _once(settings: Settings, way: str, count: int) -> None:
+    work, _ = _work(settings, way, count)
+    work()
+    finished(settings.device)
+
+
+def _between(settings: Settings, way: str, count: int, begin: float, end: float) -> float:
+    """Examples a second from ``begin`` until the work that is going on at ``end`` is done."""
+    work, examples = _work(settings, way, count)
+    time.sleep(max(0.0, begin - time.monotonic()))
+    done = 0
+    while not done or time.monotonic() < end:
+        work()
+        finished(settings.device)
+        done += examples
+    return done / (time.monotonic() - begin)
+
+
+@cache
+def _work(settings: Settings, way: str, count: int) -> tuple[Callable[[], object], int]:
+    """This process's work on a stream of its own, and how many examples it trains on."""
+    size, device = SIZES[settings.size], settings.device
+    if device == "cuda":
+        torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+    else:
+        torch.set_num_threads(1)
+    width = size.loop_devices if way == LOOP else max(1, size.widths[0] // count)
+    example = subject(size.models[0], size, width)
+    if way == LOOP:
+        return Loop(example, device, DEFAULT).train, examples_of(example)
+    of = problem(example)
+    trainer, tasks = Form().open(of, device, width), example_tasks(example, of.network.theta)
+    return partial(trainer.train, tasks), examples_of(example)

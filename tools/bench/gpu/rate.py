@@ -1,0 +1,30 @@
+"""How fast some work is done on a device."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+# A median over fewer says little about a card that changes its clock.
+_LEAST = 3
+
+
+def finished(device: str) -> None:
+    """Wait for all that was begun on the device."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def rate(work: Callable[[], object], amount: float, seconds: float, device: str) -> float:
+    """``amount`` a second: the median over repeats that fill ``seconds``, after one that warms up."""
+    work()
+    finished(device)
+    took: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(took) < _LEAST or time.perf_counter() < end:
+        start = time.perf_counter()
+        work()
+        finished(device)
+        took.append(time.perf_counter() - start)
+    return amount / statistics.median(took)

@@ -1,0 +1,71 @@
+"""The line of JSON of a whole run, and the file that its rows are kept in meanwhile. Loads no torch."""
+
+import time
+from pathlib import Path
+
+import msgspec
+from tools.bench.gpu.cells import Row
+from tools.bench.gpu.goals import Goal
+
+
+class StageResult(msgspec.Struct, frozen=True):
+    """A stage's rows; ``why`` it did not end well, or did not begin."""
+
+    name: str
+    title: str
+    seconds: float
+    rows: list[Row]
+    why: str = ""
+
+
+class GpuResult(msgspec.Struct, frozen=True):
+    """All of a run, on "cpu" or "cuda"; ``remark`` says what the figures are not, "" where they count."""
+
+    device: str
+    size: str
+    remark: str
+    seconds: float
+    stages: list[StageResult]
+    goals: list[Goal]
+
+
+class _Line(msgspec.Struct, frozen=True):
+    gpu: GpuResult
+
+
+def encoded(result: GpuResult) -> str:
+    """The one line of JSON."""
+    return msgspec.json.encode(_Line(result)).decode()
+
+
+def decoded(text: str | bytes) -> GpuResult:
+    """The result of such a line. Raises ``msgspec.ValidationError`` for what is none."""
+    return msgspec.json.decode(text, type=_Line).gpu
+
+
+class Journal:
+    """A file of JSON lines in a folder: each row at once, so that an interrupted run keeps them."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / time.strftime("%Y%m%d-%H%M%S.jsonl")
+
+    def add(self, stage: str, row: Row) -> None:
+        """Keep a row."""
+        self._append(msgspec.json.encode({"stage": stage, "row": row}))
+
+    def end(self, line: str) -> None:
+        """Keep the last line."""
+        self._append(line.encode())
+
+    def _append(self, line: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(line + b"\n")
+
+
+def save(result: GpuResult, path: Path) -> bool:
+    """Write the line for the pages; a CPU's never replaces a GPU's. Returns whether it was written."""
+    if result.device == "cpu" and path.exists() and decoded(path.read_bytes()).device != "cpu":
+        return False
+    path.write_text(encoded(result) + "\n")
+    return True

@@ -1,0 +1,69 @@
+"""The four models that are trained, their data and batches: as ``tools.bench.training.Example``."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from tools.bench.gpu.sizes import Size
+from tools.bench.training import Example
+from torch import Tensor, nn
+
+from sedge_edge.backends.rows import CLASSIFICATION
+from sedge_emulate.training.problem import Problem
+from sedge_export import models
+from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.messages import Training
+
+LEARNING_RATE = 0.01
+_IMAGE, _SIGNAL = (1, 28, 28), (9, 128)
+
+
+class ConvNet1D(nn.Module):
+    """Three convolutions of 5 over a signal of 9 channels, mean over time, fc: n = 60,118."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv1d(9, 64, 5)
+        self.conv2 = nn.Conv1d(64, 64, 5)
+        self.conv3 = nn.Conv1d(64, 112, 5)
+        self.classifier = nn.Linear(112, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, 6) of signals (B, 9, 128)."""
+        x = torch.max_pool1d(torch.relu(self.conv1(x)), 2)  # (B, 64, 62)
+        x = torch.max_pool1d(torch.relu(self.conv2(x)), 2)  # (B, 64, 29)
+        x = torch.relu(self.conv3(x)).mean(2)
+        logits: Tensor = self.classifier(x)
+        return logits
+
+
+_SUBJECTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "avgcnn": (models.avgcnn, _IMAGE),
+    "resnet8": (models.resnet8, _IMAGE),
+    "conv1d": (ConvNet1D, _SIGNAL),
+    "mlp": (partial(models.mlp, 784, 200, 10), _IMAGE),
+}
+
+
+def subject(name: str, size: Size, devices: int) -> Example:
+    """A model with ``devices`` devices of ``size.rows`` rows each."""
+    build, shape = _SUBJECTS[name]
+    training = Training(size.epochs, LEARNING_RATE)
+    return Example(build, shape, size.batch_size, training, devices, size.rows)
+
+
+def built(example: Example) -> nn.Module:
+    """The model, the same in every process."""
+    torch.manual_seed(0)
+    return example.build()
+
+
+def problem(example: Example) -> Problem:
+    """The model as the emulator's trainers take it."""
+    row = TensorSpec("float32", example.shape)
+    return Problem(built(example), CLASSIFICATION, example.batch_size, row)
+
+
+def examples_of(example: Example) -> int:
+    """How many examples all devices train on together, repeats included."""
+    return example.devices * example.rows * example.training.local_epochs

@@ -1,0 +1,150 @@
+"""Many devices at once by the emulator's vectorised trainer, in each of its forms.
+
+Every form is checked against float64 before it is timed, as in an emulation; a figure of a form that is
+wrong says so. The time is that of ``FleetTrainer.train``: thetas to the device, all steps, thetas back.
+The matrix is ordered by how many choices differ from those of its first cell: where time runs out, each
+choice was seen alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from itertools import product
+from typing import Literal
+
+import torch
+from tools.bench.gpu.cells import CUDA_ONLY, Cell, Figures, Missing, Settings
+from tools.bench.gpu.costs import cost
+from tools.bench.gpu.rate import rate
+from tools.bench.gpu.sizes import SIZES, Size
+from tools.bench.gpu.subjects import examples_of, problem, subject
+from tools.bench.training import example_tasks
+
+from sedge_emulate.training.checks import References, Wrong, check, references
+from sedge_emulate.training.problem import Problem
+from sedge_emulate.training.tasks import Convolutions, Precision, Task
+from sedge_emulate.training.vectorised import VectorisedTrainer
+
+GRAPHS, EAGER = "graphs", "no graphs"
+# The model without convolutions.
+_PLAIN = ("mlp",)
+# Devices of the trainer that is checked: as few as fill a batch of the check.
+_CHECKED = 4
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the trainer computes; tf32 is float32 with products of rounded factors."""
+
+    precision: Literal["fp32", "bf16", "tf32"] = "fp32"
+    launches: str = EAGER
+    convolutions: Convolutions = "grouped"
+
+    def open(self, of: Problem, device: str, width: int) -> VectorisedTrainer:
+        """A trainer of ``width`` devices at once."""
+        return VectorisedTrainer(
+            of,
+            self.rounding,
+            torch.device(device),
+            width,
+            tf32=self.precision == "tf32",
+            graphs=self.launches == GRAPHS,
+            convolutions=self.convolutions,
+        )
+
+    @property
+    def rounding(self) -> Precision:
+        """The precision by the trainer's name for it."""
+        return "bf16" if self.precision == "bf16" else "fp32"
+
+    @property
+    def differences(self) -> int:
+        """How many choices are not the default's."""
+        return sum(value != getattr(Form(), key) for key, value in asdict(self).items())
+
+
+def single(settings: Settings) -> list[Cell]:
+    """The first cell of the matrix, and those that differ from it in one choice or in the width alone."""
+    return [cell for differences, cell in _matrix(settings) if differences <= 1]
+
+
+def combined(settings: Settings) -> list[Cell]:
+    """The rest of the matrix."""
+    return [cell for differences, cell in _matrix(settings) if differences > 1]
+
+
+def _matrix(settings: Settings) -> list[tuple[int, Cell]]:
+    """Models, forms and widths, by the number of differences; TF32 at the first width alone."""
+    size = SIZES[settings.size]
+    grid = [
+        (form.differences + (width != size.widths[0]), name, width, form)
+        for width, form in product(size.widths, _forms())
+        for name in size.models
+        if form.precision != "tf32" or width == size.widths[0]
+        if form.convolutions == "grouped" or name not in _PLAIN
+    ]
+    return [
+        (
+            differences,
+            Cell(
+                {"model": name, "devices": width, **asdict(form)},
+                partial(measured, name, size, settings.device, width, form),
+            ),
+        )
+        for differences, name, width, form in sorted(grid, key=lambda row: row[0])
+    ]
+
+
+def _forms() -> Iterator[Form]:
+    for launches in (EAGER, GRAPHS):
+        for precision in ("fp32", "bf16", "tf32"):
+            for convolutions in ("grouped", "unfold"):
+                yield Form(precision, launches, convolutions)
+
+
+def measured(name: str, size: Size, device: str, width: int, form: Form) -> Figures:
+    """Examples, FLOPs and bytes a second of as many devices as train at once.
+
+    Raises ``Missing`` on a CPU for what a GPU alone has, and with figures for a form that computes wrong.
+    """
+    if device == "cpu" and (form.precision != "fp32" or form.launches != EAGER):
+        raise Missing(CUDA_ONLY)
+    wrong = _wrong(name, size, device, form)
+    example, of = subject(name, size, width), _problem(name, size)
+    trainer, tasks = form.open(of, device, width), _tasks(name, size)[:width]
+    found = rate(lambda: trainer.train(tasks), examples_of(example), size.seconds, device)
+    each = cost(example)
+    figures = {"examples_s": found, "flops_s": found * each.flops, "bytes_s": found * each.bytes}
+    if wrong:
+        raise Missing(f"wrong: {wrong}", figures)
+    return figures
+
+
+@cache
+def _wrong(name: str, size: Size, device: str, form: Form) -> str:
+    """How the form trains otherwise than torch, "" where it does not."""
+    of = _problem(name, size)
+    try:
+        check(form.open(of, device, _CHECKED), of, form.rounding, _references(name, size))
+    except Wrong as exc:
+        return str(exc)
+    return ""
+
+
+# A process makes these once for each model.
+
+
+@cache
+def _problem(name: str, size: Size) -> Problem:
+    return problem(subject(name, size, 1))
+
+
+@cache
+def _references(name: str, size: Size) -> References:
+    return references(_problem(name, size))
+
+
+@cache
+def _tasks(name: str, size: Size) -> list[Task]:
+    example = subject(name, size, max(size.widths))
+    return example_tasks(example, _problem(name, size).network.theta)

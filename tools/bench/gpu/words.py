@@ -1,0 +1,45 @@
+"""Figures in words, for the terminal and for RESULTS.md. Loads no torch."""
+
+from collections.abc import Mapping
+
+from tools.bench.gpu.cells import Row, named
+
+# In this order; a rate in examples says more than the same in operations or bytes.
+_WORDS = {
+    "examples_s": ("{:,.0f} examples/s", 1.0),
+    "of_peak": ("{:.1f} % of the matrix peak", 100.0),
+    "of_bandwidth": ("{:.1f} % of the memory bandwidth", 100.0),
+    "flops_s": ("{:,.3g} TFLOP/s", 1e-12),
+    "bytes_s": ("{:,.3g} GB/s", 1e-9),
+    "round_s": ("{:.3f} s a round", 1.0),
+    "wall_s": ("{:.1f} s", 1.0),
+    "command_s": ("{:.1f} s with its start", 1.0),
+    "device_rounds_s": ("{:,.1f} device rounds a second", 1.0),
+    "passed": ("{:.0f} passed", 1.0),
+    "failed": ("{:.0f} failed", 1.0),
+    "skipped": ("{:.0f} skipped", 1.0),
+    "memory_bytes": ("{:.1f} GiB", 2.0**-30),
+    "free_bytes": ("{:.1f} GiB of it free", 2.0**-30),
+}
+_RAW = {"flops_s", "bytes_s"}
+
+
+def told(row: Row) -> str:
+    """The figures of a row, then its reason."""
+    words = [*figures(row.figures), *([row.why] if row.why else [])]
+    return ", ".join(words) if words else "no figures"
+
+
+def figures(found: Mapping[str, float]) -> list[str]:
+    """Each figure that has words, in their order."""
+    hidden = _RAW if "examples_s" in found else set[str]()
+    return [
+        text.format(factor * found[key])
+        for key, (text, factor) in _WORDS.items()
+        if key in found and key not in hidden
+    ]
+
+
+def line(stage: str, row: Row) -> str:
+    """A row as progress."""
+    return f"{stage:<11} {named(row.setting)}: {told(row)}"

@@ -1,0 +1,107 @@
+"""Figures of one GPU, from the JSON line of ``make bench-gpu``."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tools.bench.figure import Figure
+from tools.bench.gpu.cells import CUDA_ONLY, Row, named
+from tools.bench.gpu.goals import COMBINED, VECTORISED, Goal
+from tools.bench.gpu.result import GpuResult, StageResult, decoded
+from tools.bench.gpu.words import figures, told
+
+# These have a row of their own for each setting; the others are put together.
+_ONE_BY_ONE = ("thousand", "pfl", "fleet", "processes")
+
+
+def gpu(path: Path) -> list[Figure]:
+    """What the card is, each stage, and the goals. Raises ``msgspec.ValidationError``, a ``ValueError``."""
+    found = decoded(path.read_bytes())
+    stages = {stage.name: stage for stage in found.stages}
+    written = [_card(found, stages.get("card")), _tests(stages.get("tests"))]
+    written += _by_model([stages.get("loop")])
+    written += _by_model([stages.get(VECTORISED), stages.get(COMBINED)])
+    for name in _ONE_BY_ONE:
+        if stage := stages.get(name):
+            written += [_row(stage, row) for row in stage.rows]
+    lost = [
+        Figure(stage.title, f"not measured: {stage.why}")
+        for stage in found.stages
+        if stage.why and not stage.rows
+    ]
+    return (
+        [figure for figure in written if figure is not None] + lost + list(map(_goal, found.goals))
+    )
+
+
+def _card(found: GpuResult, stage: StageResult | None) -> Figure:
+    """The card's name and limits."""
+    rows = stage.rows if stage else []
+    words = [found.remark] if found.remark else []
+    for row in rows:
+        if row.setting["what"] == "card":
+            versions = [
+                f"{key} {row.setting[key]}"
+                for key in ("driver", "cuda", "cudnn", "torch")
+                if key in row.setting
+            ]
+            words += [str(row.setting["name"]), *versions, *figures(row.figures)]
+        else:
+            words.append(f"{named(row.setting)} {told(row)}")
+    return Figure("where", "; ".join(words) or "unknown")
+
+
+def _tests(stage: StageResult | None) -> Figure | None:
+    """All files of tests together."""
+    if stage is None or not stage.rows:
+        return None
+    sums = {key: sum(row.figures.get(key, 0) for row in stage.rows) for key in ("passed", "failed")}
+    words = figures(sums) if any(sums.values()) else []
+    words += dict.fromkeys(row.why for row in stage.rows if row.why)
+    return Figure(f"{stage.title}, in {len(stage.rows)} files", "; ".join(words))
+
+
+def _by_model(stages: Iterable[StageResult | None]) -> list[Figure]:
+    """A figure for each model and precision: the rate in every setting, the best with its shares."""
+    grouped: dict[tuple[str, str, str], list[Row]] = {}
+    for stage in filter(None, stages):
+        for row in stage.rows:
+            key = (stage.title, str(row.setting["model"]), str(row.setting["precision"]))
+            grouped.setdefault(key, []).append(row)
+    return [
+        Figure(", ".join(key), _rates(rows))
+        for key, rows in grouped.items()
+        if not all(row.why == CUDA_ONLY for row in rows)
+    ]
+
+
+def _rates(rows: Sequence[Row]) -> str:
+    """``5,120 examples/s (…): 128 devices, graphs, unfold; others …``."""
+    measured = [row for row in rows if row.figures]
+    if not measured:
+        return "not measured: " + "; ".join(dict.fromkeys(row.why for row in rows))
+    best = max(measured, key=lambda row: row.figures["examples_s"] * (not row.why))
+    words = [
+        _with_form(best, ", ".join([*figures(best.figures), *([best.why] if best.why else [])]))
+    ]
+    words += [
+        _with_form(row, f"{row.figures['examples_s']:,.0f}{', ' + row.why if row.why else ''}")
+        for row in measured
+        if row is not best
+    ]
+    return "; ".join(words)
+
+
+def _with_form(row: Row, words: str) -> str:
+    """The words, with what of the setting is not in the row's title."""
+    form = {key: value for key, value in row.setting.items() if key not in ("model", "precision")}
+    return f"{words} ({named(form)})" if form else words
+
+
+def _row(stage: StageResult, row: Row) -> Figure:
+    return Figure(f"{stage.title}: {named(row.setting)}", told(row))
+
+
+def _goal(goal: Goal) -> Figure:
+    if goal.met is None or goal.measured is None:
+        return Figure(f"goal: {goal.what}, {goal.wanted}", f"not measured: {goal.why}")
+    return Figure(f"goal: {goal.what}", f"{goal.measured:.3g}", ((goal.wanted, goal.met),))

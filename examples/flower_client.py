@@ -1,6 +1,6 @@
 """A Flower NumPyClient on Sedge devices, without any export: softmax regression in numpy.
 
-    sedge-cloud bundle flower_client:initial --sample-shape 1,8,8 --batch-size 16 --num-classes 10 \\
+    sedge-export bundle flower_client:initial --sample-shape 1,8,8 --batch-size 16 --num-classes 10 \\
         --name digits --out digits
 
 writes what Flower's ``get_parameters`` returned, for ``sedge-cloud run start``. Each device has this file

@@ -20,6 +20,7 @@ from sedge_emulate.__main__ import _parser as emulate_parser
 from sedge_emulate.__main__ import main as emulate
 from sedge_export.__main__ import main as export
 
+EXPORTS = ("show", "personal", "bundle")
 ENCODINGS = ("ascii", "cp1252", "latin-1")
 Main = Callable[[list[str]], int]
 
@@ -38,7 +39,7 @@ CASES: Sequence[tuple[Main, Sequence[list[str]]]] = [
     (conformance, [*helps(conformance_parser()), ["pi-1"]]),
     (edge, [*helps(edge_parser()), ["reference"]]),
     (emulate, [*helps(emulate_parser()), ["reference"]]),
-    (export, [["--help"], ["show", "--help"], ["personal", "--help"], ["show", "nowhere-→"]]),
+    (export, [["--help"], *([name, "--help"] for name in EXPORTS), ["show", "nowhere-→"]]),
     (reproduce, [*helps(reproduce_parser()), ["--list"]]),
 ]
 

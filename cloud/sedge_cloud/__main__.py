@@ -15,13 +15,11 @@ from sedge_cloud.admin.bundles import costs
 from sedge_cloud.admin.commands import (
     add_run_commands,
     add_state_commands,
-    at_least_one,
     open_reader,
     open_state,
 )
 from sedge_cloud.admin.device_commands import add_device_commands
 from sedge_cloud.admin.doctor import examine
-from sedge_cloud.admin.initial_parameters import write_bundle
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.admin.service_files import Places, write_service_files
 from sedge_cloud.admin.templates import write_first_files
@@ -48,8 +46,6 @@ from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
 from sedge_protocol.host.systemd import log_to_stderr
 from sedge_protocol.host.toml import default_path
-from sedge_protocol.wire.bundle import TensorSpec
-from sedge_protocol.wire.objective import ACCURACY, LOSS, METRICS, Metric
 
 FILES: Mapping[str, type[msgspec.Struct]] = {"cloud.toml": CloudConfig, "run.toml": RunFile}
 TRIAL_URL = "mqtt://127.0.0.1:1883"
@@ -88,9 +84,6 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("serve", help="run the coordinator").set_defaults(call=_serve)
     commands.add_parser("doctor", help="check everything").set_defaults(call=_doctor)
-    _bundle_parser(
-        commands.add_parser("bundle", help="write a bundle for devices that train with own code")
-    )
     keys = commands.add_parser("reference", help="every key of a file, or option of a strategy")
     keys.add_argument("of", choices=[*FILES, *STRATEGIES])
     keys.set_defaults(call=_reference)
@@ -128,37 +121,6 @@ def _run_parser(parser: argparse.ArgumentParser) -> None:
     add_run_commands(commands)
 
 
-def _bundle_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "function", help="module:function that returns a list, or a dict, of arrays"
-    )
-    help_text = "shape of one input row: 1,28,28"
-    parser.add_argument("--sample-shape", type=_row_shape, required=True, help=help_text)
-    parser.add_argument("--sample-type", choices=("float32", "int64"), default="float32")
-    parser.add_argument("--batch-size", type=at_least_one, required=True)
-    parser.add_argument(
-        "--num-classes", type=at_least_one, default=0, help="without it y has no labels"
-    )
-    help_text = "shape of one row of y where it has numbers: 1 (default: y is x)"
-    parser.add_argument("--target-shape", type=_row_shape, help=help_text)
-    help_text = "what the functions report, higher or lower being better: rmse:lower"
-    parser.add_argument("--metric", type=_metric, help=help_text)
-    parser.add_argument("--name", required=True, help="name of the bundle")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.set_defaults(call=_bundle)
-
-
-def _row_shape(text: str) -> tuple[int, ...]:
-    return tuple(at_least_one(part) for part in text.split(","))
-
-
-def _metric(text: str) -> Metric:
-    name, _, better = text.partition(":")
-    if better not in ("higher", "lower") or not 1 <= len(name) <= 64:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected NAME:higher or NAME:lower")
-    return METRICS.get(name) or Metric(name, "higher" if better == "higher" else "lower")
-
-
 def _init(arguments: argparse.Namespace) -> int:
     folder: Path | None = arguments.folder
     if arguments.service:
@@ -187,28 +149,6 @@ def _init_service(arguments: argparse.Namespace) -> int:
         "  systemctl enable --now sedge-cloud\n"
         "  sedge-cloud device add --service my-first-device"
     )
-    return 0
-
-
-def _bundle(arguments: argparse.Namespace) -> int:
-    rows = TensorSpec(arguments.sample_type, arguments.sample_shape)
-    folder, classes = arguments.out, arguments.num_classes
-    target = TensorSpec("int64", ()) if classes else None
-    if arguments.target_shape is not None:
-        target = TensorSpec("float32", arguments.target_shape)
-    metric = arguments.metric or (ACCURACY if classes else LOSS)
-    manifest = write_bundle(
-        arguments.function,
-        arguments.name,
-        rows,
-        target,
-        arguments.batch_size,
-        classes,
-        metric,
-        folder,
-    )
-    layout = manifest.layout
-    print(f"{folder}: {layout.size:,} parameters in {len(layout.tensors)} tensors")
     return 0
 
 

@@ -14,7 +14,7 @@ from tests.system.harness import WITH_EXECUTORCH, RealFleet, wait_until
 from android.build import jni
 from sedge_edge.backends.executorch import PACKAGE
 from sedge_emulate.data.datasets import digits
-from sedge_export.export import export
+from sedge_export.exporter import export
 from sedge_export.models import mlp
 
 pytestmark = pytest.mark.fleet

@@ -12,7 +12,7 @@ from tests.edge.test_prediction import forward, rows
 from sedge_edge import Model
 from sedge_edge.prediction import personal_model
 from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_export.export import export
+from sedge_export.exporter import export
 from sedge_export.models import mlp
 from sedge_protocol.errors import ConfigError, DataError, StorageError
 from sedge_protocol.host.blobs import BlobFolder

@@ -53,7 +53,7 @@ def test_the_classes_have_names(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_bundle_without_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As ``sedge-cloud bundle`` writes it."""
+    """As ``sedge-export bundle`` writes it."""
     assert main(arguments(tmp_path / "b")) == 0
     made, theta = bundle.load(tmp_path / "b")
     manifest = replace(made.manifest, programs=(), verification=None)

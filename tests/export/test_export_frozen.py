@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sedge_edge.backends.rows import CLASSIFICATION
-from sedge_export.export import export
+from sedge_export.exporter import export
 from sedge_export.network import Network
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Role

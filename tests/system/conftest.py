@@ -8,7 +8,7 @@ import torch
 from tests.system.faultproxy import FaultProxy
 from tests.system.harness import RealFleet
 
-from sedge_export.export import export
+from sedge_export.exporter import export
 from sedge_export.models import mlp
 
 

@@ -8,7 +8,7 @@ import torch
 from tests.edge.backends.conftest import unpacked_wheel
 from tests.system.harness import WITH_EXECUTORCH, RealFleet, wait_until
 
-from sedge_export.export import export
+from sedge_export.exporter import export
 from sedge_export.models import mlp
 
 pytestmark = pytest.mark.fleet

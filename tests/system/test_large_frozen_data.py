@@ -9,7 +9,7 @@ from tests.system.harness import RealFleet, wait_until
 from torch import Tensor, nn
 
 from sedge_cloud.store.opening import open_folder
-from sedge_export.export import export
+from sedge_export.exporter import export
 from sedge_protocol.wire.bundle import FROZEN_NAME, MAX_BUNDLE_BYTES
 
 pytestmark = pytest.mark.fleet

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.system.harness import RealFleet, wait_until
+from tests.system.harness import RealFleet, command, wait_until
 
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.wire.bundle import load
@@ -71,9 +71,9 @@ def test_flower_clients_scikit_learn_and_one_that_fails(fleet: RealFleet) -> Non
     """A device whose function fails, or is not there, declines with the reason and stays."""
     shutil.copy(EXAMPLE, fleet.folder)
     bundle = fleet.folder / "digits"
-    fleet.cloud(
-        "bundle", "flower_client:initial", "--sample-shape", "1,8,8", "--batch-size", "16",
-        "--num-classes", "10", "--name", "digits", "--out", str(bundle),
+    command(
+        "sedge_export", "bundle", "flower_client:initial", "--sample-shape", "1,8,8", "--batch-size", "16",
+        "--num-classes", "10", "--name", "digits", "--out", str(bundle), folder=fleet.folder,
     )  # fmt: skip
     assert load(bundle)[0].manifest.programs == ()
     fleet.start_cloud()

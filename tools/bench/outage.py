@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from tests.system.harness import RealFleet, wait_until
 
-from sedge_export.export import export
+from sedge_export.exporter import export
 from sedge_export.models import mlp
 from sedge_protocol.wire.reconnect import Ended, Reconnect
 

@@ -30,7 +30,7 @@ import torch
 from tests.system.harness import wait_until
 from tools.bench.watched_fleet import PATIENCE_S, PLACES, Problem, Sighting, Watched
 
-from sedge_export.export import export
+from sedge_export.exporter import export
 from sedge_export.models import mlp
 
 TARGET_S = 10.0

@@ -14,7 +14,7 @@ from tests.edge.backends.softmax import FILES, bundle, examples, never, start
 
 from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.training.examples import Examples
-from sedge_export.export import export
+from sedge_export.exporter import export
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import imported
 from sedge_protocol.layout import Theta

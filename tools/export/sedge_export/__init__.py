@@ -1,6 +1,26 @@
-"""sedge-export: compiles a torch model into a bundle of programs that train it without torch."""
+"""sedge-export: compiles a torch model into a bundle of programs that train it without torch.
 
-from sedge_edge.backends.rows import cross_entropy, squared_error
-from sedge_export.export import export
+Its names are imported when they are asked for: what the command does without torch, it does where there is
+none.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sedge_edge.backends.rows import cross_entropy, squared_error
+    from sedge_export.exporter import export
+else:
+
+    def __getattr__(name: str) -> object:
+        if name == "export":
+            from sedge_export.exporter import export
+
+            return export
+        if name in ("cross_entropy", "squared_error"):
+            from sedge_edge.backends import rows
+
+            return getattr(rows, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = ["cross_entropy", "export", "squared_error"]

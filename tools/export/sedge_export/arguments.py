@@ -4,11 +4,9 @@ import argparse
 import math
 from typing import NamedTuple, cast, get_args
 
-from sedge_export.export import TOLERANCE
-from sedge_export.personal import LARGEST_LOSS
-from sedge_export.target import TARGETS
+from sedge_export.defaults import BACKENDS, LARGEST_LOSS, TOLERANCE
 from sedge_protocol.wire.bundle import ONNXRUNTIME
-from sedge_protocol.wire.objective import LOSSES, METRICS, TargetKind, own_metric
+from sedge_protocol.wire.objective import LOSSES, METRICS, Metric, TargetKind, own_metric
 from sedge_protocol.wire.parts import MAX_INTEGER
 
 
@@ -66,8 +64,8 @@ def _shares(text: str) -> tuple[float, ...]:
 
 def _backends(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    if len(set(names)) < len(names) or not set(names) <= set(TARGETS):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected of {','.join(TARGETS)}")
+    if len(set(names)) < len(names) or not set(names) <= set(BACKENDS):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected of {','.join(BACKENDS)}")
     return names
 
 
@@ -159,7 +157,8 @@ def export_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sedge-export",
         description="Export a torch model as programs that train it on a device.",
-        epilog="`sedge-export show FOLDER` prints what a bundle holds.",
+        epilog="`sedge-export show FOLDER` prints what a bundle holds; `personal` writes a model for apps,"
+        " and `bundle` initial parameters for devices that train with code of their own.",
     )
     parser.add_argument("model", help="module:function, or class, that makes the nn.Module")
     _add_input(parser)
@@ -177,7 +176,7 @@ def export_parser() -> argparse.ArgumentParser:
         "--backend",
         type=_backends,
         default=(ONNXRUNTIME,),
-        help=f"runtimes that get programs, of {', '.join(TARGETS)} (default {ONNXRUNTIME})",
+        help=f"runtimes that get programs, of {', '.join(BACKENDS)} (default {ONNXRUNTIME})",
     )
     parser.add_argument(
         "--tolerance",
@@ -281,3 +280,35 @@ def show_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sedge-export show")
     parser.add_argument("folder", help="a bundle folder")
     return parser
+
+
+def bundle_parser() -> argparse.ArgumentParser:
+    """Of ``sedge-export bundle``."""
+    parser = argparse.ArgumentParser(
+        prog="sedge-export bundle",
+        description="Write initial parameters, for devices that train with code of their own.",
+    )
+    parser.add_argument(
+        "function", help="module:function that returns a list, or a dict, of arrays"
+    )
+    help_text = "shape of one input row: 1,28,28"
+    parser.add_argument("--sample-shape", type=_row_shape, required=True, help=help_text)
+    parser.add_argument("--sample-type", choices=("float32", "int64"), default="float32")
+    parser.add_argument("--batch-size", type=_positive, required=True)
+    parser.add_argument(
+        "--num-classes", type=_positive, default=0, help="without it y has no labels"
+    )
+    help_text = "shape of one row of y where it has numbers: 1 (default: y is x)"
+    parser.add_argument("--target-shape", type=_row_shape, help=help_text)
+    help_text = "what the functions report, higher or lower being better: rmse:lower"
+    parser.add_argument("--metric", type=_reported_metric, help=help_text)
+    parser.add_argument("--name", required=True, help="name of the bundle")
+    parser.add_argument("--out", type=_folder, required=True, help="folder to write")
+    return parser
+
+
+def _reported_metric(text: str) -> Metric:
+    name, _, better = text.partition(":")
+    if better not in ("higher", "lower") or not 1 <= len(name) <= 64:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected NAME:higher or NAME:lower")
+    return METRICS.get(name) or Metric(name, "higher" if better == "higher" else "lower")

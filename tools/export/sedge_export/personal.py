@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_export.batches import random_samples, whole_batches
+from sedge_export.defaults import LARGEST_LOSS
 from sedge_export.formats import FORMATS, Format, Run
 from sedge_export.inspection import inspect_model
 from sedge_export.network import Network, copied
@@ -27,7 +28,6 @@ from sedge_protocol.wire.bundle import TensorSpec, load
 
 # The largest difference from eager torch, as a share of the largest logit.
 TOLERANCE = 1e-4
-LARGEST_LOSS = 0.01
 # The gate needs this many held-out rows whatever loss it allows.
 MIN_HELD_OUT = 20
 # More rows hardly change the ranges of activations, and take long.

@@ -6,13 +6,14 @@ from typing import NamedTuple, Protocol, TypeAlias
 from torch import fx
 from torch._ops import OpOverload
 
+from sedge_export.defaults import BACKENDS
 from sedge_export.executorch import runtime
 from sedge_export.executorch.to_executorch import to_executorch
 from sedge_export.lowering.to_onnx import to_onnx
 from sedge_export.verify import Program, load_program
 from sedge_protocol.errors import ExportError
 from sedge_protocol.host import onnx_runtime
-from sedge_protocol.wire.bundle import EXECUTORCH, FROZEN, ONNXRUNTIME
+from sedge_protocol.wire.bundle import FROZEN
 
 _INSTALL = "pip install 'sedge-fl[export]'"
 Where: TypeAlias = Callable[[OpOverload], str]
@@ -123,4 +124,4 @@ class _Executorch:
         return runtime.load(data, name, *signature)
 
 
-TARGETS: dict[str, Target] = {ONNXRUNTIME: _Onnx(), EXECUTORCH: _Executorch()}
+TARGETS: dict[str, Target] = dict(zip(BACKENDS, (_Onnx(), _Executorch()), strict=True))

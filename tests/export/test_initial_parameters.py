@@ -1,11 +1,13 @@
-"""``sedge-cloud bundle``: initial parameters of the user's become a bundle, or one line of error."""
+"""``sedge-export bundle``: initial parameters of the user's become a bundle, or one line of error."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sedge_cloud.__main__ import main
+from sedge_export.__main__ import main
 from sedge_protocol.layout import Role
 from sedge_protocol.wire.bundle import TensorSpec, load, pack, unpack
 from sedge_protocol.wire.objective import Metric
@@ -110,7 +112,7 @@ def test_what_are_no_parameters(
     (folder / f"{name}.py").write_text(f"import numpy as np\ndef initial():\n    {body}\n")
     assert bundle(f"{name}:initial", folder) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"sedge-cloud: {name}:initial: ")
+    assert error.startswith(f"sedge-export: {name}:initial: ")
     assert text in error
     assert not (folder / "made").exists()
 
@@ -127,3 +129,36 @@ def test_numbers_that_are_none(words: tuple[str, str], folder: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         bundle("any:initial", folder, *words)
     assert ended.value.code == 2
+
+
+# As where there is no torch.
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from sedge_export.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without_torch(folder: Path, *words: str) -> tuple[int, str, str]:
+    """Exit status, output and error of the command in an interpreter that cannot import torch."""
+    command = [sys.executable, "-c", WITHOUT_TORCH, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_it_needs_no_torch(folder: Path) -> None:
+    (folder / "plain_arrays.py").write_text(NAMED)
+    words = ["--sample-shape", "4", "--batch-size", "8", "--name", "p", "--out", "made"]
+    made = without_torch(folder, "bundle", "plain_arrays:initial", *words)
+    assert made == (0, "made: 8 parameters in 2 tensors\n", "")
+    status, shown, error = without_torch(folder, "show", "made")
+    assert (status, error) == (0, "") and "none: devices train with code of their own" in shown
+    status, shown, error = without_torch(folder, "--help")
+    assert (status, error) == (0, "") and "usage: sedge-export" in shown
+    exported = without_torch(folder, "model:net", *words, "--num-classes", "2")
+    assert exported == (
+        2,
+        "",
+        "sedge-export: sedge-export: found 'torch', expected pip install 'sedge-fl[export]'\n",
+    )

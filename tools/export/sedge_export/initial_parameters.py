@@ -1,10 +1,11 @@
-"""``sedge-cloud bundle``: a bundle without programs, for devices that train with code of their own.
+"""``sedge-export bundle``: a bundle without programs, for devices that train with code of their own.
 
 The user's function, called without arguments, returns the initial parameters: a list of arrays, or a dict
 of named ones, in the order in which the devices' functions get them. A name that ends in ``running_mean``
 or ``running_var``, as BatchNorm's do in torch, is a statistic.
 """
 
+import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -16,11 +17,34 @@ from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.host.user_code import importable, imported
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import FORMAT, Bundle, BundleManifest, TensorSpec, save
-from sedge_protocol.wire.objective import Loss, Metric
+from sedge_protocol.wire.objective import ACCURACY, LOSS, Loss, Metric
 
 # What a model without labels minimises, the devices' own code knows.
 _OWN_LOSS = "own:loss"
 _STATISTICS = ("running_mean", "running_var")
+
+
+def write_parameters(options: argparse.Namespace) -> str:
+    """Write the bundle that ``bundle_parser``'s options ask for; what to say of it.
+
+    Raises ``ConfigError`` and ``StorageError``, as ``write_bundle``.
+    """
+    classes: int = options.num_classes
+    target = TensorSpec("int64", ()) if classes else None
+    if options.target_shape is not None:
+        target = TensorSpec("float32", options.target_shape)
+    manifest = write_bundle(
+        options.function,
+        options.name,
+        TensorSpec(options.sample_type, options.sample_shape),
+        target,
+        options.batch_size,
+        classes,
+        options.metric or (ACCURACY if classes else LOSS),
+        Path(options.out),
+    )
+    layout = manifest.layout
+    return f"{options.out}: {layout.size:,} parameters in {len(layout.tensors)} tensors"
 
 
 def write_bundle(

@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from sedge_edge.backends.rows import Objective, Rows
 from sedge_export.axes import find_axes
 from sedge_export.batches import Samples, random_samples, whole_rows
+from sedge_export.defaults import TOLERANCE
 from sedge_export.inspection import OperatorRecorder, accepts, inspect_model
 from sedge_export.narrow import cut
 from sedge_export.network import (
@@ -50,8 +51,6 @@ from sedge_protocol.wire.bundle import (
 )
 from sedge_protocol.wire.objective import LOSSES, Loss, TargetKind
 from sedge_protocol.wire.parts import InputPart
-
-TOLERANCE = 1e-5
 
 
 def export(

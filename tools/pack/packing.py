@@ -8,7 +8,6 @@ import struct
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import distribution, distributions
@@ -30,7 +29,7 @@ TRAIN_IMAGES = 60_000
 REQUIREMENTS = (
     "backports.zstd", "jinja2", "msgspec", "numpy", "onnx", "onnxruntime", "paho-mqtt", "pytest", "rich",
 )  # fmt: skip
-# Parts of those packages that nobody here imports: a third of them, compressed.
+# Parts of those packages that nothing here imports: two fifths of their compressed bytes.
 UNUSED = (
     "bin",  # commands that begin with this machine's path
     "numpy/**/tests",
@@ -40,8 +39,9 @@ UNUSED = (
 )
 HERE = Path(__file__).parent
 _BLOCK = 4096
-_X86: Mapping[str, int] = {"id": lzma.FILTER_X86}
-_LZMA: Mapping[str, int] = {"id": lzma.FILTER_LZMA2, "preset": 9}
+# A larger dictionary and the filter for machine code make the packages a twelfth smaller, and nothing else.
+_TEXT = ({"id": lzma.FILTER_LZMA2, "preset": 6},)
+_CODE = ({"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9})
 
 
 class PackError(Exception):
@@ -155,8 +155,7 @@ def idx(array: NDArray[np.uint8]) -> bytes:
 
 def _archive(folder: Path, out: Path) -> None:
     """``folder`` as ``out``/NAME.tar.xz; the same files make the same bytes."""
-    # The first filter makes machine code a seventh smaller and text larger.
-    filters = [_X86, _LZMA] if folder.name == "packages" else [_LZMA]
+    filters = _CODE if folder.name == "packages" else _TEXT
     with (
         lzma.open(out / (folder.name + SUFFIX), "wb", filters=filters) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,

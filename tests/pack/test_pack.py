@@ -142,8 +142,10 @@ def test_it_runs_the_benchmark_where_it_was_carried(copy: Path) -> None:
     assert found["data"] == sorted(name for pair in FILES for name in pair)
     assert "untracked.txt" not in found["here"]
     kept = copy.parent / "kept"
-    assert tempfile.mkstemp()
-found["options"] == ["--out", str(kept), "--stage", "tests"]
+    assert found["options"] == [
+        *("--out", str(kept), "--json", str(kept / "gpu.json")),
+        *("--stage", "tests"),
+    ]
     assert (kept / "output.txt").read_text() == done.stdout
     assert np.array_equal(read_idx(kept / "data", 3), IMAGES[:3])
 

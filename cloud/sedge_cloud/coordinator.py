@@ -179,7 +179,7 @@ class Coordinator:
         """
         device = self.devices.sender(topic)
         if device is None:
-            return [*self.devices.refuse_revoked(topic, payload, now)]
+            return [*self.devices.refuse_sender(topic, payload, now)]
         self.devices.hear(device, now)
         self._traffic.received(device.row.device, payload)
         effects = self._counted(self._open_and_dispatch(device, topic, payload, now))

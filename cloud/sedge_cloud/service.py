@@ -24,7 +24,7 @@ from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES
 from sedge_protocol.wire.message_limit import LimitProbe
 from sedge_protocol.wire.reconnect import SOON_S, Reconnect
-from sedge_protocol.wire.topics import ITSELF, all_up, down, up
+from sedge_protocol.wire.topics import ITSELF, all_up, down, first_version_up, up
 
 RELOAD_S = 0.5
 # A longer message on our own topic is no question of a doctor.
@@ -51,7 +51,7 @@ class Service:
     ) -> None:
         self.coordinator = coordinator
         soon = Reconnect(np.random.default_rng(), most_s=SOON_S)  # a whole fleet waits for it
-        topics = (all_up(coordinator.fleet),)
+        topics = (all_up(coordinator.fleet), first_version_up(coordinator.fleet))
         self.link = MqttLink(settings, topics, reconnect=soon, admit=self._admits)
         self._itself = up(coordinator.fleet, ITSELF)
         self._token = secrets.token_bytes(16)

@@ -99,10 +99,10 @@ class Agent:
             identity.keys.down,
             self.state.incarnation,
             self.state.coordinator_incarnation,
-            hello.versions,
         )
         self._announced = frozenset(hello.codecs)
         self._down = topics.down(fleet, device)
+        self._hint = topics.hint(fleet, topics.shard_of(device))
         self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng, hello.memory_mb)
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
         self.handshake = Handshake(hello, self.peer, rng)
@@ -218,6 +218,9 @@ class Agent:
         self.budget.received(len(payload))
         effects: list[AgentEffect] = []
         try:
+            if topic == self._hint:
+                self.handshake.hinted(now)
+                return [*self.poll(now)]
             if topic != self._down:
                 return self._chunk(open_frame(payload, topic, None), now)
             opened = self.peer.open(payload, topic)

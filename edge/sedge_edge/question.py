@@ -18,6 +18,7 @@ from sedge_protocol.wire.frame import (
     LEAST_PACKET_BYTES,
     MAX_BODY_BYTES,
     MAX_PACKET_BYTES,
+    VERSIONS,
     Kind,
     packet_bytes,
 )
@@ -56,7 +57,7 @@ def ask_coordinator(config: EdgeConfig) -> str:
         said.append((message.version, frame.incarnation))
         return True
 
-    question = peer.message(Hello(nonce, VERSION, (), (), (), 0, 0, 0))
+    question = peer.message(Hello(nonce, VERSION, versions=VERSIONS))
     try:
         ask(config.broker_settings(), topic, (question.topic, question.payload), answers, ANSWER_S)
     except NoAnswer:
@@ -83,12 +84,13 @@ def largest_message(config: EdgeConfig) -> str:
 
     def make(number: int, packet: int) -> tuple[str, bytes]:
         nonce = DOCTOR + session + struct.pack("<I", number)
-        bare = peer.message(Hello(nonce, VERSION, padding=bytes(1)))
+        bare = peer.message(Hello(nonce, VERSION, versions=VERSIONS, padding=bytes(1)))
         # A welcome says as much as this hello, and comes on a topic that is two letters longer.
         padding = min(
             packet - packet_bytes(topic, bare.payload), MAX_BODY_BYTES - len(bare.payload)
         )
-        hello = peer.message(Hello(nonce, VERSION, padding=bytes(max(0, padding - AROUND_PADDING))))
+        filler = bytes(max(0, padding - AROUND_PADDING))
+        hello = peer.message(Hello(nonce, VERSION, versions=VERSIONS, padding=filler))
         return hello.topic, hello.payload
 
     def number(payload: bytes) -> int | None:

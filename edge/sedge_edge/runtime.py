@@ -37,7 +37,7 @@ from sedge_protocol.host.mqtt import (
 )
 from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.effects import Note, Send, Subscribe
-from sedge_protocol.wire.topics import down
+from sedge_protocol.wire.topics import down, hint, shard_of
 
 
 @dataclass
@@ -91,7 +91,9 @@ class Runtime:
     ) -> None:
         identity = agent.identity
         self.agent = agent
-        self.link = MqttLink(settings, (down(identity.fleet, identity.device),), agent.will)
+        fleet, device = identity.fleet, identity.device
+        listened = (down(fleet, device), hint(fleet, shard_of(device)))
+        self.link = MqttLink(settings, listened, agent.will)
         self._work = work
         self._wake = wake
         self._stop = stop

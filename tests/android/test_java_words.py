@@ -22,6 +22,7 @@ from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import MqttLink
 from sedge_protocol.wire.effects import Note, Send
+from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Cancel, Decline, Refusal, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.topics import down
@@ -144,7 +145,7 @@ def too_many_starts(harness: Harness) -> list[Any]:
 
 def another_process(harness: Harness) -> list[Any]:
     harness.connect()
-    return harness.tell(Welcome(b"x" * 16, "0"))
+    return harness.tell(Welcome(b"x" * 16, "0", VERSIONS))
 
 
 def older_coordinator(harness: Harness) -> list[Any]:

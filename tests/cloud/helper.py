@@ -32,7 +32,7 @@ from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Note, Send
-from sedge_protocol.wire.frame import NO_TRANSFER, Frame, Kind, open_frame
+from sedge_protocol.wire.frame import NO_TRANSFER, VERSIONS, Frame, Kind, open_frame
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Get, Hello, Message, Offer, Order, decode_body
 from sedge_protocol.wire.peer import Peer
@@ -337,7 +337,7 @@ def a_hello(
 ) -> Hello:
     """A hello; ``nonce`` is padded."""
     padded = nonce.encode().ljust(16, b".")
-    return Hello(padded, "bench", backends, compressions, codecs, num_train=10, num_test=10)
+    return Hello(padded, "bench", backends, compressions, codecs, 10, 10, versions=VERSIONS)
 
 
 def report_for(order: Order, layout: Layout = LAYOUT, **changes: object) -> Report:

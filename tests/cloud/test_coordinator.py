@@ -44,7 +44,7 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
-from sedge_protocol.wire.frame import Frame, Kind, seal
+from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, open_frame, seal
 from sedge_protocol.wire.messages import (
     Busy,
     Cancel,
@@ -62,19 +62,19 @@ from sedge_protocol.wire.messages import (
     Reject,
     Training,
     Welcome,
+    decode_body,
 )
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import encode_update
 
-STARTED = Welcome(bytes(16), VERSION, devices=2)
+STARTED = Welcome(bytes(16), VERSION, VERSIONS, devices=2)
 
 
 def test_a_hello_is_welcomed_and_kept(cloud: Cloud) -> None:
-    assert cloud.messages("a", Welcome) == [STARTED]  # the coordinator's own start
     hello = a_hello("one")
     (welcome,) = cloud.say("a", hello)
-    assert welcome == Welcome(hello.nonce, VERSION, devices=2)
+    assert welcome == Welcome(hello.nonce, VERSION, VERSIONS, devices=2)
     assert cloud.notes(logging.INFO) == ["device a is online"]
     row = cloud.store.devices()[0]
     assert row.incarnation == 1 and msgspec.msgpack.decode(row.hello or b"", type=Hello) == hello
@@ -167,20 +167,21 @@ def test_a_replay_changes_nothing(cloud: Cloud) -> None:
 
 
 def test_a_fleet_of_two_protocol_versions_closes_a_round(tmp_path: Path) -> None:
-    """Version 2 here is made for this test: the same bodies under another version byte."""
+    """Version 3 here is made for this test: the same bodies under another version byte."""
     cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, evaluate=False))
-    cloud.core = Coordinator(FLEET, cloud.store, 1.0, 2, versions=(1, 2))
+    cloud.core = Coordinator(FLEET, cloud.store, 1.0, 2, versions=(2, 3))
     cloud.load()
     new = cloud.devices["a"]
-    new.peer = Peer(new.topic, new.keys.up, new.keys.down, 2, 0, versions=(1, 2, 3))
-    welcome = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(1, 2, 3)))[0]
-    assert isinstance(welcome, Welcome) and welcome.versions == (1, 2)
+    new.peer = Peer(new.topic, new.keys.up, new.keys.down, 2, 0, versions=(2, 3, 4))
+    welcome = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(2, 3, 4)))[0]
+    assert isinstance(welcome, Welcome) and welcome.versions == (2, 3)
     new.peer.agree(welcome.versions)
     cloud.say("b", a_hello("y"))
     cloud.poll()
     spoken = {send.payload[2] for send in cloud.sends(topics.down(FLEET, "a")) if is_order(send)}
+    assert spoken == {3}
+    spoken = {send.payload[2] for send in cloud.sends(topics.down(FLEET, "b")) if is_order(send)}
     assert spoken == {2}
-    assert {s.payload[2] for s in cloud.sends(topics.down(FLEET, "b"))} == {1}
     cloud.answer("a", "b")
     (closed,) = cloud.events(RoundClosed)
     assert [device.device for device in closed.summary.devices] == ["a", "b"]
@@ -207,20 +208,53 @@ def test_a_coordinator_that_starts_speaks_as_the_last_hello_said(tmp_path: Path)
     """A receipt that leaves before the next hello must be one that the device reads."""
     cloud = Cloud(tmp_path)
     for incarnation in (2, 3):
-        cloud.core = Coordinator(FLEET, cloud.store, 1.0, incarnation, versions=(1, 2))
+        cloud.core = Coordinator(FLEET, cloud.store, 1.0, incarnation, versions=(2, 3))
         cloud.load()
         receipt = cloud.core.devices["a"].peer.seal(Committed(RUN, 1, bytes(32)))
-        assert receipt[2] == incarnation - 1
-        cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(1, 2, 3)))
+        assert receipt[2] == incarnation
+        cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(2, 3, 4)))
 
 
 def test_a_device_without_a_version_in_common_is_refused(cloud: Cloud) -> None:
     cloud.hello()
     assert cloud.core.open[RUN].present == {"a", "b"}
     (refusal,) = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(7,)))
-    assert refusal == Refusal("version", "protocol versions 7, this side speaks 1")
+    assert refusal == Refusal("version", "protocol versions 7, this side speaks 2")
     assert not cloud.core.devices["a"].online
     assert cloud.core.open[RUN].present == {"b"}
+
+
+def test_a_device_of_the_first_version_is_told_to_be_upgraded(cloud: Cloud) -> None:
+    device, text = Device("a"), "speaks protocol version 1, the coordinator 2: upgrade Sedge on it"
+    topic = topics.first_version_up(FLEET, "a")
+    down = topics.first_version_down(FLEET, "a")
+    old = Peer(topic, device.keys.up, device.keys.down, 1, 0, versions=(1,))
+    forged = Peer(topic, bytes(32), device.keys.down, 1, 0, versions=(1,)).seal(a_hello("x"))
+    for payload in (forged, *(old.seal(a_hello("x")) for _ in range(3))):
+        cloud.effects += cloud.arrive(topic, payload)
+    (send,) = cloud.sends(down)
+    frame = open_frame(send.payload, down, device.keys.down, (1,))
+    refusal = decode_body(frame.kind, frame.body)
+    assert isinstance(refusal, Refusal) and refusal.reason == "version"
+    assert refusal.detail == f"this device {text}"
+    assert cloud.notes(logging.WARNING)[-1] == f"device a is refused: this device {text}"
+    assert not cloud.core.devices["a"].online
+
+
+def test_a_frame_under_another_shard_is_dropped_and_counted(cloud: Cloud) -> None:
+    topic = topics.up(FLEET, "a").replace(topics.shard_of("a"), "3f")
+    peer = Peer(topic, cloud.devices["a"].keys.up, bytes(32), 1, 0)
+    assert cloud.arrive(topic, peer.seal(a_hello("x"))) == []
+    assert cloud.core.counters["foreign"] == 1 and not cloud.core.devices["a"].online
+
+
+def test_a_fleet_is_asked_for_hellos_by_one_message_a_shard(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, None, devices=[f"pi-{number}" for number in range(500)])
+    cloud.load()
+    asked = [effect for effect in cloud.core.connected(cloud.now) if isinstance(effect, Send)]
+    shards = {topics.shard_of(name) for name in cloud.devices}
+    assert {send.topic for send in asked} == {topics.hint(FLEET, shard) for shard in shards}
+    assert len(asked) == len(shards) <= topics.SHARDS
 
 
 def snapshot(cloud: Cloud) -> object:
@@ -309,10 +343,10 @@ def test_what_a_device_says_stays_in_its_line_of_the_log(cloud: Cloud) -> None:
 
 
 def test_another_version_is_told_so(tmp_path: Path) -> None:
-    version = 2
+    version = 3
     cloud = Cloud(tmp_path)
     frame = of_version(cloud.devices["a"].peer.seal(a_hello("a")), version)
-    detail = f"frame of protocol version {version}, this side speaks 1"
+    detail = f"frame of protocol version {version}, this side speaks 2"
     assert cloud.give("a", frame) == [Refusal("version", detail)]
     assert cloud.core.counters["version"] == 1 and not cloud.core.devices["a"].online
     # Only the header is known to be alike; whatever follows, it is answered or dropped.
@@ -374,7 +408,7 @@ def test_a_sound_frame_with_a_bad_body(cloud: Cloud, body: bytes) -> None:
     for seq, kind in enumerate(Kind, 100):
         frame = seal(Frame(kind, body, 1, seq), device.topic, device.keys.up)
         assert cloud.give("a", frame) == []
-    unknown = bytearray(seal(Frame(Kind.HELLO, body, 1, 200), device.topic, device.keys.up))
+    unknown = bytearray(seal(Frame(Kind.OFFER, body, 1, 200), device.topic, device.keys.up))
     struct.pack_into("<B", unknown, 3, 99)
     assert cloud.give("a", bytes(unknown)) == []
     assert snapshot(cloud) == before
@@ -586,9 +620,8 @@ def test_a_lost_link_makes_everyone_say_hello(cloud: Cloud) -> None:
     cloud.poll(RESEND_S)
     assert len(cloud.events(Send)) == sent  # nobody can be reached
     found = cloud.core.connected(cloud.now)
-    assert [
-        cloud.devices[n].read(s) for n, s in zip("ab", found, strict=True) if isinstance(s, Send)
-    ] == [STARTED, STARTED]
+    hints = {topics.hint(FLEET, topics.shard_of(name)) for name in "ab"}
+    assert {effect.topic for effect in found if isinstance(effect, Send)} == hints
     cloud.hello()
     assert len(cloud.messages("a", Order)) == 2
 

@@ -39,7 +39,7 @@ from sedge_protocol.wire.bundle import (
     Verification,
 )
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
-from sedge_protocol.wire.frame import Frame, Kind, open_frame, seal
+from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, open_frame, seal
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import (
     Committed,
@@ -308,7 +308,7 @@ class Harness:
         hellos = [m for _, m in self.opened(effects) if isinstance(m, Hello)]
         assert len(hellos) == 1
         self.listen(effects)
-        return [*effects, *self.tell(Welcome(hellos[0].nonce, "0"))]
+        return [*effects, *self.tell(Welcome(hellos[0].nonce, "0", VERSIONS))]
 
     def reboot(self) -> list[AgentEffect]:
         """The device loses power and comes back, connected."""
@@ -412,7 +412,7 @@ class Harness:
         """What the coordinator does."""
         match message:
             case Hello():
-                welcome = self.tell(Welcome(message.nonce, "0"))
+                welcome = self.tell(Welcome(message.nonce, "0", VERSIONS))
                 order = self.order_at_hand
                 return welcome if order is None else [*welcome, *self.tell(order)]
             case Get():

@@ -24,7 +24,7 @@ from sedge_edge.agent import Agent, StartJob
 from sedge_edge.rounds.state import MAX_RUNS
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.effects import Note, Subscribe, Unsubscribe
-from sedge_protocol.wire.frame import Kind
+from sedge_protocol.wire.frame import VERSIONS, Kind
 from sedge_protocol.wire.messages import (
     Busy,
     Cancel,
@@ -356,9 +356,9 @@ def test_busy_waits(device: Harness) -> None:
 @pytest.mark.parametrize(
     ("says", "incarnation", "answers"),
     [
-        (Welcome(bytes(16), "0"), 8, {Hello, Offer, Get}),
+        (Welcome(bytes(16), "0", VERSIONS), 8, {Hello, Offer, Get}),
         (Have(0, b"\1", 4), 8, {Hello, Offer, Get}),  # its first frame was lost
-        (Welcome(bytes(16), "0"), 7, {Hello, Offer, Get}),  # its link was cut
+        (Welcome(bytes(16), "0", VERSIONS), 7, {Hello, Offer, Get}),  # its link was cut
         (None, 7, {Offer, Get}),  # its order is repeated
     ],
 )
@@ -380,7 +380,7 @@ def test_a_coordinator_that_is_back_is_offered_and_asked_at_once(
     sent = device.messages(device.tell(says or device.order(1)))
     assert {type(message) for message in sent} == answers
     nonce = next((message.nonce for message in sent if isinstance(message, Hello)), bytes(16))
-    again = device.tell(Welcome(nonce, "0")) if any(nonce) else []
+    again = device.tell(Welcome(nonce, "0", VERSIONS)) if any(nonce) else []
     assert device.messages([*again, *device.tell(device.order(1))]) == []  # on their way
 
 

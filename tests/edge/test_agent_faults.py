@@ -36,7 +36,7 @@ from sedge_protocol.host import disk
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.effects import Note, Subscribe
-from sedge_protocol.wire.frame import Frame, Kind, seal
+from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, seal
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import (
     Cancel,
@@ -424,12 +424,12 @@ def test_a_forged_start_count_of_the_coordinator_ends_with_the_next_connection(
     )
     (nonce,) = [m.nonce for m in device.messages(device.connect()) if isinstance(m, Hello)]
     device.peer = forger
-    device.tell(Welcome(nonce, "forged"))
+    device.tell(Welcome(nonce, "forged", VERSIONS))
     device.peer = true
     assert device.on_disk().coordinator_incarnation == 2**32 - 1
     device.give(device.order())
     assert device.on_disk().orders == {}
-    played_back = true.seal(Welcome(nonce, "0"))
+    played_back = true.seal(Welcome(nonce, "0", VERSIONS))
     device.agent = device.start()
     device.connect()  # the hello of which is answered by the true one
     assert device.on_disk().coordinator_incarnation == 7
@@ -686,7 +686,9 @@ def test_a_disk_that_became_read_only_is_named_at_once_and_the_device_comes_back
         (hello,) = device.messages(device.tell(order))
         assert isinstance(hello, Hello) and "Read-only" in hello.waits
         device.peer = Peer(DOWN, KEYS.down, KEYS.up, incarnation=8, peer_incarnation=0)
-        device.tell(Welcome(hello.nonce, "0"))  # of a coordinator that has restarted meanwhile
+        device.tell(
+            Welcome(hello.nonce, "0", VERSIONS)
+        )  # of a coordinator that has restarted meanwhile
         assert device.agent.welcomed
         for _ in range(3):  # no word of it, while nothing changes
             device.now += DISK_RETRY_S

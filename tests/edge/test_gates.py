@@ -15,6 +15,7 @@ from sedge_edge.sensors import Sensors
 from sedge_edge.status import status
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.effects import Subscribe
+from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Cancel, Get, Hello, Offer, Welcome
 from sedge_protocol.wire.transfer import from_bitmap
 
@@ -164,7 +165,7 @@ def later(device: Harness, seconds: float) -> list[AgentEffect]:
         effects = device.agent.poll(device.now)
         for message in device.messages(effects):
             if isinstance(message, Hello):
-                effects += device.tell(Welcome(message.nonce, "0"))
+                effects += device.tell(Welcome(message.nonce, "0", VERSIONS))
         device.listen(effects)
         found += effects
     return found

@@ -14,6 +14,7 @@ from sedge_edge.agent import AgentEffect
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import messages
+from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import (
     Codec,
     DeviceScoring,
@@ -63,7 +64,7 @@ def test_a_device_survives_absurd_orders(tmp_path: Path, seed: int) -> None:
 
 
 def _bent(device: Harness, message: messages.Message, rng: random.Random) -> list[AgentEffect]:
-    seq = int.from_bytes(device.peer.seal(Welcome(bytes(16), "0"))[12:16], "little")
+    seq = int.from_bytes(device.peer.seal(Welcome(bytes(16), "0", VERSIONS))[12:16], "little")
     return device.agent.receive(
         DOWN, warped_frame(message, rng, DOWN, KEYS.down, 7, seq), device.now
     )
@@ -72,7 +73,7 @@ def _bent(device: Harness, message: messages.Message, rng: random.Random) -> lis
 def _message(order: Order, rng: random.Random) -> messages.Message:
     run, number = order.run, order.round
     found: list[messages.Message] = [
-        Welcome(bytes(16), "0"),
+        Welcome(bytes(16), "0", VERSIONS),
         messages.Cancel(run, number, "why"),
         messages.Have(1, b"", 1),
         messages.Busy(1),

@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.edge.harness import DOWN, KEYS, UP, DriftTrainer, Harness, examples, make_bundle
+from tests.edge.harness import (
+    DEVICE,
+    DOWN,
+    FLEET,
+    KEYS,
+    UP,
+    DriftTrainer,
+    Harness,
+    examples,
+    make_bundle,
+)
 
 from sedge_edge import runtime as runtime_module
 from sedge_edge.rounds import waiting
@@ -23,10 +33,12 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
 from sedge_protocol.wire.bundle import Bundle, unpack
 from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Goodbye, Hello, Message, Offer, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.reconnect import Reconnect
 from sedge_protocol.wire.topics import blob as blob_topic
+from sedge_protocol.wire.topics import hint, shard_of
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.update import decode_update
 
@@ -136,7 +148,7 @@ class Bench:
         self.link.will()
         (hello,) = self.happen(Connected(400_000))
         assert isinstance(hello, Hello)
-        self.tell(Welcome(hello.nonce, "0"))
+        self.tell(Welcome(hello.nonce, "0", VERSIONS))
 
     def start_job(self) -> None:
         """Bring the device to where a job runs in the pool."""
@@ -164,7 +176,7 @@ def bench_with(folder: Path, pool: Gated, trainer: DriftTrainer | None = None) -
 def test_the_link_is_asked_for_what_the_loop_needs(tmp_path: Path) -> None:
     with Gated(1) as pool:
         bench = bench_with(tmp_path, pool)
-        assert bench.link.subscriptions == (DOWN,)
+        assert bench.link.subscriptions == (DOWN, hint(FLEET, shard_of(DEVICE)))
         assert bench.link.will()[0] == UP
         assert (bench.runtime.fileno(), bench.runtime.wants_write()) == (17, True)
         assert bench.runtime.timer() == 1e12
@@ -397,7 +409,7 @@ def test_the_link_waits_by_the_fleets_size(tmp_path: Path) -> None:
         bench = bench_with(tmp_path, pool)
         (hello,) = bench.happen(Connected(400_000))
         assert isinstance(hello, Hello)
-        bench.tell(Welcome(hello.nonce, "0", devices=300))
+        bench.tell(Welcome(hello.nonce, "0", VERSIONS, devices=300))
         assert bench.link.reconnect.devices == 300
 
 

@@ -21,6 +21,12 @@ def number(data: bytes) -> int:
     return int.from_bytes(data, "little")
 
 
+def hint(fleet: str, device: str) -> str:
+    """1.1, 1.10: the topic of a device's shard."""
+    first = hashlib.sha256(device.encode()).digest()[0]
+    return f"sedge/1/{fleet}/shard/{first % 64:02x}"
+
+
 def derived(secret: bytes, purpose: str) -> bytes:
     """2.1: a key."""
     middle = hmac.digest(bytes(32), secret, "sha256")
@@ -31,7 +37,7 @@ def opened(data: bytes, topic: str, key: bytes | None) -> tuple[int, int, int, b
     """3.3: kind, incarnation, seq, transfer, index and body."""
     must(len(data) >= 64, "64 bytes")
     must(data[:2] == b"SG", "magic")
-    must(data[2] == 1, "version")
+    must(data[2] == (1 if data[3] in (1, 2, 5, 8, 14) else 2), "version")
     head_len, body_len = number(data[6:8]), number(data[36:40])
     must(body_len <= 262144, "limit")
     must(head_len >= 64 and head_len + body_len == len(data), "lengths")

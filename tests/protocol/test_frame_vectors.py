@@ -10,6 +10,7 @@ import pytest
 
 from sedge_protocol.errors import FrameError, VersionError
 from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire import topics
 from sedge_protocol.wire.frame import Frame, Kind, open_frame, seal
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import KINDS, Message, decode_body, encode_body
@@ -68,6 +69,14 @@ def test_keys_follow_from_the_secret(case: Case) -> None:
         case["down"],
         case["password"],
     )
+
+
+@pytest.mark.parametrize("case", VECTORS["topics"])
+def test_topics_follow_from_the_id(case: Case) -> None:
+    fleet, device = case["fleet"], case["device"]
+    hint = topics.hint(fleet, topics.shard_of(device))
+    found = topics.up(fleet, device), topics.down(fleet, device), hint
+    assert found == (case["up"], case["down"], case["hint"])
 
 
 @pytest.mark.parametrize("case", VECTORS["layouts"])

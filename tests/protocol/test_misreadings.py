@@ -72,6 +72,8 @@ def of_frames(module: Reader) -> Iterator[bool]:
             hexed(case, "body"),
         )  # fmt: skip
         yield found == (sound or None)
+    for case in vectors["topics"]:
+        yield read(module, "hint", case["fleet"], case["device"]) == case["hint"]
     for case in vectors["keys"]:
         for purpose in ("up", "down"):
             yield read(module, "derived", hexed(case, "secret"), purpose) == hexed(case, purpose)

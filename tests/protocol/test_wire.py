@@ -287,13 +287,16 @@ def test_what_a_program_may_have() -> None:
 
 def test_topics_and_access_list() -> None:
     names = [cells[0] for cells in rows(section("1. Topics and the broker"))[1:]]
+    shared = topics.all_up("<fleet>", "<shard>").removesuffix("+/up")
     assert names == [
-        topics.up("<fleet>", "<device>"),
-        topics.down("<fleet>", "<device>"),
+        shared + "<device>/up",
+        shared + "<device>/down",
         topics.blob("<fleet>", b"").rstrip("/") + "/<transfer>",
-        topics.up("<fleet>", topics.ITSELF),
-        topics.down("<fleet>", topics.ITSELF),
+        topics.hint("<fleet>", "<shard>"),
+        f"{shared}{topics.ITSELF}/up",
+        f"{shared}{topics.ITSELF}/down",
     ]
+    assert f"that of `-` is `{topics.shard_of(topics.ITSELF)}`" in TEXT
     access = ACL.format(user="coordinator-<fleet>", fleet="<fleet>").replace("\n\n", "\n")
     assert access in TEXT
     assert f"`{topics.all_up('<fleet>')}`" in TEXT

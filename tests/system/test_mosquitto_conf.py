@@ -15,7 +15,7 @@ from sedge_protocol.errors import LinkError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
 from sedge_protocol.host.probe import probe
 from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES
-from sedge_protocol.wire.topics import all_up, blob, down, up
+from sedge_protocol.wire.topics import all_up, blob, down, hint, shard_of, up
 
 CONF = Path(__file__).parents[2] / "cloud" / "mosquitto.conf"
 FLEET = "home"
@@ -105,7 +105,7 @@ class Broker:
 def acl_in(text: str) -> str:
     """The ACL file that the configuration's own comment gives."""
     rules = re.findall(r"^#   ((?:user|topic|pattern) .*)$", text, re.MULTILINE)
-    assert len(rules) == 6
+    assert len(rules) == 9
     return "\n".join(rules) + "\n"
 
 
@@ -156,8 +156,9 @@ def test_it_parses_without_a_word(broker: Broker) -> None:
     found = [
         line for line in broker.log.read_text().splitlines() if "Warn" in line or "Err" in line
     ]
-    # Every device may read the blobs: only a pattern says so, and Mosquitto wonders at one without %u.
-    known = ("should not be run as root", "ACL pattern 'sedge/1/home/blob/#' does not contain")
+    # Every device may read blobs and hints: only a pattern says so, and Mosquitto wonders at one without %u.
+    known = ("should not be run as root", "ACL pattern 'sedge/1/home/blob/#' does not contain",
+             "ACL pattern 'sedge/1/home/shard/+' does not contain")  # fmt: skip
     assert [line for line in found if not any(text in line for text in known)] == []
 
 
@@ -210,27 +211,33 @@ def test_topics_are_kept_apart(broker: Broker) -> None:
     cloud = Client(broker.settings(COORDINATOR), all_up(FLEET))
     shared = blob(FLEET, bytes(16))
     one = Client(broker.settings("pi-1"), down(FLEET, "pi-1"), shared)
-    two = Client(broker.settings("pi-2"), down(FLEET, "pi-2"), shared)
+    called = hint(FLEET, shard_of("pi-2"))
+    two = Client(broker.settings("pi-2"), down(FLEET, "pi-2"), shared, called)
+    elsewhere = up(FLEET, "pi-1").replace(shard_of("pi-1"), "3f")  # dropped by the coordinator
     for topic in (
         up(FLEET, "pi-1"), up(FLEET, "pi-2"), down(FLEET, "pi-1"), down(FLEET, "pi-2"), shared,
-        up("other", "pi-1"),
+        up("other", "pi-1"), called, elsewhere,
     ):  # fmt: skip
         one.link.send(topic, b"from pi-1")
-    for topic in (down(FLEET, "pi-1"), down(FLEET, "pi-2"), shared):
+    for topic in (down(FLEET, "pi-1"), down(FLEET, "pi-2"), shared, called):
         cloud.link.send(topic, b"from the coordinator")
     for client in (one, cloud, two):
-        client.wait(lambda c=client: len(c.heard) >= (1 if c is cloud else 2), "all heard")
+        client.wait(lambda c=client: len(c.heard) >= (3 if c is two else 2), "all heard")
         client.wait(lambda: False, "", 0.3)
-    assert [(m.topic, m.payload) for m in cloud.heard] == [(up(FLEET, "pi-1"), b"from pi-1")]
-    for client, name in ((one, "pi-1"), (two, "pi-2")):
-        assert {m.topic for m in client.heard} == {down(FLEET, name), shared}
+    assert [m.topic for m in cloud.heard] == [up(FLEET, "pi-1"), elsewhere]
+    for client, topics in (
+        (one, {down(FLEET, "pi-1"), shared}),
+        (two, {down(FLEET, "pi-2"), shared, called}),
+    ):
+        assert {m.topic for m in client.heard} == topics
         assert all(m.payload == b"from the coordinator" for m in client.heard)
         client.link.close()
     cloud.link.close()
 
 
 def test_nobody_listens_to_everything(broker: Broker) -> None:
-    spy = Client(broker.settings("pi-2"), down(FLEET, "pi-2"), "#", f"sedge/1/{FLEET}/device/+/up")
+    everything = (all_up(FLEET), f"sedge/1/{FLEET}/device/+/up", f"sedge/1/{FLEET}/device/#")
+    spy = Client(broker.settings("pi-2"), down(FLEET, "pi-2"), "#", *everything)
     one = Client(broker.settings("pi-1"), down(FLEET, "pi-1"))
     one.link.send(up(FLEET, "pi-1"), b"a secret")
     one.wait(lambda: False, "", 0.3)

@@ -10,7 +10,7 @@ import msgspec
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import messages, topics
-from sedge_protocol.wire.frame import Kind
+from sedge_protocol.wire.frame import FROZEN, VERSIONS, Kind
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Message
 from sedge_protocol.wire.transfer import describe, to_bitmap
@@ -55,6 +55,7 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
         600,
         100,
         970,
+        (2,),
     )
     full = messages.Order(
         run="digits", round=3, task="train", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),
@@ -77,14 +78,14 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
     for message in (
         hello,
         messages.Hello(NONCE, "9.9"),
-        messages.Welcome(NONCE, "0.1.0"),
+        messages.Welcome(NONCE, "0.1.0", VERSIONS),
         full,
         small,
         messages.Cancel("digits", 3, "the round is over"),
         messages.Cancel("digits", 0, "the run was stopped"),
         messages.Decline("digits", 3, "DataError", "no examples of class 7"),
         messages.Goodbye(NONCE),
-        messages.Refusal("version", "frame of protocol version 2, this side speaks 1"),
+        messages.Refusal("version", "frame of protocol version 1, this side speaks 2"),
         messages.Committed("digits", 3, UPDATE.sha256),
         messages.Committed("digits", 3, UPDATE.sha256, True),
         messages.Reject("digits", 3, UPDATE.sha256, "stale", "round 3 closed too long ago"),
@@ -153,7 +154,8 @@ def by_hand(
     **changes: object,
 ) -> bytes:
     """A frame from its parts, with a good MAC, true or not."""
-    fields = {"magic": b"SG", "version": 1, "kind": Kind.GOODBYE, "flags": 0}
+    kind = changes.get("kind", Kind.GOODBYE)
+    fields = {"magic": b"SG", "version": 1 if kind in FROZEN else 2, "kind": kind, "flags": 0}
     fields |= {"head_len": 64 + len(extra), "incarnation": BOOT, "seq": 1, "transfer": bytes(16)}
     fields |= {"index": 0, "body_len": len(body), "reserved": 0, **changes}
     head = struct.pack("<2sBBHHII16sIIQ", *fields.values())

@@ -25,7 +25,7 @@ from sedge_protocol.errors import CodecError, FrameError, UpdateRejected, Versio
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.bundle import Program, frozen_data
-from sedge_protocol.wire.frame import Frame, Kind, seal
+from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, seal
 from sedge_protocol.wire.messages import Decline, Order, Step, Work
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 from sedge_protocol.wire.peer import Peer
@@ -304,7 +304,11 @@ def openings() -> Events:
 def takes(device: Peer, kind: str, incarnation: int, seq: int, about: str) -> bool:
     """Whether a device takes a frame; the awaited welcome ends the waiting."""
     nonce = AWAITED if about == "awaited" else bytes(16)
-    message = messages.Welcome(nonce, "x") if kind == "WELCOME" else messages.Cancel("line", 1, "")
+    message = (
+        messages.Welcome(nonce, "x", VERSIONS)
+        if kind == "WELCOME"
+        else messages.Cancel("line", 1, "")
+    )
     body = b"" if about == "bad" else messages.encode_body(message)
     sealed = seal(Frame(Kind[kind], body, incarnation, seq), "down", bytes(32))
     try:

@@ -46,7 +46,8 @@ Json: TypeAlias = dict[str, object]
 ABOUT = (
     "Vectors of WIRE.md for an implementation in any language. Bytes are hex; inside a message or "
     'report, where they stand beside text, they are {"hex": ...}. A field that is missing has its '
-    "default. keys: what follows from a device's secret. layouts: `packed` is the MessagePack that "
+    "default. keys: what follows from a device's secret. topics: 1.1, 1.10. "
+    "layouts: `packed` is the MessagePack that "
     "`hash` is the SHA-256 of. manifests: byte i of the blob is (31 * i + (i >> 8)) & 255; `packed` "
     "is the MessagePack that the transfer id is cut from. bitmaps: `indices` are the set bits of "
     "`count`. updates: `blob` holds report and payload, to be read, not made. frames: `sealed` is "
@@ -129,6 +130,7 @@ def _refused_frames() -> Iterator[Json]:
         ("another magic", by_hand(magic=b"SH")),
         ("version 2", by_hand(version=2)),
         ("version 0", by_hand(version=0)),
+        ("version 1 of a kind that is not frozen", by_hand(kind=Kind.OFFER, version=1)),
         ("head_len below 64", by_hand(head_len=63)),
         ("head_len past the end", by_hand(head_len=2000)),
         ("a body shorter than body_len", good[:-1]),
@@ -279,6 +281,15 @@ def _updates() -> Iterator[Json]:
         yield {"report": _fields(one), "payload": payload.hex(), "blob": coded}
 
 
+def _topics() -> Iterator[Json]:
+    for device in ("pi-1", "pi-2", "a", "d" * 48):
+        shard = topics.shard_of(device)
+        yield {
+            "fleet": FLEET, "device": device, "up": topics.up(FLEET, device),
+            "down": topics.down(FLEET, device), "hint": topics.hint(FLEET, shard),
+        }  # fmt: skip
+
+
 def _layout() -> Json:
     rows = [(t.name, t.shape, t.role.value) for t in LAYOUT.tensors]
     packed = msgspec.msgpack.encode(rows)
@@ -298,6 +309,7 @@ def main() -> None:
     """Write the file, one case a line."""
     groups: dict[str, list[Json]] = {
         "keys": list(_keys()),
+        "topics": list(_topics()),
         "layouts": [_layout()],
         "manifests": [_manifest(m) for m in (UPDATE, BUNDLE, MODEL, describe(blob(1)))],
         "refused_manifests": list(_refused_manifests()),

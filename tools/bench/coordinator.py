@@ -39,7 +39,7 @@ from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
-from sedge_protocol.wire.frame import open_frame
+from sedge_protocol.wire.frame import VERSIONS, open_frame
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Hello, Offer, Order, decode_body
 from sedge_protocol.wire.peer import Peer
@@ -184,7 +184,7 @@ class Bench:
         self.core = Coordinator(FLEET, store, 0.0, 1)
         self.effects: list[object] = [*self.core.load(0.0), *self.core.connected(0.0)]
         for device in self.devices:
-            hello = Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",))
+            hello = Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
             self.core.receive(device.topic, device.peer.seal(hello), 0.0)
         self.effects = [*self.core.poll(0.0, 64)]
         self.layout = self.core.runs[RUN].manifest.layout

@@ -37,6 +37,7 @@ from sedge_export import export
 from sedge_export.models import avgcnn
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello
 
@@ -98,7 +99,9 @@ class Device:
         rng = np.random.default_rng(seed)
         inputs = rng.standard_normal((64, *SHAPE)).astype(np.float32)
         examples = Examples(inputs, rng.integers(0, 10, 64, np.int64))
-        hello = Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",), CODECS, 64, 64)
+        hello = Hello(
+            bytes(16), "bench", ("onnxruntime",), ("zstd",), CODECS, 64, 64, versions=VERSIONS
+        )
         identity = Identity(name, "home", DeviceKeys.of(name.encode().ljust(32)), hello)
         self.meter = meter
         self.agent = open_agent(identity, folder, np.random.default_rng(0), 1)

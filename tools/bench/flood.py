@@ -59,7 +59,7 @@ from sedge_protocol.host.mqtt import (
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
-from sedge_protocol.wire.frame import open_frame
+from sedge_protocol.wire.frame import VERSIONS, open_frame
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import (
     Busy,
@@ -90,7 +90,7 @@ BODY_BYTES = 4096
 # Messages that the flooder sends between two looks at the clock and at what arrives.
 BATCH = 64
 TRAIN_S = 0.5
-HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",))
+HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
 Row = dict[str, str | int | float]
 
 

@@ -51,14 +51,14 @@ from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
-from sedge_protocol.wire.frame import open_frame
+from sedge_protocol.wire.frame import VERSIONS, open_frame
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello, Offer, Order, decode_body
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import describe
 
 SIZE = 2000
-HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), num_train=100)
+HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), num_train=100, versions=VERSIONS)
 WAITS = msgspec.structs.replace(HELLO, waits="31 % battery")
 # Hellos a second: of a thousand devices each has news every fifty seconds, far below its rate limit.
 RATE = 20

@@ -32,9 +32,12 @@ user {user}
 topic readwrite sedge/1/{fleet}/#
 topic write homeassistant/device/sedge-{fleet}/+/config
 
+pattern write sedge/1/{fleet}/device/+/%u/up
+pattern read sedge/1/{fleet}/device/+/%u/down
+pattern read sedge/1/{fleet}/shard/+
+pattern read sedge/1/{fleet}/blob/#
 pattern write sedge/1/{fleet}/device/%u/up
 pattern read sedge/1/{fleet}/device/%u/down
-pattern read sedge/1/{fleet}/blob/#
 """
 
 # What every broker of Sedge allows a client; cloud/mosquitto.conf and the emulator's say the same. Sedge

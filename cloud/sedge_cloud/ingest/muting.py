@@ -2,7 +2,7 @@
 
 Even a frame that is dropped unread has crossed the broker's queue for the coordinator, where it pushes
 other devices' frames out. The coordinator listens to all devices by one wildcard; while one is muted it
-listens to each of the others by its own topic instead.
+listens to the other shards by a wildcard each, and to each other device of its shard by its own topic.
 """
 
 import logging
@@ -77,6 +77,12 @@ class Muting:
     def _wanted(self) -> set[str]:
         if not self._until:
             return {topics.all_up(self._fleet)}
+        muted = set(map(topics.shard_of, self._until))
+        shards = {f"{shard:02x}" for shard in range(topics.SHARDS)} - muted
         names = [name for name, device in self._devices.items() if not device.row.revoked]
-        heard = [*(name for name in names if name not in self._until), topics.ITSELF]
-        return {topics.up(self._fleet, name) for name in heard}
+        heard = {*names, topics.ITSELF} - self._until.keys()
+        beside = (name for name in heard if topics.shard_of(name) in muted)
+        return {
+            *(topics.all_up(self._fleet, shard) for shard in shards),
+            *(topics.up(self._fleet, name) for name in beside),
+        }

@@ -9,6 +9,7 @@ from itertools import islice
 import msgspec
 
 from sedge_cloud.clocks import Wall, as_it_is
+from sedge_cloud.ingest.first_version import WHY, FirstVersion
 from sedge_cloud.ingest.rate_limit import RATE, TokenBucket, cost
 from sedge_cloud.runs.capabilities import lacking
 from sedge_cloud.runs.run import Run
@@ -100,6 +101,7 @@ class Fleet:
             str, Device
         ] = {}  # by the topic on which it sends; without revoked ones
         self._revoked: dict[str, Device] = {}  # these, by the same
+        self._first_version = FirstVersion(name, incarnation)
         self._loaded = False
         self.present = self.changes = 0
         self.max_packet = MAX_PACKET_BYTES
@@ -169,9 +171,9 @@ class Fleet:
         self.note(device, heard=self._wall(now))
 
     def request_hellos(self) -> list[Send]:
-        """Ask every device for a hello."""
-        request = self.welcome(NO_NONCE)
-        return [d.peer.message(request) for d in self._devices.values() if not d.row.revoked]
+        """Ask every device for a hello, by one message for all that share a shard."""
+        shards = sorted({topics.shard_of(d.row.device) for d in self._by_topic.values()})
+        return [Send(topics.hint(self._name, shard), b"") for shard in shards]
 
     def request_hello(self, names: Iterable[str]) -> list[Send]:
         """Ask these devices for a hello, if they are still here."""
@@ -243,14 +245,22 @@ class Fleet:
         return [device.peer.message(self.welcome(hello.nonce, hello.padding))]
 
     def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether ``refuse_revoked`` may have an answer to a frame that no device in force has sent."""
-        device = self._revoked.get(topic)
+        """Whether ``refuse_sender`` may have an answer to a frame that no device in force has sent."""
+        device = self._revoked.get(topic) or self._outdated(topic)
         if device is None or (now < device.refuse_at and not asks(payload)):
             return False
         return device.bucket.spend(now, cost(payload))
 
-    def refuse_revoked(self, topic: str, payload: bytes, now: float) -> list[Effect]:
-        """Tell a revoked device that it is one, now and then, and its doctor at once; nobody else."""
+    def refuse_sender(self, topic: str, payload: bytes, now: float) -> list[Effect]:
+        """Tell a device that is revoked, or speaks protocol version 1, now and then; a doctor at once."""
+        outdated = self._outdated(topic)
+        if outdated is not None:
+            row = outdated.row
+            effects = self._first_version.refuse(row.device, row.secret, topic, payload)
+            if effects:
+                outdated.refuse_at = now + REFUSE_EVERY_S
+                self._failed(outdated, WHY, now)
+            return effects
         device = self._revoked.get(topic)
         if device is None:
             return []
@@ -259,6 +269,11 @@ class Fleet:
             device.refuse_at = now + REFUSE_EVERY_S
             return [device.peer.message(REVOKED)]
         return []
+
+    def _outdated(self, topic: str) -> Device | None:
+        """The device that sends on this topic of protocol version 1."""
+        name = self._first_version.sender(topic)
+        return None if name is None else self._devices.get(name)
 
     def _failed(self, device: Device, text: str, now: float) -> None:
         self.note(device, error=text, error_at=self._wall(now))

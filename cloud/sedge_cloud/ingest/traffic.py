@@ -42,12 +42,14 @@ class Traffic:
     def sent(self, send: Send) -> None:
         """A frame leaves for a device, or for all that fetch its blob."""
         self._link = Link(self._link.up + len(send.payload), self._link.down)
-        *_, kind, name = send.topic.removesuffix("/down").split("/")
-        if kind == "device":
+        *_, name, last = send.topic.split("/")
+        if last == "down":
             self._down[name] += len(send.payload)
             return
+        if name != "blob":  # a hint to a whole shard
+            return
         index = HEADER.unpack_from(send.payload)[8]
-        fetching = self._missing.get(bytes.fromhex(name), {})
+        fetching = self._missing.get(bytes.fromhex(last), {})
         for device, missing in list(fetching.items()):
             self._down[device] += len(send.payload)
             missing.discard(index)

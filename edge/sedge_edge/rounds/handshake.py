@@ -20,8 +20,11 @@ from sedge_protocol.wire.transfer import SILENCE_S, backoff
 WARN_AFTER_HELLOS = 6
 # Whoever can publish on our topic must not be able to fill the log.
 WARN_EVERY_S = 3600.0
-# The nonce of the welcome that a coordinator publishes when it starts, to make every device say hello.
+# The nonce of the welcome by which a coordinator makes one device say hello.
 NO_NONCE = bytes(16)
+# A hint that asks a whole shard for hellos has no MAC: so many are answered at once, then one a minute. A
+# fleet's answers spread over so long that about this many come in a second.
+HINTS, HINT_EVERY_S, HELLOS_A_SECOND = 3, 60.0, 200
 
 
 class Handshake:
@@ -38,6 +41,7 @@ class Handshake:
         self._attempt = 0
         self._warn_at = 0.0
         self._may_warn = True  # of another process under our name; once per connection
+        self._hinted_at: list[float] = []  # when the last hints were, or will be, answered
 
     @property
     def welcomed(self) -> bool:
@@ -62,6 +66,16 @@ class Handshake:
     def begin(self, now: float) -> None:
         """Say hello: the link is up, or a coordinator has started and knows nobody."""
         self._due, self._attempt, self._may_warn = now, 0, True
+
+    def hinted(self, now: float) -> None:
+        """The coordinator asks its devices for a hello: say it soon, or once hints are answered again."""
+        if self._due is not None:  # one is on its way already
+            return
+        spread = self._rng.uniform(0, max(1, self.fleet_devices) / HELLOS_A_SECOND)
+        rested = self._hinted_at[0] + HINTS * HINT_EVERY_S if len(self._hinted_at) == HINTS else now
+        at = max(now + spread, rested)
+        self._hinted_at = [*self._hinted_at, at][-HINTS:]
+        self.begin(at)
 
     def waits(self, why: str, now: float) -> list[Effect]:
         """Why the device does no work now, empty when it does: say so in another hello when that is news.
@@ -95,10 +109,18 @@ class Handshake:
         self._due = now + SILENCE_S + backoff(self._attempt, self._rng)
         self._attempt += 1
         effects: list[Effect] = [
-            self._peer.message(msgspec.structs.replace(self._hello, nonce=self._nonce))
+            self._peer.message(
+                msgspec.structs.replace(
+                    self._hello, nonce=self._nonce, versions=self._peer.versions
+                )
+            )
         ]
         if self._attempt == WARN_AFTER_HELLOS:
-            text = f"no coordinator answers on {self._peer.send_topic}: is one running"
+            spoken = ", ".join(map(str, self._peer.versions))
+            text = (
+                f"no coordinator answers on {self._peer.send_topic}: is one running that speaks protocol "
+                f"version {spoken}"
+            )
             if not self.ever_welcomed:
                 text += (
                     ", and does the broker know this connection as this device, by its user name or "

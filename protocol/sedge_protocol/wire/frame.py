@@ -31,7 +31,7 @@ from sedge_protocol.errors import FrameError, LocalError, VersionError
 MAGIC = b"SG"
 # The versions of the protocol that this code speaks. A hello and its welcome name both sides' versions, and
 # the highest in common is spoken from then on.
-VERSIONS: tuple[int, ...] = (1,)
+VERSIONS: tuple[int, ...] = (2,)
 # How frames are made whose receiver need not have agreed on a version: the same for ever.
 FIRST_VERSION = 1
 HEADER = struct.Struct("<2sBBHHII16sIIQ16s")
@@ -103,7 +103,7 @@ class Frame:
     index: int = 0
 
 
-def seal(frame: Frame, topic: str, key: bytes | None, version: int = FIRST_VERSION) -> bytes:
+def seal(frame: Frame, topic: str, key: bytes | None, version: int = VERSIONS[-1]) -> bytes:
     """The frame's bytes for one topic, in this version unless its kind is frozen.
 
     ``key`` None makes an UNKEYED chunk.

@@ -1,13 +1,17 @@
 """The MQTT topic tree, in one place.
 
-    sedge/1/<fleet>/device/<device>/up      the device writes, the coordinator reads
-    sedge/1/<fleet>/device/<device>/down    the coordinator writes, the device reads
-    sedge/1/<fleet>/blob/<transfer>         chunks that the whole fleet may need
+    sedge/1/<fleet>/device/<shard>/<device>/up      the device writes, the coordinator reads
+    sedge/1/<fleet>/device/<shard>/<device>/down    the coordinator writes, the device reads
+    sedge/1/<fleet>/shard/<shard>                   the coordinator asks a shard's devices for a hello
+    sedge/1/<fleet>/blob/<transfer>                 chunks that the whole fleet may need
 
-User name = device id, so three broker ACL lines on the user name keep devices apart.
+User name = device id, so four broker ACL lines on the user name keep devices apart. A device's shard
+follows from its id alone, so that it stays where it is when the number of coordinators changes.
 """
 
+import hashlib
 import re
+from functools import lru_cache
 
 from sedge_protocol.errors import ConfigError, FrameError
 
@@ -20,7 +24,8 @@ ITSELF = "-"
 ID_PATTERN = r"^[a-z0-9][a-z0-9-]{0,47}\Z"
 _ID = re.compile(ID_PATTERN)
 _ANY = "([a-z0-9][a-z0-9-]{0,47})"
-_UP = re.compile(rf"{ROOT}/{_ANY}/device/{_ANY}/up")
+_UP = re.compile(rf"{ROOT}/{_ANY}/device/([0-3][0-9a-f])/{_ANY}/up")
+SHARDS = 64
 
 
 def check_id(value: str, key: str) -> str:
@@ -30,19 +35,40 @@ def check_id(value: str, key: str) -> str:
     return value
 
 
+@lru_cache(2**16)
+def shard_of(device: str) -> str:
+    """A device's shard: the first byte of SHA-256 of its id, mod 64, in two hex digits."""
+    return f"{hashlib.sha256(device.encode()).digest()[0] % SHARDS:02x}"
+
+
 def up(fleet: str, device: str) -> str:
     """Where a device sends."""
-    return f"{ROOT}/{fleet}/device/{device}/up"
+    return f"{ROOT}/{fleet}/device/{shard_of(device)}/{device}/up"
 
 
 def down(fleet: str, device: str) -> str:
     """Where a device listens."""
+    return f"{ROOT}/{fleet}/device/{shard_of(device)}/{device}/down"
+
+
+def hint(fleet: str, shard: str) -> str:
+    """Where the coordinator asks all devices of a shard for a hello."""
+    return f"{ROOT}/{fleet}/shard/{shard}"
+
+
+def all_up(fleet: str, shard: str = "+") -> str:
+    """The coordinator's subscription: every device of the fleet, or of a shard."""
+    return f"{ROOT}/{fleet}/device/{shard}/+/up"
+
+
+def first_version_up(fleet: str, device: str = "+") -> str:
+    """Where a device of protocol version 1 sends, which is refused."""
+    return f"{ROOT}/{fleet}/device/{device}/up"
+
+
+def first_version_down(fleet: str, device: str) -> str:
+    """Where a device of protocol version 1 listens."""
     return f"{ROOT}/{fleet}/device/{device}/down"
-
-
-def all_up(fleet: str) -> str:
-    """The coordinator's subscription: every device of the fleet."""
-    return f"{ROOT}/{fleet}/device/+/up"
 
 
 def blob(fleet: str, transfer: bytes) -> str:
@@ -53,6 +79,6 @@ def blob(fleet: str, transfer: bytes) -> str:
 def device_of(topic: str) -> str:
     """The device id in an ``up`` topic. Raises ``FrameError`` for any other topic."""
     match = _UP.fullmatch(topic)
-    if match is None:
+    if match is None or match.group(2) != shard_of(match.group(3)):
         raise FrameError(f"topic {topic!r} is not a device's up topic")
-    return match.group(2)
+    return match.group(3)

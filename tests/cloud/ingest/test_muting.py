@@ -10,7 +10,7 @@ from sedge_cloud.ingest.muting import MUTE_S, REFUSED_S
 from sedge_cloud.ingest.rate_limit import BURST, RATE
 from sedge_protocol.wire.effects import Subscribe, Unsubscribe
 from sedge_protocol.wire.messages import Welcome
-from sedge_protocol.wire.topics import ITSELF, all_up, up
+from sedge_protocol.wire.topics import SHARDS, all_up, shard_of, up
 
 
 def flood(cloud: Cloud, seconds: float, rate: float) -> None:
@@ -40,19 +40,21 @@ def flooded(cloud: Cloud) -> Cloud:
 
 
 def test_only_the_others_are_listened_to(flooded: Cloud) -> None:
-    assert listening(flooded) == {up(FLEET, "b"), up(FLEET, ITSELF)}
+    others = {f"{shard:02x}" for shard in range(SHARDS)} - {shard_of("a")}
+    assert listening(flooded) == {all_up(FLEET, shard) for shard in others}
     assert "device a is flooding; its messages are ignored for 60 s" in flooded.notes(
         logging.WARNING
     )
-    open_store(flooded.folder / "state").add_device("c", bytes(32))
+    assert shard_of("d0") == shard_of("a")
+    open_store(flooded.folder / "state").add_device("d0", bytes(32))
     flooded.load()
     flooded.poll(1.0)
-    assert up(FLEET, "c") in listening(flooded)
+    assert up(FLEET, "d0") in listening(flooded)
 
 
 def test_no_frame_is_missed_in_between(flooded: Cloud) -> None:
     changes = [type(e) for e in flooded.effects if isinstance(e, Subscribe | Unsubscribe)]
-    assert changes == [Subscribe, Subscribe, Unsubscribe]
+    assert changes == [*[Subscribe] * (SHARDS - 1), Unsubscribe]
 
 
 def test_after_a_while_it_is_asked_for_a_hello(flooded: Cloud) -> None:

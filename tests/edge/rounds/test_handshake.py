@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from tests.edge.harness import DOWN, KEYS, UP
 
-from sedge_edge.rounds.handshake import WARN_AFTER_HELLOS, Handshake
+from sedge_edge.rounds.handshake import (
+    HELLOS_A_SECOND,
+    HINT_EVERY_S,
+    HINTS,
+    WARN_AFTER_HELLOS,
+    Handshake,
+)
 from sedge_protocol.wire.effects import Effect, Note, Send
+from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Goodbye, Hello, Message, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S
@@ -67,12 +74,12 @@ def test_it_is_said_until_it_is_welcomed(bench: Bench) -> None:
         assert handshake.poll(due - 0.1) == []
         now = due
     assert len(hellos) == 4 and len({hello.nonce for hello in hellos}) == 1
-    (note,) = handshake.welcome(Welcome(hellos[0].nonce, "1"), now)
+    (note,) = handshake.welcome(Welcome(hellos[0].nonce, "1", VERSIONS), now)
     assert isinstance(note, Note) and note.level == logging.INFO
     assert handshake.welcomed and handshake.ever_welcomed and handshake.timer() is None
-    assert handshake.welcome(Welcome(hellos[0].nonce, "1"), now) == []  # said twice
+    assert handshake.welcome(Welcome(hellos[0].nonce, "1", VERSIONS), now) == []  # said twice
     # A coordinator that has just started calls everyone; so it is said again.
-    assert handshake.welcome(Welcome(bytes(16), "1"), now + 5) == []
+    assert handshake.welcome(Welcome(bytes(16), "1", VERSIONS), now + 5) == []
     assert not handshake.welcomed and len(bench.said(handshake.poll(now + 5))) == 1
 
 
@@ -92,23 +99,46 @@ def test_a_device_that_was_welcomed_doubts_its_account_no_more(bench: Bench) -> 
         assert warning.startswith("no coordinator answers on") and warning.endswith("?")
         assert ("does the broker know this connection" in warning) is doubts
         assert hello is not None
-        handshake.welcome(Welcome(hello.nonce, "1"), now)
+        handshake.welcome(Welcome(hello.nonce, "1", VERSIONS), now)
 
 
 def test_another_of_our_name_is_told_once_and_not_answered(bench: Bench) -> None:
     """Two that answered each other's welcomes with hellos would do so at the speed of the link."""
-    handshake, foreign = bench.handshake, Welcome(b"f" * 16, "1")
+    handshake, foreign = bench.handshake, Welcome(b"f" * 16, "1", VERSIONS)
     for _ in range(2):
         handshake.will()
         handshake.begin(0.0)
         (hello,) = bench.said(handshake.poll(0.0))
         assert handshake.welcome(foreign, 0.0) == []  # perhaps to the last connection's hello
-        handshake.welcome(Welcome(hello.nonce, "1"), 0.0)
+        handshake.welcome(Welcome(hello.nonce, "1", VERSIONS), 0.0)
         (note,) = handshake.welcome(foreign, 1.0)
         assert isinstance(note, Note) and note.level == logging.WARNING
         assert "another process under this device's name" in note.text
         assert handshake.welcome(foreign, 2.0) == []
         assert handshake.welcomed
+
+
+def test_hints_are_answered_soon_and_not_often(bench: Bench) -> None:
+    """Whoever may publish on a shard's topic can ask: no call is lost, and nobody is made to chatter."""
+    handshake, now = bench.handshake, 0.0
+    handshake.will()
+    handshake.begin(now)
+    (hello,) = bench.said(handshake.poll(now))
+    welcome, said = Welcome(hello.nonce, "1", VERSIONS, devices=400), list[float]()
+    handshake.welcome(welcome, now)
+    while now < 1000.0:
+        handshake.hinted(now)
+        due = handshake.timer()
+        assert due is not None
+        if now >= due:
+            assert bench.said(handshake.poll(now))
+            handshake.welcome(welcome, now)
+            said.append(now)
+        now += 0.5
+    assert max(said[:HINTS]) < HINTS * (400 / HELLOS_A_SECOND + 0.5)
+    waits = [later - first for first, later in zip(said[:-HINTS], said[HINTS:], strict=True)]
+    assert min(waits) >= HINTS * HINT_EVERY_S
+    assert len(said) >= 1000 // HINT_EVERY_S
 
 
 def test_a_coordinator_that_does_not_hear_us_is_told_once(bench: Bench) -> None:

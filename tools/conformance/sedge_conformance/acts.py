@@ -22,7 +22,7 @@ from sedge_conformance.run import (
 from sedge_conformance.stage import Act, Broken, Cut, Model, Stage, kind_of
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.wire import messages
-from sedge_protocol.wire.frame import Kind
+from sedge_protocol.wire.frame import VERSIONS, Kind
 from sedge_protocol.wire.messages import Decline, Hello, Offer, Training, Welcome, Work
 
 UNKNOWN_KIND, UNKNOWN_VERSION = 200, 255
@@ -63,9 +63,11 @@ def join(run: Run) -> Act:
     stage = run.stage
     yield from stage.expect("5.3", "HELLO on its topic", kind_of(Hello), TRAINED_S)
     yield from stage.quiet("5.3", "no HELLO after its WELCOME", kind_of(Hello), QUIET_S)
-    yield stage.say(Welcome(bytes(16), "conformance"))
+    yield stage.say(Welcome(bytes(16), "conformance", VERSIONS))
     yield from stage.expect("5.5", "HELLO at once after a WELCOME of zeros", kind_of(Hello), 2.0)
-    sealed = bytearray(stage.say(Welcome(bytes(16), "conformance")).payload)
+    yield stage.hint()
+    yield from stage.expect("1.10", "HELLO soon after a hint", kind_of(Hello), 2.0)
+    sealed = bytearray(stage.say(Welcome(bytes(16), "conformance", VERSIONS)).payload)
     sealed[-1] ^= 1
     yield stage.raw(bytes(sealed))
     yield from stage.quiet(
@@ -195,7 +197,7 @@ def restart(run: Run) -> Act:
         yield from run.offered(1, AGAIN_S)
     old = stage.say(order)
     stage.restart()
-    yield stage.say(Welcome(bytes(16), "conformance"))
+    yield stage.say(Welcome(bytes(16), "conformance", VERSIONS))
     yield from stage.expect("5.5", "HELLO after the coordinator's restart", kind_of(Hello), 2.0)
     text = "what had no answer is offered soon after the coordinator's restart"
     heard = yield from stage.expect("7.2", text, run.mine(Offer, 1), WOKEN_S)

@@ -19,10 +19,10 @@ from sedge_protocol.wire import topics
 from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import (
-    FIRST_VERSION,
     HEADER,
     MAC_OFFSET,
     NO_TRANSFER,
+    VERSIONS,
     Frame,
     Kind,
     seal,
@@ -134,6 +134,7 @@ class Stage:
         self.hello: Hello | None = None
         self._fleet = fleet
         self.topic, self._down = topics.up(fleet, device), topics.down(fleet, device)
+        self._hint = topics.hint(fleet, topics.shard_of(device))
         self._keys = keys
         self.incarnation = incarnation
         self._heard: dict[tuple[int, int], bytes] = {}  # MACs by start count and number
@@ -181,7 +182,7 @@ class Stage:
         found: list[Step] = []
         if isinstance(heard.message, Hello):
             self.hello = heard.message
-            found.append(self.say(Welcome(heard.message.nonce, "conformance")))
+            found.append(self.say(Welcome(heard.message.nonce, "conformance", VERSIONS)))
         elif isinstance(heard.message, Get):
             found += self._serve(heard.frame.transfer, heard.message)
         if self._wait is not None and self._wait.wanted(heard):
@@ -192,11 +193,15 @@ class Stage:
         """A control frame for the client."""
         return self.peer.message(message, transfer)
 
+    def hint(self) -> Send:
+        """The call to the client's whole shard."""
+        return Send(self._hint, b"")
+
     def raw(self, payload: bytes) -> Send:
         """Any bytes on the client's own topic."""
         return Send(self._down, payload)
 
-    def say_raw(self, kind: int, body: bytes, version: int = FIRST_VERSION) -> Send:
+    def say_raw(self, kind: int, body: bytes, version: int = VERSIONS[-1]) -> Send:
         """A control frame of any kind and version with any body, and a good MAC."""
         head = bytearray(self.peer.seal(Cancel("any", 0, ""))[:MAC_OFFSET])
         head[2], head[3] = version, kind

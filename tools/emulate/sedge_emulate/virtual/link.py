@@ -87,6 +87,7 @@ class MemoryBroker:
         self._wills[port.device] = will
         port.meter.connected(port.device, *will)
         port.meter.subscribed(topics.down(self._fleet, port.device))
+        self.subscribe(port, topics.hint(self._fleet, topics.shard_of(port.device)))
 
     def cut(self, port: Port) -> None:
         """The link is gone; the broker notices when the keepalive runs out."""

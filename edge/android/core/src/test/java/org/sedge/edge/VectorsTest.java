@@ -33,6 +33,7 @@ import org.sedge.edge.wire.Peer;
 import org.sedge.edge.wire.Reconnect;
 import org.sedge.edge.wire.ReplayWindow;
 import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Topics;
 import org.sedge.edge.wire.Update;
 import org.sedge.edge.wire.Upload;
 
@@ -57,7 +58,7 @@ public class VectorsTest {
     private static final Map<?, ?> SPARSE = vectors("sparse");
     private static final Map<?, ?> FRAMES = vectors("frames");
     private static final Map<?, ?> SPEC = vectors("spec");
-    private static final List<Long> VERSIONS = Collections.singletonList(1L);
+    private static final List<Long> VERSIONS = Frame.VERSIONS;
 
     /** A case that has to hold; {@code Exception}s other than the product's own fail it. */
     private interface Case {
@@ -223,6 +224,13 @@ public class VectorsTest {
             }
             throw new AssertionError("was taken");
         });
+        all(FRAMES, "topics", given -> {
+            String fleet = (String) given.get("fleet");
+            String device = (String) given.get("device");
+            assertEquals(given.get("up"), Topics.up(fleet, device));
+            assertEquals(given.get("down"), Topics.down(fleet, device));
+            assertEquals(given.get("hint"), Topics.hint(fleet, device));
+        });
         all(FRAMES, "bitmaps", given -> {
             BitSet found = Manifest.fromBitmap(bytes(given, "bitmap"), integer(given, "count"));
             assertEquals(Arrays.toString(ints(given.get("indices"))), Arrays.toString(found.stream().toArray()));
@@ -285,7 +293,7 @@ public class VectorsTest {
             Frame frame = new Frame(kind, body, (Long) given.get("incarnation"), (Long) given.get("seq"),
                     bytes(given, "transfer"), (Long) given.get("index"));
             assertEquals(given.get("sealed"),
-                    Hex.encode(frame.seal((String) given.get("topic"), bytes(given, "key"), 1)));
+                    Hex.encode(frame.seal((String) given.get("topic"), bytes(given, "key"), 2)));
         });
         all(FRAMES, "refused_frames", given -> refuses(VectorsTest::opened, given));
         all(FRAMES, "refused_bodies", given -> refuses(one -> new Frame(
@@ -341,13 +349,13 @@ public class VectorsTest {
     public void openings() {
         byte[] nonce = new byte[16];
         Arrays.fill(nonce, (byte) 7);
-        byte[] foreign = Welcome.SCHEMA.empty().with(Welcome.NONCE, new byte[16]).with(Welcome.VERSION, "v").encode();
-        byte[] awaited = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").encode();
+        byte[] foreign = Welcome.SCHEMA.empty().with(Welcome.NONCE, new byte[16]).with(Welcome.VERSION, "v").with(Welcome.VERSIONS, Frame.VERSIONS).encode();
+        byte[] awaited = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").with(Welcome.VERSIONS, Frame.VERSIONS).encode();
         byte[] cancel = Cancel.SCHEMA.empty().with(Cancel.RUN, "run").with(Cancel.ROUND, 0L).with(Cancel.REASON, "")
                 .encode();
         all(SPEC, "openings", given -> {
             DeviceKeys keys = new DeviceKeys(new byte[32]);
-            Peer peer = new Peer("up", keys, 1, 0, VERSIONS);
+            Peer peer = new Peer("up", keys, 1, 0);
             peer.awaited = nonce;
             List<Object> taken = new ArrayList<>();
             for (Object one : (List<?>) given.get("frames")) {
@@ -356,7 +364,7 @@ public class VectorsTest {
                 byte[] body = frame.get(3).equals("bad") ? new byte[1]
                         : !welcome ? cancel : frame.get(3).equals("awaited") ? awaited : foreign;
                 byte[] sealed = new Frame(Kind.valueOf((String) frame.get(0)), body, (Long) frame.get(1),
-                        (Long) frame.get(2), null, 0).seal("down", keys.down, 1);
+                        (Long) frame.get(2), null, 0).seal("down", keys.down, 2);
                 boolean good = false;
                 try {
                     good = !peer.open(sealed, "down").replayed;

@@ -50,6 +50,7 @@ import java.util.logging.Level;
  */
 public final class AgentCore {
     private final String down;
+    private final String hint;
     private final Blobs blobs;
     private final StateStore store;
     private final Peer peer;
@@ -82,8 +83,8 @@ public final class AgentCore {
         budget = new Budget(most, store.get(State.SPENT), clockS);
         store.spends(budget);
         down = Topics.down(fleet, device);
-        peer = new Peer(Topics.up(fleet, device), keys, store.get(State.INCARNATION), store.get(State.COORDINATOR),
-                hello.get(Hello.VERSIONS));
+        hint = Topics.hint(fleet, device);
+        peer = new Peer(Topics.up(fleet, device), keys, store.get(State.INCARNATION), store.get(State.COORDINATOR));
         handshake = new Handshake(hello, peer, random);
         limits = new BlobLimits(blobs);
         fetches = new Fetches(fleet, blobs, peer, random, limits);
@@ -129,6 +130,7 @@ public final class AgentCore {
     /** The link is up. */
     public void connected(double now, int maxPacketBytes) {
         connected = true;
+        effects.subscribe(hint);
         handshake.begin(now);
         outbox.connected(now, maxPacketBytes);
         fetches.connected(now, effects);
@@ -205,8 +207,13 @@ public final class AgentCore {
         budget.passed(now);
         budget.received(payload.length);
         try {
+            if (topic.equals(hint)) {
+                handshake.hinted(now);
+                poll(now);
+                return;
+            }
             if (!topic.equals(down)) {
-                chunk(Frame.open(payload, topic, null, Collections.singletonList(1L)), now);
+                chunk(Frame.open(payload, topic, null, Frame.VERSIONS), now);
                 return;
             }
             Peer.Opened opened = peer.open(payload, topic);
@@ -358,7 +365,7 @@ public final class AgentCore {
         outbox.limit(message.get(Welcome.MAX_PACKET));
         if (handshake.welcome(message, now, effects)) {
             String[] levels = down.split("/");
-            listener.joined(levels[2], levels[4]);
+            listener.joined(levels[2], levels[5]);
         }
     }
 

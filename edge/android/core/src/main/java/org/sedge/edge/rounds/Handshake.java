@@ -12,7 +12,9 @@ import org.sedge.edge.wire.Struct;
 import java.time.Instant;
 import java.time.ZoneOffset;
 import java.time.format.DateTimeFormatter;
+import java.util.ArrayDeque;
 import java.util.Arrays;
+import java.util.Deque;
 import java.util.Random;
 import java.util.logging.Level;
 
@@ -22,6 +24,11 @@ final class Handshake {
     private static final int WARN_AFTER_HELLOS = 6;
     /** Whoever can publish on our topic must not be able to fill the log. */
     private static final double WARN_EVERY_S = 3600;
+    /** A hint has no MAC: so many are answered at once, and then no more in so long. */
+    private static final int HINTS = 3;
+    private static final double HINTS_S = 180;
+    /** Roughly how many hellos of a fleet come in a second after a hint. */
+    private static final double HELLOS_A_SECOND = 200;
     private static final DateTimeFormatter START_TIME =
             DateTimeFormatter.ofPattern("yyyy-MM-dd HH:mm:ss 'UTC'").withZone(ZoneOffset.UTC);
     /** How the nonce of a doctor's hello begins. */
@@ -36,6 +43,7 @@ final class Handshake {
     private boolean everWelcomed;
     private long fleetDevices; // as the last welcome says; 0: unknown
     private double warnAt = Double.NEGATIVE_INFINITY;
+    private final Deque<Double> hinted = new ArrayDeque<>(); // when the last hints were, or will be, answered
     private boolean mayWarn = true; // of another process under our name; once for each connection
 
     Handshake(Struct hello, Peer peer, Random random) {
@@ -78,6 +86,19 @@ final class Handshake {
         mayWarn = true;
     }
 
+    /** The coordinator asks a shard's devices for a hello: says it soon, or once hints are answered again. */
+    void hinted(double now) {
+        if (!welcomed()) { // one is on its way already
+            return;
+        }
+        double at = now + random.nextDouble() * Math.max(1, fleetDevices) / HELLOS_A_SECOND;
+        if (hinted.size() == HINTS) {
+            at = Math.max(at, hinted.remove() + HINTS_S);
+        }
+        hinted.add(at);
+        begin(at);
+    }
+
     /**
      * Why the device does no work now, empty when it does: says so in another hello when that is news. A number that
      * moves is none.
@@ -105,9 +126,11 @@ final class Handshake {
         }
         due = now + Backoff.SILENCE_S + Backoff.after(attempt, random);
         attempt++;
-        effects.send(peer.topic, peer.seal(Kind.HELLO, hello.with(Hello.NONCE, nonce), null));
+        effects.send(peer.topic, peer.seal(Kind.HELLO, hello.with(Hello.NONCE, nonce)
+                .with(Hello.VERSIONS, peer.versions), null));
         if (attempt == WARN_AFTER_HELLOS) {
-            effects.note(Level.WARNING, "no coordinator answers on " + peer.topic + ": is one running"
+            effects.note(Level.WARNING, "no coordinator answers on " + peer.topic + ": is one running that speaks protocol version "
+                    + peer.versions.get(0)
                     + (everWelcomed ? "?" : ", and does the broker know this connection as this device, by its user "
                             + "name or certificate?"));
         }

@@ -8,6 +8,7 @@ import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 
 /** One frame: a header of 64 bytes with a MAC, and a body (WIRE.md, section 3). */
@@ -27,6 +28,8 @@ public final class Frame {
     public final byte[] body;
     public final long incarnation;
     public final long seq;
+    /** The versions of the protocol that this code speaks. */
+    public static final List<Long> VERSIONS = Collections.singletonList(2L);
     public final byte[] transfer;
     public final long index;
 

@@ -30,16 +30,16 @@ public final class Peer {
     public byte[] awaited;
     private final DeviceKeys keys;
     private final long incarnation;
-    private final List<Long> versions;
+    /** The versions of the protocol that this side speaks. */
+    public final List<Long> versions = Frame.VERSIONS;
     private long seq;
     private long version;
 
     /** With this side's start count, and the newest of the coordinator's that was heard. */
-    public Peer(String topic, DeviceKeys keys, long incarnation, long heard, List<Long> versions) {
+    public Peer(String topic, DeviceKeys keys, long incarnation, long heard) {
         this.topic = topic;
         this.keys = keys;
         this.incarnation = incarnation;
-        this.versions = versions;
         window = new ReplayWindow(heard);
         version = Collections.min(versions);
     }

@@ -55,7 +55,7 @@ public class HostileCoordinatorTest {
         @Override
         public void send(String topic, byte[] payload) {
             try {
-                sent.add(Frame.open(payload, topic, KEYS.up, Collections.singletonList(1L)));
+                sent.add(Frame.open(payload, topic, KEYS.up, Frame.VERSIONS));
             } catch (org.sedge.edge.SedgeException error) {
                 throw new AssertionError(error);
             }
@@ -104,13 +104,13 @@ public class HostileCoordinatorTest {
         core.connected(0, 400_000);
         firstWaits = sent.get(0).message().get(Hello.WAITS);
         nonce = sent.get(0).message().get(Hello.NONCE);
-        say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "evil").encode());
+        say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "evil").with(Welcome.VERSIONS, Frame.VERSIONS).encode());
         assertTrue(core.welcomed());
         sent.clear();
     }
 
     private void say(Kind kind, byte[] body) {
-        core.receive(DOWN, new Frame(kind, body, 1, ++seq, null, 0).seal(DOWN, KEYS.down, 1), 1);
+        core.receive(DOWN, new Frame(kind, body, 1, ++seq, null, 0).seal(DOWN, KEYS.down, 2), 1);
     }
 
     private static Struct order() {
@@ -214,7 +214,7 @@ public class HostileCoordinatorTest {
 
     @Test
     public void aForgedStartCountEndsWithTheNextConnection() {
-        core.receive(DOWN, new Frame(Kind.CANCEL, new byte[0], 0xfffffff0L, 1, null, 0).seal(DOWN, KEYS.down, 1), 1);
+        core.receive(DOWN, new Frame(Kind.CANCEL, new byte[0], 0xfffffff0L, 1, null, 0).seal(DOWN, KEYS.down, 2), 1);
         say(Kind.ORDER, order().encode());
         assertTrue("older than what was forged", core.idle());
         core.disconnected();
@@ -226,7 +226,7 @@ public class HostileCoordinatorTest {
         } catch (org.sedge.edge.SedgeException error) {
             throw new AssertionError(error);
         }
-        say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").encode());
+        say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").with(Welcome.VERSIONS, Frame.VERSIONS).encode());
         say(Kind.ORDER, order().encode());
         assertTrue(!core.idle());
     }
@@ -251,9 +251,9 @@ public class HostileCoordinatorTest {
         disk.readOnly = true;
         say(Kind.ORDER, order().encode());
         assertEquals("Read-only file system", lastHello().get(Hello.WAITS));
-        byte[] welcome = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").encode();
+        byte[] welcome = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").with(Welcome.VERSIONS, Frame.VERSIONS).encode();
         // Of a coordinator that has restarted meanwhile.
-        core.receive(DOWN, new Frame(Kind.WELCOME, welcome, 2, 1, null, 0).seal(DOWN, KEYS.down, 1), 1);
+        core.receive(DOWN, new Frame(Kind.WELCOME, welcome, 2, 1, null, 0).seal(DOWN, KEYS.down, 2), 1);
         assertTrue(core.welcomed());
         sent.clear();
         for (int now = 30; now < 200; now++) {
@@ -263,8 +263,26 @@ public class HostileCoordinatorTest {
         disk.readOnly = false;
         core.poll(240);
         assertEquals("", lastHello().get(Hello.WAITS));
-        core.receive(DOWN, new Frame(Kind.ORDER, order().encode(), 2, 2, null, 0).seal(DOWN, KEYS.down, 1), 241);
+        core.receive(DOWN, new Frame(Kind.ORDER, order().encode(), 2, 2, null, 0).seal(DOWN, KEYS.down, 2), 241);
         assertTrue(!core.idle());
+    }
+
+    @Test
+    public void hintsAreAnsweredSoonAndNotOften() throws Exception {
+        byte[] welcome = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v")
+                .with(Welcome.VERSIONS, Frame.VERSIONS).encode();
+        int hellos = 0;
+        for (int now = 2; now < 1000; now++) {
+            core.receive(Topics.hint("test", "pi-1"), new byte[0], now);
+            core.poll(now);
+            if (!sent.isEmpty()) {
+                assertEquals(Kind.HELLO, sent.get(0).kind);
+                hellos++;
+                say(Kind.WELCOME, welcome);
+                sent.clear();
+            }
+            assertTrue(now + ": " + hellos, hellos <= 3 + 3 * (now / 180) && hellos >= 1 + 3 * (now / 190) - 1);
+        }
     }
 
     private Struct lastHello() throws Exception {
@@ -293,7 +311,7 @@ public class HostileCoordinatorTest {
             Schema schema = kind.schema;
             assertTrue(schema != null || kind == Kind.CHUNK);
             byte[] sealed = new Frame(kind, body, 1 + random.nextInt(3), ++seq, null, random.nextInt(5))
-                    .seal(DOWN, KEYS.down, 1);
+                    .seal(DOWN, KEYS.down, 2);
             if (random.nextInt(4) == 0) {
                 sealed[random.nextInt(sealed.length)] ^= (byte) (1 << random.nextInt(8));
             }

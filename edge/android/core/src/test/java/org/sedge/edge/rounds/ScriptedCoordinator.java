@@ -41,7 +41,7 @@ final class ScriptedCoordinator {
     }
 
     private static final String RUN = "run";
-    private static final List<Long> VERSIONS = Collections.singletonList(1L);
+    private static final List<Long> VERSIONS = Frame.VERSIONS;
     private static final int CHUNK_BYTES = 4096;
 
     /** The payload of each round's update, by round. */
@@ -107,7 +107,7 @@ final class ScriptedCoordinator {
 
     private void say(Kind kind, Struct message, byte[] transfer) {
         String topic = Topics.down("test", "pi-1");
-        link.send(topic, new Frame(kind, message.encode(), 1, ++seq, transfer, 0).seal(topic, keys.down, 1));
+        link.send(topic, new Frame(kind, message.encode(), 1, ++seq, transfer, 0).seal(topic, keys.down, 2));
     }
 
     /** Repeats the order, as after each minute without an answer. */
@@ -127,7 +127,7 @@ final class ScriptedCoordinator {
         Struct message = frame.message();
         if (frame.kind == Kind.HELLO) {
             say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, message.get(Hello.NONCE))
-                    .with(Welcome.VERSION, "scripted"), null);
+                    .with(Welcome.VERSION, "scripted").with(Welcome.VERSIONS, Frame.VERSIONS), null);
             repeat();
         } else if (frame.kind == Kind.GET) {
             serve(Hex.encode(frame.transfer), message.get(Get.MISSING));

@@ -1,0 +1,45 @@
+"""Devices of protocol version 1, which has other topics: each is told, now and then, to be upgraded."""
+
+import logging
+from collections import Counter
+from contextlib import suppress
+
+from sedge_protocol.errors import RemoteError
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.effects import Effect, Note, Send
+from sedge_protocol.wire.frame import FIRST_VERSION, VERSIONS, Frame, Kind, open_frame, seal
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Refusal, encode_body
+
+WHY = (
+    f"this device speaks protocol version {FIRST_VERSION}, the coordinator {VERSIONS[-1]}: "
+    "upgrade Sedge on it"
+)
+
+
+class FirstVersion:
+    """Refuses frames on the first version's topics, sealed as such a device reads them."""
+
+    def __init__(self, fleet: str, incarnation: int) -> None:
+        self._fleet = fleet
+        self._incarnation = incarnation
+        self._sent: Counter[str] = Counter()  # by device: the numbers of its frames
+
+    def sender(self, topic: str) -> str | None:
+        """The id of the device that sends on a topic of the first version; None for any other topic."""
+        *_, device, last = topic.split("/") if topic.count("/") == 5 else ("", "")
+        is_up = bool(device) and topic == topics.first_version_up(self._fleet, device)
+        return device if is_up and last == "up" else None
+
+    def refuse(self, device: str, secret: bytes, topic: str, payload: bytes) -> list[Effect]:
+        """What a genuine frame of such a device is answered, and what is logged; nothing for others."""
+        keys = DeviceKeys.of(secret)
+        with suppress(RemoteError):
+            open_frame(payload, topic, keys.up, (FIRST_VERSION,))
+            self._sent[device] += 1
+            body = encode_body(Refusal("version", WHY))
+            frame = Frame(Kind.REFUSED, body, self._incarnation, self._sent[device])
+            down = topics.first_version_down(self._fleet, device)
+            text = f"device {device} is refused: {WHY}"
+            return [Send(down, seal(frame, down, keys.down)), Note(logging.WARNING, text)]
+        return []

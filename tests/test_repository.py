@@ -76,6 +76,14 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/ingest/test_rate_limit.py",
         "it asks the buckets",
     ),
+    "sedge_cloud.ingest.first_version": (
+        "tests/cloud/test_coordinator.py",
+        "a device of that version, message by message",
+    ),
+    "sedge_cloud.broker.access": (
+        "tests/cloud/admin/test_cloud_doctor.py",
+        "a list of an older version; a real broker takes it in tests/system",
+    ),
     "sedge_edge.rounds.declines": ("tests/edge/test_agent_declines.py", "with the whole agent"),
     "sedge_protocol.errors": ("tests/test_repository.py", "the tree in its docstring"),
     "sedge_protocol.wire.parts": (

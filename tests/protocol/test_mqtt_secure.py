@@ -17,7 +17,8 @@ from tests.protocol.driven import WAIT_S, Driven, drive, hurry, settle, wait
 from tests.protocol.tls_proxy import tls_proxy
 
 from sedge_cloud.admin.enrolment import add_password
-from sedge_cloud.admin.templates import ACL, MOSQUITTO
+from sedge_cloud.admin.templates import MOSQUITTO
+from sedge_cloud.broker.access import ACL
 from sedge_emulate.broker import brokers as broker_module
 from sedge_emulate.broker.brokers import Broker, find_mosquitto
 from sedge_emulate.broker.ports import LOOPBACK, on_free_port

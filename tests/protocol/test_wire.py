@@ -10,7 +10,7 @@ import pytest
 from msgspec import inspect
 from tests.protocol import slow_programs
 
-from sedge_cloud.admin.templates import ACL
+from sedge_cloud.broker.access import ACL
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.rounds import housekeeping, lifecycle

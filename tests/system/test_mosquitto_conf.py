@@ -156,7 +156,7 @@ def test_it_parses_without_a_word(broker: Broker) -> None:
     found = [
         line for line in broker.log.read_text().splitlines() if "Warn" in line or "Err" in line
     ]
-    # Every device may read blobs and hints: only a pattern says so, and Mosquitto wonders at one without %u.
+    # Every device may read blobs and hints: only a pattern says so; Mosquitto wonders at one without %u.
     known = ("should not be run as root", "ACL pattern 'sedge/1/home/blob/#' does not contain",
              "ACL pattern 'sedge/1/home/shard/+' does not contain")  # fmt: skip
     assert [line for line in found if not any(text in line for text in known)] == []

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sedge_cloud.broker.access import access_is_whole
 from sedge_cloud.broker.accounts import passwords_agree
 from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
 from sedge_cloud.rounds.lifecycle import RUNNING
@@ -55,6 +56,7 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
 
     check("unit", lambda: _unit(cloud, path))
     check("broker", lambda: _broker(cloud))
+    check("access", lambda: access_is_whole(cloud))
     if healthy:
         check("messages", lambda: _messages(cloud, folder))
     if healthy:

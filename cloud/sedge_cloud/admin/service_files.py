@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sedge_cloud.admin.enrolment import add_password, write_private, write_public
-from sedge_cloud.admin.templates import ACL, LIMITS_OF_ALL
+from sedge_cloud.admin.templates import LIMITS_OF_ALL
+from sedge_cloud.broker.access import access_list
 from sedge_cloud.broker.certificates import check_hosts, make_authority
 from sedge_cloud.config import COORDINATOR
 from sedge_protocol.errors import ConfigError
@@ -117,7 +118,7 @@ def write_service_files(
         _folder(places.etc, 0o755)
         _folder(places.broker, 0o755)
         _folder(places.state, 0o700, service)
-        write_private(places.broker / "acl", ACL.format(user=user, fleet=fleet))
+        write_private(places.broker / "acl", access_list(fleet))
         add_password(places.broker / "passwords", user, password)
         for name in ("broker.crt", "broker.key"):
             if name in secrets:

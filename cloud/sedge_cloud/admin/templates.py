@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from sedge_cloud.admin.enrolment import add_password, write_private, write_public
+from sedge_cloud.broker.access import access_list
 from sedge_cloud.config import COORDINATOR
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
@@ -25,19 +26,6 @@ state_dir = "state"
 url = "{url}"
 password_file = "coordinator-password"
 device_password_file = "broker-passwords"
-"""
-
-ACL = """\
-user {user}
-topic readwrite sedge/1/{fleet}/#
-topic write homeassistant/device/sedge-{fleet}/+/config
-
-pattern write sedge/1/{fleet}/device/+/%u/up
-pattern read sedge/1/{fleet}/device/+/%u/down
-pattern read sedge/1/{fleet}/shard/+
-pattern read sedge/1/{fleet}/blob/#
-pattern write sedge/1/{fleet}/device/%u/up
-pattern read sedge/1/{fleet}/device/%u/down
 """
 
 # What every broker of Sedge allows a client; cloud/mosquitto.conf and the emulator's say the same. Sedge
@@ -96,6 +84,6 @@ def write_first_files(folder: Path, fleet: str, url: str) -> None:
     with translated("write a first configuration into", folder):
         write_private(folder / "coordinator-password", password + "\n")
         add_password(folder / "broker-passwords", user, password)
-        write_private(folder / "broker-acl", ACL.format(user=user, fleet=fleet))
+        write_private(folder / "broker-acl", access_list(fleet))
         write_public(folder / "mosquitto.conf", broker.encode())
         write_public(folder / "cloud.toml", CLOUD_TOML.format(fleet=fleet, url=url).encode())

@@ -47,8 +47,7 @@ DOCTOR = b"doctor\0\0"
 class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device has (re)connected: what it is and what it can do.
 
-    ``versions`` are the protocol versions that it speaks, 1 where it says none; ``version`` is its
-    software's, for people.
+    ``versions`` are the protocol versions that it speaks; ``version`` is its software's, for people.
     ``waits`` says, for people, why it does not begin orders for now; the coordinator does not count on it.
     ``max_packet`` is the largest MQTT packet, in bytes, that its broker announces; 0: no limit below the
     protocol's own. The coordinator keeps the smaller of this and its own here. ``padding`` is for doctors.

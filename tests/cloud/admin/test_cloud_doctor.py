@@ -22,6 +22,7 @@ from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.store.schema import SCHEMA
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S
 from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.topics import ITSELF, down
 
 Edit = Callable[[Path], object]
 
@@ -58,7 +59,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
 @pytest.fixture
 def home(fleet: RealFleet, tmp_path: Path) -> Path:
     """A coordinator's folder for that broker, free to be spoiled."""
-    for name in ("cloud.toml", "coordinator-password", "broker-passwords"):
+    for name in ("cloud.toml", "coordinator-password", "broker-passwords", "broker-acl"):
         shutil.copy(fleet.folder / name, tmp_path / name)
     return tmp_path
 
@@ -87,7 +88,8 @@ def test_all_is_well(fleet: RealFleet, home: Path) -> None:
     store.close()
     found = examined(home / "cloud.toml")
     assert set(found.good) == {
-        "configuration", "disk", "store", "clock", "unit", "broker", "messages", "passwords", "coordinator",
+        "configuration", "disk", "store", "clock", "unit", "broker", "access", "messages", "passwords",
+        "coordinator",
     }  # fmt: skip
     assert found.good["store"] == "sound; 1 devices, 1 of 2 runs running"
     assert found.good["broker"].endswith("lets the coordinator in")
@@ -108,7 +110,7 @@ def test_a_coordinator_at_work_is_asked_whether_it_hears(
     fleet.processes["cloud"].send_signal(signal.SIGCONT)
     fleet.stop("cloud")
     assert set(found.bad) == {"coordinator"}
-    assert "nothing comes back on sedge/1/test/device/-/down" in found.bad["coordinator"]
+    assert f"nothing comes back on {down('test', ITSELF)}" in found.bad["coordinator"]
 
 
 def test_a_wrong_password(home: Path) -> None:
@@ -122,7 +124,7 @@ def test_a_user_without_rights(home: Path) -> None:
     """The password is right, but the ACL keeps the fleet's topics for another coordinator."""
     text = (home / "cloud.toml").read_text()
     (home / "cloud.toml").write_text(text.replace('fleet = "test"', 'fleet = "other"'))
-    assert set(examined(home / "cloud.toml").bad) == {"broker"}
+    assert set(examined(home / "cloud.toml").bad) == {"broker", "access"}
 
 
 def test_no_broker(alone: Path) -> None:
@@ -150,6 +152,13 @@ def another_schema(home: Path) -> None:
     store = open_store(home / "state")
     store._db.execute("PRAGMA user_version = 9")
     store.close()
+
+
+def first_version(home: Path) -> None:
+    """The access list as Sedge wrote it for protocol version 1."""
+    lines = (home / "broker-acl").read_text().splitlines()
+    kept = [line for line in lines if "/+/%u/" not in line and "/shard/" not in line]
+    (home / "broker-acl").write_text("\n".join(kept) + "\n")
 
 
 def without_bundle(home: Path) -> None:
@@ -196,6 +205,9 @@ PROBLEMS: dict[str, tuple[Edit, str, str]] = {
     "bundle gone": (without_bundle, "store", "No such file"),
     "run of another version": (unreadable_run, "store", "run run: its row cannot be read"),
     "strategy gone": (lost_strategy, "store", "strategy: found 'tests.cloud.given:Gone'"),
+    "access list of version 1": (
+        first_version, "access", "restart Mosquitto: pattern write sedge/1/test/device/+/%u/up; pattern ",
+    ),
     "state is a file": (lambda home: (home / "state").write_text(""), "disk", "File exists"),
 }  # fmt: skip
 
@@ -208,7 +220,7 @@ def test_a_problem_is_found(alone: Path, name: str) -> None:
     assert where in found.bad and text in found.bad[where]
     if where != "configuration":  # and the rest was looked at all the same
         assert set(found.good) | set(found.bad) == {
-            "configuration", "disk", "store", "clock", "unit", "broker"
+            "configuration", "disk", "store", "clock", "unit", "broker", "access"
         }  # fmt: skip
         assert "clock" in found.good and "configuration" in found.good
 

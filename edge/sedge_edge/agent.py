@@ -93,12 +93,9 @@ class Agent:
         self._store = StateStore(journal, blobs.settle)
         self._store.start(incarnation, identity.keys.fingerprint)
         fleet, device, hello = identity.fleet, identity.device, identity.hello
+        keys, heard = identity.keys, self.state.coordinator_incarnation
         self.peer = Peer(
-            topics.up(fleet, device),
-            identity.keys.up,
-            identity.keys.down,
-            self.state.incarnation,
-            self.state.coordinator_incarnation,
+            topics.up(fleet, device), keys.up, keys.down, self.state.incarnation, heard
         )
         self._announced = frozenset(hello.codecs)
         self._down = topics.down(fleet, device)
@@ -220,7 +217,7 @@ class Agent:
         try:
             if topic == self._hint:
                 self.handshake.hinted(now)
-                return [*self.poll(now)]
+                return self.poll(now)
             if topic != self._down:
                 return self._chunk(open_frame(payload, topic, None), now)
             opened = self.peer.open(payload, topic)

@@ -349,8 +349,10 @@ public class VectorsTest {
     public void openings() {
         byte[] nonce = new byte[16];
         Arrays.fill(nonce, (byte) 7);
-        byte[] foreign = Welcome.SCHEMA.empty().with(Welcome.NONCE, new byte[16]).with(Welcome.VERSION, "v").with(Welcome.VERSIONS, Frame.VERSIONS).encode();
-        byte[] awaited = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").with(Welcome.VERSIONS, Frame.VERSIONS).encode();
+        byte[] foreign = Welcome.SCHEMA.empty().with(Welcome.NONCE, new byte[16]).with(Welcome.VERSION, "v")
+                .with(Welcome.VERSIONS, Frame.VERSIONS).encode();
+        byte[] awaited = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v")
+                .with(Welcome.VERSIONS, Frame.VERSIONS).encode();
         byte[] cancel = Cancel.SCHEMA.empty().with(Cancel.RUN, "run").with(Cancel.ROUND, 0L).with(Cancel.REASON, "")
                 .encode();
         all(SPEC, "openings", given -> {

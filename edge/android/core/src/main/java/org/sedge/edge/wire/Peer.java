@@ -31,12 +31,18 @@ public final class Peer {
     private final DeviceKeys keys;
     private final long incarnation;
     /** The versions of the protocol that this side speaks. */
-    public final List<Long> versions = Frame.VERSIONS;
+    public final List<Long> versions;
     private long seq;
     private long version;
 
     /** With this side's start count, and the newest of the coordinator's that was heard. */
     public Peer(String topic, DeviceKeys keys, long incarnation, long heard) {
+        this(topic, keys, incarnation, heard, Frame.VERSIONS);
+    }
+
+    /** The same, with other versions of the protocol. */
+    public Peer(String topic, DeviceKeys keys, long incarnation, long heard, List<Long> versions) {
+        this.versions = versions;
         this.topic = topic;
         this.keys = keys;
         this.incarnation = incarnation;

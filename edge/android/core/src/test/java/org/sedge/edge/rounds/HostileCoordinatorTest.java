@@ -104,7 +104,8 @@ public class HostileCoordinatorTest {
         core.connected(0, 400_000);
         firstWaits = sent.get(0).message().get(Hello.WAITS);
         nonce = sent.get(0).message().get(Hello.NONCE);
-        say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "evil").with(Welcome.VERSIONS, Frame.VERSIONS).encode());
+        say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "evil")
+                .with(Welcome.VERSIONS, Frame.VERSIONS).encode());
         assertTrue(core.welcomed());
         sent.clear();
     }
@@ -226,7 +227,8 @@ public class HostileCoordinatorTest {
         } catch (org.sedge.edge.SedgeException error) {
             throw new AssertionError(error);
         }
-        say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").with(Welcome.VERSIONS, Frame.VERSIONS).encode());
+        say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v")
+                .with(Welcome.VERSIONS, Frame.VERSIONS).encode());
         say(Kind.ORDER, order().encode());
         assertTrue(!core.idle());
     }
@@ -251,7 +253,8 @@ public class HostileCoordinatorTest {
         disk.readOnly = true;
         say(Kind.ORDER, order().encode());
         assertEquals("Read-only file system", lastHello().get(Hello.WAITS));
-        byte[] welcome = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v").with(Welcome.VERSIONS, Frame.VERSIONS).encode();
+        byte[] welcome = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v")
+                .with(Welcome.VERSIONS, Frame.VERSIONS).encode();
         // Of a coordinator that has restarted meanwhile.
         core.receive(DOWN, new Frame(Kind.WELCOME, welcome, 2, 1, null, 0).seal(DOWN, KEYS.down, 2), 1);
         assertTrue(core.welcomed());

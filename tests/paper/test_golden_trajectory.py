@@ -30,7 +30,7 @@ from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Totals, Watch
 from sedge_emulate.workers.pool import WorkerPool
-from sedge_emulate.workers.worker import WorkerSetup
+from sedge_emulate.workers.setup import WorkerSetup
 from sedge_protocol.wire.update import Report
 
 SEED = 42

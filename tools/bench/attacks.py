@@ -33,7 +33,7 @@ from sedge_emulate.data.datasets import load as load_dataset
 from sedge_emulate.emulation import slug
 from sedge_emulate.model import ModelSource
 from sedge_emulate.result import StrategyResult, read_json
-from sedge_emulate.workers.worker import WorkerSetup, trainer_for
+from sedge_emulate.workers.setup import WorkerSetup, trainer_for
 from sedge_protocol.wire.bundle import load as load_bundle
 
 FLEET = Path(__file__).parents[2] / "examples" / "attacks.toml"
@@ -144,7 +144,7 @@ def backdoor_success(fleet: Path, out: Path, title: str) -> float:
     source = ModelSource.of(config.model, data, fleet.parent)
     bundle, _ = load_bundle(out / "bundle")
     setup = WorkerSetup(out, out / "bundle", source, config.trainer)
-    trainer = trainer_for(setup, bundle, data.inputs[:32])
+    trainer = trainer_for(setup, bundle, data.inputs[:32], print)
     theta = np.fromfile(out / "models" / f"{slug(title)}.bin", "<f4")
     others = data.targets != TARGET_LABEL
     images = Examples(marked(data.inputs[others]), np.full_like(data.targets[others], TARGET_LABEL))

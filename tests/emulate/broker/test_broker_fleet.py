@@ -24,7 +24,7 @@ from sedge_emulate.data.shares import Shares
 from sedge_emulate.emulation import StrategyRun
 from sedge_emulate.progress import Progress
 from sedge_emulate.watch import Totals, Watch
-from sedge_emulate.workers.worker import WorkerSetup
+from sedge_emulate.workers.setup import WorkerSetup
 from sedge_protocol.errors import ConfigError, LinkError, StorageError
 from sedge_protocol.wire.message_limit import PACKET_SIZES
 

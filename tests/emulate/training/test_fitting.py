@@ -43,9 +43,10 @@ def test_processes_divide_the_memory_among_them(memory: SimpleNamespace) -> None
     assert fitting_width(large, GPU, processes=4) < fitting_width(large, GPU) / 3
 
 
-def test_unfolded_convolutions_take_more() -> None:
+def test_unfolded_convolutions_and_graphs_take_more() -> None:
     of = problem("avgcnn", 64)
     assert place_bytes(of, "unfold") > 1.5 * place_bytes(of)
+    assert place_bytes(of, graphs=True) > place_bytes(of)
 
 
 def test_too_little_memory_for_one_device_says_how_much_it_takes(memory: SimpleNamespace) -> None:

@@ -35,7 +35,8 @@ from sedge_emulate.virtual.disk import HostDisk
 from sedge_emulate.virtual.fleet import GATHER_S, VirtualCloud
 from sedge_emulate.virtual.plan import EventKind, LinkPlan, PlanEvent, _draws_of
 from sedge_emulate.virtual.result_cache import ResultCache
-from sedge_emulate.workers.worker import Request, WorkerSetup
+from sedge_emulate.workers.setup import WorkerSetup
+from sedge_emulate.workers.worker import Request
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import DataError, LinkError, LocalError, SedgeError, StorageError
 from sedge_protocol.wire.keys import DeviceKeys

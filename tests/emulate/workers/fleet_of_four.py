@@ -15,7 +15,8 @@ from sedge_emulate.data.shares import Shares
 from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.virtual.disk import HostDisk
 from sedge_emulate.workers.pool import _ERRORS
-from sedge_emulate.workers.worker import Failed, Finished, Request, Worker, WorkerSetup
+from sedge_emulate.workers.setup import WorkerSetup
+from sedge_emulate.workers.worker import Failed, Finished, Request, Worker
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta

@@ -9,7 +9,7 @@ from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup
 
 from sedge_emulate.virtual.disk import HostDisk
 from sedge_emulate.workers.job_disk import KEPT_VERSIONS, JobBlobs, JobVectors
-from sedge_emulate.workers.worker import WorkerSetup
+from sedge_emulate.workers.setup import WorkerSetup
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 

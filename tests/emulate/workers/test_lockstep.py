@@ -15,7 +15,8 @@ from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
 from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
 from sedge_emulate.workers.lockstep import LocalRun, train_together
-from sedge_emulate.workers.worker import Worker, WorkerSetup
+from sedge_emulate.workers.setup import WorkerSetup
+from sedge_emulate.workers.worker import Worker
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.messages import (

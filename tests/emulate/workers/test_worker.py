@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_backend
 
 from sedge_edge.backends import open_trainer
@@ -18,15 +19,11 @@ from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.job import Outcome, WorkerContext, run_job
 from sedge_edge.training.preparation import Job, Kept
 from sedge_emulate.data.shares import Shares
+from sedge_emulate.training import choice
 from sedge_emulate.workers import worker as module
 from sedge_emulate.workers.job_disk import JobVectors
-from sedge_emulate.workers.worker import (
-    Failed,
-    Finished,
-    Request,
-    Worker,
-    WorkerSetup,
-)
+from sedge_emulate.workers.setup import WorkerSetup
+from sedge_emulate.workers.worker import Failed, Finished, Request, Worker
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import LocalError
 from sedge_protocol.host.blobs import BlobFolder
@@ -296,6 +293,24 @@ def test_workers_that_are_asked_together_wait_for_each_other(
         with pytest.raises(TimeoutError):
             first.result(timeout=0.2)
         assert pool.submit(module.describe, True).result() == first.result() == module.describe()
+
+
+def test_a_gpu_that_cannot_be_used_is_noted(
+    setup: WorkerSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unusable(name: str) -> None:
+        raise choice._Unusable("trainer.device", name, "a device of this torch: the driver is old")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(choice, "_device", unusable)
+    anywhere = replace(setup, trainer=msgspec.structs.replace(setup.trainer, device="auto"))
+    monkeypatch.setattr(module, "_worker", Worker(anywhere))
+    name, width, notes = module.describe()
+    assert (name, width) == ("onnx", 1)
+    assert [note.partition(": found")[0] for note in notes] == [
+        "trainer.device: the CPU trains: trainer.device"
+    ]
+    assert notes[0].endswith("the driver is old")
 
 
 def test_a_process_that_was_not_started() -> None:

@@ -26,7 +26,8 @@ from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.workers import pool as module
 from sedge_emulate.workers import worker
 from sedge_emulate.workers.pool import WorkerPool
-from sedge_emulate.workers.worker import Answers, Failed, Finished, Request, WorkerSetup
+from sedge_emulate.workers.setup import WorkerSetup
+from sedge_emulate.workers.worker import Answers, Failed, Finished, Request
 from sedge_protocol.errors import CodecError, ConfigError, LinkError, LocalError
 from sedge_protocol.wire.messages import Step, Training
 
@@ -49,7 +50,7 @@ class FakeExecutor:
         future: Future[Any] = Future()
         if function is worker.describe:
             self.described.append(arguments)
-            future.set_result(("noted", WIDTH))
+            future.set_result(("noted", WIDTH, ["the CPU trains"]))
         else:
             requests: Sequence[Request] = arguments[0]
             self.groups.append([request.device for request in requests])
@@ -92,6 +93,7 @@ def submit(pool: WorkerPool, sizes: Sequence[int]) -> list[Future[Finished]]:
 def test_jobs_go_in_groups_of_which_the_last_are_the_largest_first(executor: FakeExecutor) -> None:
     pool = WorkerPool(NO_SETUP, 2, hold=True)
     assert (pool.trainer, pool.workers) == ("noted", 2)
+    assert pool.notes == ["the CPU trains"]
     assert executor.described == [
         (False,),
         (True,),

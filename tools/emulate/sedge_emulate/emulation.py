@@ -26,7 +26,7 @@ from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.shares import Shares, share_out
 from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.result import Model, StrategyResult, write_whole
-from sedge_emulate.workers.worker import WorkerSetup
+from sedge_emulate.workers.setup import WorkerSetup
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import lock_folder

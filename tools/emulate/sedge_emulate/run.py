@@ -98,6 +98,8 @@ def emulate(
         pool = stack.enter_context(
             closing(WorkerPool(stage.setup, stage.workers, hold=url is None))
         )
+        for text in pool.notes:
+            progress.note(text)
         results = [
             result_of(stage, strategy, arguments.resume, pool, url, progress)
             for strategy in config.strategies

@@ -7,12 +7,13 @@
     a name               either    any                    that one
 
 So a run's bits depend on nothing but what its result names. "auto" is CUDA where it can be used for the
-model, otherwise the CPU, with a warning that says why. A tensor of three or more axes is a
+model, otherwise the CPU, with a line that says why. A tensor of three or more axes is a
 convolution's. Where there are no programs, or a replay shuffles in another way than devices, autograd takes
 the place of onnx. tools/bench/RESULTS.md has each trainer beside autograd on the shipped examples.
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -54,6 +55,7 @@ def open_trainer(
     shuffles: Permutations = permutations,
     parts: tuple[InputPart, ...] = (),
     sample: Inputs | None = None,
+    note: Callable[[str], object] = warnings.warn,
 ) -> FleetTrainer:
     """A trainer that has passed its checks: the named one, or the rule's.
 
@@ -63,9 +65,9 @@ def open_trainer(
     (``sedge_emulate.config.TrainerConfig``), and ``processes`` share a GPU. The number of threads is
     torch's present one; several processes of one thread are faster than one process of several.
 
-    Where "auto" finds a GPU that cannot be used, it warns and takes the CPU. Raises ``ConfigError`` for an
-    unknown name or device, or for an option that cannot train this model there, ``Wrong`` when the trainer
-    fails its checks, ``ExportError`` for a model that no device can train.
+    Where "auto" finds a GPU that cannot be used, ``note`` says so and the CPU trains. Raises
+    ``ConfigError`` for an unknown name or device, or for an option that cannot train this model there,
+    ``Wrong`` when the trainer fails its checks, ``ExportError`` for a model that no device can train.
     """
     if name not in (AUTO, *NAMES):
         raise ConfigError("trainer", name, f"one of {AUTO}, {', '.join(NAMES)}")
@@ -93,7 +95,7 @@ def open_trainer(
         try:
             return opened(_device("cuda"), options)
         except _Unusable as exc:
-            warnings.warn(f"trainer.device: the CPU trains: {exc}", stacklevel=2)
+            note(f"trainer.device: the CPU trains: {exc}")
     return opened(torch.device("cpu"), _Options(precision))
 
 

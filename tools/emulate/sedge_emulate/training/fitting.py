@@ -39,6 +39,7 @@ def fitting_width(
     problem: Problem,
     device: torch.device,
     convolutions: Convolutions = "grouped",
+    graphs: bool = False,
     processes: int = 1,
 ) -> int:
     """How many devices train at once on a device that so many processes share.
@@ -49,10 +50,11 @@ def fitting_width(
     if device.type == "cpu":
         return limit
     memory = torch.cuda.get_device_properties(device).total_memory
-    most = most_devices(problem, memory // processes, convolutions)
+    most = most_devices(problem, memory // processes, convolutions, graphs)
     if most < 1:
         shared = f" for {processes} processes (workers)" if processes > 1 else ""
-        needed = (place_bytes(problem, convolutions) + _CONTEXT_BYTES) / (1 - _LEFT) * processes
+        place = place_bytes(problem, convolutions, graphs)
+        needed = (place + _CONTEXT_BYTES) / (1 - _LEFT) * processes
         raise Unsupported(
             f"{device} has {memory / 2**30:.1f} GiB{shared}, and one device of this model takes"
             f" {needed / 2**30:.1f}"
@@ -60,22 +62,27 @@ def fitting_width(
     return min(limit, most)
 
 
-def most_devices(problem: Problem, memory: int, convolutions: Convolutions = "grouped") -> int:
+def most_devices(
+    problem: Problem, memory: int, convolutions: Convolutions = "grouped", graphs: bool = False
+) -> int:
     """How many devices fit at once into so many bytes of a GPU's memory."""
     usable = (1 - _LEFT) * memory - _CONTEXT_BYTES
-    return max(0, int(usable // place_bytes(problem, convolutions)))
+    return max(0, int(usable // place_bytes(problem, convolutions, graphs)))
 
 
-def place_bytes(problem: Problem, convolutions: Convolutions = "grouped") -> int:
-    """The bytes of one device in training, or in an evaluation if that takes more."""
+def place_bytes(
+    problem: Problem, convolutions: Convolutions = "grouped", graphs: bool = False
+) -> int:
+    """The bytes of one device in training, or in an evaluation if that takes more.
+
+    A graph keeps its memory, so with graphs it is the sum of both.
+    """
     kept = _kept_bytes(problem, convolutions)
     vector, largest = 4 * problem.network.layout.size, max(kept, default=0)
     rows = evaluation_rows(problem) / problem.batch_size
-    return max(
-        _VECTORS * vector,
-        _VECTORS_BACKWARD * vector + 2 * (sum(kept) + largest),
-        round(vector + 3 * rows * largest),
-    )
+    training = max(_VECTORS * vector, _VECTORS_BACKWARD * vector + 2 * (sum(kept) + largest))
+    evaluation = round(vector + 3 * rows * largest)
+    return training + evaluation if graphs else max(training, evaluation)
 
 
 def evaluation_rows(problem: Problem) -> int:

@@ -87,7 +87,7 @@ class VectorisedTrainer:
                 _make_batching(module)
         self._network.model.to(device)
         self._resident = Resident(device)
-        self.width = width or fitting_width(problem, device, convolutions, processes)
+        self.width = width or fitting_width(problem, device, convolutions, graphs, processes)
         if device.type == "cpu":
             keep_memory()
         elif device.type == "cuda":

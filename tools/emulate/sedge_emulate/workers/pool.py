@@ -24,7 +24,8 @@ from threading import Lock
 from sedge_edge.rounds.global_model import BrokenSteps
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.workers import worker
-from sedge_emulate.workers.worker import Answers, Failed, Finished, Request, WorkerSetup
+from sedge_emulate.workers.setup import WorkerSetup
+from sedge_emulate.workers.worker import Answers, Failed, Finished, Request
 from sedge_protocol.errors import (
     CodecError,
     DataError,
@@ -49,7 +50,8 @@ class WorkerPool:
     """``workers`` processes. Each gets its share of the waiting jobs, at most the trainer's width.
 
     ``hold`` keeps jobs back until they fill a group, or until ``flush``.
-    ``failure`` is what every job raises once a worker has died.
+    ``failure`` is what every job raises once a worker has died. ``notes`` say why the trainer is not on the
+    device that was wished for.
 
     Raises the trainer's ``ConfigError`` and ``LinkError`` when a worker cannot start.
     """
@@ -74,7 +76,7 @@ class WorkerPool:
             workers, context, worker.start, (setup, context.Barrier(workers))
         )
         try:
-            self.trainer, self._width = self._describe(1)
+            self.trainer, self._width, self.notes = self._describe(1)
             # The pool starts a process when it is first needed; here, not in the middle of a round.
             self._describe(workers)
         except BrokenProcessPool as exc:
@@ -84,8 +86,8 @@ class WorkerPool:
             self.close()
             raise
 
-    def _describe(self, times: int) -> tuple[str, int]:
-        """The trainer's name and width, requested this many times at once: of one worker, or of all."""
+    def _describe(self, times: int) -> tuple[str, int, list[str]]:
+        """The trainer's name, width and notes, requested this often at once: of one worker, or of all."""
         with _shielded():
             described = [self._executor.submit(worker.describe, times > 1) for _ in range(times)]
         answers = [one.result() for one in described]

@@ -22,21 +22,18 @@ import numpy as np
 
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.storage import FolderVectors, Vectors, WholeBlobs
-from sedge_edge.training.batches import Permutations, permutations
-from sedge_edge.training.examples import Examples, Inputs, fitting, rows_of
+from sedge_edge.training.examples import Examples, fitting, rows_of
 from sedge_edge.training.job import Outcome, complete, update_base
 from sedge_edge.training.local_training import LocalResult
 from sedge_edge.training.preparation import Job, JobContext, Prepared, prepare
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.attack import Attack, Knowledge, claiming, falsified
-from sedge_emulate.config import TrainerConfig
 from sedge_emulate.data.shares import Shares
-from sedge_emulate.model import ModelSource
-from sedge_emulate.training.choice import open_trainer
 from sedge_emulate.training.memory import peak_bytes
 from sedge_emulate.training.tasks import FleetTrainer
 from sedge_emulate.workers.job_disk import JobBlobs, JobVectors
 from sedge_emulate.workers.lockstep import LocalRun, train_together
+from sedge_emulate.workers.setup import WorkerSetup, trainer_for
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
@@ -45,22 +42,6 @@ from sedge_protocol.wire.messages import EVALUATE, TRAIN
 
 # How long a process that was asked to exit may take to finish its answer.
 LEAVE_S = 2.0
-
-
-@dataclass(frozen=True)
-class WorkerSetup:
-    """What every worker needs: where shares and exported bundle lie, and how to train.
-
-    ``shuffles`` replaces the order of a device's examples, to repeat a published run. ``processes`` workers
-    share a GPU.
-    """
-
-    data: Path
-    bundle: Path
-    model: ModelSource
-    trainer: TrainerConfig
-    shuffles: Permutations = permutations
-    processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -124,6 +105,7 @@ class Worker:
         self._trainers: dict[bytes, FleetTrainer] = {}
         self._versions: dict[bytes, Theta] = {}
         self._examples: dict[int, tuple[Examples, Examples]] = {}
+        self.notes: list[str] = []
 
     def perform(self, requests: Sequence[Request]) -> Answers:
         """Do the jobs of a group together."""
@@ -245,7 +227,7 @@ class Worker:
         key = bundle.manifest.layout.hash + (b"" if frozen is None else frozen.blob.sha256)
         if key not in self._trainers:
             sample = self._shares.inputs[: bundle.manifest.batch_size].copy()
-            self._trainers[key] = trainer_for(self.setup, bundle, sample)
+            self._trainers[key] = trainer_for(self.setup, bundle, sample, self.notes.append)
         return self._trainers[key]
 
 
@@ -285,34 +267,6 @@ def _within_reach(job: Job, blobs: WholeBlobs) -> Job:
     return replace(job, order=msgspec.structs.replace(job.order, steps=steps[missing[-1] + 1 :]))
 
 
-def trainer_for(setup: WorkerSetup, bundle: Bundle, sample: Inputs) -> FleetTrainer:
-    """The trainer that the fleet file asks for; ``sample`` (N, ...) are some of the data's inputs."""
-    import torch
-
-    from sedge_edge.backends.flat_module import place_frozen
-    from sedge_export.objective import objective_of
-
-    torch.set_num_threads(1)
-    manifest = bundle.manifest
-    module = setup.model.build(0, manifest.dropped)
-    place_frozen(module, bundle)
-    options = msgspec.structs.asdict(setup.trainer)
-    return open_trainer(
-        module,
-        objective_of(manifest, setup.model.own_loss(), setup.model.own_metric()),
-        manifest.batch_size,
-        manifest.input,
-        manifest.target,
-        name=options.pop("backend"),
-        **options,
-        processes=setup.processes,
-        bundle=bundle,
-        shuffles=setup.shuffles,
-        parts=manifest.parts,
-        sample=sample,
-    )
-
-
 def _failed(error: SedgeError) -> Failed:
     if isinstance(error, LocalError):  # our own bug: not something to tell a coordinator
         raise error
@@ -336,8 +290,8 @@ def start(setup: WorkerSetup, everyone: Barrier) -> None:
     _worker, _everyone = Worker(setup), everyone
 
 
-def describe(together: bool = False) -> tuple[str, int]:
-    """The trainer of this process: its name, and how many devices it trains at once.
+def describe(together: bool = False) -> tuple[str, int, list[str]]:
+    """The trainer of this process: its name, how many devices it trains at once, and notes on its choice.
 
     With ``together`` it answers once all workers were asked, so that no worker answers twice.
     """
@@ -346,7 +300,7 @@ def describe(together: bool = False) -> tuple[str, int]:
         trainer = _this().trainer(bundle)
         if together and _everyone is not None:
             _everyone.wait()
-        return trainer.name, trainer.width
+        return trainer.name, trainer.width, _this().notes
 
 
 def judge(theta: Theta) -> float | None:

@@ -1,0 +1,65 @@
+"""What a worker process is given, and the trainer that it opens."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sedge_edge.training.batches import Permutations, permutations
+from sedge_edge.training.examples import Inputs
+from sedge_emulate.config import TrainerConfig
+from sedge_emulate.model import ModelSource
+from sedge_emulate.training.choice import open_trainer
+from sedge_emulate.training.tasks import FleetTrainer
+from sedge_protocol.wire.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """What every worker needs: where shares and exported bundle lie, and how to train.
+
+    ``shuffles`` replaces the order of a device's examples, to repeat a published run. ``processes`` workers
+    share a GPU.
+    """
+
+    data: Path
+    bundle: Path
+    model: ModelSource
+    trainer: TrainerConfig
+    shuffles: Permutations = permutations
+    processes: int = 1
+
+
+def trainer_for(
+    setup: WorkerSetup, bundle: Bundle, sample: Inputs, note: Callable[[str], object]
+) -> FleetTrainer:
+    """The trainer that the fleet file asks for; ``sample`` (N, ...) are some of the data's inputs.
+
+    ``note`` takes a line on what the choice of a device left out.
+    """
+    import torch
+
+    from sedge_edge.backends.flat_module import place_frozen
+    from sedge_export.objective import objective_of
+
+    torch.set_num_threads(1)
+    manifest = bundle.manifest
+    module = setup.model.build(0, manifest.dropped)
+    place_frozen(module, bundle)
+    options = msgspec.structs.asdict(setup.trainer)
+    return open_trainer(
+        module,
+        objective_of(manifest, setup.model.own_loss(), setup.model.own_metric()),
+        manifest.batch_size,
+        manifest.input,
+        manifest.target,
+        name=options.pop("backend"),
+        **options,
+        processes=setup.processes,
+        note=note,
+        bundle=bundle,
+        shuffles=setup.shuffles,
+        parts=manifest.parts,
+        sample=sample,
+    )

@@ -211,6 +211,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/test_coordinator.py",
         "rounds, message by message",
     ),
+    "sedge_cloud.rounds.loading": (
+        "tests/cloud/test_coordinator.py",
+        "what the command line changes",
+    ),
     "sedge_cloud.rounds.summary": (
         "tests/cloud/rounds/test_lifecycle.py",
         "with the round it is of",

@@ -12,7 +12,6 @@ restarts from the store alone.
 """
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -28,16 +27,16 @@ from sedge_cloud.ingest.rate_limit import LogQuota
 from sedge_cloud.ingest.sessions import Device, Fleet
 from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.ingest.uploads import RETRY_MS, Answer, Uploads
-from sedge_cloud.rounds.accounts import catch_up, catch_up_all
+from sedge_cloud.rounds.accounts import catch_up
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
-from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
-from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
+from sedge_cloud.rounds.housekeeping import Housekeeping
+from sedge_cloud.rounds.lifecycle import OpenRound
+from sedge_cloud.rounds.loading import Loading
 from sedge_cloud.rounds.scheduler import Scheduler
-from sedge_cloud.rounds.serving import serving_run
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import OrderRow, RoundRow, RunRow, TrafficRow
+from sedge_cloud.store.rows import OrderRow, RoundRow, TrafficRow
 from sedge_protocol.errors import RemoteError, StorageError, VersionError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.effects import Note, Send
@@ -87,11 +86,7 @@ class Coordinator:
         self._log = LogQuota()
         self._muting = Muting(fleet, self.devices, self._left)
         self._admission = Admission(self.devices, self._log, self.counters, self._muting)
-        self._started = 0.0
-        self._load_at = 0.0
-        self._reload_at = math.inf  # finite while a run could not be read
-        self._version: int | None = None
-        self._names: set[str] = set()  # of all runs
+        self._loading = Loading(store, self.devices, self.rounds, self._housekeeping)
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -108,30 +103,7 @@ class Coordinator:
 
         Raises ``StorageError`` when the store cannot be read at the start; later it is tried again.
         """
-        effects: list[CloudEffect] = []
-        if now < self._load_at:
-            return effects
-        try:
-            version = self.store.version()
-            if version != self._version or now >= self._reload_at:
-                self._reload_at = math.inf
-                effects += self.devices.load(self.store.devices(), now)
-                if self._version is None:
-                    self.devices.resume(self.store.sessions(), now)
-                    catch_up_all(self.store)
-                effects += self._load_runs(now)
-                if self._version is None:
-                    self._started = now
-                    effects += self._housekeeping.started()
-                for current in self.rounds.open_rounds():
-                    effects += self.rounds.refresh_presence(current)
-                self._version = version
-        except StorageError as exc:
-            if self._version is None:
-                raise
-            self._load_at = now + DISK_RETRY_S
-            effects.append(self._housekeeping.storage_failed(exc))
-        return self._counted(effects)
+        return self._counted(self._loading.load(now))
 
     def connected(self, now: float, max_packet: int = MAX_PACKET_BYTES) -> list[CloudEffect]:
         """The link is up: ask every device for a hello, which is answered with its open orders.
@@ -158,10 +130,11 @@ class Coordinator:
 
     def poll(self, now: float, room: int) -> list[CloudEffect]:
         """Everything that is due; at most ``room`` chunks."""
+        committed = self.commit(now)
         effects: list[CloudEffect] = [*self._admission.poll(), *self._muting.poll(now)]
         for device, transfer, have in self._uploads.poll(now):
             effects.append(self.devices[device].peer.message(have, transfer))
-        effects = self._counted(effects)  # before a round closes with its bytes
+        effects = committed + self._counted(effects)  # before a round closes with its bytes
         effects += self._counted(self.rounds.poll(now))
         if any(isinstance(effect, RoundClosed) for effect in effects):
             self._downloads.clear()  # a device that still needs a blob in the next round asks again
@@ -183,7 +156,25 @@ class Coordinator:
         self.devices.hear(device, now)
         self._traffic.received(device.row.device, payload)
         effects = self._counted(self._open_and_dispatch(device, topic, payload, now))
-        return self._log.admit(f"device {device.row.device}", effects, now)
+        effects = self._log.admit(f"device {device.row.device}", effects, now)
+        return effects + self.commit(now) if self._uploads.is_turn_full else effects
+
+    def commit(self, now: float) -> list[CloudEffect]:
+        """End a turn: store the updates that ``receive`` was given, and only then answer them."""
+        effects: list[CloudEffect] = []
+        failed: StorageError | None = None
+        for name, transfer, answer in self._uploads.commit():
+            device = self.devices[name]
+            if isinstance(answer, StorageError):
+                busy = messages.Busy(RETRY_MS, "storage")
+                effects.append(device.peer.message(busy, transfer))
+                if answer is not failed:  # one for all if all have failed
+                    effects.append(self._housekeeping.storage_failed(answer))
+                failed = answer
+            else:
+                answered = self._answer(device, transfer, answer)
+                effects += self._log.admit(f"device {name}", answered, now)
+        return self._counted(effects)
 
     def _counted(self, effects: list[CloudEffect]) -> list[CloudEffect]:
         """The same effects, after every device's bytes were counted."""
@@ -210,7 +201,7 @@ class Coordinator:
             if asks(payload):
                 return [*self.devices.answer_doctor(device, payload)]
             # The latest that can be genuine: ours, a clock reading, plus the time since then.
-            latest = latest_incarnation(self._incarnation + now - self._started)
+            latest = latest_incarnation(self._incarnation + now - self._loading.started)
             opened = device.peer.open(payload, topic, latest)
             if opened is None:
                 return [*self.devices.stale_frame(device, payload, now)]
@@ -307,7 +298,7 @@ class Coordinator:
     ) -> list[CloudEffect]:
         effects: list[CloudEffect] = []
         try:
-            effects += self._find_run(offer.run, now)
+            effects += self._loading.find(offer.run, now)
             name, run = device.row.device, self._run(offer.run)
             answer = self._uploads.offer(name, transfer, offer, run, now)
         except StorageError as exc:
@@ -354,39 +345,6 @@ class Coordinator:
         if current is None or current.row.round != message.round or not current.waiting_for(name):
             return []
         return [self.rounds.decline(current, name, f"{message.reason}: {message.detail}")]
-
-    def _load_runs(self, now: float) -> list[CloudEffect]:
-        rows, effects = self.store.runs(), list[CloudEffect]()
-        names = {row.run for row in rows}
-        for name in sorted(self._names - names):
-            effects += self.rounds.forget(name)
-            self._housekeeping.run_deleted()
-        self._names, self.rounds.serving = names, serving_run(rows)
-        for row in rows:
-            effects += self._load_run(row, now)
-        return effects
-
-    def _load_run(self, row: RunRow, now: float) -> list[CloudEffect]:
-        live = self.rounds.live.get(row.run)
-        is_new = live is None and (row.status == RUNNING or row is self.rounds.serving)
-        known = None if live is None else (live.run.status, live.run.coded_config)
-        is_resumed = row.status == RUNNING and known not in (None, (RUNNING, row.config))
-        if is_new or is_resumed:
-            try:
-                return self.rounds.add_run(row, now)
-            except StorageError as exc:  # the other runs go on
-                self._reload_at = now + DISK_RETRY_S
-                return [self._housekeeping.storage_failed(exc, row.run)]
-        if live is not None and row.status != RUNNING and live.run.status == RUNNING:
-            return self.rounds.stop(live)
-        return []
-
-    def _find_run(self, name: str, now: float) -> list[CloudEffect]:
-        """Load a run that an offer names, even one that ended before this process started."""
-        if name in self.rounds.live or name not in self._names:
-            return []
-        row = next((row for row in self.store.runs() if row.run == name), None)
-        return [] if row is None else self.rounds.add_run(row, now)
 
     def _run(self, name: str) -> Run | None:
         live = self.rounds.live.get(name)

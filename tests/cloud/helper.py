@@ -169,9 +169,10 @@ class Cloud:
         return self._keep(self.arrive(topics.up(FLEET, name), payload), name)
 
     def arrive(self, topic: str, payload: bytes) -> list[CloudEffect]:
-        """These bytes arrive on a topic; what the core does at once."""
+        """These bytes arrive on a topic, and no more in this turn; what the core does at once."""
         admitted = self.core.admits(topic, payload, self.now)
-        return self.core.receive(topic, payload, self.now) if admitted else []
+        received = self.core.receive(topic, payload, self.now) if admitted else []
+        return received + self.core.commit(self.now)
 
     def chunk(self, name: str, transfer: bytes, index: int, data: bytes) -> list[Message]:
         """A device sends a chunk; what it is answered at once."""

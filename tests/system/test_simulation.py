@@ -308,7 +308,12 @@ class World:
     def to_cloud(self, topic: str, payload: bytes) -> None:
         """A message reaches the coordinator."""
         if self.cloud.admits(topic, payload, self.now):
-            self.guard_cloud(lambda: self.cloud.receive(topic, payload, self.now))
+            self.guard_cloud(
+                lambda: [
+                    *self.cloud.receive(topic, payload, self.now),
+                    *self.cloud.commit(self.now),
+                ]
+            )
 
     def to_agent(self, name: str, topic: str, payload: bytes) -> None:
         """A message reaches a device, if it listens."""

@@ -194,12 +194,12 @@ class Bench:
         watch = self.stages.watch
         for method in ("open_part", "write_part", "take_part", "write", "read", "has"):
             watch(store.blobs, method, "blobs on disk")
-        watch(store, "receive", "receipt in the database")
+        watch(store, "receive_all", "receipt in the database")
         for method in ("update", "order", "round"):
             watch(store, method, "rows read")
         for device in self.devices:
             watch(self.core.devices[device.name].peer, "open", "frames and MACs")
-        watch(inbox, "check_update", "decode and validate")
+        watch(inbox, "judge", "decode and validate")
         watch(self.core, "receive", "all else of receiving")
         watch(self.core.run_store, "collect", "delete what nothing names")
         watch(scheduler, "close_round", "aggregate and close")

@@ -197,6 +197,7 @@ class Bench:
                 traced = self.tracer.step(name) if name and not number else nullcontext()
                 with traced:
                     self.core.receive(device.topic, frame, self.now)
+                    self.core.commit(self.now)
         if not offer:
             self._turn()
 

@@ -74,7 +74,7 @@ class Filtered:
             yield counted if factor == 1 else counted.scaled(factor)
 
 
-class _Measured(NamedTuple):
+class Measured(NamedTuple):
     """The properties of an update that are compared; ``patch`` and ``delta`` are lengths."""
 
     device: str
@@ -91,16 +91,29 @@ class _Measured(NamedTuple):
         return 0 < self.delta < np.inf
 
 
-def filter_outliers(updates: Iterable[Update], robust: Robust) -> Filtered:
+def measure(update: Update) -> Measured:
+    """The properties of an update that are compared."""
+    return Measured(
+        update.device,
+        update.num_examples,
+        update.width,
+        update.base.size,
+        update.trusted,
+        *lengths(update),
+    )
+
+
+def filter_outliers(
+    updates: Iterable[Update], robust: Robust, measured: Sequence[Measured] | None = None
+) -> Filtered:
     """The updates that a strategy may aggregate. An iterator's are kept in memory, others iterated again.
 
-    Raises ``StrategyError`` when Krum is to compare updates of different widths.
+    ``measured`` are their measures where they are known, which spares a pass over the vectors: lengths
+    alone decide unless the rule compares directions or changes. Raises ``StrategyError`` when Krum is to
+    compare updates of different widths.
     """
     updates = repeatable(updates)
-    measured = [
-        _Measured(u.device, u.num_examples, u.width, u.base.size, u.trusted, *lengths(u))
-        for u in updates
-    ]
+    measured = [measure(update) for update in updates] if measured is None else measured
     factors = _factors(measured, robust.clip)
     if robust.rule == "direction":
         agreements = _agreements(updates, measured)
@@ -123,7 +136,7 @@ def filter_outliers(updates: Iterable[Update], robust: Robust) -> Filtered:
     return Filtered(updates, tuple(factors), tuple(examples), shortened)
 
 
-def _factors(measured: Sequence[_Measured], clip: float) -> list[float]:
+def _factors(measured: Sequence[Measured], clip: float) -> list[float]:
     """The factor of each update: the smaller of those for its two lengths."""
     deltas = [each.delta for each in measured]
     trusted = [each.patch for each in measured if each.trusted]
@@ -132,7 +145,7 @@ def _factors(measured: Sequence[_Measured], clip: float) -> list[float]:
     return list(map(min, patches, clip_factors(deltas, clip)))
 
 
-def _agreements(updates: Iterable[Update], measured: Sequence[_Measured]) -> list[float]:
+def _agreements(updates: Iterable[Update], measured: Sequence[Measured]) -> list[float]:
     """How far each update's direction agrees with the others of its width; NaN for one without.
 
     It is the product of the direction with the geometric median of all directions: their mean, improved by
@@ -149,7 +162,7 @@ def _agreements(updates: Iterable[Update], measured: Sequence[_Measured]) -> lis
 
 def _centres(
     updates: Iterable[Update],
-    measured: Sequence[_Measured],
+    measured: Sequence[Measured],
     before: Mapping[int, NDArray[np.float64]],
 ) -> dict[int, NDArray[np.float64]]:
     """For each width the mean (n,) of the directions, the nearer to that ``before`` the heavier."""
@@ -227,4 +240,13 @@ def blocks(
 
 
 def _length(vector: Theta | None) -> float:
-    return 0.0 if vector is None else float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
+    return 0.0 if vector is None else float(np.sqrt(_sum_of_squares(vector)))
+
+
+def _sum_of_squares(vector: Theta) -> float:
+    """As ``np.square(vector, dtype=np.float64).sum()`` to the bit, in little memory: numpy halves alike."""
+    if vector.size <= COLUMNS:
+        return float(np.square(vector, dtype=np.float64).sum())
+    half = vector.size // 2
+    half -= half % 8
+    return _sum_of_squares(vector[:half]) + _sum_of_squares(vector[half:])

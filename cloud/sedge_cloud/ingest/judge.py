@@ -1,15 +1,24 @@
-"""A received update is checked against its order and every limit before anything uses it."""
+"""A received update is judged once, against its order and every limit, before anything uses it.
 
+    ordered   reads what the order names
+    judge     decodes and checks the update, and measures it; nothing is read or written
+
+n = elements of the device's form of the model.
+"""
+
+import hashlib
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from sedge_cloud.algorithms.outliers import lengths
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.runs.vectors import magnitude
-from sedge_cloud.store.rows import OrderRow, RoundRow
+from sedge_cloud.runs.vectors import DecodedModel, magnitude
+from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow
 from sedge_cloud.strategy import Update
-from sedge_protocol.codec import SparseVector
+from sedge_protocol.codec import SparseVector, decode, mask_bitmap
 from sedge_protocol.codec.blockwise import blocks
 from sedge_protocol.errors import CodecError, UpdateRejected
 from sedge_protocol.wire.messages import TRAIN
@@ -19,22 +28,67 @@ from sedge_protocol.wire.update import Report, decode_update
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-class Checked(NamedTuple):
-    """An update that belongs to its order: its report and its delta, if it has one."""
+@dataclass(frozen=True)
+class Ordered:
+    """An order of a round, with all that judging its update takes.
+
+    ``start`` (n,) is the decoded model that the device starts from, None where it sends no change,
+    ``patch`` the order's, and ``mask`` the contents of its ``context``. ``last_mask`` is the blob of the
+    last mask that the device has kept, which only an order that selects needs.
+    """
+
+    run: Run
+    round: RoundRow
+    order: OrderRow
+    start: DecodedModel | None
+    patch: SparseVector | None = None
+    mask: bytes | None = None
+    last_mask: bytes = b""
+
+
+class Judged(NamedTuple):
+    """An update that belongs to its order.
+
+    ``client`` is the device's client model after it, None after an evaluation, and ``mask`` the contents of
+    the blob that it names; empty where that is there. ``lengths`` are those of its patch and its delta
+    (outliers.py).
+    """
 
     report: Report
     delta: SparseVector | None
+    client: ClientModelRow | None
+    mask: bytes
+    lengths: tuple[float, float] | None
 
 
-def check_update(
-    run_store: RunStore, run: Run, round_: RoundRow, order: OrderRow, blob: bytes
-) -> Checked:
+def ordered(run_store: RunStore, run: Run, round_: RoundRow, order: OrderRow) -> Ordered:
+    """An order with its vectors, from the store or its caches. Raises ``StorageError``."""
+    work = order.read_work()
+    if round_.task != TRAIN or not work.upload:
+        return Ordered(run, round_, order, None)
+    size = run.layout(order.width).size
+    client = None
+    if work.select is not None:
+        client = run_store.store.client_model(run.name, order.device)
+    return Ordered(
+        run,
+        round_,
+        order,
+        run_store.decoded_model(order.model or round_.model, size),
+        run_store.patch(order, size, keep=True),
+        run_store.store.blobs.read(order.context) if order.context else None,
+        client.mask if client is not None and client.width == order.width else b"",
+    )
+
+
+def judge(given: Ordered, blob: bytes) -> Judged:
     """The contents of a received update, fully validated; the payload is decoded to its last element.
 
-    Raises ``UpdateRejected`` when it does not belong to this order and ``CodecError`` when its bytes are
-    malformed.
+    Nothing is read or written. Raises ``UpdateRejected`` when it does not belong to this order and
+    ``CodecError`` when its bytes are malformed.
     """
     report, payload = decode_update(blob)
+    run, round_, order = given.run, given.round, given.order
     layout = run.layout(order.width)
     expected: list[tuple[str, object, object]] = [
         ("run", report.run, run.name),
@@ -44,22 +98,59 @@ def check_update(
         ("model_hash", report.model_hash, order.model_hash or round_.model_hash),
         ("patch_hash", report.patch_hash, order.patch_hash),
     ]
-    for name, reported, ordered in expected:
-        if reported != ordered:
+    for name, reported, wanted in expected:
+        if reported != wanted:
             raise UpdateRejected(
-                "mismatch", f"update.{name}: {_show(reported)}, expected {_show(ordered)}"
+                "mismatch", f"update.{name}: {_show(reported)}, expected {_show(wanted)}"
             )
     _require_share(report, run.manifest.metric)
     _require_choice(order, report.patched)
     if report.num_examples < 1:
         raise UpdateRejected("invalid", "update.num_examples: 0, expected at least 1")
-    if bool(payload) != (order.read_work().upload and round_.task == TRAIN):
+    if bool(payload) != (given.start is not None):
         raise UpdateRejected("mismatch", f"update has {len(payload)} payload bytes, not as ordered")
-    if not payload:
-        return Checked(report, None)
-    delta = run_store.decode(payload, layout.size, order.context)
-    _require_finite(run_store, run, order, order.model or round_.model, delta, report.patched)
-    return Checked(report, delta)
+    if given.start is None:
+        return _judged(given, report, None, hashlib.sha256(blob).digest())
+    delta = decode(payload, layout.size, given.mask)
+    patch = None if report.patched is False else given.patch
+    update = Update(order.device, 0, given.start.theta, patch, delta)
+    _require_finite(run.name, update, given.start.largest, delta)
+    measured = _judged(given, report, delta, hashlib.sha256(blob).digest())
+    return measured._replace(lengths=lengths(update))
+
+
+def _judged(given: Ordered, report: Report, delta: SparseVector | None, blob: bytes) -> Judged:
+    """An update without its lengths; it has a mask only where the order selects."""
+    order, round_, work = given.order, given.round, given.order.read_work()
+    if round_.task != TRAIN:
+        return Judged(report, delta, None, b"", None)
+    patch, patch_blob, patch_context = order.patch, order.patch_blob, order.patch_context
+    if report.patched is False:  # the device chose to start without it
+        patch = patch_blob = patch_context = b""
+    mask, named = b"", b""
+    if work.select is not None:  # the device keeps the mask of its last update with 0 < k < n
+        is_part = delta is not None and 0 < delta.count < delta.size
+        mask = mask_bitmap(delta) if delta is not None and is_part else b""
+        named = hashlib.sha256(mask).digest() if mask else given.last_mask
+    client = ClientModelRow(
+        run=given.run.name,
+        device=order.device,
+        round=round_.round,
+        model=order.model or round_.model,
+        patch=patch,
+        blob=blob,
+        arrays=order.arrays,
+        mask=named,
+        context=order.context,
+        width=order.width,
+        patch_blob=patch_blob,
+        patch_context=patch_context,
+        mix=report.mix,
+        step_s=report.step_s or (report.seconds / report.steps if report.steps else 0.0),
+        remembered=work.remember and delta is not None,
+        steps=report.steps,
+    )
+    return Judged(report, delta, client, mask, None)
 
 
 def _require_share(report: Report, metric: Metric) -> None:
@@ -81,28 +172,15 @@ def _require_choice(order: OrderRow, patched: bool | None) -> None:
         raise UpdateRejected("mismatch", f"update.patched: {patched}, expected {shown}")
 
 
-def _require_finite(
-    run_store: RunStore,
-    run: Run,
-    order: OrderRow,
-    model: bytes,
-    delta: SparseVector,
-    patched: bool | None,
-) -> None:
+def _require_finite(run: str, update: Update, largest: float, delta: SparseVector) -> None:
     """Raise ``CodecError`` unless start + delta is finite. Their largest values almost always prove it."""
-    size = run.layout(order.width).size
-    decoded, patch = (
-        run_store.decoded_model(model, size),
-        run_store.applied_patch(order, size, patched, keep=True),
-    )
-    start = max(decoded.largest, 0.0 if patch is None else magnitude(patch.values))
+    start = max(largest, 0.0 if update.patch is None else magnitude(update.patch.values))
     if start + magnitude(delta.values) <= _LARGEST:
         return
-    update = Update(order.device, 0, decoded.theta, patch, delta)
     with np.errstate(over="ignore"):
-        finite = (np.isfinite(update.trained_within(block)).all() for block in blocks(size))
+        finite = (np.isfinite(update.trained_within(b)).all() for b in blocks(update.base.size))
         if not all(finite):
-            raise CodecError(f"run {run.name}: an update makes a model that is not finite")
+            raise CodecError(f"run {run}: an update makes a model that is not finite")
 
 
 def _show(value: object) -> str:

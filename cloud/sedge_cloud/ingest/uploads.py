@@ -1,31 +1,31 @@
-"""Where updates arrive: offers, chunks, and the one transaction that makes a receipt.
+"""Where updates arrive: offers, chunks, and the one transaction that makes a turn's receipts.
 
-A receipt, good or bad, is stored before it is sent. So the same offer always gets the same answer, and an
-update counts once however often it comes. Nothing in an update is used before its bytes match the manifest,
-its report matches the order, and its payload has been decoded completely. When the disk refuses, the upload
-is forgotten and ``StorageError`` raised; the part file keeps what has arrived, and the next offer goes on
-from there.
+A receipt, good or bad, is stored before it is sent: those of all updates that arrived in one turn of the
+loop in one transaction, each undone alone when it fails. So the same offer always gets the same answer, and
+an update counts once however often it comes. Nothing in an update is used before its bytes match the
+manifest, its report matches the order, and its payload has been decoded completely. When the disk refuses,
+the upload is forgotten and ``StorageError`` raised; the part file keeps what has arrived, and the next
+offer goes on from there.
 """
 
 import hashlib
+import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
 
-from sedge_cloud.ingest.judge import Checked, check_update
+from sedge_cloud.ingest.judge import judge, ordered
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.receipts import LATE_ROUNDS
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, UpdateRow
-from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import CodecError, StorageError, UpdateRejected
 from sedge_protocol.wire.frame import Frame
 from sedge_protocol.wire.messages import (
-    TRAIN,
     Busy,
     Committed,
     Have,
@@ -42,6 +42,11 @@ MAX_TRANSFERS = 2
 # makes room for another.
 IDLE_S = 120.0
 RETRY_MS = 30_000
+# A larger update is a blob of its own; up to this size it is in the database, where all that arrives in one
+# turn of the loop shares a flush.
+MAX_ROW_BYTES = 2**17
+# So many updates end a turn: what they take in memory, and how long they wait, is bounded.
+MAX_TURN = 128
 
 
 # (run, round, device) -> the device's order and its round while that is open, without asking the store.
@@ -50,13 +55,34 @@ OpenOrder: TypeAlias = Callable[[str, int, str], tuple[OrderRow, RoundRow] | Non
 
 @dataclass
 class Upload:
-    """One upload in progress; ``damaged`` once all its chunks were right and the whole was not."""
+    """One upload in progress; ``damaged`` once all its chunks were right and the whole was not.
+
+    ``data`` is a small update that came in one chunk.
+    """
 
     run: str
     round: int
     intake: Intake
     heard: float
     damaged: bool = False
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """An update that is here and judged, and has no receipt yet; one that is rejected has no report.
+
+    ``has_part``: some of it came in chunks that are on the disk.
+    """
+
+    device: str
+    transfer: bytes
+    manifest: Manifest
+    row: UpdateRow
+    client: ClientModelRow | None = None
+    small: bytes = b""
+    report: Report | None = None
+    has_part: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +97,9 @@ class Answer:
 class Uploads:
     """Every upload of the fleet.
 
-    Raises ``FrameError`` for a chunk that does not fit its manifest, ``StorageError`` for a disk error.
+    A complete update is judged at once and gets its receipt, and its answer, at the end of the turn
+    (``commit``). Raises ``FrameError`` for a chunk that does not fit its manifest, ``StorageError`` for a
+    disk error.
     """
 
     def __init__(self, store: Store, run_store: RunStore, open_order: OpenOrder) -> None:
@@ -80,6 +108,7 @@ class Uploads:
         self._open_order = open_order
         self._blobs, self._parts = store.blobs, store.parts
         self._transfers: dict[str, dict[bytes, Upload]] = {}
+        self._arrived: dict[tuple[str, int, str], Arrived] = {}  # by run, round and device
         # Uploads with a chunk since the last poll, and those since the last report, longest silent first.
         self._fresh: dict[tuple[str, bytes], Intake] = {}
         self._quiet: OrderedDict[tuple[str, bytes], Intake] = OrderedDict()
@@ -88,6 +117,8 @@ class Uploads:
         self, device: str, transfer: bytes, offer: Offer, run: Run | None, now: float
     ) -> Answer:
         """A device offers an update for an order of ``run`` (None: there is no such run)."""
+        if (offer.run, offer.round, device) in self._arrived:
+            return Answer()
         row = self._store.update(offer.run, offer.round, device)
         if row is not None:
             return Answer(receipt(row, offer.manifest.sha256))
@@ -101,7 +132,9 @@ class Uploads:
         limit = max_coded_bytes(run.layout(order.width).size)
         if size > limit:
             why = f"{size} bytes, the limit is {limit}"
-            return self._reject(device, run, offer.round, offer.manifest, "too-large", why)
+            return self._reject(
+                device, transfer, run, offer.round, offer.manifest, "too-large", why
+            )
         try:
             return self._begin(device, transfer, offer, run, now)
         except StorageError:
@@ -113,7 +146,7 @@ class Uploads:
     ) -> Answer:
         """A chunk of an upload; one of an unknown transfer is ignored: the next offer sorts it out."""
         upload = self._transfers.get(device, {}).get(frame.transfer)
-        if upload is None:
+        if upload is None or (upload.run, upload.round, device) in self._arrived:
             return Answer()
         upload.heard = now
         try:
@@ -125,6 +158,44 @@ class Uploads:
             self._forget(device, frame.transfer)
             raise
         return Answer()
+
+    @property
+    def is_turn_full(self) -> bool:
+        """Whether so much has arrived in this turn that it should end."""
+        return len(self._arrived) >= MAX_TURN
+
+    def commit(self) -> Iterator[tuple[str, bytes, Answer | StorageError]]:
+        """End the turn: write the receipts of all that has arrived, in one transaction; then the answers.
+
+        Each comes with its device and transfer. An upload that the disk refused is forgotten: it stays as
+        far as it had come, and the next offer goes on from there.
+        """
+        arrived, self._arrived = list(self._arrived.values()), {}
+        if not arrived:
+            return
+        stored: Sequence[UpdateRow | StorageError]
+        try:
+            stored = self._store.receive_all(
+                [(each.row, each.client, each.small) for each in arrived]
+            )
+        except StorageError as exc:
+            stored = [exc] * len(arrived)
+        for each, row in zip(arrived, stored, strict=True):
+            self._forget(each.device, each.transfer)
+            yield each.device, each.transfer, self._answer(each, row)
+
+    def _answer(self, arrived: Arrived, row: UpdateRow | StorageError) -> Answer | StorageError:
+        if isinstance(row, StorageError):
+            return row
+        sha256 = arrived.manifest.sha256
+        try:
+            if arrived.has_part:
+                self._parts.discard_part(arrived.device, arrived.manifest)
+        except StorageError as exc:  # the next offer gets the receipt, and a collection the part
+            return exc
+        if row.blob != sha256:  # of an update that another process has received meanwhile
+            return Answer(receipt(row, sha256))
+        return Answer(receipt(row, sha256), row, None if row.rejected else arrived.report)
 
     def poll(self, now: float) -> list[tuple[str, bytes, Have]]:
         """Progress reports that are due: (device, transfer id, message)."""
@@ -144,6 +215,8 @@ class Uploads:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
+        if self._arrived:
+            return -math.inf
         return next(iter(self._quiet.values())).timer() if self._quiet else None
 
     def _begin(self, device: str, transfer: bytes, offer: Offer, run: Run, now: float) -> Answer:
@@ -153,7 +226,7 @@ class Uploads:
             if not self._make_room(device, offer, now):
                 return Answer(Busy(RETRY_MS, "too many transfers"))
             if hashlib.sha256(offer.data).digest() == manifest.sha256:
-                return self._whole(device, offer, run)
+                return self._whole(device, transfer, offer, run)
             self._parts.trim_parts(device, manifest, MAX_TRANSFERS - 1)
             intake = Intake(manifest, self._parts.open_part(device, manifest))
             upload = Upload(offer.run, offer.round, intake, now)
@@ -168,15 +241,14 @@ class Uploads:
             return self._complete(device, transfer, upload, run)
         return Answer(Have(offer.number, upload.intake.bitmap(), CREDIT))
 
-    def _whole(self, device: str, offer: Offer, run: Run) -> Answer:
-        """A new upload that is whole in its offer: it is stored in the transaction of its receipt."""
+    def _whole(self, device: str, transfer: bytes, offer: Offer, run: Run) -> Answer:
+        """A new upload that is whole in its offer."""
         manifest = offer.manifest
         for index in range(manifest.count):
             offset, length = manifest.span(index)
             manifest.check(index, offer.data[offset : offset + length])
         self._parts.require_room(manifest.size)
-        upload = Upload(offer.run, offer.round, Intake(manifest, set()), 0.0)
-        return self._receive(device, run, upload, offer.data, offer.data)
+        return self._receive(device, transfer, run, offer.round, manifest, offer.data)
 
     def _make_room(self, device: str, offer: Offer, now: float) -> bool:
         """Whether the device may begin one more upload, after dropping those that it replaces.
@@ -221,98 +293,78 @@ class Uploads:
     def _take(
         self, device: str, transfer: bytes, upload: Upload, index: int, data: bytes, now: float
     ) -> None:
+        manifest = upload.intake.manifest
         if upload.intake.chunk(index, data, now):
-            self._parts.write_part(device, upload.intake.manifest, index, data)
+            if manifest.count == 1 and manifest.size <= MAX_ROW_BYTES:
+                upload.data = data  # whole already: it needs no file
+            else:
+                self._parts.write_part(device, manifest, index, data)
         self._fresh[device, transfer] = upload.intake
         self._quiet[device, transfer] = upload.intake
         self._quiet.move_to_end((device, transfer))
 
     def _complete(self, device: str, transfer: bytes, upload: Upload, run: Run) -> Answer:
-        """All chunks have arrived: check the whole, write the receipt, and only then answer."""
+        """All chunks have arrived: check the whole; the receipt is written at the end of the turn."""
         manifest = upload.intake.manifest
-        blob = self._parts.take_part(device, manifest)
+        is_small = manifest.size <= MAX_ROW_BYTES
+        blob: bytes | None = upload.data
+        if not blob:
+            take = self._parts.read_part if is_small else self._parts.take_part
+            blob = take(device, manifest)
+        elif hashlib.sha256(blob).digest() != manifest.sha256:
+            blob = None
         if blob is None and not upload.damaged:  # perhaps this disk is at fault: once more
-            upload.damaged, upload.intake.have = True, set()
+            upload.damaged, upload.intake.have, upload.data = True, set(), b""
             return Answer(Have(0, upload.intake.bitmap(), CREDIT))
         if blob is None:
             why = "its chunks do not make the blob of this SHA-256"
-            answer = self._reject(device, run, upload.round, manifest, "malformed", why)
-        else:
-            answer = self._receive(device, run, upload, blob)
-        self._parts.discard_part(device, manifest)
-        self._forget(device, transfer)
-        return answer
+            return self._reject(device, transfer, run, upload.round, manifest, "malformed", why)
+        return self._receive(device, transfer, run, upload.round, manifest, blob, not upload.data)
 
     def _reject(
-        self, device: str, run: Run, number: int, manifest: Manifest, reason: str, why: str
-    ) -> Answer:
+        self, device: str, transfer: bytes, run: Run, number: int, manifest: Manifest, reason: str, why: str
+    ) -> Answer:  # fmt: skip
         """Refuse an update for good, whatever it holds."""
         row = UpdateRow(run.name, number, device, manifest.sha256, b"", manifest.size, 0)
-        row = self._store.receive(row.refused(reason, why))
-        return Answer(receipt(row, manifest.sha256), row)
+        return self._arrive(Arrived(device, transfer, manifest, row.refused(reason, why)))
 
     def _receive(
-        self, device: str, run: Run, upload: Upload, blob: bytes, small: bytes = b""
-    ) -> Answer:
-        """Check an update that is completely on disk, or ``small``, and write its receipt."""
-        number, sha256 = upload.round, upload.intake.manifest.sha256
+        self, device: str, transfer: bytes, run: Run, number: int, manifest: Manifest, blob: bytes,
+        has_part: bool = False,
+    ) -> Answer:  # fmt: skip
+        """Judge an update that is here completely."""
+        sha256 = manifest.sha256
         row = UpdateRow(run.name, number, device, sha256, b"", len(blob), 0)
-        report: Report | None = None
-        client: ClientModelRow | None = None
         try:
             order, round_ = self._order(run, number, device)
-            checked = check_update(self._run_store, run, round_, order, blob)
+            judged = judge(ordered(self._run_store, run, round_, order), blob)
         except UpdateRejected as exc:
-            row = row.refused(exc.reason, exc.detail)
+            refused = row.refused(exc.reason, exc.detail)
+            return self._arrive(Arrived(device, transfer, manifest, refused, has_part=has_part))
         except CodecError as exc:
-            row = row.refused("malformed", str(exc))
-        else:
-            report = checked.report
-            coded = msgspec.msgpack.encode(report)
-            row = msgspec.structs.replace(row, report=coded)
-            if checked.delta is not None:
-                self._run_store.keep_delta(sha256, order.context, checked.delta)
-            if round_.task == TRAIN:
-                client = self._client_model(run, round_, order, checked, sha256)
-        stored = self._store.receive(row, client, small)
-        if stored.blob != sha256:  # of an update that another process has received meanwhile
-            return Answer(receipt(stored, sha256))
-        return Answer(receipt(stored, sha256), stored, None if stored.rejected else report)
-
-    def _client_model(
-        self, run: Run, round_: RoundRow, order: OrderRow, checked: Checked, blob: bytes
-    ) -> ClientModelRow:
-        """The device's client model after this update; with a mask only where the order selects."""
-        report, delta, work = checked.report, checked.delta, order.read_work()
-        patch, patch_blob, patch_context = order.patch, order.patch_blob, order.patch_context
-        if report.patched is False:  # the device chose to start without it
-            patch = patch_blob = patch_context = b""
-        return ClientModelRow(
-            run=run.name,
-            device=order.device,
-            round=round_.round,
-            model=order.model or round_.model,
-            patch=patch,
-            blob=blob,
-            arrays=order.arrays,
-            mask=b"" if work.select is None else self._mask(run, order, delta),
-            context=order.context,
-            width=order.width,
-            patch_blob=patch_blob,
-            patch_context=patch_context,
-            mix=report.mix,
-            step_s=report.step_s or (report.seconds / report.steps if report.steps else 0.0),
-            remembered=work.remember and delta is not None,
-            steps=report.steps,
+            refused = row.refused("malformed", str(exc))
+            return self._arrive(Arrived(device, transfer, manifest, refused, has_part=has_part))
+        if judged.delta is not None:
+            self._run_store.keep_delta(sha256, order.context, judged.delta)
+        if judged.mask:
+            self._blobs.write(judged.mask)
+        patch_length, delta_length = judged.lengths or (None, None)
+        row = msgspec.structs.replace(
+            row,
+            report=msgspec.msgpack.encode(judged.report),
+            patch_length=patch_length,
+            delta_length=delta_length,
+        )
+        small = blob if len(blob) <= MAX_ROW_BYTES else b""
+        return self._arrive(
+            Arrived(device, transfer, manifest, row, judged.client, small, judged.report, has_part)
         )
 
-    def _mask(self, run: Run, order: OrderRow, delta: SparseVector | None) -> bytes:
-        """The mask that the device keeps, too: that of its last update with 0 < k < n."""
-        mask = b"" if delta is None else self._run_store.write_mask(delta)
-        if mask:
-            return mask
-        client = self._store.client_model(run.name, order.device)
-        return client.mask if client is not None and client.width == order.width else b""
+    def _arrive(self, arrived: Arrived) -> Answer:
+        """An update waits for the end of the turn; until then it has no answer."""
+        row = arrived.row
+        self._arrived[row.run, row.round, row.device] = arrived
+        return Answer()
 
 
 def receipt(row: UpdateRow, offered: bytes) -> Message:

@@ -114,9 +114,8 @@ def _aggregate(
     state, shortened, replaced = run.state, dict[str, float](), False
     if row.task == TRAIN:
         context = run_store.context(run)
-        filtered = filter_outliers(
-            run_store.updates(run, row.round, context.theta, updates), run.config.robust
-        )
+        given = run_store.updates(run, row.round, context.theta, updates)
+        filtered = filter_outliers(given, run.config.robust, given.measured())
         shortened = filtered.shortened
         applied = run.strategy.apply(context, filtered)
         state = run_store.write_state(run, applied)

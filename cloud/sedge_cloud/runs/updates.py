@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
+from sedge_cloud.algorithms.outliers import Measured, measure
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.vectors import Vectors
 from sedge_cloud.store.rows import OrderRow, UpdateRow
@@ -28,17 +30,39 @@ class RoundUpdates:
     accepted: tuple[tuple[UpdateRow, OrderRow], ...]
 
     def __iter__(self) -> Iterator[Update]:
-        for row, order in self.accepted:
-            report = msgspec.msgpack.decode(row.report, type=Report)
-            size = self.run.layout(order.width).size
-            yield Update(
-                row.device,
-                min(report.num_examples, max(1, order.num_train)),
-                self.vectors.theta(order.model, size) if order.model else self.base,
-                self.vectors.applied_patch(order, size, report.patched),
-                self.vectors.delta(size, row.blob, order.context),
-                order.width,
-                report.mix,
-                order.trusted,
-                report.steps,
-            )
+        return map(self._update, range(len(self.accepted)))
+
+    def measured(self) -> list[Measured]:
+        """What the outlier filter compares, without a vector wherever the receipt has the lengths."""
+        return list(map(self._measure, range(len(self.accepted))))
+
+    @cached_property
+    def _reports(self) -> list[Report]:
+        return [msgspec.msgpack.decode(row.report, type=Report) for row, _ in self.accepted]
+
+    def _num_examples(self, i: int) -> int:
+        return min(self._reports[i].num_examples, max(1, self.accepted[i][1].num_train))
+
+    def _measure(self, i: int) -> Measured:
+        (row, order), size = self.accepted[i], self.run.layout(self.accepted[i][1].width).size
+        patch, delta = row.patch_length, row.delta_length
+        if patch is None or delta is None or (row.late and order.patch_hash):  # from another model
+            return measure(self._update(i))
+        return Measured(
+            row.device, self._num_examples(i), order.width, size, order.trusted, patch, delta
+        )
+
+    def _update(self, i: int) -> Update:
+        (row, order), report = self.accepted[i], self._reports[i]
+        size = self.run.layout(order.width).size
+        return Update(
+            row.device,
+            self._num_examples(i),
+            self.vectors.theta(order.model, size) if order.model else self.base,
+            self.vectors.applied_patch(order, size, report.patched),
+            self.vectors.delta(size, row.blob, order.context),
+            order.width,
+            report.mix,
+            order.trusted,
+            report.steps,
+        )

@@ -21,7 +21,6 @@ from sedge_protocol.codec import (
     ValueCoding,
     decode,
     encode,
-    mask_bitmap,
 )
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import decode_update
@@ -114,12 +113,6 @@ class Vectors:
         """Decode a vector (n,), with the mask in the blob ``context`` unless that is empty."""
         mask = self.store.blobs.read(context) if context else None
         return decode(coded, size, mask)
-
-    def write_mask(self, delta: SparseVector) -> bytes:
-        """Store the mask of a delta; its blob, or empty where all or no elements were sent."""
-        if not 0 < delta.count < delta.size:
-            return b""
-        return self.store.blobs.write(mask_bitmap(delta))
 
     def write_vector(self, theta: Theta) -> bytes:
         """Store a vector (n,) as plain float32; its blob, or empty for zeros."""

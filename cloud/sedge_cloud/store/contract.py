@@ -184,6 +184,10 @@ class Parts(Protocol):
         """Turn a complete part into a blob, and read it; None, and no part, if its hash is wrong."""
         ...
 
+    def read_part(self, owner: str, manifest: Manifest) -> bytes | None:
+        """The bytes of a complete part; None, and no part, if their hash is wrong."""
+        ...
+
     def discard_part(self, owner: str, manifest: Manifest) -> None:
         """Delete what has arrived of a blob, and the mark that it was this owner's."""
         ...

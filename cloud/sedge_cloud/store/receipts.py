@@ -7,6 +7,9 @@ them and then closes the round sees whether there are more.
 
 import errno
 import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
 
 import msgspec
 
@@ -28,9 +31,20 @@ _NEWER_CLIENT_MODEL = (
 # Errors that say a file is lost for good: it does not exist, or its place on the disk has gone bad.
 _GONE = (errno.ENOENT, errno.EIO)
 
+# A receipt, the client model that comes with it, and the update where it is small.
+Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
+
 
 class Receipts(Observed):
     """What has been received. Every method is one transaction, or raises ``StorageError``."""
+
+    def receive_all(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
+        """Write receipts in one transaction, as ``receive`` does each; for one that fails, its error.
+
+        Raises ``StorageError`` when the transaction fails: then none is written.
+        """
+        with self._transaction() as db:
+            return [self._alone(db, partial(self.receive, *each)) for each in arrived]
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
         """One device's receipt in one round, good or bad."""
@@ -118,6 +132,21 @@ class Receipts(Observed):
         """Delete the small updates that nothing refers to."""
         with self._transaction() as db:
             db.execute(f"DELETE FROM small_updates WHERE sha256 NOT IN ({NAMED_UPDATES})")
+
+    def _alone(self, db: Dialect, write: Callable[[], UpdateRow]) -> UpdateRow | StorageError:
+        """What ``write`` gives within the open transaction, or its error, which undoes it alone."""
+        db.execute("SAVEPOINT alone")
+        result: UpdateRow | StorageError
+        try:
+            with db.errors():
+                result = write()
+        except StorageError as exc:
+            if not db.in_transaction:  # the database has undone everything
+                raise
+            db.execute("ROLLBACK TO SAVEPOINT alone")
+            result = exc
+        db.execute("RELEASE SAVEPOINT alone")
+        return result
 
     def _late(self, db: Dialect, row: UpdateRow) -> UpdateRow:
         """The receipt of an update whose round has closed; rejected if that was too long ago."""

@@ -5,11 +5,18 @@ a row has one of the two.
 """
 
 import hashlib
+from functools import lru_cache
 
 import msgspec
 
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Hello, Work
+
+
+@lru_cache(maxsize=1024)
+def _work(coded: bytes) -> Work:
+    """Decoded once: the orders of a round have few kinds of work between them."""
+    return msgspec.msgpack.decode(coded, type=Work)
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
@@ -155,7 +162,7 @@ class OrderRow(msgspec.Struct, frozen=True):
     def read_work(self) -> Work:
         """``work``, decoded. Raises ``StorageError`` when it cannot be read."""
         try:
-            return msgspec.msgpack.decode(self.work, type=Work) if self.work else Work()
+            return _work(self.work) if self.work else Work()
         except ValueError as exc:  # msgspec's errors
             text = f"run {self.run}, round {self.round}, order of {self.device}: {exc}"
             raise StorageError(text) from exc

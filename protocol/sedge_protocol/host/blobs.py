@@ -202,11 +202,9 @@ class BlobFolder:
             return blob.exists()
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Turn a complete part into a blob, durable once settled, and read it; None, and no part, if its
-        hash is wrong.
+        """Turn a complete part into a blob, durable once settled, and read it; None if its hash is wrong.
 
-        Until ``discard_part`` its owner may take it again, in case of a crash before it has been recorded.
-        Nobody else can get it by its hash alone.
+        Until ``discard_part`` its owner, but nobody else, may take it again: after a crash, for example.
         """
         part, pieces = self._part(owner, manifest), list[bytes]()
         with translated("take part", part):
@@ -215,6 +213,15 @@ class BlobFolder:
                 return b"".join(pieces) if sound else None
             taken = _taken(part).exists()
         return self.read(manifest.sha256) if taken else None
+
+    def read_part(self, owner: str, manifest: Manifest) -> bytes | None:
+        """The bytes of a complete part, which stays; None, and no part, if their hash is wrong."""
+        part, pieces = self._part(owner, manifest), list[bytes]()
+        with translated("read part", part):
+            sound = _is_sound(part, manifest, False, pieces.append)
+            if not sound:
+                os.unlink(part)
+        return b"".join(pieces) if sound else None
 
     def discard_part(self, owner: str, manifest: Manifest) -> None:
         """Delete what has arrived of a blob, and the mark that it was this owner's."""

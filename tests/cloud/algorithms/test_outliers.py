@@ -256,3 +256,11 @@ def test_a_coordinator_vets_every_round(clip: float, largest: float, tmp_path: P
     distrusted = cloud.summaries()[0].distrusted
     assert distrusted == ({"d": pytest.approx(0.005, rel=1e-6)} if clip else {})
     cloud.store.close()
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096, 4097, 5003, 65_537, 582_026])
+def test_a_length_in_little_memory_has_the_bits_of_numpys_own(size: int) -> None:
+    values = np.random.default_rng(size).normal(0, 1e-3, size).astype(np.float32)
+    whole = float(np.sqrt(np.square(values, dtype=np.float64).sum()))
+    update = Update("a", 1, np.zeros(size, np.float32), None, SparseVector(size, None, values))
+    assert lengths(update) == (0.0, whole)

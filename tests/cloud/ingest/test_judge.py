@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.cloud.helper import LAYOUT, RUN, Cloud, report_for, small_update
 
-from sedge_cloud.ingest.judge import check_update
+from sedge_cloud.ingest.judge import judge, ordered
 from sedge_cloud.store.rows import OrderRow
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, UpdateRejected
@@ -39,7 +39,7 @@ def check(cloud: Cloud, blob: bytes, order: OrderRow | None = None) -> Report:
     round_, known = cloud.store.round(RUN, 1), cloud.store.order(RUN, 1, "a")
     assert round_ is not None and known is not None
     run = cloud.core.runs[RUN]
-    return check_update(cloud.core.run_store, run, round_, order or known, blob).report
+    return judge(ordered(cloud.core.run_store, run, round_, order or known), blob).report
 
 
 def changed(**values: object) -> Callable[[Report], Report]:
@@ -187,15 +187,15 @@ def test_a_payload_exactly_when_one_was_ordered(
     round_ = msgspec.structs.replace(row, task=task)
     report = report_for(cloud.order("a"), task=task)
     blob = encode_update(report, payload_of(10) if payload else b"")
-    ordered = msgspec.structs.replace(order, work=msgspec.msgpack.encode(Work(upload=upload)))
+    given = msgspec.structs.replace(order, work=msgspec.msgpack.encode(Work(upload=upload)))
     if fits:
-        checked = check_update(cloud.core.run_store, run, round_, ordered, blob)
+        checked = judge(ordered(cloud.core.run_store, run, round_, given), blob)
         assert checked.report == report and (checked.delta is not None) == payload
     else:
         with pytest.raises(
             UpdateRejected, match=r"mismatch: update has \d+ payload bytes, not as ordered"
         ):
-            check_update(cloud.core.run_store, run, round_, ordered, blob)
+            judge(ordered(cloud.core.run_store, run, round_, given), blob)
 
 
 def test_every_prefix_of_an_update_is_refused(cloud: Cloud, order: OrderRow) -> None:

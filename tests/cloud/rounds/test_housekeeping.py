@@ -12,10 +12,17 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, u
 from tests.cloud.stores import disk_of
 
 from sedge_cloud.config import RunConfig
+from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Busy, Offer, Order, Reject
 from sedge_protocol.wire.transfer import describe
+
+
+@pytest.fixture(autouse=True)
+def updates_are_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of their own, which the disk may lose, unless they are very small."""
+    monkeypatch.setattr(inbox, "MAX_ROW_BYTES", 2**12)
 
 
 def path_of(cloud: Cloud, blob: bytes) -> Path:

@@ -9,6 +9,7 @@ import pytest
 from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, update
 
 from sedge_cloud.coding import BroadcastConfig
+from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.runs import run_store as ledgers
 from sedge_cloud.runs.run import Run
 from sedge_protocol.codec import ValueCoding
@@ -33,6 +34,7 @@ def test_collect_keeps_what_states_and_rows_name(
     blob = small_update(cloud.order("a"))
     cloud.offer("a", blob)
     monkeypatch.setattr(ledgers, "ORPHAN_AGE_S", 0.0)
+    monkeypatch.setattr(inbox, "MAX_ROW_BYTES", 2**12)
     large = update(cloud.order("b"), random_theta(2))
     cloud.upload("b", large)
     named = [cloud.run_row().bundle, cloud.state().model, hashlib.sha256(large).digest()]

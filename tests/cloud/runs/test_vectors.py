@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.cloud.helper import CONFIG, Cloud, random_theta, small_update
 
+from sedge_cloud.ingest import judge
 from sedge_cloud.runs import vectors
 from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.codec import Compression, SparseVector, decode
@@ -63,6 +64,7 @@ def test_an_update_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return decode(data, size, context)
 
     monkeypatch.setattr(vectors, "decode", counted)
+    monkeypatch.setattr(judge, "decode", counted)
     for name in "ab":
         cloud.offer(name, small_update(cloud.order(name)))
     assert len(decoded) == 2

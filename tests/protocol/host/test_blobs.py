@@ -136,6 +136,18 @@ def test_a_part_is_given_with_its_blob(folder: BlobFolder, tmp_path: Path) -> No
     assert [name.split("/")[0] for name in files(tmp_path / "state")] == ["blobs"]
 
 
+def test_a_part_is_read_where_it_lies(folder: BlobFolder, tmp_path: Path) -> None:
+    for index in range(MANIFEST.count):
+        folder.write_part("pi-1", MANIFEST, index, chunk(MANIFEST, index))
+    for _ in range(2):
+        assert folder.read_part("pi-1", MANIFEST) == DATA and not folder.has(MANIFEST.sha256)
+    (part,) = (tmp_path / "state" / "parts").iterdir()
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    assert folder.read_part("pi-1", MANIFEST) is None and not part.exists()
+    with pytest.raises(StorageError, match=r"read part .*No such file"):
+        folder.read_part("pi-1", MANIFEST)
+
+
 def test_an_owner_has_so_many_parts(folder: BlobFolder, tmp_path: Path) -> None:
     manifests = [describe(DATA[i:], 4096) for i in range(5)]
     for age, manifest in enumerate(manifests):

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,14 @@ from tools.bench.emulator import EXAMPLE
 from tools.bench.frameworks import Unavailable, output
 from tools.bench.gpu import card, gpu_tests, pfl_shape, simple_cnn
 from tools.bench.gpu.__main__ import main
-from tools.bench.gpu.cells import Missing, Settings, Unusable
+from tools.bench.gpu.cells import Missing, Settings, Unusable, named
 from tools.bench.gpu.costs import cost
 from tools.bench.gpu.fleets import dressed, reason, text_of
 from tools.bench.gpu.loop import Loop
 from tools.bench.gpu.result import GpuResult, decoded
 from tools.bench.gpu.sizes import FULL, SIZES, Fleet
-from tools.bench.gpu.subjects import built, subject
+from tools.bench.gpu.stages import CARD, STAGES
+from tools.bench.gpu.subjects import built, problem, subject
 from tools.bench.gpu.vectorised import Form, combined, single
 from tools.bench.gpu_figures import gpu
 
@@ -72,7 +74,7 @@ def test_a_card_that_cannot_be_used_is_refused_in_one_line(monkeypatch: pytest.M
 
 def test_the_cost_of_an_mlps_step() -> None:
     """784-200-10: products forward, for both weights' gradients, and for the hidden layer's."""
-    found = cost(subject("mlp", TINY, 1))
+    found = cost(problem(subject("mlp", TINY, 1)))
     assert found.flops == 2 * (2 * (784 * 200 + 200 * 10) + 200 * 10)
     n, batch = 784 * 200 + 200 + 200 * 10 + 10, TINY.batch_size
     least = 24 * n / batch + 4 * 784
@@ -191,6 +193,22 @@ def test_the_tests_that_fail_are_named(tmp_path: Path) -> None:
 def test_the_files_with_tests_for_a_gpu_are_found() -> None:
     files = [cell.setting["file"] for cell in gpu_tests.cells(Settings("cpu", "tiny", 1.0))]
     assert "tests/emulate/training/test_vectorised.py" in files
+
+
+# The stages' plans.
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_stage_plans_different_cells(device: str, size: str) -> None:
+    for stage in STAGES:
+        if stage is CARD and device == "cuda":
+            continue  # it asks the card first
+        module, _, function = stage.cells.partition(":")
+        cells = getattr(import_module(module), function)(Settings(device, size, 0.0))
+        names = [named(cell.setting) for cell in cells]
+        assert names or size != "full", stage.name
+        assert len(set(names)) == len(names), stage.name
 
 
 # The command.

@@ -147,7 +147,7 @@ def test_a_goal_is_met_by_the_best_right_figure_of_both_stages() -> None:
     more = [Row(_CNN, {"examples_s": 2000.0}), Row(_RESNET, {"of_peak": 0.24})]
     cnn, resnet, *_ = judged({"loop": [_LOOP], "vectorised": rows, "combined": more}, "")
     assert (cnn.measured, cnn.met) == (20.0, True) and "met, 20" in str(cnn)
-    assert (resnet.measured, resnet.met) == (0.24, False) and "NOT MET, 0.24" in str(resnet)
+    assert (resnet.measured, resnet.met) == (24.0, False) and "NOT MET, 24" in str(resnet)
 
 
 def test_a_goal_without_a_figure_names_the_reason() -> None:

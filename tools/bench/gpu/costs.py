@@ -7,15 +7,15 @@ written and read; the s bytes that autograd keeps for the backward pass are writ
 b bytes is read. Caches and bf16 move less, padding and unfolded patches more.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import torch
-from tools.bench.training import Example
-from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from sedge_emulate.training.fitting import kept_bytes
+from sedge_emulate.training.problem import Problem
+from sedge_export.network import copied
 
 
 @dataclass(frozen=True)
@@ -26,27 +26,12 @@ class Cost:
     bytes: float
 
 
-def cost(example: Example) -> Cost:
-    """What a step on a full batch costs, divided by its examples."""
-    return _cost(example.build, example.batch_size, example.shape)
-
-
-@cache
-def _cost(build: Callable[[], nn.Module], batch_size: int, shape: tuple[int, ...]) -> Cost:
-    model = build().train()
-    x = torch.randn(batch_size, *shape)
-    y = torch.zeros(batch_size, dtype=torch.int64)
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with FlopCounterMode(display=False) as counter, saved_tensors_hooks(pack, lambda t: t):
+def cost(of: Problem) -> Cost:
+    """What a classifier's step on a full batch costs, divided by its examples."""
+    rows = of.batch_size
+    x, y = torch.randn(rows, *of.input.shape), torch.zeros(rows, dtype=torch.int64)
+    model = copied(of.module).train()
+    with FlopCounterMode(display=False) as counter:
         nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
-    n = sum(parameter.numel() for parameter in model.parameters())
-    moved = 24 * n + 2 * sum(kept.values()) + x.nbytes
-    return Cost(counter.get_total_flops() / batch_size, moved / batch_size)
+    moved = 24 * of.network.layout.size + 2 * sum(kept_bytes(of, "grouped")) + x.nbytes
+    return Cost(counter.get_total_flops() / rows, moved / rows)

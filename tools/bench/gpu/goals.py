@@ -75,7 +75,7 @@ def _cnn(rows: Rows) -> float:
 
 
 def _resnet(rows: Rows) -> float:
-    return max(_figures(rows, VECTORISED, "of_peak", model="resnet8", precision="fp32"))
+    return 100 * max(_figures(rows, VECTORISED, "of_peak", model="resnet8", precision="fp32"))
 
 
 def _fleet(rows: Rows) -> float:
@@ -98,10 +98,10 @@ _GOALS = (
     ),
     _Wanted(
         VECTORISED,
-        "ResNet-8 in fp32, of the card's fp32 peak",
-        "at least .25",
+        "ResNet-8 in fp32, per cent of the card's fp32 peak",
+        "at least 25",
         _resnet,
-        lambda share: share >= 0.25,
+        lambda percent: percent >= 25,
     ),
     _Wanted(
         "fleet",

@@ -16,7 +16,7 @@ from tools.bench.gpu.cells import Cell, Figures, Settings
 from tools.bench.gpu.costs import cost
 from tools.bench.gpu.rate import rate
 from tools.bench.gpu.sizes import SIZES, Size
-from tools.bench.gpu.subjects import LEARNING_RATE, built, examples_of, subject
+from tools.bench.gpu.subjects import LEARNING_RATE, built, examples_of, problem, subject
 from tools.bench.training import Example
 from torch import Tensor, nn
 
@@ -42,7 +42,7 @@ def measured(name: str, size: Size, device: str, precision: str) -> Figures:
     example = subject(name, size, size.loop_devices)
     loop = Loop(example, device, precision)
     found = rate(loop.train, examples_of(example), size.seconds, device)
-    each = cost(example)
+    each = cost(problem(example))
     return {"examples_s": found, "flops_s": found * each.flops, "bytes_s": found * each.bytes}
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-# A median over fewer says little about a card that changes its clock.
-_LEAST = 3
+# A median over fewer says little about a card that changes its clock, but work of seconds is not repeated.
+_LEAST, _LONGER_S = 3, 2.0
 
 
 def finished(device: str) -> None:
@@ -22,8 +22,9 @@ def rate(work: Callable[[], object], amount: float, seconds: float, device: str)
     finished(device)
     took: list[float] = []
     end = time.perf_counter() + seconds
-    while len(took) < _LEAST or time.perf_counter() < end:
-        start = time.perf_counter()
+    while (start := time.perf_counter()) < end or len(took) < _LEAST:
+        if took and start > end + _LONGER_S:
+            break
         work()
         finished(device)
         took.append(time.perf_counter() - start)

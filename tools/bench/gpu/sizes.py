@@ -51,7 +51,7 @@ SIZES = {
         thousand=Fleet(1000, 0.1, 20),
         workers=(4, 1),
         fleets=(Fleet(10_000, 0.1, 2), Fleet(10_000, 1.0, 2)),
-        pfl=Fleet(1000, 0.05, 20),
+        pfl=Fleet(1000, 0.05, 10),
     ),
     SMALL: Size(
         matrix=1024,

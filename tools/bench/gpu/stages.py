@@ -19,11 +19,11 @@ STAGES = (
     Stage("tests", "the tests that need a GPU", 40.0, "tools.bench.gpu.gpu_tests:cells"),
     Stage("loop", "eager torch, one device after another", 20.0, "tools.bench.gpu.loop:cells"),
     Stage("vectorised", "many devices at once", 55.0, "tools.bench.gpu.vectorised:single"),
-    Stage("thousand", "examples/thousand.toml, whole", 80.0, "tools.bench.gpu.fleets:thousand"),
-    Stage("pfl", "pfl-research's CIFAR-10 shape", 25.0, "tools.bench.gpu.pfl_shape:cells"),
-    Stage("fleet", "a large fleet, two rounds", 80.0, "tools.bench.gpu.fleets:large"),
+    Stage("thousand", "examples/thousand.toml, whole", 70.0, "tools.bench.gpu.fleets:thousand"),
+    Stage("pfl", "pfl-research's CIFAR-10 shape", 50.0, "tools.bench.gpu.pfl_shape:cells"),
+    Stage("fleet", "a large fleet, two rounds", 70.0, "tools.bench.gpu.fleets:large"),
     Stage("processes", "several processes at once", 15.0, "tools.bench.gpu.processes:cells"),
     # Ends the run, as it fills all the time that is left.
-    Stage("combined", "many devices at once", 20.0, "tools.bench.gpu.vectorised:combined"),
+    Stage("combined", "many devices at once", 15.0, "tools.bench.gpu.vectorised:combined"),
 )
 TOTAL_S = sum(stage.seconds for stage in STAGES)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 from tools.bench.gpu.cells import CUDA_ONLY, Cell, Figures, Missing, Settings
-from tools.bench.gpu.costs import cost
+from tools.bench.gpu.costs import Cost, cost
 from tools.bench.gpu.rate import rate
 from tools.bench.gpu.sizes import SIZES, Size
 from tools.bench.gpu.subjects import examples_of, problem, subject
@@ -113,7 +113,7 @@ def measured(name: str, size: Size, device: str, width: int, form: Form) -> Figu
     example, of = subject(name, size, width), _problem(name, size)
     trainer, tasks = form.open(of, device, width), _tasks(name, size)[:width]
     found = rate(lambda: trainer.train(tasks), examples_of(example), size.seconds, device)
-    each = cost(example)
+    each = _cost(name, size)
     figures = {"examples_s": found, "flops_s": found * each.flops, "bytes_s": found * each.bytes}
     if wrong:
         raise Missing(f"wrong: {wrong}", figures)
@@ -137,6 +137,11 @@ def _wrong(name: str, size: Size, device: str, form: Form) -> str:
 @cache
 def _problem(name: str, size: Size) -> Problem:
     return problem(subject(name, size, 1))
+
+
+@cache
+def _cost(name: str, size: Size) -> Cost:
+    return cost(_problem(name, size))
 
 
 @cache

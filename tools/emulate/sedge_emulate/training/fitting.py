@@ -77,7 +77,7 @@ def place_bytes(
 
     A graph keeps its memory, so with graphs it is the sum of both.
     """
-    kept = _kept_bytes(problem, convolutions)
+    kept = kept_bytes(problem, convolutions)
     vector, largest = 4 * problem.network.layout.size, max(kept, default=0)
     rows = evaluation_rows(problem) / problem.batch_size
     training = max(_VECTORS * vector, _VECTORS_BACKWARD * vector + 2 * (sum(kept) + largest))
@@ -90,7 +90,7 @@ def evaluation_rows(problem: Problem) -> int:
     return max(problem.batch_size, EVALUATION_ROWS)
 
 
-def _kept_bytes(problem: Problem, convolutions: Convolutions) -> list[int]:
+def kept_bytes(problem: Problem, convolutions: Convolutions) -> list[int]:
     """The bytes of each tensor that autograd keeps of a batch's forward pass, parameters aside."""
     model, dtype = copied(problem.module).train(), getattr(torch, problem.input.dtype)
     parameters = {parameter.data_ptr() for parameter in model.parameters()}

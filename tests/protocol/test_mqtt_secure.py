@@ -16,9 +16,9 @@ import pytest
 from tests.protocol.driven import WAIT_S, Driven, drive, hurry, settle, wait
 from tests.protocol.tls_proxy import tls_proxy
 
-from sedge_cloud.admin.enrolment import add_password
 from sedge_cloud.admin.templates import MOSQUITTO
 from sedge_cloud.broker.access import ACL
+from sedge_cloud.broker.accounts import add_passwords
 from sedge_emulate.broker import brokers as broker_module
 from sedge_emulate.broker.brokers import Broker, find_mosquitto
 from sedge_emulate.broker.ports import LOOPBACK, on_free_port
@@ -122,9 +122,9 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     for name in ("pi-1", "pi-2"):
         make_certificate(folder, name, "ca")
     make_certificate(folder, "stranger", "rogue")
-    add_password(folder / "broker-passwords", COORDINATOR, "a password of the coordinator")
+    add_passwords(folder / "broker-passwords", {COORDINATOR: "a password of the coordinator"})
     for name, secret in SECRETS.items():
-        add_password(folder / "broker-passwords", name, DeviceKeys.of(secret).password)
+        add_passwords(folder / "broker-passwords", {name: DeviceKeys.of(secret).password})
     (folder / "broker-acl").write_text(ACL.format(user=COORDINATOR, fleet=FLEET))
     with pytest.MonkeyPatch.context() as patch:
         tls, ws = (on_free_port(lambda port: None) for _ in range(2))

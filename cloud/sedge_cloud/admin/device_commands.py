@@ -1,6 +1,7 @@
 """The commands of a device's life: ``device add``, ``reissue``, ``revoke``, ``list``."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from sedge_cloud.admin import enrolment
@@ -55,14 +56,11 @@ def _add_issue_options(parser: argparse.ArgumentParser) -> None:
 
 def _add(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
-    taken = [row.device for row in store.devices()]
+    taken = {row.device for row in store.devices()}
     names = device_names(arguments.device, arguments.count, arguments.names, taken)
-    issued: dict[str, Path] = {}
-    try:
-        for name, out in names.folders(arguments.out):
-            issued[name] = enrolment.add_device(store, cloud, name, out, arguments.service)
-    finally:
-        _tell_issued(arguments, cloud, issued)
+    folders = names.folders(arguments.out)
+    enrolment.add_devices(store, cloud, folders, arguments.service)
+    _tell_issued(arguments, cloud, folders)
     return 0
 
 
@@ -75,7 +73,7 @@ def _reissue(arguments: argparse.Namespace) -> int:
 
 
 def _tell_issued(
-    arguments: argparse.Namespace, cloud: CloudConfig, issued: dict[str, Path]
+    arguments: argparse.Namespace, cloud: CloudConfig, issued: Mapping[str, Path]
 ) -> None:
     for folder in issued.values():
         if arguments.service:

@@ -1,7 +1,7 @@
 """Which devices one `device add` enrols: one, so many of one name, or those of a CSV file."""
 
 import csv
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +22,11 @@ class DeviceNames:
     names: tuple[str, ...]
     several: bool
 
-    def folders(self, out: Path | None) -> Iterator[tuple[str, Path | None]]:
-        """Each id with the folder for its files: ``out`` itself, or the one of its name in there."""
-        for name in self.names:
-            yield name, (out or Path()) / name if self.several else out
+    def folders(self, out: Path | None) -> dict[str, Path]:
+        """The folder for each device's files: ``out`` itself, or the one of its name in there."""
+        if self.several or out is None:
+            return {name: (out or Path()) / name for name in self.names}
+        return dict.fromkeys(self.names, out)
 
 
 def device_names(
@@ -44,10 +45,12 @@ def device_names(
         assert device is not None
         names = (device,) if count is None else tuple(f"{device}-{i}" for i in range(1, count + 1))
     where = "" if file is None else str(file)
-    for place, name in enumerate(names):
+    seen = set[str]()
+    for name in names:
         check_id(name, "device")
-        if name in names[:place]:
+        if name in seen:
             raise ConfigError("device", name, "every id once", where)
+        seen.add(name)
         if name in taken:
             raise ConfigError("device", name, NOT_ENROLLED, where)
     return DeviceNames(names, count is not None or file is not None)

@@ -2,29 +2,23 @@
 
 import base64
 import contextlib
-import hashlib
 import json
 import os
 import shlex
 import shutil
-import stat
 import subprocess
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from sedge_cloud.broker.accounts import add_passwords
 from sedge_cloud.config import COORDINATOR, CloudConfig
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
-from sedge_protocol.host.disk import opened, replace_file, sync_folder, translated, write_at
+from sedge_protocol.host.disk import opened, replace_file, translated, write_at
 from sedge_protocol.host.mqtt import BrokerSettings
-from sedge_protocol.host.posix import lock
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.topics import check_id
-
-# mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password is 256 random bits, so the
-# count need not slow down guessing.
-_ITERATIONS = 101
 
 NOT_ENROLLED = "an id that is not enrolled yet (a lost or revoked device: `device reissue`)"
 
@@ -58,19 +52,28 @@ train = "train.npz"
 """
 
 
+def add_devices(
+    store: Store, cloud: CloudConfig, folders: Mapping[str, Path], service: bool = False
+) -> None:
+    """Enrol devices and write the edge.toml and secret of each into its folder (see ``_issue``)."""
+    for device in folders:
+        check_id(device, "device")
+        if device == cloud.username or device.startswith(COORDINATOR):
+            expected = f"another id: {cloud.username!r} and {COORDINATOR!r}… are coordinators at the broker"
+            raise ConfigError("device", device, expected)
+    for row in store.devices():
+        if row.device in folders:
+            raise ConfigError("device", row.device, NOT_ENROLLED)
+    _issue(store.add_devices, cloud, folders, service)
+
+
 def add_device(
     store: Store, cloud: CloudConfig, device: str, folder: Path | None, service: bool = False
 ) -> Path:
-    """Enrol a device and write its edge.toml and secret into a folder (see ``_issue``)."""
-    check_id(device, "device")
-    if device == cloud.username or device.startswith(COORDINATOR):
-        expected = (
-            f"another id: {cloud.username!r} and {COORDINATOR!r}… are coordinators at the broker"
-        )
-        raise ConfigError("device", device, expected)
-    if any(row.device == device for row in store.devices()):
-        raise ConfigError("device", device, NOT_ENROLLED)
-    return _issue(store.add_device, cloud, device, folder or Path(device), service)
+    """Enrol one device (see ``add_devices``); by default its folder has its name."""
+    folder = folder or Path(device)
+    add_devices(store, cloud, {device: folder}, service)
+    return folder
 
 
 def reissue_device(
@@ -82,7 +85,14 @@ def reissue_device(
     """
     if all(row.device != device for row in store.devices()):
         raise ConfigError("device", device, "an enrolled device")
-    return _issue(store.reissue_device, cloud, device, folder or Path(device), service)
+    folder = folder or Path(device)
+    _issue(
+        lambda secrets: store.reissue_device(device, secrets[device]),
+        cloud,
+        {device: folder},
+        service,
+    )
+    return folder
 
 
 def reload_broker(cloud: CloudConfig) -> None:
@@ -119,33 +129,36 @@ def join_text(cloud: CloudConfig, device: str, folder: Path) -> str:
 
 
 def _issue(
-    enrol: Callable[[str, bytes], None],
+    enrol: Callable[[Mapping[str, bytes]], None],
     cloud: CloudConfig,
-    device: str,
-    folder: Path,
+    folders: Mapping[str, Path],
     service: bool,
-) -> Path:
-    """Write a device's files with a new secret, then ``enrol`` it.
+) -> None:
+    """Write the files of devices with new secrets, then ``enrol`` them, all or none.
 
     With ``service`` the paths suit sedge-edge.service and a folder copied to /etc/sedge. If the broker's
-    password file is configured, the device gets a line in it. The files are written first: a crash leaves a
-    folder without a device, never a device without a secret. After an error the folder is removed.
+    password file is configured, each device gets a line in it. The files are written first: a crash leaves
+    folders without devices, never a device without a secret. After an error the folders are removed.
     """
-    secret = os.urandom(SECRET_BYTES)
-    with as_caller():
-        _make_folder(folder)
+    secrets = {device: os.urandom(SECRET_BYTES) for device in folders}
+    made: list[Path] = []
+    places, passwords = SERVICE_PATHS if service else OWN_PATHS, cloud.broker.device_password_file
     try:
         with as_caller():
-            _write_device(folder, cloud, device, secret, SERVICE_PATHS if service else OWN_PATHS)
-            if cloud.broker.device_password_file is not None:
-                passwords = Path(cloud.broker.device_password_file)
-                add_password(passwords, device, DeviceKeys.of(secret).password)
-        enrol(device, secret)
+            for device, folder in folders.items():
+                _make_folder(folder)
+                made.append(folder)
+                _write_device(folder, cloud, device, secrets[device], places)
+            os.sync()  # once: flushing each file of 10,000 devices takes minutes
+            if passwords is not None:
+                coded = {name: DeviceKeys.of(secret).password for name, secret in secrets.items()}
+                add_passwords(Path(passwords), coded)
+        enrol(secrets)
     except SedgeError:
         with as_caller():
-            shutil.rmtree(folder, ignore_errors=True)
+            for folder in made:
+                shutil.rmtree(folder, ignore_errors=True)
         raise
-    return folder
 
 
 def _make_folder(folder: Path) -> None:
@@ -166,58 +179,16 @@ def _write_device(
     with translated("write the files of a device into", folder):
         if cloud.broker.ca_file is not None and tls:
             ca = f'ca_file = "{DEVICE_CA}"\n'
-            write_public(folder / DEVICE_CA, Path(cloud.broker.ca_file).read_bytes())
+            (folder / DEVICE_CA).write_bytes(Path(cloud.broker.ca_file).read_bytes())
         if cloud.broker.cert_file is not None and tls:
             ca += CERTIFICATE.format(device=device)
         text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca, **places)
-        write_public(folder / "edge.toml", text.encode())
-        write_private(folder / "secret", secret.hex() + "\n")
-
-
-def add_password(path: Path, user: str, password: str) -> None:
-    """Put a user's line into a Mosquitto password file, replacing an older one.
-
-    The file keeps its owner and mode, as a running Mosquitto reads it as its own user.
-    """
-    salt = os.urandom(12)
-    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
-    coded = f"{base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
-    with translated("add a password to", path):
-        _replace_line(path, user, [f"{user}:$7${_ITERATIONS}${coded}"])
-
-
-def remove_password(path: Path, user: str) -> None:
-    """Take a user's line out of a Mosquitto password file, if there is one."""
-    with translated("remove a password from", path):
-        if path.exists():
-            _replace_line(path, user, [])
-
-
-def _replace_line(path: Path, user: str, lines: list[str]) -> None:
-    """Raises ``OSError``."""
-    with _locked(path.parent):
-        old = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in old if not line.startswith(f"{user}:")]
-        text = "\n".join([*kept, *lines, ""])
-        fresh = path.with_name(path.name + ".new")
-        fresh.unlink(missing_ok=True)  # left by a crash, or a link that somebody placed
-        with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
-            if path.exists():
-                status = path.stat()
-                os.fchown(descriptor, status.st_uid, status.st_gid)
-                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
-            write_at(descriptor, text.encode(), 0)
-            os.fsync(descriptor)
-        fresh.replace(path)
-        sync_folder(path.parent)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Hold a lock on the folder: one process at a time. Raises ``OSError``."""
-    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-        lock(descriptor)
-        yield
+        (folder / "edge.toml").write_text(text)
+        with opened(folder / "secret", os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+            write_at(descriptor, f"{secret.hex()}\n".encode(), 0)
+        for name in (DEVICE_CA, "edge.toml"):
+            with contextlib.suppress(FileNotFoundError):
+                (folder / name).chmod(0o644)
 
 
 def write_private(path: Path, text: str) -> None:

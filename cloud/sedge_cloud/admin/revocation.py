@@ -4,7 +4,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sedge_cloud.admin.enrolment import reload_broker, remove_password
+from sedge_cloud.admin.enrolment import reload_broker
+from sedge_cloud.broker.accounts import remove_password
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import StorageError

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sedge_cloud.admin.enrolment import add_password, write_private, write_public
+from sedge_cloud.admin.enrolment import write_private, write_public
 from sedge_cloud.admin.templates import LIMITS_OF_ALL
 from sedge_cloud.broker.access import access_list
+from sedge_cloud.broker.accounts import add_passwords
 from sedge_cloud.broker.certificates import check_hosts, make_authority
 from sedge_cloud.config import COORDINATOR
 from sedge_protocol.errors import ConfigError
@@ -119,7 +120,7 @@ def write_service_files(
         _folder(places.broker, 0o755)
         _folder(places.state, 0o700, service)
         write_private(places.broker / "acl", access_list(fleet))
-        add_password(places.broker / "passwords", user, password)
+        add_passwords(places.broker / "passwords", {user: password})
         for name in ("broker.crt", "broker.key"):
             if name in secrets:
                 write_private(places.broker / name, secrets[name])

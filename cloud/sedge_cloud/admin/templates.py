@@ -4,8 +4,9 @@ import os
 import re
 from pathlib import Path
 
-from sedge_cloud.admin.enrolment import add_password, write_private, write_public
+from sedge_cloud.admin.enrolment import write_private, write_public
 from sedge_cloud.broker.access import access_list
+from sedge_cloud.broker.accounts import add_passwords
 from sedge_cloud.config import COORDINATOR
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
@@ -83,7 +84,7 @@ def write_first_files(folder: Path, fleet: str, url: str) -> None:
     broker = MOSQUITTO.format(port=match[1], root=root, user=owner)
     with translated("write a first configuration into", folder):
         write_private(folder / "coordinator-password", password + "\n")
-        add_password(folder / "broker-passwords", user, password)
+        add_passwords(folder / "broker-passwords", {user: password})
         write_private(folder / "broker-acl", access_list(fleet))
         write_public(folder / "mosquitto.conf", broker.encode())
         write_public(folder / "cloud.toml", CLOUD_TOML.format(fleet=fleet, url=url).encode())

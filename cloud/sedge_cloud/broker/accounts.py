@@ -1,17 +1,78 @@
-"""Whether the broker's password file, and what the broker has read of it, agree with the store."""
+"""Mosquitto's password file: a line a device; and whether it agrees with the store.
 
+The file keeps its owner and mode, as a running Mosquitto reads it as its own user.
+"""
+
+import base64
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Collection, Generator, Mapping
 from pathlib import Path
 
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.rows import DeviceRow
 from sedge_protocol.errors import LinkError, StorageError
-from sedge_protocol.host.disk import translated
+from sedge_protocol.host.disk import opened, sync_folder, translated, write_at
 from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.host.posix import lock
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.host.probe import probe
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.topics import down
+
+# mosquitto_passwd's own format and count: $7$ is PBKDF2-SHA512. The password is 256 random bits, so the
+# count need not slow down guessing.
+_ITERATIONS = 101
+
+
+def add_passwords(path: Path, passwords: Mapping[str, str]) -> None:
+    """Put a line for each user into a Mosquitto password file, replacing older ones."""
+    with translated("add passwords to", path):
+        _replace_lines(path, passwords, [_line(*each) for each in passwords.items()])
+
+
+def remove_password(path: Path, user: str) -> None:
+    """Take a user's line out of a Mosquitto password file, if there is one."""
+    with translated("remove a password from", path):
+        if path.exists():
+            _replace_lines(path, {user}, [])
+
+
+def _line(user: str, password: str) -> str:
+    salt = os.urandom(12)
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
+    coded = f"{base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
+    return f"{user}:$7${_ITERATIONS}${coded}"
+
+
+def _replace_lines(path: Path, users: Collection[str], lines: list[str]) -> None:
+    """Raises ``OSError``."""
+    with _locked(path.parent):
+        old = path.read_text().splitlines() if path.exists() else []
+        kept = [line for line in old if line.partition(":")[0] not in users]
+        text = "\n".join([*kept, *lines, ""])
+        fresh = path.with_name(path.name + ".new")
+        fresh.unlink(missing_ok=True)  # left by a crash, or a link that somebody placed
+        with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+            if path.exists():
+                status = path.stat()
+                os.fchown(descriptor, status.st_uid, status.st_gid)
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
+            write_at(descriptor, text.encode(), 0)
+            os.fsync(descriptor)
+        fresh.replace(path)
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Hold a lock on the folder: one process at a time. Raises ``OSError``."""
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        lock(descriptor)
+        yield
 
 
 def passwords_agree(cloud: CloudConfig, folder: Path) -> str:

@@ -5,7 +5,7 @@ blobs that a crash leaves unnamed are collected. The command line writes here to
 which notices by ``version``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -47,15 +47,20 @@ class Store(Receipts):
             row = self._db.execute("SELECT COUNT(*) FROM devices WHERE revoked = 0").fetchone()
         return int(row[0])
 
-    def add_device(self, device: str, secret: bytes) -> None:
-        """Enrol a device. Raises ``ConfigError`` when the id is taken."""
+    def add_devices(self, secrets: Mapping[str, bytes]) -> None:
+        """Enrol devices, all or none. Raises ``ConfigError`` when an id is taken."""
+        sql = (
+            "INSERT INTO devices (device, secret, changed) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+        )
         with self._transaction() as db:
-            sql = (
-                "INSERT INTO devices (device, secret, changed) VALUES (?, ?, ?)"
-                " ON CONFLICT DO NOTHING"
-            )
-            if not db.execute(sql, (device, secret, self._stamp(db))).rowcount:
-                raise ConfigError("device", device, "an id that is not enrolled yet")
+            changed = self._stamp(db)
+            for device, secret in secrets.items():
+                if not db.execute(sql, (device, secret, changed)).rowcount:
+                    raise ConfigError("device", device, "an id that is not enrolled yet")
+
+    def add_device(self, device: str, secret: bytes) -> None:
+        """Enrol one device. Raises ``ConfigError`` when the id is taken."""
+        self.add_devices({device: secret})
 
     def revoke_device(self, device: str) -> None:
         """Never listen to a device again. Raises ``ConfigError`` when there is no such device."""

@@ -16,9 +16,9 @@ from tests.system.harness import RealFleet, free_port, wait_until
 
 from sedge_cloud.admin import doctor
 from sedge_cloud.admin.doctor import examine
-from sedge_cloud.admin.enrolment import add_password
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
+from sedge_cloud.broker.accounts import add_passwords
 from sedge_cloud.store.schema import SCHEMA
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S
 from sedge_protocol.wire.keys import DeviceKeys
@@ -80,7 +80,7 @@ def test_all_is_well(fleet: RealFleet, home: Path) -> None:
         home,
         fleet.folder,
     ):  # what the coordinator has written, and what the broker reads
-        add_password(folder / "broker-passwords", "pi-1", DeviceKeys.of(b"s" * 32).password)
+        add_passwords(folder / "broker-passwords", {"pi-1": DeviceKeys.of(b"s" * 32).password})
     fleet.processes["broker"].send_signal(signal.SIGHUP)
     for name in ("one", "two"):
         start_run(store, name, make_bundle(home / "bundle"), CONFIG)

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,13 @@ from tests.system.harness import RealFleet, wait_until
 from sedge_cloud.admin import enrolment
 from sedge_cloud.admin.enrolment import (
     add_device,
-    add_password,
+    add_devices,
     join_text,
     reissue_device,
 )
 from sedge_cloud.admin.revocation import revoke_device
 from sedge_cloud.admin.templates import write_first_files
+from sedge_cloud.broker.accounts import add_passwords
 from sedge_cloud.config import BrokerConfig, CloudConfig, broker_settings, load_cloud
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import DeviceRow
@@ -168,7 +169,7 @@ def test_an_id_that_no_device_may_have(store: Store, tmp_path: Path, device: str
 def test_no_device_has_a_coordinators_account(store: Store, tmp_path: Path, device: str) -> None:
     """Its line in the password file would take the place of the coordinator's."""
     passwords = tmp_path / "passwords"
-    add_password(passwords, device, "the coordinator's")
+    add_passwords(passwords, {device: "the coordinator's"})
     before = passwords.read_text()
     broker = BrokerConfig("mqtt://h", username="boss", device_password_file=str(passwords))
     cloud = CloudConfig("bench", broker=broker)
@@ -231,6 +232,31 @@ def test_a_folder_that_exists_is_left_alone(store: Store, tmp_path: Path) -> Non
         add_device(store, CLOUD, "pi-1", tmp_path / "file" / "pi-1")
 
 
+def test_many_are_enrolled_at_once_or_not_at_all(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passwords = tmp_path / "passwords"
+    cloud = CloudConfig("bench", broker=BrokerConfig(device_password_file=str(passwords)))
+    folders = {f"pi-{number}": tmp_path / f"pi-{number}" for number in range(300)}
+    folders["pi-299"].mkdir()
+    with pytest.raises(ConfigError, match="expected a folder that does not exist"):
+        add_devices(store, cloud, folders)
+    assert store.devices() == [] and list(tmp_path.glob("pi-*")) == [folders["pi-299"]]
+    folders["pi-299"].rmdir()
+    written: list[int] = []
+
+    def count(path: Path, lines: Mapping[str, str]) -> None:
+        written.append(len(lines))
+        add_passwords(path, lines)
+
+    monkeypatch.setattr(enrolment, "add_passwords", count)
+    add_devices(store, cloud, folders)
+    assert written == [300] and len(passwords.read_text().splitlines()) == 300
+    assert {row.device for row in store.devices()} == set(folders)
+    secrets = {(folder / "secret").read_text() for folder in folders.values()}
+    assert len(secrets) == 300 and all(mode(f / "secret") == 0o600 for f in folders.values())
+
+
 def test_an_error_leaves_nothing_and_can_be_repeated(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,9 +264,9 @@ def test_an_error_leaves_nothing_and_can_be_repeated(
     cloud = CloudConfig("bench", broker=BrokerConfig(device_password_file=str(passwords)))
     out = tmp_path / "pi-1"
     troubles: list[tuple[object, str]] = [
-        (enrolment, "add_password"),
-        (enrolment, "write_private"),
-        (store, "add_device"),
+        (enrolment, "add_passwords"),
+        (enrolment, "write_at"),
+        (store, "add_devices"),
     ]
     for owner, name in troubles:
         with monkeypatch.context() as patch:
@@ -262,7 +288,7 @@ def test_an_error_leaves_nothing_and_can_be_repeated(
 
 def test_a_password_line_is_what_mosquitto_passwd_writes(tmp_path: Path) -> None:
     path = tmp_path / "passwords"
-    add_password(path, "pi-1", "pässword")
+    add_passwords(path, {"pi-1": "pässword"})
     user, _, coded = path.read_text().strip().partition(":")
     empty, kind, count, salt, digest = coded.split("$")
     assert (user, empty, kind) == ("pi-1", "", "7") and mode(path) == 0o600
@@ -275,7 +301,7 @@ def test_a_password_line_is_what_mosquitto_passwd_writes(tmp_path: Path) -> None
 def test_only_the_users_own_line_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "passwords"
     path.write_text("# kept\npi-10:$7$x\npi-1:$7$old\n\nother:pi-1:$7$y")
-    add_password(path, "pi-1", "new")
+    add_passwords(path, {"pi-1": "new"})
     lines = path.read_text().splitlines()
     assert lines[:-1] == ["# kept", "pi-10:$7$x", "", "other:pi-1:$7$y"]
     assert lines[-1].startswith("pi-1:$7$101$") and path.read_text().endswith("\n")
@@ -289,7 +315,7 @@ def test_the_password_file_stays_readable_to_the_broker(tmp_path: Path) -> None:
     if os.getuid() == 0:
         os.chown(path, 1234, 5678)
     before = path.stat()
-    add_password(path, "pi-1", "secret")
+    add_passwords(path, {"pi-1": "secret"})
     after = path.stat()
     assert (after.st_uid, after.st_gid, after.st_mode) == (
         before.st_uid,
@@ -301,7 +327,7 @@ def test_the_password_file_stays_readable_to_the_broker(tmp_path: Path) -> None:
 def test_passwords_added_at_once_all_arrive(tmp_path: Path) -> None:
     path = tmp_path / "passwords"
     threads = [
-        threading.Thread(target=add_password, args=(path, f"pi-{number}", "x"))
+        threading.Thread(target=add_passwords, args=(path, {f"pi-{number}": "x"}))
         for number in range(20)
     ]
     for thread in threads:
@@ -313,12 +339,12 @@ def test_passwords_added_at_once_all_arrive(tmp_path: Path) -> None:
 
 
 def test_a_password_file_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"add a password to .*none/passwords: No such file"):
-        add_password(tmp_path / "none" / "passwords", "pi-1", "x")
+    with pytest.raises(StorageError, match=r"add passwords to .*none/passwords: No such file"):
+        add_passwords(tmp_path / "none" / "passwords", {"pi-1": "x"})
     with as_nobody() as folder:
         folder.chmod(0o500)
         with pytest.raises(StorageError, match="passwords: Permission denied"):
-            add_password(folder / "passwords", "pi-1", "x")
+            add_passwords(folder / "passwords", {"pi-1": "x"})
         folder.chmod(0o700)
 
 
@@ -353,7 +379,7 @@ def test_mosquitto_believes_the_lines_that_we_write(fleet: RealFleet) -> None:
     assert not lets_in(BrokerSettings(settings.url, "pi-1"), own)
     stranger = BrokerSettings(settings.url, "pi-2", "pi-2", settings.password)
     assert not lets_in(stranger, down("test", "pi-2"))
-    add_password(fleet.folder / "broker-passwords", "pi-1", "another")
+    add_passwords(fleet.folder / "broker-passwords", {"pi-1": "another"})
     fleet.processes["broker"].send_signal(signal.SIGHUP)
     changed = BrokerSettings(settings.url, "pi-1", "pi-1", "another")
     wait_until(lambda: lets_in(changed, own), 30, "the new password holds")

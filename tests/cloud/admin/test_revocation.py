@@ -7,8 +7,8 @@ import pytest
 from tests.cloud.stores import open_store
 
 from sedge_cloud.admin import revocation
-from sedge_cloud.admin.enrolment import add_password
 from sedge_cloud.admin.revocation import SIGHUP, revoke_device
+from sedge_cloud.broker.accounts import add_passwords
 from sedge_cloud.config import BrokerConfig, CloudConfig
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.loop import lock_folder
@@ -54,7 +54,7 @@ def test_a_broker_that_cannot_be_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "remove a password from" in became.failure and "Is a directory" in became.failure
     assert store.devices()[0].revoked
     passwords.rmdir()
-    add_password(passwords, "pi-1", "x")
+    add_passwords(passwords, {"pi-1": "x"})
     became = revoke_device(store, cloud, "pi-1")
     assert "broker.reload: 'false' ended with 1" in became.failure
     assert passwords.read_text().strip() == ""

@@ -12,7 +12,7 @@ from tests.cloud.helper import FLEET
 from tests.cloud.stores import open_store
 from tests.system.harness import RealFleet, wait_until
 
-from sedge_cloud.admin.enrolment import add_password
+from sedge_cloud.broker.accounts import add_passwords
 from sedge_cloud.outlets.home_assistant import messages
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink, Received
 
@@ -95,7 +95,7 @@ class Listener:
     """What a broker has told Home Assistant: the last message of each topic."""
 
     def __init__(self, fleet: RealFleet) -> None:
-        add_password(fleet.folder / "broker-passwords", "homeassistant", "secret")
+        add_passwords(fleet.folder / "broker-passwords", {"homeassistant": "secret"})
         with (fleet.folder / "broker-acl").open("a") as file:
             file.write(ACCESS)
         fleet.processes["broker"].send_signal(signal.SIGHUP)

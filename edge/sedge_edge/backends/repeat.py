@@ -18,16 +18,24 @@ def repeatable(device: torch.device, tf32: bool = False) -> Generator[None]:
         return
     # cuBLAS reads it when its first handle is made; later changes have no effect and do no harm.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    matmul = torch.backends.cuda.matmul
-    before = torch.are_deterministic_algorithms_enabled(), matmul.allow_tf32
+    matmul, memory = torch.backends.cuda.matmul, torch.utils.deterministic
+    settings: list[tuple[object, str, bool]] = [
+        (matmul, "allow_tf32", tf32),
+        (matmul, "allow_bf16_reduced_precision_reduction", False),  # sums stay float32
+        (memory, "fill_uninitialized_memory", False),  # a pass over all memory, which none needs
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in settings]
+    deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
-    matmul.allow_tf32 = tf32
     try:
+        for owner, name, value in settings:
+            setattr(owner, name, value)
         # Without ``enabled`` torch switches cuDNN off here, and convolutions run many times as long.
         with torch.backends.cudnn.flags(
             enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32
         ):
             yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
-        matmul.allow_tf32 = before[1]
+        torch.use_deterministic_algorithms(deterministic)
+        for owner, name, value in before:
+            setattr(owner, name, value)

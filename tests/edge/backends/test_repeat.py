@@ -1,6 +1,7 @@
 """Settings of a GPU that make its bits repeat, and their end."""
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -11,15 +12,24 @@ from sedge_edge.backends.repeat import repeatable
 def test_repeatable_settings_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
+    memory: Any = torch.utils.deterministic
+
+    def found() -> list[Any]:
+        return [
+            cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32,
+            matmul.allow_bf16_reduced_precision_reduction, memory.fill_uninitialized_memory,
+        ]  # fmt: skip
+
+    before = found()
     with pytest.raises(KeyError), repeatable(torch.device("cuda")):
         assert torch.are_deterministic_algorithms_enabled()
         assert cudnn.enabled
-        assert not (cudnn.benchmark or cudnn.allow_tf32 or matmul.allow_tf32)
+        assert not any(found())
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
         raise KeyError
     assert not torch.are_deterministic_algorithms_enabled()
-    assert (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32) == before
+    assert found() == before
+    assert memory.fill_uninitialized_memory
 
 
 def test_tf32_is_on_where_it_is_asked_for() -> None:

@@ -4,7 +4,7 @@ Run by test_on_a_card, in a process of its own (see ``card``).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -39,10 +39,13 @@ TRAININGS = {
     "nesterov": Training(
         momentum=0.9, nesterov=True, weight_decay=0.01, clip_norm=1.0, last_batch="fill"
     ),
-    "adam": Training(optimizer="adam", weight_decay=0.01, clip_norm=1.0, last_batch="drop"),
+    "adam": Training(
+        optimizer="adam", beta1=0.8, beta2=0.99, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0,
+        last_batch="drop",
+    ),
     "adamw": Training(optimizer="adamw", weight_decay=0.01, warmup_steps=2, end_factor=0.1),
-    "kept": Training(optimizer="adam", optimizer_state="keep"),
-}
+    "kept": Training(optimizer="adam", optimizer_state="keep", freeze=("1.weight",)),
+}  # fmt: skip
 
 
 def vectorised(of: Problem, **options: Any) -> VectorisedTrainer:
@@ -89,6 +92,15 @@ def trains(trainer: FleetTrainer, of: Problem, training: Training) -> None:
         if training.keeps_state:
             (end,) = trainer.train([replace(task, moments=end.moments)])
             assert isinstance(end, Trained), end
+
+
+def test_no_option_of_a_training_and_no_part_of_a_task_is_left_out() -> None:
+    plain = Training()
+    for name in structs.asdict(plain):
+        assert any(getattr(t, name) != getattr(plain, name) for t in TRAININGS.values()), name
+    _, full = tasks_for(ready("mlp"), PLAIN)
+    given = {name for name, value in vars(full).items() if value is not None and value is not False}
+    assert given | {"moments"} == {field.name for field in fields(Task)}  # ``trains`` gives moments
 
 
 def no_step_waits(host: Host, trainer: FleetTrainer, of: Problem, training: Training) -> None:

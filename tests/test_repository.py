@@ -48,7 +48,9 @@ FORBIDDEN: dict[str, str] = {
     "sedge_cloud.strategies": f"{CLOUD_CORE} outside",
     "sedge_cloud.store": "sedge_cloud.rounds sedge_cloud.ingest sedge_cloud.admin",
     "sedge_cloud.ingest": "sedge_cloud.rounds sedge_cloud.admin",
-    "sedge_cloud.rounds": "sedge_cloud.admin sedge_cloud.coordinator sedge_cloud.service",
+    "sedge_cloud.rounds": "sedge_cloud.ingest sedge_cloud.facts sedge_cloud.coordinator "
+    "sedge_cloud.recorder sedge_cloud.admin sedge_cloud.service",
+    "sedge_cloud.facts": f"{ABOVE} sedge_cloud.strategies sedge_cloud.rounds sedge_cloud.ingest",
     "sedge_cloud.coordinator": "sedge_cloud.admin sedge_cloud.service",
     "sedge_edge.training": "sedge_edge.backends sedge_edge.runtime sedge_protocol.host outside",
     "sedge_edge.rounds": "sedge_edge.backends sedge_edge.runtime sedge_protocol.host outside",
@@ -191,7 +193,15 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "with the plots they are made of",
     ),
     "sedge_cloud.clocks": ("tests/cloud/facts/test_problems.py", "a fleet on the clock of a wall"),
+    "sedge_cloud.ingest.progress": (
+        "tests/cloud/facts/test_problems.py",
+        "what each device is at, as an operator reads it",
+    ),
     "sedge_cloud.recorder": ("tests/cloud/facts/test_problems.py", "what it writes, as it is read"),
+    "sedge_cloud.rounds.reach": (
+        "tests/cloud/test_coordinator.py",
+        "promises without a line of code",
+    ),
     "sedge_cloud.rounds.accounts": (
         "tests/cloud/facts/test_problems.py",
         "what closed rounds add up to, as an operator reads it",

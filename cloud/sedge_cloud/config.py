@@ -91,9 +91,10 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     again are asked in fewer training rounds, so that a cohort may be smaller. It closes when a share
     ``quorum`` of the cohort has sent updates, or after ``deadline_s`` seconds, and always with at least
     ``min_updates``: when every device has answered and there are fewer, the run fails. ``grace_s`` keeps it
-    open for that many seconds after the quorum, for devices that are nearly done. An update that arrives
-    later updates the device's client model (``late_updates = "remember"``) and, with ``"count"``, counts in
-    the next round too.
+    open for that many seconds after the quorum, for devices that are nearly done. When all who are online
+    have answered, ``min_updates`` with an update, it waits ``offline_grace_s`` more for those that are
+    offline. An update that arrives later updates the device's client model (``late_updates = "remember"``)
+    and, with ``"count"``, counts in the next round too.
 
     With ``evaluate``, a last round after ``num_rounds`` of training measures ``fraction_evaluate`` (0 to 1;
     0 is none) of the online devices and changes nothing. ``evaluate_every`` inserts such a round after each
@@ -110,6 +111,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     min_updates: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     deadline_s: Annotated[float, Meta(ge=1, le=604_800)] = 600.0
     grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 0.0
+    offline_grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 10.0
     late_updates: LateUpdates = "remember"
     evaluate: bool = True
     fraction_evaluate: Annotated[float, Meta(ge=0, le=1)] = 1.0

@@ -23,6 +23,7 @@ from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, UpdateRece
 from sedge_cloud.ingest.admission import Admission
 from sedge_cloud.ingest.downloads import Downloads
 from sedge_cloud.ingest.muting import Muting
+from sedge_cloud.ingest.progress import Progress
 from sedge_cloud.ingest.rate_limit import LogQuota
 from sedge_cloud.ingest.sessions import Device, Fleet
 from sedge_cloud.ingest.traffic import Traffic
@@ -30,7 +31,7 @@ from sedge_cloud.ingest.uploads import RETRY_MS, Answer, Uploads
 from sedge_cloud.rounds.accounts import catch_up
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.rounds.housekeeping import Housekeeping
-from sedge_cloud.rounds.lifecycle import OpenRound
+from sedge_cloud.rounds.lifecycle import OpenRound, return_s
 from sedge_cloud.rounds.loading import Loading
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.runs.run import Run
@@ -75,6 +76,7 @@ class Coordinator:
         self.counters: Counter[str] = Counter()
         self._incarnation = store.next_incarnation(incarnation)
         self.devices = Fleet(fleet, self._incarnation, versions, wall)
+        self.progress = Progress(self.devices)
         self._housekeeping = Housekeeping(self.run_store, self.counters)
         self._downloads = Downloads(store.blobs, gather_s)
         self._traffic = Traffic()
@@ -87,6 +89,9 @@ class Coordinator:
         self._muting = Muting(fleet, self.devices, self._left)
         self._admission = Admission(self.devices, self._log, self.counters, self._muting)
         self._loading = Loading(store, self.devices, self.rounds, self._housekeeping)
+        self._wall = wall
+        self._heard_at = store.coordinator().heard  # the last sign of life of the process before
+        self._away_since: float | None = None
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -111,11 +116,16 @@ class Coordinator:
         ``max_packet`` is the largest MQTT packet that comes through the broker.
         """
         self.devices.max_packet = max_packet
+        away_s = self._wall(now) - (self._heard_at or self._wall(now))
+        if self._away_since is not None:
+            away_s = now - self._away_since
+        self.rounds.connected(now + return_s(max(0.0, away_s), self.devices.num_active))
         return self._counted([*self.devices.request_hellos()])
 
     def disconnected(self, now: float) -> None:
         """The link is down: every device is offline until its next hello."""
         self.devices.disconnected(now)
+        self._away_since = now
         self._muting.disconnected()
         self._downloads.clear()
         self._traffic.disconnected()
@@ -153,7 +163,7 @@ class Coordinator:
         device = self.devices.sender(topic)
         if device is None:
             return [*self.devices.refuse_sender(topic, payload, now)]
-        self.devices.hear(device, now)
+        self.devices.note(device, heard=self._wall(now))
         self._traffic.received(device.row.device, payload)
         effects = self._counted(self._open_and_dispatch(device, topic, payload, now))
         effects = self._log.admit(f"device {device.row.device}", effects, now)
@@ -268,11 +278,12 @@ class Coordinator:
         if current is None or name not in current.orders or current.row.round != get.round:
             text = "the round is over"
             return [device.peer.message(messages.Cancel(get.run, get.round, text))]
-        served = self.rounds.served(current, name)
-        queued = self._downloads.request(name, transfer, get.missing, served, now)
+        served = self.rounds.orders.served(self.runs[get.run], current, name)
+        queued, one = self._downloads.request(name, transfer, get.missing, served, now)
         device.bucket.charge(queued)
+        self.progress.fetches(device, transfer, get, one.what, one.manifest.count, now)
         self._traffic.asked(name, transfer, from_bitmap(get.missing, 8 * len(get.missing)))
-        if transfer == self.rounds.describe(name)(current.row.model).transfer:
+        if transfer == self.rounds.orders.describe(name)(current.row.model).transfer:
             self._whole_model(current, name)
         return []
 
@@ -301,6 +312,8 @@ class Coordinator:
             effects += self._loading.find(offer.run, now)
             name, run = device.row.device, self._run(offer.run)
             answer = self._uploads.offer(name, transfer, offer, run, now)
+            if isinstance(answer.reply, messages.Have):
+                self.progress.sends(device, offer.run, offer.round, now)
         except StorageError as exc:
             return effects + self._busy(device, transfer, exc)
         return effects + self._answer(device, transfer, answer)

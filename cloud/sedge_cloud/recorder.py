@@ -70,6 +70,7 @@ class Recorder:
         self._write(now, None)
 
     def _write(self, now: float, disk: DiskRow | None) -> None:
+        self._core.progress.poll(now)
         sessions = self._core.devices.stirred(MOST_SESSIONS)
         opened = {current.row.run: current for current in self._core.rounds.open_rounds()}
         standing = {run: self._standing(current, now) for run, current in opened.items()}

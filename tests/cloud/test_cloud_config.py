@@ -230,7 +230,8 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     (RunConfig(strategy="x"), {
         "strategy": "x", "options": {}, "num_rounds": 100, "fraction_train": 1.0,
         "min_train_devices": 2, "min_available_devices": 2, "quorum": 1.0, "min_updates": 1,
-        "deadline_s": 600.0, "grace_s": 0.0, "late_updates": "remember", "evaluate": True,
+        "deadline_s": 600.0, "grace_s": 0.0, "offline_grace_s": 10.0,
+        "late_updates": "remember", "evaluate": True,
         "fraction_evaluate": 1.0, "evaluate_every": 0, "seed": 42,
         "broadcast": BroadcastConfig(), "patch": PatchConfig(), "robust": RobustConfig(),
         "training": TrainingConfig(), "schedule": ScheduleConfig(), "codec": CodecConfig(), "earlier": (),

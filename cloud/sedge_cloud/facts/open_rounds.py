@@ -66,18 +66,28 @@ class Waits:
             whole=tuple(moved.device for moved in store.traffic(row.run, row.round) if moved.whole),
             late=tuple(u.device for u in store.late_updates(row.run, row.round, row.round)),
             waiting=tuple(
-                self._awaited(self.devices[name], when(row.opened), usual)
+                self._awaited(self.devices[name], (row.run, row.round), when(row.opened), usual)
                 for name, _ in orders
                 if running and name not in answered
             ),
         )
 
-    def _awaited(self, device: DeviceFacts, since: datetime | None, usual: float | None) -> Waiting:
-        code, text, at = self._why(device, since, usual)
+    def _awaited(
+        self,
+        device: DeviceFacts,
+        order: tuple[str, int],
+        since: datetime | None,
+        usual: float | None,
+    ) -> Waiting:
+        code, text, at = self._why(device, order, since, usual)
         return Waiting(device=device.device, code=code, text=text, since=at)
 
     def _why(
-        self, device: DeviceFacts, opened: datetime | None, usual: float | None
+        self,
+        device: DeviceFacts,
+        order: tuple[str, int],
+        opened: datetime | None,
+        usual: float | None,
     ) -> tuple[Code, str, datetime | None]:
         match device.state:
             case "unknown":
@@ -96,12 +106,31 @@ class Waits:
             return "device_unable", f"lacks {self.unable[device.device]}", device.since
         if device.waits:
             return "device_waits", f"waits: {device.waits}", device.waits_since
+        text, since = _doing(device, order, opened)
         if usual is not None and opened is not None:
             elapsed = (datetime.fromtimestamp(self.now, UTC) - opened).total_seconds()
             own = max(usual, device.seconds or 0.0)
             if elapsed > SLOW_S + SLOW_TIMES * own:
-                return "device_slow", f"is slow: the others trained in {usual:.1f} s", opened
-        return "device_working", "works on it", opened
+                text = f"is slow: the others trained in {usual:.1f} s; it {text}"
+                return "device_slow", text, since
+        return "device_working", text, since
+
+
+def _doing(
+    device: DeviceFacts, order: tuple[str, int], opened: datetime | None
+) -> tuple[str, datetime | None]:
+    """How far a device that is online is with its order, and since when, in the words of a sentence."""
+    if device.order != order:
+        return "has not been asked yet", opened
+    match device.doing.split(" ", 1):
+        case ["fetching", what]:
+            return f"fetches {what}: {device.done} of {device.total} chunks", device.doing_since
+        case ["training"]:
+            return "trains", device.doing_since
+        case ["sending"]:
+            return "sends its update", device.doing_since
+        case _:
+            return "was asked", device.doing_since
 
 
 def run_waits(terms: Terms, devices: Iterable[DeviceFacts], unable: Mapping[str, str]) -> str:

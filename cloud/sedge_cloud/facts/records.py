@@ -149,8 +149,9 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     last rounds; ``change`` says how much better the mean of the last three is than the best such mean
     earlier, as a share of that mean unless the metric is itself a share. ``strikes``
     counts the rounds in which its update was rejected or distrusted; ``up`` and ``down`` are its bytes in
-    all closed rounds. ``seconds`` is how long its last training took. ``trouble`` is why its last update
-    did not count, or not in full.
+    all closed rounds. ``seconds`` is how long its last training took. ``doing`` is how far it is with its
+    last ``order``, by run and round: asked, fetching something, of which it has ``done`` of ``total``
+    chunks, training or sending. ``trouble`` is why its last update did not count, or not in full.
     """
 
     device: str
@@ -172,6 +173,11 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     strikes: int = 0
     waits: str = ""
     waits_since: datetime | None = None
+    order: tuple[str, int] = ("", 0)
+    doing: str = ""
+    doing_since: datetime | None = None
+    done: int = 0
+    total: int = 0
     error: str = ""
     error_since: datetime | None = None
     history: tuple[float, ...] = ()

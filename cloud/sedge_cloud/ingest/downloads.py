@@ -1,9 +1,10 @@
 """Blobs on their way to devices: a shared blob is sent once to the whole fleet, others to one device."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias
 
+from sedge_cloud.runs.named_blobs import NamedBlob
 from sedge_cloud.store.cache import Cache
 from sedge_cloud.store.contract import Blobs
 from sedge_protocol.errors import FrameError, StorageError
@@ -17,19 +18,8 @@ CACHED_MANIFESTS_BYTES = 2 * 2**20
 _MANIFEST_BYTES = 400
 # Device, or None for the fleet; transfer; index; data.
 Chunk: TypeAlias = tuple[str | None, bytes, int, bytes]
-# The manifest of a stored blob, in chunks of this size or, for a large blob, larger ones.
-Cut: TypeAlias = Callable[[bytes, int], Manifest]
-# The manifest of a stored blob, cut for one device.
-Describe: TypeAlias = Callable[[bytes], Manifest]
 # Transfer, and the device if the blob goes to one device only.
 Key: TypeAlias = tuple[bytes, str | None]
-
-
-class NamedBlob(NamedTuple):
-    """A blob that a device's order names. It is sent once to its ``receivers``; 0: to this device only."""
-
-    manifest: Manifest
-    receivers: int
 
 
 class Downloads:
@@ -56,7 +46,7 @@ class Downloads:
 
     def request(
         self, device: str, transfer: bytes, missing: bytes, served: Iterable[NamedBlob], now: float
-    ) -> int:
+    ) -> tuple[int, NamedBlob]:
         """Queue the chunks that a device lacks of a blob in its order; the number of chunks added.
 
         Raises ``FrameError`` for any other blob, and for a malformed bitmap.
@@ -76,7 +66,7 @@ class Downloads:
             waiting[key] = serving
             if queued:  # a device that asks for more goes to the end of the queue
                 waiting.move_to_end(key)
-        return queued
+        return queued, one
 
     def poll(self, now: float, room: int) -> list[Chunk]:
         """Up to ``room`` chunks to send now, from shared and from private blobs in turn.

@@ -28,7 +28,7 @@ from sedge_protocol.wire.frame import (
     start_time,
 )
 from sedge_protocol.wire.keys import DeviceKeys
-from sedge_protocol.wire.messages import Hello, Refusal, Welcome, decode_body
+from sedge_protocol.wire.messages import Cancel, Hello, Order, Refusal, Welcome, decode_body
 from sedge_protocol.wire.peer import Peer
 
 VERSION = "0.1.0"
@@ -40,6 +40,8 @@ REFUSE_EVERY_S = 60.0
 # The nonce of a welcome to no hello in particular: "I have just started; say hello again".
 NO_NONCE = bytes(16)
 UNSEEN = SessionRow("")
+# The state of an order that was sent (progress.py has the others).
+ASKED = "asked"
 REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
 
 
@@ -91,8 +93,9 @@ class Fleet:
         versions: Sequence[int] = VERSIONS,
         wall: Wall = as_it_is,
     ) -> None:
-        self._wall = wall
+        self.wall = wall
         self._stirred: dict[str, None] = {}  # whose sessions have changed, the longest ago first
+        self.returning: set[str] = set()  # online before the last outage, and not since
         self._versions = tuple(versions)
         self._name = name
         self._incarnation = incarnation
@@ -129,11 +132,9 @@ class Fleet:
                 effects += self._add(row)
                 continue
             device.row = msgspec.structs.replace(row, incarnation=device.row.incarnation)
-            if (
-                row.revoked
-                and self._by_topic.pop(topics.up(self._name, row.device), None) is not None
-            ):
-                self._revoked[topics.up(self._name, row.device)] = device
+            topic = topics.up(self._name, row.device)
+            if row.revoked and self._by_topic.pop(topic, None) is not None:
+                self._revoked[topic] = device
                 self.leave(device, now)
                 effects.append(device.peer.message(REVOKED))
                 effects.append(Note(logging.WARNING, f"device {row.device} is revoked"))
@@ -147,7 +148,8 @@ class Fleet:
             if device is not None:
                 device.session = row
                 if row.online:
-                    self.note(device, online=False, since=self._wall(now))
+                    self.returning.add(row.device)
+                    self.note(device, online=False, since=self.wall(now))
 
     def note(self, device: Device, **changes: bool | int | float | str) -> None:
         """Change what is known of a device."""
@@ -166,9 +168,31 @@ class Fleet:
         """These have changed after all: they could not be stored."""
         self._stirred.update(dict.fromkeys(names))
 
-    def hear(self, device: Device, now: float) -> None:
-        """A frame has come on a device's topic."""
-        self.note(device, heard=self._wall(now))
+    def online(self, device: str) -> bool:
+        """Whether a device has said hello, and no goodbye since."""
+        return self._devices[device].online
+
+    def is_revoked(self, device: str) -> bool:
+        """Whether a device takes part no longer."""
+        return self._devices[device].row.revoked
+
+    def ask(self, device: str, order: Order, now: float) -> Send:
+        """A device's order, as a frame."""
+        entry = self._devices[device]
+        if (entry.session.run, entry.session.round) != (order.run, order.round):
+            at = self.wall(now)
+            self.note(entry, run=order.run, round=order.round, state=ASKED, state_since=at)
+            self.note(entry, done=0, total=0)
+        return entry.peer.message(order)
+
+    def cancel(self, device: str, cancel: Cancel) -> Send:
+        """The end of a device's order, as a frame."""
+        return self._devices[device].peer.message(cancel)
+
+    @property
+    def num_active(self) -> int:
+        """How many are enrolled and not revoked."""
+        return len(self._by_topic)
 
     def request_hellos(self) -> list[Send]:
         """Ask every device for a hello, by one message for all that share a shard."""
@@ -207,13 +231,16 @@ class Fleet:
 
     def disconnected(self, now: float) -> None:
         """The coordinator's link is down: every device is offline until its next hello."""
-        for device in self._devices.values():
-            self.leave(device, now)
+        for name, device in self._devices.items():
+            if device.online:
+                self.returning.add(name)
+                self.leave(device, now)
 
     def arrive(self, device: Device, hello: Hello, now: float) -> None:
         """A device has said hello."""
-        device.hello, at = hello, self._wall(now)
+        device.hello, at = hello, self.wall(now)
         self.changes += 1
+        self.returning.discard(device.row.device)
         if not device.online:
             self.present += 1
             self.note(device, online=True, since=at)
@@ -225,7 +252,7 @@ class Fleet:
         if device.online:
             self.present -= 1
             self.changes += 1
-            self.note(device, online=False, since=self._wall(now))
+            self.note(device, online=False, since=self.wall(now))
 
     def sender(self, topic: str) -> Device | None:
         """The device that sends on this topic; None for a revoked device's and for any other topic."""
@@ -276,7 +303,7 @@ class Fleet:
         return None if name is None else self._devices.get(name)
 
     def _failed(self, device: Device, text: str, now: float) -> None:
-        self.note(device, error=text, error_at=self._wall(now))
+        self.note(device, error=text, error_at=self.wall(now))
 
     def stale_frame(self, device: Device, payload: bytes, now: float) -> list[Effect]:
         """Log a genuine control frame that the replay window refused, if the device may wait in vain."""

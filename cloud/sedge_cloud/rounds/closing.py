@@ -9,7 +9,6 @@ import msgspec
 
 from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.algorithms.robust import distrusted
-from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.rounds.lifecycle import (
     RUN,
     RUNNING,
@@ -19,6 +18,7 @@ from sedge_cloud.rounds.lifecycle import (
     counted_updates,
     next_state,
 )
+from sedge_cloud.rounds.reach import Meter
 from sedge_cloud.rounds.summary import Summary, summarise
 from sedge_cloud.runs.run import Run, RunState
 from sedge_cloud.runs.run_store import RunStore
@@ -29,7 +29,7 @@ from sedge_protocol.wire.messages import TRAIN
 
 
 def close_round(
-    live: LiveRun, run_store: RunStore, current: OpenRound, traffic: Traffic, at: float, why: str
+    live: LiveRun, run_store: RunStore, current: OpenRound, traffic: Meter, at: float, why: str
 ) -> Summary:
     """Aggregate the updates into the next global model and store it; the run moves on.
 

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.rounds.plans import Planned, plan_round
+from sedge_cloud.rounds.reach import Reach
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.wire.messages import EVALUATE, TRAIN
@@ -46,7 +46,7 @@ def plan_cohort(
     run_store: RunStore,
     number: int,
     task: str,
-    fleet: Fleet,
+    fleet: Reach,
     draw: Draw,
     resting: Collection[str],
 ) -> Planned:
@@ -73,7 +73,7 @@ def _plan(
     run_store: RunStore,
     number: int,
     task: str,
-    fleet: Fleet,
+    fleet: Reach,
     draw: Draw,
     able: Sequence[str],
 ) -> Planned:

@@ -9,6 +9,10 @@
                        --all but devices that wait have, ``min_updates`` came--> closed
                        --``deadline_s`` are over, with ``min_updates``-->        closed
                        --``deadline_s`` are over, with fewer-->                  open, ``deadline_s`` more
+                       --all who are online have answered, ``min_updates`` came--> offline
+             offline   --a device that owes an answer comes back-->               open
+                       --``offline_grace_s`` or ``deadline_s`` are over-->        closed
+                       (quorum and answers as in open)
              grace     --every device but those that wait has answered-->        closed
                        --``grace_s`` or ``deadline_s`` are over-->               closed
                        --they are over, but updates were lost-->                 open, ``deadline_s`` more
@@ -16,8 +20,10 @@
 
 A round opens when enough capable devices are online that do not wait (for a closed gate or a full disk, by
 their last HELLO). A device that begins to wait counts neither for the quorum of its round nor among those
-that must answer, until it goes on. A round that is open when its run ends is void: it is not aggregated. A
-run that has ended may be resumed, which loads it anew; a round that was open when it was stopped goes on.
+that must answer, until it goes on. Devices that were online before the coordinator's start, or before an
+outage of its link, have ``return_s`` to come back before they count as offline and a round is drawn. A
+round that is open when its run ends is void: it is not aggregated. A run that has ended may be resumed,
+which loads it anew; a round that was open when it was stopped goes on.
 
 The tables below are these lines; an event that a state does not have raises. scheduler.py acts on them. The
 store has the open rounds: after a restart each goes on with the time that is left, at least ``RETURN_S``.
@@ -43,14 +49,18 @@ from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
 from sedge_cloud.store.schema import StepRow, steps_of
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import TRAIN, Committed, Reject
-from sedge_protocol.wire.reconnect import CEILINGS_S, SOON_S, Ended
+from sedge_protocol.wire.reconnect import CEILINGS_S, Ended, longest_s
 
 RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
 # An order without an answer for this long is sent again: a broker may have dropped it.
 RESEND_S = 60.0
+# A device that has connected says hello within so long.
+HELLO_S = 5.0
+# Connections that were refused in a row: more make no wait longer.
+MANY = 9
 # A round whose time was over while the coordinator was away waits so long for devices to come back: as long
-# as they wait at most between two connections to a broker that refuses them (reconnect.py), and to answer.
-RETURN_S = CEILINGS_S[Ended.REFUSED] + SOON_S
+# as they wait at most between two connections to a broker that refuses them, and for their hello.
+RETURN_S = CEILINGS_S[Ended.REFUSED] + HELLO_S
 
 
 class Event(StrEnum):
@@ -63,15 +73,18 @@ class Event(StrEnum):
     # to a round
     QUORUM = "the quorum has sent updates"
     EVERYONE = "every device has answered"
+    ALONE = "all who are online have answered, with enough updates"
+    RETURN = "a device that owes an answer has come back"
     TIME = "time is up, with enough updates"
     SHORTAGE = "time is up, with too few updates"
 
 
 class Phase(StrEnum):
-    """What a round waits for: updates, stragglers, newcomers, nothing any more."""
+    """What a round waits for: updates, stragglers, who is offline, newcomers, nothing any more."""
 
     OPEN = "open"
     GRACE = "grace"
+    OFFLINE = "offline"
     SERVING = "serving"
     CLOSED = "closed"
 
@@ -86,11 +99,19 @@ ROUND: Mapping[Phase, Mapping[Event, Phase]] = {
     Phase.OPEN: {
         Event.QUORUM: Phase.GRACE,
         Event.EVERYONE: Phase.CLOSED,
+        Event.ALONE: Phase.OFFLINE,
         Event.TIME: Phase.CLOSED,
         Event.SHORTAGE: Phase.OPEN,
     },
     Phase.GRACE: {
         Event.EVERYONE: Phase.CLOSED,
+        Event.TIME: Phase.CLOSED,
+        Event.SHORTAGE: Phase.OPEN,
+    },
+    Phase.OFFLINE: {
+        Event.QUORUM: Phase.GRACE,
+        Event.EVERYONE: Phase.CLOSED,
+        Event.RETURN: Phase.OPEN,
         Event.TIME: Phase.CLOSED,
         Event.SHORTAGE: Phase.OPEN,
     },
@@ -116,7 +137,7 @@ class OpenRound:
 
     ``settled`` are the devices that no longer owe an answer, ``received`` those of them whose update
     counts. Of those that still owe one ``present`` are online, and ``excused`` have said that they wait.
-    The phase ends at ``ends_at``.
+    The phase ends at ``ends_at``. Who is not online before ``back_at`` may still be coming back.
     """
 
     row: RoundRow
@@ -128,6 +149,8 @@ class OpenRound:
     excused: set[str] = field(default_factory=set[str])
     phase: Phase = Phase.OPEN
     grace_ends: float = math.inf
+    back_at: float = 0.0
+    looked_at: float = -math.inf
     extended: int = 0
     resend_at: float = math.inf
 
@@ -166,10 +189,12 @@ class OpenRound:
 
     def timer(self) -> float:
         """When the round is next due, whether or not messages arrive."""
-        return min(self.ends_at, self.resend_at)
+        back_at = self.back_at if self.back_at > self.looked_at else math.inf
+        return min(self.ends_at, self.resend_at, back_at)
 
     def due(self, config: RunConfig, now: float) -> Event | None:
         """The next event, given the answers so far and the time; None if there is none yet."""
+        self.looked_at = now
         if self.phase is Phase.SERVING:
             return None
         expected, enough = (
@@ -179,8 +204,12 @@ class OpenRound:
         # With too few updates the round still needs those that wait.
         if len(self.settled) == expected and (enough or not self.excused):
             return Event.EVERYONE
-        if self.phase is Phase.OPEN and len(self.received) >= needed_updates(config, expected):
+        waits_for_quorum = self.phase in (Phase.OPEN, Phase.OFFLINE)
+        if waits_for_quorum and len(self.received) >= needed_updates(config, expected):
             return Event.QUORUM
+        is_alone = enough and now >= self.back_at and not self.present - self.excused
+        if waits_for_quorum and is_alone != (self.phase is Phase.OFFLINE):
+            return Event.ALONE if is_alone else Event.RETURN
         if now < self.ends_at:
             return None
         return Event.TIME if enough else Event.SHORTAGE
@@ -190,6 +219,10 @@ class OpenRound:
         self.phase = next_state(ROUND, self.phase, event)
         if event is Event.QUORUM:
             self.grace_ends = now + config.grace_s
+        elif event is Event.ALONE:
+            self.grace_ends = now + config.offline_grace_s
+        elif event is Event.RETURN:
+            self.grace_ends = math.inf
         elif event is Event.SHORTAGE:
             self.deadline, self.grace_ends = now + config.deadline_s, math.inf
             self.extended += 1
@@ -259,6 +292,11 @@ class LiveRun:
         self.round = None
 
 
+def return_s(away_s: float, devices: int) -> float:
+    """How long a fleet of so many devices may take to come back from an outage (reconnect.py)."""
+    return longest_s(Ended.REFUSED, MANY, away_s, devices) + HELLO_S
+
+
 def needed_updates(config: RunConfig, expected: int) -> int:
     """How many updates are the quorum of a round in which so many devices are expected to answer."""
     # Exact in decimal: as floats .07 * 100 is above 7, and the round would wait for 8.
@@ -303,8 +341,9 @@ def resume(
     settled |= {answer.device for answer in answers if answer is not None}
     received = {a.device for a in answers if a is not None and not a.rejected}
     in_grace = row.phase == Phase.GRACE
-    left, most = row.ends_at - wall(now), run.config.deadline_s
-    if not row.ends_at or (not in_grace and left > most):  # unknown, or the clock was set back
+    end_at = row.ends_at if in_grace else row.deadline  # who is offline is known anew
+    left, most = end_at - wall(now), run.config.deadline_s
+    if not end_at or (not in_grace and left > most):  # unknown, or the clock was set back
         left = most
     end = now + max(left, min(back_s, most))
     phase = Phase.GRACE if in_grace else Phase.OPEN

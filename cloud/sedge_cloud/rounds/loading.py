@@ -3,10 +3,10 @@
 import math
 
 from sedge_cloud.events import CloudEffect
-from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.rounds.accounts import catch_up_all
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
 from sedge_cloud.rounds.lifecycle import RUNNING
+from sedge_cloud.rounds.reach import Enrolled
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.rounds.serving import serving_run
 from sedge_cloud.store.database import Store
@@ -18,7 +18,7 @@ class Loading:
     """Devices and runs as the store has them. ``started`` is when it was first read."""
 
     def __init__(
-        self, store: Store, devices: Fleet, rounds: Scheduler, housekeeping: Housekeeping
+        self, store: Store, devices: Enrolled, rounds: Scheduler, housekeeping: Housekeeping
     ) -> None:
         self.started = 0.0
         self._store = store

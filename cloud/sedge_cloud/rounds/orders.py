@@ -5,14 +5,15 @@ fits; a step of the global model never does. It leaves the coordinator once for 
 every order it would save a device 1.7 % of its bytes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from sedge_cloud.ingest.downloads import Describe, NamedBlob
 from sedge_cloud.rounds.lifecycle import OpenRound
 from sedge_cloud.rounds.plans import order_seed
+from sedge_cloud.rounds.reach import Reach
 from sedge_cloud.runs.capabilities import codec_for
+from sedge_cloud.runs.named_blobs import Cut, Describe, NamedBlob
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.terms import its_limit
 from sedge_cloud.runs.versions import steps_since
@@ -21,6 +22,7 @@ from sedge_cloud.store.schema import StepRow
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES, MAX_PACKET_BYTES, PUBLISH_BYTES
 from sedge_protocol.wire.messages import EVALUATE, Hello, Order, Step, encode_body
+from sedge_protocol.wire.transfer import fitting_chunk
 
 # Less than a frame holds: made again, an order may need some bytes more for its codec.
 MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
@@ -71,24 +73,64 @@ def make_order(
     )
 
 
+class Orders:
+    """Makes the devices' orders, whose blobs are ``cut`` into chunks that fit each device's link."""
+
+    def __init__(self, devices: Reach, cut: Cut) -> None:
+        self._devices, self._cut = devices, cut
+
+    def all(self, run: Run, current: OpenRound, given: Iterable[OrderRow]) -> dict[str, Order]:
+        """The orders of a new round as they go on the wire. Raises ``StrategyError`` for one too large.
+
+        They are made before the round is stored: with such an order it could only fail.
+        """
+        return {
+            row.device: require_sendable(run, self.one(run, current, row), row.device)
+            for row in given
+        }
+
+    def one(self, run: Run, current: OpenRound, given: OrderRow) -> Order:
+        """A device's order, as it goes on the wire."""
+        name = given.device
+        hello, describe = self._devices.hello(name), self.describe(name)
+        order = make_order(run, current.row, current.steps, given, hello, describe)
+        return with_steps_that_fit(order, self._devices.max_packet_of(name))
+
+    def served(self, run: Run, current: OpenRound, device: str) -> Iterator[NamedBlob]:
+        """The blobs that a device of the round may request."""
+        return named_blobs(run, current, device, self.describe(device))
+
+    def describe(self, device: str) -> Describe:
+        """How blobs are cut for a device."""
+        chunk_bytes = fitting_chunk(self._devices.max_packet_of(device))
+        return lambda blob: self._cut(blob, chunk_bytes)
+
+
 def named_blobs(
     run: Run, current: OpenRound, device: str, describe: Describe
 ) -> Iterator[NamedBlob]:
     """The blobs that a device's order in an open round names: the shared ones, then its own."""
     given, waiting = current.orders[device], max(1, len(current.present - current.excused))
     users = min(waiting, current.widths[given.width])
-    yield NamedBlob(describe(run.bundles[given.width].sha256), users)
+    yield NamedBlob(describe(run.bundles[given.width].sha256), users, "the bundle")
     if run.manifest.frozen is not None:
-        yield NamedBlob(describe(run.manifest.frozen.blob.sha256), users)
+        yield NamedBlob(describe(run.manifest.frozen.blob.sha256), users, "the frozen data")
     if not given.model:
         users = min(waiting, current.users[current.row.model])
-        for blob in (current.row.model, *(step.blob for step in current.steps)):
-            yield NamedBlob(describe(blob), users)
-    own = (given.model, given.patch_blob, given.patch_context, given.correction, given.step)
-    for blob in own:
+        yield NamedBlob(describe(current.row.model), users, "the model")
+        for step in current.steps:
+            yield NamedBlob(describe(step.blob), users, "changes of the model")
+    own = {
+        given.model: "its start",
+        given.patch_blob: "its personal parameters",
+        given.patch_context: "its mask",
+        given.correction: "its correction",
+        given.step: "changes of the model",
+    }
+    for blob, what in own.items():
         if blob:
             users = current.users[blob]
-            yield NamedBlob(describe(blob), min(users, waiting) if users > 1 else 0)
+            yield NamedBlob(describe(blob), min(users, waiting) if users > 1 else 0, what)
 
 
 def packet_of(order: Order) -> int:

@@ -5,15 +5,13 @@ are aggregated.
 """
 
 import logging
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from sedge_cloud.clocks import Wall
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded
-from sedge_cloud.ingest.downloads import Cut, Describe, NamedBlob
-from sedge_cloud.ingest.sessions import Fleet
-from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.rounds.closing import already_closed, close_round
 from sedge_cloud.rounds.cohort import Draw, next_round, plan_cohort
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
@@ -31,50 +29,48 @@ from sedge_cloud.rounds.lifecycle import (
     next_state,
     resume,
 )
-from sedge_cloud.rounds.orders import (
-    make_order,
-    named_blobs,
-    require_sendable,
-    too_large,
-    with_steps_that_fit,
-)
+from sedge_cloud.rounds.orders import Orders, too_large
 from sedge_cloud.rounds.plans import save_terms
+from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
 from sedge_cloud.rounds.serving import resume_serving, serving_run, with_newcomer
 from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.runs.named_blobs import Cut
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.store.rows import OrderRow, RunRow
+from sedge_cloud.store.rows import RunRow
 from sedge_protocol.errors import ConfigError, LocalError, StorageError, StrategyError
 from sedge_protocol.wire.effects import Note, Send
 from sedge_protocol.wire.messages import TRAIN, Cancel, Order
-from sedge_protocol.wire.transfer import fitting_chunk
 
 
 class Scheduler:
     """All runs of a fleet and their rounds. ``draw`` chooses the devices of a round.
 
-    ``serving`` is the finished run whose model newcomers get, and ``wall`` the clock that rows go by.
+    ``serving`` is the finished run whose model newcomers get, ``orders`` makes orders, and ``wall`` is the
+    clock that rows go by.
     """
 
     def __init__(
         self,
         run_store: RunStore,
-        devices: Fleet,
+        devices: Reach,
         cut: Cut,
         housekeeping: Housekeeping,
         counters: Counter[str],
-        traffic: Traffic,
+        traffic: Meter,
         draw: Draw,
         wall: Wall,
     ) -> None:
         self.live: dict[str, LiveRun] = {}
         self.serving: RunRow | None = None
         self._run_store, self._store = run_store, run_store.store
-        self._devices, self._cut = devices, cut
+        self._devices = devices
+        self.orders = Orders(devices, cut)
         self._housekeeping = housekeeping
         self._counters, self._traffic = counters, traffic
         self._draw, self._wall = draw, wall
+        self._back_at = math.inf  # until then devices may be coming back from an outage
 
     def open_round(self, run: str) -> OpenRound | None:
         """The open round of a run, if it has one."""
@@ -91,7 +87,9 @@ class Scheduler:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        due = (live.timer() for live in self.live.values())
+        due = [live.timer() for live in self.live.values()]
+        if self._devices.returning and self._back_at < math.inf:  # the first draw waits for them
+            due.append(self._back_at)
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[CloudEffect]:
@@ -149,6 +147,8 @@ class Scheduler:
         enough = devices.present >= run.config.min_available_devices
         if following is None or not enough or live.drawn_at == devices.changes:
             return
+        if devices.returning and now < self._back_at:
+            return
         number, task = following
         # A round that is open in the store was committed although the disk reported a failure.
         current, orders = resume(run, self._store, now, self._wall), dict[str, Order]()
@@ -166,7 +166,7 @@ class Scheduler:
                     live.drawn_at = devices.changes
                     return
                 current = new_round(run, number, task, planned.orders, now, self._wall)
-                orders = self._orders(run, current, planned.orders)
+                orders = self.orders.all(run, current, planned.orders)
             except StrategyError as exc:  # no retry helps
                 yield from self._fail(live, f"round {number} cannot be planned: {exc}", now)
                 return
@@ -175,44 +175,28 @@ class Scheduler:
         yield RoundOpened(run.name, number, task, tuple(current.orders))
         yield from self._ask(live, current, current.waiting, now, orders)
 
-    def _orders(self, run: Run, current: OpenRound, given: Iterable[OrderRow]) -> dict[str, Order]:
-        """The orders of a new round as they go on the wire. Raises ``StrategyError`` for one too large.
-
-        They are made before the round is stored: with such an order it could only fail.
-        """
-        return {
-            row.device: require_sendable(run, self._order(run, current, row), row.device)
-            for row in given
-        }
-
-    def _order(self, run: Run, current: OpenRound, given: OrderRow) -> Order:
-        name = given.device
-        hello, describe = self._devices.hello(name), self.describe(name)
-        order = make_order(run, current.row, current.steps, given, hello, describe)
-        return with_steps_that_fit(order, self._devices.max_packet_of(name))
-
-    def describe(self, device: str) -> Describe:
-        """How blobs are cut for a device: into chunks that fit its link."""
-        chunk_bytes = fitting_chunk(self._devices.max_packet_of(device))
-        return lambda blob: self._cut(blob, chunk_bytes)
-
     def _begin(self, live: LiveRun, current: OpenRound, now: float) -> list[Note]:
         """Enter an open round; from here on ``present`` and ``excused`` are kept up to date."""
-        live.round = current
+        live.round, current.back_at = current, self._back_at
         current.asked(now)
         return self.refresh_presence(current)
 
     def refresh_presence(self, current: OpenRound) -> list[Note]:
         """Look up which devices of a round are online and which wait; revoked ones decline."""
         waiting = current.waiting
-        current.present = {name for name in waiting if self._devices[name].online}
-        current.excused = {name for name in waiting if self._devices[name].waits}
-        revoked = (name for name in waiting if self._devices[name].row.revoked)
+        current.present = {name for name in waiting if self._devices.online(name)}
+        current.excused = {name for name in waiting if self._waits(name)}
+        revoked = (name for name in waiting if self._devices.is_revoked(name))
         return [self.decline(current, name, "revoked") for name in revoked]
+
+    def _waits(self, device: str) -> bool:
+        """Whether a device begins no orders for now, as its last hello says."""
+        hello = self._devices.hello(device)
+        return hello is not None and bool(hello.waits)
 
     def arrive(self, device: str, now: float) -> list[CloudEffect]:
         """A device has said hello: send it the orders that it has not answered, unless it waits."""
-        effects, waits = list[CloudEffect](), bool(self._devices[device].waits)
+        effects, waits = list[CloudEffect](), self._waits(device)
         for live in list(self.live.values()):  # a copy: a run whose order cannot be sent ends
             if live.round is not None and live.round.waiting_for(device):
                 live.round.arrive(device, waits)
@@ -249,8 +233,15 @@ class Scheduler:
         for current in self.open_rounds():
             current.present.discard(device)
 
+    def connected(self, back_at: float) -> None:
+        """The coordinator's link is up: devices may be coming back until this time."""
+        self._back_at = back_at
+        for current in self.open_rounds():
+            current.back_at = back_at
+
     def disconnected(self) -> None:
         """The coordinator's link is down: every device is offline until its next hello."""
+        self.connected(math.inf)
         for current in self.open_rounds():
             current.present.clear()
 
@@ -261,11 +252,6 @@ class Scheduler:
         current.decline(device, reason)
         self._counters["declined"] += 1
         return _warning(current, f"{device} declines: {reason!r}")
-
-    def served(self, current: OpenRound, device: str) -> Iterator[NamedBlob]:
-        """The blobs that a device of the round may request."""
-        run = self.live[current.row.run].run
-        return named_blobs(run, current, device, self.describe(device))
 
     def _ask(
         self,
@@ -289,16 +275,15 @@ class Scheduler:
     ) -> list[CloudEffect]:
         effects: list[CloudEffect] = []
         for name in names:
-            device = self._devices[name]
-            if not device.online or device.waits:
+            if not self._devices.online(name) or self._waits(name):
                 continue
             try:
                 order = (made or {}).get(name)
-                order = order or self._order(live.run, current, current.orders[name])
+                order = order or self.orders.one(live.run, current, current.orders[name])
                 if why := too_large(order, self._devices.max_packet_of(name)):
                     effects.append(self.decline(current, name, why))
                 else:
-                    effects.append(device.peer.message(order))
+                    effects.append(self._devices.ask(name, order, now))
             except StorageError as exc:
                 effects.append(self._housekeeping.storage_failed(exc, live.run.name))
             except (StrategyError, LocalError) as exc:  # larger than a frame: no retry helps
@@ -385,7 +370,7 @@ class Scheduler:
         """Cancel a run's open round on the devices that still work for it."""
         waiting = live.round.waiting if live.round is not None else []
         void = Cancel(live.run.name, 0, why)
-        return [self._devices[name].peer.message(void) for name in waiting]
+        return [self._devices.cancel(name, void) for name in waiting]
 
 
 def _warning(current: OpenRound, text: str) -> Note:

@@ -15,9 +15,9 @@ from dataclasses import replace
 import msgspec
 
 from sedge_cloud.clocks import Wall
-from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.rounds.lifecycle import FINISHED, OpenRound, Phase, new_round, resume
 from sedge_cloud.rounds.plans import plan_round
+from sedge_cloud.rounds.reach import Reach
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.rows import RunRow
@@ -42,7 +42,7 @@ def with_newcomer(
     run_store: RunStore,
     current: OpenRound | None,
     device: str,
-    fleet: Fleet,
+    fleet: Reach,
     now: float,
     wall: Wall,
 ) -> OpenRound | None:

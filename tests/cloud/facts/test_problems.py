@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,17 +10,22 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud.facts.seen import Seen
-from tests.cloud.helper import CONFIG, RUN, a_hello, random_theta, report_for, update
+from tests.cloud.helper import CONFIG, FLEET, RUN, a_hello, random_theta, report_for, update
 from tests.cloud.stores import open_store
 
+from sedge_cloud.admin.backup import back_up, restore
 from sedge_cloud.admin.runs import resume_run, stop_run
 from sedge_cloud.config import RobustConfig
 from sedge_cloud.facts.devices import change
 from sedge_cloud.facts.problems import problems
-from sedge_cloud.facts.reader import daily_growth
+from sedge_cloud.facts.reader import Reader, daily_growth
 from sedge_cloud.outlets.metrics import exposition
+from sedge_cloud.outlets.terminal import closes
+from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.records import DevicePast
-from sedge_protocol.wire.messages import Decline
+from sedge_cloud.store.rows import RunRow
+from sedge_protocol.wire.messages import Decline, Get, Offer
+from sedge_protocol.wire.transfer import describe, to_bitmap
 from sedge_protocol.wire.update import encode_update
 
 MANY = msgspec.structs.replace(CONFIG, num_rounds=5, min_updates=2, robust=RobustConfig())
@@ -160,7 +166,12 @@ def full(seen: Seen) -> None:
             "start at 1970-01-01 00:00:01 UTC by its clock is before",
         ),
         (forged, "device_unheard", "c", "is not heard"),
-        (slow, "device_slow", "c", "the others trained in 2.0 s; round 1 waits for it"),
+        (
+            slow,
+            "device_slow",
+            "c",
+            "the others trained in 2.0 s; it was asked; round 1 waits for it",
+        ),
         (stuck, "round_stuck", "run", "passed its deadline with fewer than 2 updates"),
         (short, "run_waits", "run", "needs 2 devices online, 1 is"),
         (all_but_one_gated, "run_waits", "run", "needs 2 devices online, 1 is; 2 more wait"),
@@ -198,6 +209,108 @@ def test_an_open_round_counts_and_awaits_without_devices_that_wait(tmp_path: Pat
     assert b'sedge_round_devices_awaited{run="run"} 2.0' in exposition(seen.facts())[0]
     seen.gone("b")
     assert seen.found()["device_waits", "b"].startswith("waits: 31 % battery; is offline; round 1")
+    seen.cloud.store.close()
+
+
+def test_a_device_that_has_fetched_nothing_does_not_work(tmp_path: Path) -> None:
+    """What each device is at, and since when, by what the coordinator has seen of it."""
+    seen = Seen(tmp_path, MANY)
+    cloud = seen.cloud
+    for name in "abc":
+        cloud.say(name, msgspec.structs.replace(a_hello(name), max_packet=16_000))
+    cloud.poll()
+
+    def doing(name: str) -> tuple[str, float | None]:
+        facts = seen.facts()
+        current = facts.runs[0].open
+        assert current is not None
+        waiting = next(w for w in current.waiting if w.device == name)
+        assert waiting.code == "device_working" and waiting.since is not None
+        return waiting.text, round((facts.at - waiting.since).total_seconds())
+
+    def ask(name: str, *chunks: int) -> None:
+        model = cloud.order(name).model
+        get = Get(RUN, 1, to_bitmap(chunks, model.count))
+        cloud.say(name, get, model.transfer)
+
+    count = cloud.order("a").model.count
+    assert count > 1 and doing("a") == ("was asked", 2)
+    for _ in range(3):  # nothing gets through to a
+        ask("a", 0)
+        cloud.poll(20.0)
+    assert doing("a")[0] == f"fetches the model: 0 of {count} chunks"
+    for chunks in ([0], range(1, count)):
+        ask("b", *chunks)
+        cloud.poll(1.0)
+    assert doing("b")[0] == f"fetches the model: 1 of {count} chunks"
+    cloud.poll(5.0)
+    assert doing("b") == ("trains", 0)
+    assert doing("a")[0] == f"fetches the model: 0 of {count} chunks"
+    blob = update(cloud.order("b"), random_theta(1))
+    manifest = describe(blob, 2**12)
+    cloud.say("b", Offer(RUN, 1, manifest, 1), manifest.transfer)
+    assert doing("b") == ("sends its update", 2)
+    seen.cloud.store.close()
+
+
+def test_a_grace_is_shown_as_it_is_and_survives_a_restart(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(MANY, quorum=0.6, grace_s=3600.0, deadline_s=7200.0)
+    seen = Seen(tmp_path, config)
+    seen.cloud.hello("a", "b", "c")
+    seen.round("a", "b")
+
+    def ends_in() -> float:
+        facts = seen.facts()
+        current = facts.runs[0].open
+        assert current is not None and current.ends_at is not None
+        assert (current.phase, current.needed, current.updates) == ("grace", 2, 2)
+        assert closes(current, facts.at).startswith("has its quorum of 2 updates and closes at ")
+        return (current.ends_at - facts.at).total_seconds()
+
+    assert 3590 < ends_in() <= 3600
+    seen.cloud.now += 1000
+    seen.cloud.restart()
+    seen.restart()
+    seen.reader.store = seen.cloud.store
+    assert 2580 < ends_in() < 2600
+    seen.cloud.poll(2600)
+    assert len(seen.cloud.summaries()) == 1
+    seen.cloud.store.close()
+
+
+def test_a_run_that_failed_says_why_after_backup_and_restore(tmp_path: Path) -> None:
+    seen = Seen(tmp_path / "cloud", MANY)
+    failed(seen)
+    why = seen.facts().runs[0].why
+    assert "3 declined" in why
+    back_up(seen.cloud.store, FLEET, tmp_path / "b.tar")
+    seen.cloud.store.close()
+    restore(tmp_path / "b.tar", tmp_path / "elsewhere", FLEET, replace=False)
+    with closing(open_folder(tmp_path / "elsewhere")) as store:
+        facts = Reader(FLEET, tmp_path / "elsewhere", store).read()
+    assert facts.runs[0].why == why and facts.runs[0].ended is not None
+    assert [d.heard is not None for d in facts.devices] == [True] * 3
+
+
+def test_a_closed_round_is_never_drawn_open(tmp_path: Path) -> None:
+    """Everything that is read is of one moment, whatever is written meanwhile."""
+    seen = Seen(tmp_path, MANY)
+    seen.cloud.hello("a", "b", "c")
+    with closing(open_folder(seen.state)) as other:
+        reader = Reader(FLEET, seen.state, other)
+        runs = other.runs
+
+        def runs_and_then_the_round_closes() -> list[RunRow]:
+            rows = runs()
+            seen.round("a", "b", "c")
+            return rows
+
+        other.runs = runs_and_then_the_round_closes  # type: ignore[method-assign]
+        before = reader.read(seen.wall()).runs[0]
+        other.runs = runs  # type: ignore[method-assign]
+        after = reader.read(seen.wall()).runs[0]
+    assert before.open is not None and (before.open.round, before.rounds) == (1, ())
+    assert after.open is not None and (after.open.round, after.closed_rounds) == (2, 1)
     seen.cloud.store.close()
 
 

@@ -8,7 +8,8 @@ import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, pieces, random_theta, update
 from tests.cloud.stores import open_store
 
-from sedge_cloud.ingest.downloads import Downloads, NamedBlob
+from sedge_cloud.ingest.downloads import Downloads
+from sedge_cloud.runs.named_blobs import NamedBlob
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -36,7 +37,7 @@ def downloads(tmp_path: Path) -> Downloads:
 def ask(downloads: Downloads, device: str, missing: set[int], expected: int, now: float) -> None:
     """A device asks for chunks of the shared blob."""
     bitmap = to_bitmap(missing, SHARED.count)
-    downloads.request(device, SHARED.transfer, bitmap, [NamedBlob(SHARED, expected)], now)
+    downloads.request(device, SHARED.transfer, bitmap, [NamedBlob(SHARED, expected, "a blob")], now)
 
 
 def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Path) -> None:
@@ -57,9 +58,9 @@ def test_a_damaged_chunk_is_not_sent_but_told(downloads: Downloads, tmp_path: Pa
 def private(downloads: Downloads, owner: str, asker: str, now: float) -> None:
     """A device asks for all of the patch of a device."""
     manifest = describe(PATCH)
-    own = [NamedBlob(manifest, 0)] if owner == asker else []
+    own = [NamedBlob(manifest, 0, "a blob")] if owner == asker else []
     bitmap = to_bitmap(range(manifest.count), manifest.count)
-    downloads.request(asker, manifest.transfer, bitmap, [NamedBlob(SHARED, 5), *own], now)
+    downloads.request(asker, manifest.transfer, bitmap, [NamedBlob(SHARED, 5, "a blob"), *own], now)
 
 
 def test_who_asks_again_and_again_keeps_nobody_back(downloads: Downloads, tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_who_asks_again_and_again_keeps_nobody_back(downloads: Downloads, tmp_pa
 
     def flood() -> None:  # of a private blob and of a shared one
         bitmap = to_bitmap(range(own.count), own.count)
-        downloads.request("flooder", own.transfer, bitmap, [NamedBlob(own, 0)], 0.0)
+        downloads.request("flooder", own.transfer, bitmap, [NamedBlob(own, 0, "a blob")], 0.0)
         ask(downloads, "flooder", {0, 1, 2, 3}, 1, now=0.0)
 
     flood()
@@ -90,7 +91,7 @@ def test_patches_go_out_in_the_order_they_were_asked_for(
         manifest = describe(patch)
         BlobFolder(tmp_path).write(patch)
         bitmap = to_bitmap(range(manifest.count), manifest.count)
-        own = [NamedBlob(manifest, 0)]
+        own = [NamedBlob(manifest, 0, "a blob")]
         downloads.request(name, manifest.transfer, bitmap, own, ord(name) / 100)
     sent: list[tuple[str | None, int]] = []
     while (at := downloads.timer()) is not None:
@@ -117,14 +118,14 @@ def test_each_gets_a_patch_that_two_runs_have_in_common(downloads: Downloads) ->
 def test_what_no_order_names_is_refused(downloads: Downloads) -> None:
     for stranger in (describe(PATCH), describe(BLOB, 2**12), describe(b"else")):
         with pytest.raises(FrameError, match="which its order does not name"):
-            downloads.request("a", stranger.transfer, b"\1", [NamedBlob(SHARED, 1)], 0.0)
+            downloads.request("a", stranger.transfer, b"\1", [NamedBlob(SHARED, 1, "a blob")], 0.0)
     assert downloads.timer() is None
 
 
 @pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\x10", b"\x01\x00", bytes(512)])
 def test_a_bad_bitmap_asks_for_nothing(downloads: Downloads, bitmap: bytes) -> None:
     with pytest.raises(FrameError, match="bitmap"):
-        downloads.request("a", SHARED.transfer, bitmap, [NamedBlob(SHARED, 1)], 0.0)
+        downloads.request("a", SHARED.transfer, bitmap, [NamedBlob(SHARED, 1, "a blob")], 0.0)
     assert downloads.timer() is None
 
 

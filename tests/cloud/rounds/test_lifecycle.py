@@ -16,6 +16,7 @@ from tests.cloud.helper import (
     RUN,
     TRUSTING,
     Cloud,
+    a_hello,
     random_theta,
     report_for,
     small_update,
@@ -35,7 +36,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import LocalError
-from sedge_protocol.wire.messages import Cancel, Committed, Decline, Order, Reject
+from sedge_protocol.wire.messages import Cancel, Committed, Decline, Goodbye, Order, Reject
 from sedge_protocol.wire.update import encode_update
 
 NAMES = [f"d{i:02}" for i in range(40)]
@@ -282,6 +283,58 @@ def test_a_deadline_without_enough_updates_is_extended(tmp_path: Path) -> None:
     assert "fewer than 2 updates at the deadline; extended" in cloud.notes(logging.WARNING)[-1]
     cloud.answer("b")
     assert len(cloud.summaries()) == 1
+
+
+def offline(cloud: Cloud, *names: str) -> None:
+    """The connections of these devices end."""
+    for name in names:
+        cloud.say(name, Goodbye(a_hello(name).nonce))
+    cloud.poll()
+
+
+def test_those_who_are_offline_have_a_grace_of_their_own(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, replaced(deadline_s=1000.0), ("a", "b", "c"))
+    cloud.hello()
+    cloud.poll(30.0)
+    offline(cloud, "c")
+    cloud.answer("a")
+    assert cloud.core.open[RUN].phase is Phase.OPEN  # b is at work
+    cloud.answer("b")
+    current = cloud.core.open[RUN]
+    assert current.phase is Phase.OFFLINE and cloud.core.timer() == cloud.now + 10.0
+    cloud.poll(5.0)
+    cloud.hello("c")
+    assert current.phase.value == "open" and current.ends_at == 2000.0
+    offline(cloud, "c")
+    assert current.phase.value == "offline"
+    cloud.poll(9.9)
+    assert not cloud.summaries()
+    cloud.poll(0.1)
+    assert len(cloud.summaries()) == 1
+
+
+def test_who_may_be_coming_back_is_waited_for(tmp_path: Path) -> None:
+    """After an outage the first round is drawn with those that were online before it."""
+    cloud = Cloud(tmp_path, replaced(deadline_s=1000.0), ("a", "b", "c"))
+    cloud.hello()
+    cloud.answer("a", "b", "c")
+    cloud.core.disconnected(cloud.now)
+    cloud.now += 180.0
+    cloud._keep(cloud.core.connected(cloud.now), "")
+    current = cloud.core.open[RUN]
+    cloud.hello("a", "b")
+    cloud.answer("a", "b")
+    assert current.phase is Phase.OPEN and cloud.core.timer() == cloud.now + 10.0
+    cloud.poll(10.0)
+    assert current.phase.value == "offline"  # now c is
+    cloud.core.disconnected(cloud.now)
+    cloud._keep(cloud.core.connected(cloud.now), "")
+    cloud.poll(10.0)
+    assert len(cloud.summaries()) == 2
+    opened = len(cloud.events(RoundOpened))
+    cloud.hello("a")
+    cloud.hello("b")
+    assert len(cloud.events(RoundOpened)) == opened + 1  # not before its time was over
 
 
 def decline(cloud: Cloud, *names: str) -> None:

@@ -124,12 +124,12 @@ def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:
     order = cloud.order("a")
     assert len(order.steps) == 1
     current = cloud.core.open[RUN]
-    found = list(cloud.core.rounds.served(current, "a"))
+    found = list(cloud.core.rounds.orders.served(cloud.core.runs[RUN], current, "a"))
     assert [one.manifest for one in found] == [order.bundle, order.model, order.steps[0].blob]
     assert {one.receivers for one in found} == {2}
     current.settle("a")
     current.settle("b")  # it may have lost the receipt and ask still: everyone listens
-    found = list(cloud.core.rounds.served(current, "a"))
+    found = list(cloud.core.rounds.orders.served(cloud.core.runs[RUN], current, "a"))
     assert {one.receivers for one in found} == {1}
 
 
@@ -140,10 +140,11 @@ def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
     for name, start, patch in (("a", b"1", b""), ("b", b"1", b"p"), ("c", b"2", b"p")):
         row = msgspec.structs.replace(current.orders[name], model=start, patch_blob=patch)
         current.orders[name] = row
-    cloud.core.rounds._cut = describe
+    cloud.core.rounds.orders._cut = describe
     found = {
         name: {
-            one.manifest.sha256: one.receivers for one in cloud.core.rounds.served(current, name)
+            one.manifest.sha256: one.receivers
+            for one in cloud.core.rounds.orders.served(cloud.core.runs[RUN], current, name)
         }
         for name in current.orders
     }

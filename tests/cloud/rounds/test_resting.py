@@ -56,8 +56,8 @@ def test_a_round_counts_without_devices_that_wait(
     current = OpenRound(
         RoundRow(RUN, 1, "train", True, b"", b"", None), orders, 100.0, answered, set(answered)
     )
-    for name in names[4 - excused :]:
-        current.arrive(name, waits=True)
+    for name in names:
+        current.arrive(name, waits=name in names[4 - excused :])
     assert current.due(config(**values), 0.0) is event
     assert current.due(config(**values), 100.0) in (
         event or (Event.TIME if received >= config(**values).min_updates else Event.SHORTAGE),

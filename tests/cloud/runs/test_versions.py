@@ -258,7 +258,9 @@ def test_a_device_that_was_away_gets_the_sum_of_what_it_missed(tmp_path: Path) -
     cloud.core.run_store.collect()
     current = cloud.core.open[RUN]
     private = [
-        named.manifest for named in cloud.core.rounds.served(current, "c") if not named.receivers
+        named.manifest
+        for named in cloud.core.rounds.orders.served(cloud.core.runs[RUN], current, "c")
+        if not named.receivers
     ]
     assert private == [step.blob]
     decode(cloud.store.blobs.read(step.blob.sha256), LAYOUT.size).add_to(theta)

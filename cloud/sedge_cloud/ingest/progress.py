@@ -1,0 +1,88 @@
+"""How far each device is with its order, by what the coordinator itself sees of it.
+
+    asked      its order was sent
+    fetching   it asks for a blob: so many of its chunks it has, by its own GET
+    training   it has asked for all that it lacked, was sent it, and asks no more
+    sending    it offers an update, or sends chunks of one
+
+A device asks again for what does not arrive, ever more rarely (transfer.Fetch). So silence after the first
+request for a blob's last chunks says soon that they have arrived, and after a repeated one only later.
+"""
+
+from dataclasses import dataclass
+
+from sedge_cloud.ingest.sessions import Device, Fleet
+from sedge_protocol.wire.messages import Get
+from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S, from_bitmap
+
+TRAINING, SENDING = "training", "sending"
+FETCHING = "fetching "  # and what
+# After so much silence it has what it asked for; once it had to ask again, after as much as it may wait.
+QUIET_S, REPEATED_QUIET_S = 2 * SILENCE_S + 1, RETRY_MAX_S + 2 * SILENCE_S
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A device's last request: for all that it lacks of the transfer, or for one chunk to begin with."""
+
+    run: str
+    round: int
+    transfer: bytes
+    missing: bytes
+    is_all: bool
+    quiet_at: float
+
+
+class Progress:
+    """The states of the devices' orders, written into their sessions."""
+
+    def __init__(self, devices: Fleet) -> None:
+        self._devices = devices
+        self._fetching: dict[str, _Asked] = {}
+
+    def fetches(
+        self, device: Device, transfer: bytes, get: Get, blob: str, count: int, now: float
+    ) -> None:
+        """A device asks for chunks of a blob that has so many, and is called this."""
+        name, chunks = device.row.device, from_bitmap(get.missing, count)
+        # One chunk alone is the first that it lacks.
+        done = min(chunks, default=0) if len(chunks) == 1 else count - len(chunks)
+        last = self._fetching.get(name)
+        again = last is not None and (last.transfer, last.missing) == (transfer, get.missing)
+        quiet_s = REPEATED_QUIET_S if again else QUIET_S
+        is_all = done + len(chunks) == count
+        self._fetching[name] = _Asked(
+            get.run, get.round, transfer, get.missing, is_all, now + quiet_s
+        )
+        self._enter(device, get.run, get.round, FETCHING + blob, now, done, count)
+
+    def sends(self, device: Device, run: str, number: int, now: float) -> None:
+        """A device offers its update, or sends a part of it."""
+        self._fetching.pop(device.row.device, None)
+        self._enter(device, run, number, SENDING, now)
+
+    def poll(self, now: float) -> None:
+        """Devices that have fetched everything are at work."""
+        quiet = [name for name, asked in self._fetching.items() if now >= asked.quiet_at]
+        for name in quiet:
+            asked, device = self._fetching.pop(name), self._devices[name]
+            order = device.session.run, device.session.round
+            if asked.is_all and device.online and order == (asked.run, asked.round):
+                self._enter(device, *order, TRAINING, now)
+
+    def _enter(
+        self,
+        device: Device,
+        run: str,
+        number: int,
+        state: str,
+        now: float,
+        done: int = 0,
+        total: int = 0,
+    ) -> None:
+        session = device.session
+        if (session.run, session.round, session.state) != (run, number, state):
+            at = self._devices.wall(now)
+            self._devices.note(device, run=run, round=number, state=state, state_since=at)
+        if (session.done, session.total) != (done, total):
+            self._devices.note(device, done=done, total=total)

@@ -7,7 +7,7 @@ RESULTS = tools/bench/results
 
 # Tests that begin first, so that neither of two processes is left alone with a long file at the end.
 LONGEST = tests/export tests/system tests/emulate
-FLEETS = tests/test_examples.py tests/emulate tests/system tests/android tests/bench tests/reproduce
+FLEETS = tests/cloud tests/test_examples.py tests/emulate tests/system tests/android tests/bench tests/reproduce
 
 .PHONY: demo docs native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check figures bench-gpu reproduce reproduce-all clean
 
@@ -122,7 +122,7 @@ $(VENV)/demo.ready: pyproject.toml constraints.txt tools/setup
 	touch $@
 
 $(VENV)/dev.ready: pyproject.toml constraints.txt tools/setup
-	PYTHON=$(PYTHON) tools/setup $(VENV) dev mosquitto dataset-fashion-mnist systemd openssl g++ \
+	PYTHON=$(PYTHON) tools/setup $(VENV) dev mosquitto postgresql dataset-fashion-mnist systemd openssl g++ \
 		openjdk-17-jdk-headless junit4 libzstd-jni-java chromium
 	touch $@
 

@@ -245,9 +245,9 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/store/test_database.py",
         "by all that fulfil it",
     ),
-    "sedge_cloud.store.opening": (
-        "tests/cloud/store/test_database.py",
-        "every store of the tests is opened by it",
+    "sedge_cloud.store.settings": (
+        "tests/cloud/store/test_opening.py",
+        "with the stores that they name",
     ),
     "sedge_cloud.store.sqlite": (
         "tests/cloud/store/test_database.py",

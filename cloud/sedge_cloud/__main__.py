@@ -36,7 +36,7 @@ from sedge_cloud.ingest.sessions import VERSION
 from sedge_cloud.outlets.running import beside
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.service import Service, on_the_wall
-from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.opening import open_store
 from sedge_cloud.strategies import STRATEGIES
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.host.console import printing
@@ -163,7 +163,12 @@ def _serve(arguments: argparse.Namespace) -> int:
     log_to_stderr(cloud.log_level)
     settings = broker_settings(cloud)
     folder = act_as_owner(Path(cloud.state_dir), for_good=True)
-    with lock_folder(folder), closing(open_folder(folder)) as store, closing(Loop()) as loop:
+    with (
+        lock_folder(folder),
+        closing(open_store(cloud)) as store,
+        store.serving(),
+        closing(Loop()) as loop,
+    ):
         loop.stop_on_signals()
         core = Coordinator(
             cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()), keep=cloud.keep,

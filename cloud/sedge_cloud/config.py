@@ -12,6 +12,7 @@ from msgspec import Meta
 from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
 from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
 from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
+from sedge_cloud.store.settings import BlobsConfig, StoreConfig
 from sedge_cloud.strategies import make_strategy
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
@@ -265,6 +266,8 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gather_ms: Annotated[int, Meta(ge=0, le=60_000)] = 1000
     log_level: str = "info"
     keep: KeepConfig = KeepConfig()
+    store: StoreConfig = StoreConfig()
+    blobs: BlobsConfig = BlobsConfig()
 
     @property
     def name(self) -> str:
@@ -307,8 +310,15 @@ def load_cloud(path: Path) -> CloudConfig:
     cloud.notify.check(str(path))
     if http.token_file is not None:
         http = msgspec.structs.replace(http, token_file=str(base / http.token_file))
+    cloud.store.check(str(path))
+    cloud.blobs.check(str(path))
     return msgspec.structs.replace(
-        cloud, broker=broker, http=http, state_dir=str(base / cloud.state_dir)
+        cloud,
+        broker=broker,
+        http=http,
+        state_dir=str(base / cloud.state_dir),
+        store=cloud.store.below(base),
+        blobs=cloud.blobs.below(base),
     )
 
 

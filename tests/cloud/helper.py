@@ -25,6 +25,7 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import RunState
+from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import RunRow
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
@@ -147,6 +148,19 @@ class Cloud:
             self.enrol(name)
         if config is not None:
             start_run(self.store, RUN, self.bundle, config, narrower)
+        self.core = self._incarnation()
+
+    @classmethod
+    def of(cls, store: Store, folder: Path, names: Sequence[str], incarnation: int) -> "Cloud":
+        """Devices in a later life of theirs, at a store that is there; ``begin`` comes next."""
+        cloud = cls.__new__(cls)
+        cloud.folder, cloud.now, cloud.wall, cloud.effects = folder, BEGUN, as_it_is, []
+        cloud.devices = {name: Device(name, incarnation) for name in names}
+        cloud.store = store
+        return cloud
+
+    def begin(self) -> None:
+        """A core begins on the store."""
         self.core = self._incarnation()
 
     def enrol(self, name: str) -> None:

@@ -1,18 +1,70 @@
 """Where the stores of these tests are: the one place that opens them."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+from tests.cloud.servers import Servers
+
+from sedge_cloud.store import opening
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.objects import ObjectBlobs
+from sedge_cloud.store.settings import BlobsConfig, StoreConfig
 from sedge_protocol.host.blobs import BlobFolder
+
+FOLDER, SERVERS = "folder", "servers"
+# For a test of what only a store in a folder has: its files, or a fork, which a server's client does not
+# survive.
+in_a_folder = pytest.mark.parametrize("engine", [FOLDER], indirect=True)
+on_servers = pytest.mark.parametrize("engine", [SERVERS], indirect=True)
+_open = opening.open_parts
+# The servers that have the stores, if they are not in folders, and what a test has opened there.
+_servers: list[Servers] = []
+_opened: list[Store] = []
 
 
 def open_store(folder: Path) -> Store:
     """The store of a state folder. It does not wait for the disk: here processes die, not the power."""
-    return open_folder(folder, durable=False)
+    if not _servers:
+        return opening.open_folder(folder, durable=False)
+    _opened.append(_open(folder, *_servers[0].place(folder), durable=False))
+    return _opened[-1]
+
+
+@contextmanager
+def on(servers: Servers) -> Generator[None]:
+    """Every store is on the servers, also those that the product's own commands open."""
+
+    def open_parts(
+        folder: Path, rows: StoreConfig, objects: BlobsConfig, *, any_thread: bool
+    ) -> Store:
+        if rows == StoreConfig() and objects == BlobsConfig():
+            rows, objects = servers.place(folder)
+        _opened.append(_open(folder, rows, objects, durable=False, any_thread=any_thread))
+        return _opened[-1]
+
+    _servers.append(servers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "open_parts", open_parts)
+        yield
+    for store in _opened:
+        store.close()
+    _opened.clear()
+    _servers.clear()
+    servers.clear()
 
 
 def disk_of(store: Store) -> BlobFolder:
     """The folder of a store's parts."""
+    if isinstance(store.blobs, ObjectBlobs):
+        return store.blobs.copies
     assert isinstance(store.parts, BlobFolder)
     return store.parts
+
+
+def parts_of(store: Store) -> Path:
+    """Where the parts are."""
+    return (
+        store.folder / (opening.OBJECTS if isinstance(store.blobs, ObjectBlobs) else "") / "parts"
+    )

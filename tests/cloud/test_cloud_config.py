@@ -20,6 +20,7 @@ from sedge_cloud.config import (
     load_run,
 )
 from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
+from sedge_cloud.store.settings import BlobsConfig, StoreConfig
 from sedge_cloud.strategies import STRATEGIES, make_strategy
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
@@ -260,7 +261,12 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     (CloudConfig("x"), {
         "fleet": "x", "state_dir": "state", "broker": BrokerConfig(), "gather_ms": 1000,
         "http": HttpConfig(), "notify": NotifyConfig(), "log_level": "info", "keep": KeepConfig(),
-        "home_assistant": HomeAssistantConfig(),
+        "home_assistant": HomeAssistantConfig(), "store": StoreConfig(), "blobs": BlobsConfig(),
+    }),
+    (StoreConfig(), {"url": None, "password_file": None}),
+    (BlobsConfig(), {
+        "url": None, "endpoint": None, "region": None, "key_id": None, "secret_file": None,
+        "cache_mb": 1024,
     }),
     (HttpConfig(), {"listen": None, "token_file": None, "hosts": ()}),
     (NotifyConfig(), {"webhook": None, "command": (), "every_s": 3600.0}),

@@ -25,7 +25,7 @@ from tests.cloud.helper import (
     secret_of,
     small_update,
 )
-from tests.cloud.stores import open_store
+from tests.cloud.stores import in_a_folder, open_store
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
@@ -40,7 +40,6 @@ from sedge_cloud.runs.run import Run, RunState
 from sedge_cloud.store.database import Store
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import StorageError
-from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
@@ -626,6 +625,7 @@ def test_a_lost_link_makes_everyone_say_hello(cloud: Cloud) -> None:
     assert len(cloud.messages("a", Order)) == 2
 
 
+@in_a_folder
 def test_a_run_whose_bundle_is_damaged_does_not_hold_up_the_others(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, None)
     other = make_bundle(tmp_path / "other", axes=AXES)
@@ -704,6 +704,7 @@ def test_an_order_is_measured_before_its_round_is_stored(
     assert cloud.run_row().status == "failed" and cloud.store.current_round(RUN) is None
 
 
+@in_a_folder
 def test_a_model_that_cannot_be_read_does_not_keep_a_device_out(
     cloud: Cloud, tmp_path: Path
 ) -> None:
@@ -796,8 +797,8 @@ def ending(cloud: Cloud) -> tuple[RunState, list[Summary], list[tuple[str, int]]
 
 def coded_update(cloud: Cloud, order: Order, seed: int) -> bytes:
     """An update of ten elements, coded against the mask that the order names."""
-    held = BlobFolder(cloud.folder / "state")  # past any faults
-    context = held.read(order.context) if order.context else None
+    blobs = cloud.store.blobs
+    context = type(blobs).read(blobs, order.context) if order.context else None  # past any faults
     indices = np.arange(seed, seed + 10, dtype=np.uint32)
     vector = SparseVector(LAYOUT.size, indices, np.full(10, 0.5, np.float32))
     return encode_update(report_for(order), encode(vector, context=context))

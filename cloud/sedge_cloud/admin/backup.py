@@ -1,7 +1,7 @@
 """The whole state in one file, taken while the service runs, and put back.
 
     head.json       first line: SHA-256 of the rest; then the manifest as JSON
-    sedge.sqlite    the database at one moment, which the manifest has the digest of
+    sedge.sqlite    the rows at one moment, whatever database they are from; the manifest has its digest
     blobs/<sha256>  every blob that it refers to, by name
 
 A plain tar in this order, and nothing else in it. While it is written no process collects blobs. It is
@@ -14,7 +14,7 @@ import os
 import shutil
 import tarfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import IO
 
 import msgspec
 
+from sedge_cloud.admin.copying import copy_blobs, is_empty
 from sedge_cloud.runs.run import state_of
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
@@ -37,6 +38,8 @@ HEAD = "head.json"
 MAX_HEAD_BYTES = 256 * 2**20
 MAX_BLOB_BYTES = 2**31
 READ_BYTES = 2**20
+# The last closed round of each run before and after, and what to tell.
+Restored = tuple[dict[str, int], dict[str, int], list[str]]
 Members = Iterator[tuple[str, Iterator[bytes]]]
 # Below the state folder; what a killed command leaves there is deleted by the next one.
 SAVING, LOADING = "saving", "loading"
@@ -90,10 +93,16 @@ def back_up(store: Store, fleet: str, path: Path) -> list[str]:
     return told
 
 
-def restore(path: Path, state_dir: Path, fleet: str, replace: bool) -> list[str]:
-    """Put a backup into a state folder; what to tell the operator.
+def restore(
+    path: Path,
+    state_dir: Path,
+    fleet: str,
+    replace: bool,
+    elsewhere: Callable[[], Store] | None = None,
+) -> list[str]:
+    """Put a backup into a state folder, or a store that is ``elsewhere``; what to tell the operator.
 
-    The folder's database changes in one step, the last. Raises ``StorageError`` for a backup that is not
+    The database changes in one step, the last. Raises ``StorageError`` for a backup that is not
     as its head says, for a folder whose service is running, and when the disk refuses; ``ConfigError`` for
     another fleet's backup, and for a folder with a state unless ``replace``.
     """
@@ -108,19 +117,11 @@ def restore(path: Path, state_dir: Path, fleet: str, replace: bool) -> list[str]
             raise ConfigError("fleet", head.fleet, f"a backup of fleet {fleet!r}", str(path))
         folder = act_as_owner(state_dir)
         with lock_folder(folder):
-            there = (folder / DATABASE_NAME).exists()
-            if there and not replace and not _is_empty(folder):
-                expected = "a folder without a state (--replace gives up the one that is there)"
-                raise ConfigError("state_dir", str(state_dir), expected)
-            before, work = _rounds(folder) if there else {}, folder / LOADING
-            shutil.rmtree(work, ignore_errors=True)
-            try:
-                with _reading(file, path) as (_, members):
-                    told = _load(members, work)
-                after = _rounds(work)
-                _switch(work, folder)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+            if elsewhere is None:
+                before, after, told = _into_folder(file, path, folder, replace)
+            else:
+                with closing(elsewhere()) as target, target.serving():
+                    before, after, told = _into_store(file, path, target, replace)
     moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(head.created))
     told.insert(0, f"restored: the state of {moment}")
     told += [
@@ -133,26 +134,71 @@ def restore(path: Path, state_dir: Path, fleet: str, replace: bool) -> list[str]
     return told
 
 
+def _into_folder(file: IO[bytes], path: Path, folder: Path, replace: bool) -> Restored:
+    there = (folder / DATABASE_NAME).exists()
+    if there and not replace and not _holds_nothing(folder):
+        expected = "a folder without a state (--replace gives up the one that is there)"
+        raise ConfigError("state_dir", str(folder), expected)
+    before = _rounds_in(folder) if there else {}
+    with _loaded(file, path, folder / LOADING) as told:
+        after = _rounds_in(folder / LOADING)
+        _switch(folder / LOADING, folder)
+    return before, after, told
+
+
+def _into_store(file: IO[bytes], path: Path, target: Store, replace: bool) -> Restored:
+    """Unpack beside the store's parts, and copy from there: blobs, which harm nobody, and then the rows."""
+    if not replace and not is_empty(target):
+        expected = "a store without a state (--replace gives up the one that is there)"
+        raise ConfigError("store.url", target.place, expected)
+    before = _rounds(target)
+    with (
+        _loaded(file, path, target.folder / LOADING) as told,
+        closing(open_folder(target.folder / LOADING)) as loaded,
+        target.blobs_held(),
+    ):
+        copy_blobs(loaded, target)
+        loaded.copy_rows_to(target)
+        return before, _rounds(loaded), told
+
+
+@contextmanager
+def _loaded(file: IO[bytes], path: Path, work: Path) -> Generator[list[str]]:
+    """The backup, unpacked in a folder for a while."""
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        with _reading(file, path) as (_, members):
+            told = _load(members, work)
+        yield told
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def _contents(store: Store) -> list[str]:
     runs = store.runs()
     lines = [f"run {row.run}: {row.status}, {state_of(row).round} rounds closed" for row in runs]
     return [f"devices: {store.enrolled()}", *lines]
 
 
-def _is_empty(folder: Path) -> bool:
-    """Whether nothing is in a state, as after a look into a folder that has lost it."""
+def _holds_nothing(folder: Path) -> bool:
+    """Whether nothing is in a folder's state; one that cannot be read may hold something."""
     try:
         with closing(open_folder(folder)) as store:
-            return not store.devices() and not store.runs()
+            return is_empty(store)
     except StorageError:
         return False
 
 
-def _rounds(folder: Path) -> dict[str, int]:
-    """The last closed round of each run; of a state that cannot be read, nothing."""
+def _rounds(store: Store) -> dict[str, int]:
+    """The last closed round of each run."""
+    return {row.run: state_of(row).round for row in store.runs()}
+
+
+def _rounds_in(folder: Path) -> dict[str, int]:
+    """The same of a folder's state; of one that cannot be read, nothing."""
     try:
         with closing(open_folder(folder)) as store:
-            return {row.run: state_of(row).round for row in store.runs()}
+            return _rounds(store)
     except StorageError:
         return {}
 

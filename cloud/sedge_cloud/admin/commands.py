@@ -1,17 +1,20 @@
 """The commands of a model's life: ``run export``, ``resume``, ``delete``; ``prune``; backup and restore."""
 
 import argparse
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sedge_cloud.admin import model_export
 from sedge_cloud.admin.backup import back_up, restore
+from sedge_cloud.admin.copying import copy_store
 from sedge_cloud.admin.runs import delete_run, resume_run
 from sedge_cloud.config import CloudConfig, load_cloud
 from sedge_cloud.facts.reader import LAST_ROUNDS, Reader
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner
@@ -61,12 +64,20 @@ def add_state_commands(commands: Parsers) -> None:
     help_text = "give up the state that is there; the service must not run"
     loading.add_argument("--replace", action="store_true", help=help_text)
     loading.set_defaults(call=_restore)
+    moving = commands.add_parser("store", help="move a fleet to another store")
+    verbs = moving.add_subparsers(required=True, metavar="COMMAND")
+    copying = verbs.add_parser("copy", help="copy all of a store into an empty one")
+    help_text = "the cloud.toml of the store that is there, whose coordinator must not run"
+    copying.add_argument("source", type=Path, metavar="FROM", help=help_text)
+    copying.add_argument("target", type=Path, metavar="TO", help="the cloud.toml of the new one")
+    copying.set_defaults(call=_copy)
 
 
 def open_state(arguments: argparse.Namespace) -> tuple[CloudConfig, Store]:
     """The configuration, and the store that it names, as the state folder's owner."""
     cloud = load_cloud(arguments.config)
-    return cloud, open_folder(act_as_owner(Path(cloud.state_dir)))
+    act_as_owner(Path(cloud.state_dir))
+    return cloud, open_store(cloud)
 
 
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -132,14 +143,15 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 def _free_space(store: Store) -> None:
     """Collect what is no longer named, unless a service runs, which does so itself."""
-    try:
-        lock = lock_folder(store.folder)
-    except StorageError:
-        print(
-            "The coordinator is running: it frees the space within a minute or with its next round."
-        )
-        return
-    with lock:
+    with ExitStack() as alone:
+        try:
+            alone.enter_context(lock_folder(store.folder))
+            alone.enter_context(store.serving())
+        except StorageError:
+            print(
+                "The coordinator is running: it frees the space within a minute or with its next round."
+            )
+            return
         freed = RunStore(store).collect()
         store.shrink()
     print(f"freed: {_megabytes(freed)}")
@@ -155,8 +167,23 @@ def _backup(arguments: argparse.Namespace) -> int:
 
 def _restore(arguments: argparse.Namespace) -> int:
     cloud = load_cloud(arguments.config)
-    for line in restore(arguments.file, Path(cloud.state_dir), cloud.fleet, arguments.replace):
+    is_elsewhere = cloud.store.url is not None or cloud.blobs.url is not None
+    elsewhere = partial(open_store, cloud) if is_elsewhere else None
+    folder, replace = Path(cloud.state_dir), arguments.replace
+    for line in restore(arguments.file, folder, cloud.fleet, replace, elsewhere):
         print(line)
+    return 0
+
+
+def _copy(arguments: argparse.Namespace) -> int:
+    old, new = load_cloud(arguments.source), load_cloud(arguments.target)
+    if old.fleet != new.fleet:
+        raise ConfigError("fleet", new.fleet, repr(old.fleet), str(arguments.target))
+    act_as_owner(Path(old.state_dir))
+    with closing(open_store(old)) as source, closing(open_store(new)) as target:
+        for line in copy_store(source, target):
+            print(line)
+    print(f"Serve with {arguments.target} from now on: what is in the old store stays as it is.")
     return 0
 
 

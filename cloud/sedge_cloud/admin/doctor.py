@@ -13,7 +13,7 @@ from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.runs.capabilities import packets_for
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.terms import without_link
-from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
@@ -51,16 +51,16 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
     tell(True, f"configuration: {path}, fleet {cloud.fleet}")
     folder = act_as_owner(Path(cloud.state_dir))
     check("disk", lambda: _disk(folder))
-    check("store", lambda: _store(folder))
+    check("store", lambda: _store(cloud))
     check("clock", _clock)
 
     check("unit", lambda: _unit(cloud, path))
     check("broker", lambda: _broker(cloud))
     check("access", lambda: access_is_whole(cloud))
     if healthy:
-        check("messages", lambda: _messages(cloud, folder))
+        check("messages", lambda: _messages(cloud))
     if healthy:
-        check("passwords", lambda: passwords_agree(cloud, folder))
+        check("passwords", lambda: passwords_agree(cloud))
     if healthy:
         check("coordinator", lambda: _coordinator(cloud))
     return healthy
@@ -77,8 +77,8 @@ def _disk(folder: Path) -> str:
     return f"{folder}, {free / 2**30:.1f} GiB free"
 
 
-def _store(folder: Path) -> str:
-    store = open_folder(folder)
+def _store(cloud: CloudConfig) -> str:
+    store = open_store(cloud)
     try:
         store.check()
         devices, runs = store.devices(), store.runs()
@@ -106,7 +106,7 @@ def _broker(cloud: CloudConfig) -> str:
     return f"{cloud.broker.url} lets the coordinator in"
 
 
-def _messages(cloud: CloudConfig, folder: Path) -> str:
+def _messages(cloud: CloudConfig) -> str:
     """The largest message that comes back, and whether that is enough for the runs."""
     token, there = secrets.token_bytes(16), up(cloud.fleet, ITSELF)
     with as_caller():
@@ -121,7 +121,7 @@ def _messages(cloud: CloudConfig, folder: Path) -> str:
         raise ConfigError(
             "the largest that comes back", limit, f"at least {LEAST_PACKET_BYTES}: {LIMITS}"
         )
-    store, link = open_folder(folder), Hello(bytes(16), "", max_packet=limit)
+    store, link = open_store(cloud), Hello(bytes(16), "", max_packet=limit)
     try:
         for row in store.runs():
             if row.status != RUNNING:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Generator, Mapping
 from pathlib import Path
 
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.opening import open_store
 from sedge_cloud.store.rows import DeviceRow
 from sedge_protocol.errors import LinkError, StorageError
 from sedge_protocol.host.disk import opened, sync_folder, translated, write_at
@@ -75,7 +75,7 @@ def _locked(folder: Path) -> Generator[None]:
         yield
 
 
-def passwords_agree(cloud: CloudConfig, folder: Path) -> str:
+def passwords_agree(cloud: CloudConfig) -> str:
     """Compare the file's lines, then try two devices at the broker: the last added and a revoked one.
 
     Raises ``StorageError`` with the command that mends what it finds.
@@ -86,7 +86,7 @@ def passwords_agree(cloud: CloudConfig, folder: Path) -> str:
     path = Path(broker.device_password_file)
     with as_caller(), translated("read the broker's passwords in", path):
         users = [line.partition(":")[0] for line in path.read_text().splitlines()]
-    store = open_folder(folder)
+    store = open_store(cloud)
     try:
         rows = {row.device: row for row in store.devices()}
     finally:

@@ -11,7 +11,7 @@ from sedge_cloud.outlets.home_assistant import HomeAssistant
 from sedge_cloud.outlets.notices import Notices
 from sedge_cloud.outlets.problem_log import ProblemLog
 from sedge_cloud.outlets.supervisor import watcher
-from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.mqtt import BrokerSettings
 
@@ -24,7 +24,7 @@ def snapshot_of(cloud: CloudConfig) -> Snapshot:
 
     def open_reader() -> Reader:
         folder = Path(cloud.state_dir)
-        return Reader(cloud.fleet, folder, open_folder(folder, any_thread=True))
+        return Reader(cloud.fleet, folder, open_store(cloud, any_thread=True))
 
     return Snapshot(open_reader)
 

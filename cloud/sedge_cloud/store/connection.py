@@ -21,6 +21,8 @@ _BEGIN_ANEW = (
 )
 # Who holds it collects blobs, or, shared, keeps them from being collected.
 COLLECTING = "collecting"
+# Who holds it is the coordinator, or what must not run beside one.
+SERVING = "serving"
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -56,6 +58,14 @@ class Database:
     def check(self) -> None:
         """Read the whole database. Raises ``StorageError`` when it is damaged, or not as we made it."""
         self._db.check(TABLES)
+
+    @contextmanager
+    def serving(self) -> Generator[None]:
+        """No other process serves this store meanwhile. Raises ``StorageError`` when one does."""
+        with self._db.lock(SERVING) as is_held:
+            if not is_held:
+                raise StorageError(f"{self.place}: a coordinator is running on this store")
+            yield
 
     @contextmanager
     def blobs_held(self) -> Generator[None]:

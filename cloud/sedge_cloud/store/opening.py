@@ -1,11 +1,24 @@
-"""Where a store is: SQLite and blobs in the state folder."""
+"""Where a store is: in the state folder, or as [store] and [blobs] in cloud.toml say."""
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.store.contract import Blobs, Dialect, Parts
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.settings import BlobsConfig, StoreConfig
 from sedge_cloud.store.sqlite import Sqlite
-from sedge_protocol.errors import StorageError
+from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
+
+# Copies of objects, and parts that become objects, below the state folder.
+OBJECTS = "objects"
+
+
+def open_store(cloud: CloudConfig, any_thread: bool = False) -> Store:
+    """The store that a configuration names. Raises ``ConfigError``, ``StorageError``."""
+    return open_parts(Path(cloud.state_dir), cloud.store, cloud.blobs, any_thread=any_thread)
 
 
 def open_folder(folder: Path, durable: bool = True, any_thread: bool = False) -> Store:
@@ -13,9 +26,53 @@ def open_folder(folder: Path, durable: bool = True, any_thread: bool = False) ->
 
     See ``Sqlite`` for ``durable`` and ``any_thread``.
     """
+    return _open(folder, StoreConfig(), BlobsConfig(), durable, any_thread)
+
+
+def open_parts(
+    folder: Path,
+    rows: StoreConfig,
+    objects: BlobsConfig,
+    durable: bool = True,
+    any_thread: bool = False,
+) -> Store:
+    """The store with these rows and blobs, whatever is not elsewhere being in ``folder``."""
+    return _open(folder, rows, objects, durable, any_thread)
+
+
+def _open(
+    folder: Path, rows: StoreConfig, objects: BlobsConfig, durable: bool, any_thread: bool
+) -> Store:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as exc:
         raise StorageError(f"state folder {folder}: {exc}") from exc
-    blobs = BlobFolder(folder, durable=durable)
-    return Store(Sqlite(folder, durable, any_thread), blobs, blobs, folder)
+    blobs, parts = _open_blobs(folder, objects, durable)
+    return Store(_open_rows(folder, rows, durable, any_thread), blobs, parts, folder)
+
+
+def _open_rows(folder: Path, rows: StoreConfig, durable: bool, any_thread: bool) -> Dialect:
+    if rows.url is None:
+        return Sqlite(folder, durable, any_thread)
+    postgres = _extra("postgres", "store.url", rows.url)
+    return postgres.Postgres(rows.url, rows.password())  # type: ignore[no-any-return]
+
+
+def _open_blobs(folder: Path, config: BlobsConfig, durable: bool) -> tuple[Blobs, Parts]:
+    if config.url is None:
+        disk = BlobFolder(folder, durable=durable)
+        return disk, disk
+    objects = _extra("objects", "blobs.url", config.url)
+    blobs = objects.ObjectBlobs(
+        config.url, objects.open_objects(config), folder / OBJECTS, config.cache_mb * 2**20
+    )
+    blobs.require()
+    return blobs, objects.ObjectParts(blobs)
+
+
+def _extra(module: str, key: str, url: str) -> Any:
+    """A module of this folder whose library comes with the extra ``scale``."""
+    try:
+        return import_module(f"sedge_cloud.store.{module}")
+    except ModuleNotFoundError as exc:
+        raise ConfigError(key, url, f"pip install 'sedge-fl[scale]' ({exc.name})") from exc

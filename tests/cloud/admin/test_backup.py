@@ -10,23 +10,27 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, FLEET, Cloud, random_theta, small_update, update
 from tests.cloud.killed import kills
-from tests.cloud.stores import open_store
+from tests.cloud.stores import in_a_folder, open_store
 
+from sedge_cloud.admin import backup as backups
 from sedge_cloud.admin.backup import HEAD, Head, back_up, restore
 from sedge_cloud.rounds.lifecycle import FINISHED
 from sedge_cloud.runs import run_store as run_stores
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.connection import Database
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.schema import TABLE_NAMES
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.messages import Committed, Reject
 
+pytestmark = in_a_folder  # from and to servers: test_copying.py
 LONG = msgspec.structs.replace(CONFIG, num_rounds=4, evaluate=False)
 
 
@@ -44,19 +48,14 @@ def busy(tmp_path: Path) -> Cloud:
 
 def rows(folder: Path) -> dict[str, list[tuple[object, ...]]]:
     """Everything in the database of a state folder, and that each blob it names is there."""
-    with closing(
-        open_store(
-            folder,
-        )
-    ) as store:
+    with closing(open_store(folder)) as store:
         store.check()
         for sha256 in RunStore(store).named_blobs():
             store.update_blob(sha256)
-        names = [
-            row[0]
-            for row in store._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        ]
-        return {name: store._db.execute(f"SELECT * FROM {name}").fetchall() for name in names}
+        return {
+            name: sorted(store._db.execute(f"SELECT * FROM {name}").fetchall(), key=str)
+            for name in TABLE_NAMES
+        }
 
 
 def go_on(cloud: Cloud) -> None:
@@ -106,6 +105,7 @@ def test_nothing_is_collected_while_a_backup_is_written(
 
     def then_rounds_go_on(store: Store, other: Database) -> None:
         copy_rows_to(store, other)
+        store.blobs.write(b"named by nothing")
         busy.answer("b")
         for _ in range(2):
             busy.answer("a", "b")
@@ -252,19 +252,25 @@ def test_a_database_that_is_none_leaves_the_state_as_it_was(busy: Cloud, tmp_pat
     assert rows(state) == before and not (state / "loading").exists()
 
 
-def test_a_full_disk_leaves_no_half_a_backup(busy: Cloud, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_half_a_backup(
+    busy: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "b.tar").write_bytes(b"the last one")
-    back_up(busy.store, FLEET, tmp_path / "whole.tar")
-    room = (tmp_path / "whole.tar").stat().st_size - 1000  # the copy of the database fits
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
-    try:
-        with pytest.raises(StorageError, match=r"write backup .*b\.tar: File too large") as caught:
-            back_up(busy.store, FLEET, out / "b.tar")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    write = backups._write
+
+    def write_little(*args: Any) -> int:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+        try:
+            return write(*args)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    monkeypatch.setattr(backups, "_write", write_little)
+    with pytest.raises(StorageError, match=r"write backup .*b\.tar: File too large") as caught:
+        back_up(busy.store, FLEET, out / "b.tar")
     assert len(str(caught.value).splitlines()) == 1
     assert [(path.name, path.read_bytes()) for path in out.iterdir()] == [
         ("b.tar", b"the last one")
@@ -305,11 +311,7 @@ def test_kill_at_each_step_of_a_backup(busy: Cloud, tmp_path: Path) -> None:
     before = rows(state)
 
     def command() -> None:
-        with closing(
-            open_store(
-                state,
-            )
-        ) as store:
+        with closing(open_store(state)) as store:
             back_up(store, FLEET, backup)
 
     steps = 0

@@ -23,7 +23,7 @@ from tests.cloud.helper import (
     small_update,
     update,
 )
-from tests.cloud.stores import disk_of, open_store
+from tests.cloud.stores import disk_of, in_a_folder, open_store, parts_of
 
 from sedge_cloud.events import RunEnded, UpdateReceived
 from sedge_cloud.ingest import uploads as inbox
@@ -76,7 +76,7 @@ def offer(
 
 def parts(cloud: Cloud) -> list[Path]:
     """The partly received blobs."""
-    return sorted((cloud.folder / "state" / "parts").glob("*.part"))
+    return sorted(parts_of(cloud.store).glob("*.part"))
 
 
 def test_a_large_update_chunk_by_chunk(cloud: Cloud) -> None:
@@ -439,6 +439,7 @@ CALLS = {
 }  # fmt: skip
 
 
+@in_a_folder
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", CALLS)
 def test_the_disk_fails_at_each_call(
@@ -513,7 +514,7 @@ def test_a_crash_between_the_blob_and_its_receipt(
     cloud.devices["a"] = Device("a", 2)
     cloud.hello()
     assert offer(cloud, "a", manifest) == Committed(RUN, 1, manifest.sha256)
-    assert [path.name for path in (tmp_path / "state" / "parts").iterdir()] == []
+    assert [path.name for path in parts_of(cloud.store).iterdir()] == []
 
 
 def test_a_blob_of_another_is_not_had_for_its_hash(cloud: Cloud) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, update
-from tests.cloud.stores import disk_of
+from tests.cloud.stores import disk_of, in_a_folder
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.ingest import uploads as inbox
@@ -81,6 +81,7 @@ def test_room_is_made_after_an_error_but_not_after_each(
     assert len(collected) == 2 and house.timer() is None
 
 
+@in_a_folder
 def test_a_full_disk_does_not_hold_a_round_for_ever(cloud: Cloud) -> None:
     cloud.hello()
     orphan = cloud.store.blobs.write(b"of a round that has closed")
@@ -92,6 +93,7 @@ def test_a_full_disk_does_not_hold_a_round_for_ever(cloud: Cloud) -> None:
     assert not cloud.store.blobs.has(orphan)
 
 
+@in_a_folder
 def test_a_round_closes_without_the_update_that_the_disk_has_lost(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, devices=("a", "b", "c"))
     cloud.hello()
@@ -117,6 +119,7 @@ def test_a_round_closes_without_the_update_that_the_disk_has_lost(tmp_path: Path
     assert isinstance(answer, Reject) and answer.reason == "malformed"
 
 
+@in_a_folder
 def test_a_lost_update_that_is_one_too_few_is_waited_for(tmp_path: Path) -> None:
     config = msgspec.structs.replace(
         CONFIG, quorum=0.5, min_updates=2, min_train_devices=3, min_available_devices=3
@@ -139,6 +142,7 @@ def test_a_lost_update_that_is_one_too_few_is_waited_for(tmp_path: Path) -> None
     assert [device.device for device in summary.devices] == ["a", "c"]
 
 
+@in_a_folder
 def test_a_run_goes_on_when_what_a_device_had_is_lost(tmp_path: Path) -> None:
     config = RunConfig(strategy="fedobp", num_rounds=3, options={"quantile": 0.9})
     cloud = Cloud(tmp_path, config, ("a", "b"))

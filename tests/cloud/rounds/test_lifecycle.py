@@ -22,7 +22,7 @@ from tests.cloud.helper import (
     small_update,
     update,
 )
-from tests.cloud.stores import open_store
+from tests.cloud.stores import in_a_folder, open_store
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import RunConfig
@@ -493,6 +493,7 @@ def test_a_restart_finds_the_round_as_it_was(tmp_path: Path, away_s: float, left
     assert [device.device for device in cloud.summaries()[0].devices] == ["a", "d"]
 
 
+@in_a_folder
 def test_closing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     """A crash before the closing transaction repeats it; what is in memory changes nothing."""
     config = replaced(

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cloud.helper import as_nobody, mode
-from tests.cloud.stores import open_store
+from tests.cloud.stores import in_a_folder, open_store
 
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
@@ -101,6 +101,7 @@ def test_runs(tmp_path: Path) -> None:
             store.set_status(name, "stopped")
 
 
+@in_a_folder
 def test_a_round_comes_with_all_its_orders_or_not_at_all(tmp_path: Path) -> None:
     store = filled(tmp_path)
     second = msgspec.structs.replace(ROUND, round=2)
@@ -110,6 +111,7 @@ def test_a_round_comes_with_all_its_orders_or_not_at_all(tmp_path: Path) -> None
     assert store.rounds("run") == [ROUND] and store.orders("run", 2) == []
 
 
+@in_a_folder
 def test_a_receipt_and_the_client_model_are_one(tmp_path: Path) -> None:
     store = filled(tmp_path)
     store._db.execute(
@@ -167,6 +169,7 @@ def test_what_a_round_needs_is_kept_and_no_more(tmp_path: Path) -> None:
     )
 
 
+@in_a_folder
 def test_what_is_needed_is_found_by_the_rounds_that_live(tmp_path: Path) -> None:
     """However many orders and updates there were: none of the tables that grow is gone through."""
     store = open_store(tmp_path)
@@ -193,6 +196,7 @@ def test_old_orders_keep_neither_patch_nor_work(tmp_path: Path) -> None:
     assert all(found) and kept == [number >= last - LATE_ROUNDS for number in range(1, last + 1)]
 
 
+@in_a_folder
 def test_a_small_update_comes_with_its_receipt(tmp_path: Path) -> None:
     store = filled(tmp_path)
     data, large = b"a small update", b"a large one"
@@ -235,6 +239,7 @@ def test_small_updates_stay_for_as_long_as_they_are_named(tmp_path: Path) -> Non
         store.open_round(msgspec.structs.replace(ROUND, round=number + 1), [])
 
 
+@in_a_folder
 def test_steps_that_cannot_be_read(tmp_path: Path) -> None:
     assert steps_of(b"") == ()
     for bad in (b"\xc1", b"\x91\x90", msgspec.msgpack.encode("text")):
@@ -242,6 +247,7 @@ def test_steps_that_cannot_be_read(tmp_path: Path) -> None:
             steps_of(bad)
 
 
+@in_a_folder
 @pytest.mark.parametrize("durable", [True, False])
 def test_only_a_durable_store_flushes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
@@ -256,6 +262,7 @@ def test_only_a_durable_store_flushes(
     store.close()
 
 
+@in_a_folder
 def test_an_impossible_clock_is_not_followed(tmp_path: Path) -> None:
     """It would leave no number for the starts after it: a frame has 4 bytes for them."""
     store = open_store(tmp_path)
@@ -276,6 +283,7 @@ def test_an_impossible_clock_is_not_followed(tmp_path: Path) -> None:
     assert open_store(tmp_path).next_incarnation(1_800_000_000) == 1_800_000_000
 
 
+@in_a_folder
 def test_what_the_disk_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(tmp_path)
     blob = store.blobs.write(b"an update")
@@ -322,10 +330,11 @@ def test_two_connections_write_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    store = open_folder(tmp_path / "state")
+    store = open_store(tmp_path / "state")
     assert len(store.devices()) == 90 and store.next_incarnation(0) == 91
 
 
+@in_a_folder
 def test_a_process_that_dies_in_a_transaction_leaves_nothing(tmp_path: Path) -> None:
     filled(tmp_path).close()
     program = (
@@ -343,6 +352,7 @@ def test_a_process_that_dies_in_a_transaction_leaves_nothing(tmp_path: Path) -> 
     store.set_status("run", "stopped")
 
 
+@in_a_folder
 def test_a_lock_held_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sedge_cloud.store.sqlite.BUSY_S", 0.05)
     one, two = open_store(tmp_path), open_store(tmp_path)
@@ -353,6 +363,7 @@ def test_a_lock_held_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     two.add_device("a", b"s" * 32)
 
 
+@in_a_folder
 def test_another_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
     schema = SCHEMA + 1
     store = filled(tmp_path)
@@ -384,6 +395,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@in_a_folder
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_file_is_one_clear_line(tmp_path: Path, name: str) -> None:
     store = filled(tmp_path)
@@ -407,6 +419,7 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path, name: str) -> None:
     assert "sedge.sqlite" in text and len(text.splitlines()) == 1
 
 
+@in_a_folder
 def test_every_flipped_bit_is_found_or_harmless(tmp_path: Path) -> None:
     """Whatever the disk does to the file, the only error is ``StorageError``."""
     store = filled(tmp_path)
@@ -434,6 +447,7 @@ def test_every_flipped_bit_is_found_or_harmless(tmp_path: Path) -> None:
     assert refused > 1
 
 
+@in_a_folder
 def test_a_row_of_another_type_is_a_storage_error(tmp_path: Path) -> None:
     store = filled(tmp_path)
     store._db.execute("UPDATE runs SET created = 'yesterday'")
@@ -441,6 +455,7 @@ def test_a_row_of_another_type_is_a_storage_error(tmp_path: Path) -> None:
         store.runs()
 
 
+@in_a_folder
 def test_only_the_owner_reads(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "state"
     before = os.umask(0)
@@ -457,6 +472,7 @@ def test_only_the_owner_reads(tmp_path: Path) -> None:
     assert all(mode(path) == 0o700 for path in folder.rglob("*") if path.is_dir())
 
 
+@in_a_folder
 def test_a_file_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
     open_folder(tmp_path).close()
     (tmp_path / "sedge.sqlite").chmod(0o644)
@@ -465,6 +481,7 @@ def test_a_file_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
     assert {mode(path) for path in tmp_path.glob("sedge.sqlite*")} == {0o600}
 
 
+@in_a_folder
 def test_a_read_only_folder_is_one_clear_line() -> None:
     with as_nobody() as folder:
         (folder / "empty").mkdir(0o500)
@@ -485,6 +502,7 @@ def test_a_read_only_folder_is_one_clear_line() -> None:
             path.chmod(0o700)
 
 
+@in_a_folder
 def test_a_file_in_the_way_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"state folder .*file: "):
@@ -494,6 +512,7 @@ def test_a_file_in_the_way_is_one_clear_line(tmp_path: Path) -> None:
         open_folder(tmp_path / "state")
 
 
+@in_a_folder
 def test_rows_keep_their_columns_in_the_order_of_the_tables(tmp_path: Path) -> None:
     """``SELECT *`` and ``INSERT … VALUES`` need it."""
     with sqlite3.connect(open_store(tmp_path).place) as db:
@@ -508,6 +527,7 @@ def test_rows_keep_their_columns_in_the_order_of_the_tables(tmp_path: Path) -> N
             assert columns == kind.__struct_fields__
 
 
+@in_a_folder
 def test_two_stores_of_a_process_keep_their_log_when_another_process_leaves(tmp_path: Path) -> None:
     """The status page opens a second one; then a command writes, and would end as the last user."""
     first, second = open_folder(tmp_path), open_folder(tmp_path)
@@ -527,6 +547,7 @@ def test_two_stores_of_a_process_keep_their_log_when_another_process_leaves(tmp_
     after.close()
 
 
+@in_a_folder
 def test_an_older_schema_is_brought_up_in_one_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

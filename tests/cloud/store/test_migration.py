@@ -10,17 +10,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.cloud.helper import FLEET, Cloud, Device
+from tests.cloud.helper import FLEET, Cloud
 from tests.cloud.store.before.make_folder import close_round
-from tests.cloud.stores import open_store
+from tests.cloud.stores import in_a_folder, open_store
 
-from sedge_cloud.clocks import as_it_is
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.store import connection
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.schema import MIGRATIONS
 from sedge_protocol.errors import StorageError
 
+pytestmark = in_a_folder
 BEFORE = Path(__file__).with_name("before")
 
 
@@ -33,11 +33,8 @@ def unpacked(folder: Path, schema: int) -> Path:
 
 def opened(folder: Path) -> Cloud:
     """A coordinator of today on the folder's state, and its devices after a new start of theirs."""
-    cloud = Cloud.__new__(Cloud)
-    cloud.folder, cloud.now, cloud.effects, cloud.wall = folder, 1000.0, [], as_it_is
-    cloud.devices = {name: Device(name, incarnation=2) for name in "abcd"}
-    cloud.store = open_store(folder / "state")
-    cloud.core = cloud._incarnation()
+    cloud = Cloud.of(open_store(folder / "state"), folder, "abcd", incarnation=2)
+    cloud.begin()
     return cloud
 
 

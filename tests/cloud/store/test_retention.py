@@ -18,7 +18,7 @@ from tests.cloud.helper import (
     update,
 )
 from tests.cloud.killed import kills
-from tests.cloud.stores import open_store
+from tests.cloud.stores import in_a_folder, open_store
 
 from sedge_cloud.admin.runs import delete_run, start_run
 from sedge_cloud.config import KeepConfig, RunConfig
@@ -139,6 +139,7 @@ def test_the_service_prunes_when_it_starts(tmp_path: Path) -> None:
     assert left(cloud) == "r2"
 
 
+@in_a_folder
 def test_kill_at_each_step_of_deleting_and_pruning(tmp_path: Path) -> None:
     """There are all rows of a run or none, and every blob that a row names."""
     cloud = with_runs(tmp_path, STOPPED, STOPPED, FINISHED, RUNNING)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from sedge_cloud.config import CloudConfig, broker_settings
-from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.opening import open_store
 from sedge_conformance.acts import play
 from sedge_conformance.stage import Cut, Finding, Model, Stage, Wait
 from sedge_conformance.stage import Step as StageStep
@@ -176,7 +176,8 @@ def conform(
     settings = broker_settings(cloud)
     with (
         lock_folder(folder),
-        closing(open_folder(folder)) as store,
+        closing(open_store(cloud)) as store,
+        store.serving(),
         closing(Loop()) as loop,
         ExitStack() as stack,
     ):

@@ -18,7 +18,6 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import closing
-from pathlib import Path
 from urllib.parse import parse_qs
 
 import msgspec
@@ -38,7 +37,7 @@ from sedge_cloud.outlets.page.connections import ACCEPTED, STREAM, Connection, L
 from sedge_cloud.outlets.page.guard import Guard, is_same_origin
 from sedge_cloud.outlets.page.openapi import document
 from sedge_cloud.outlets.supervisor import Supervised
-from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 
 # More open streams than this are refused: each has a page that also works by itself.
@@ -166,7 +165,7 @@ class StatusServer:
         return Response(html.outcome_page(action, revocation), media_type="text/html")
 
     def _do(self, action: actions.Action) -> Revocation | None:
-        with closing(open_folder(Path(self._cloud.state_dir))) as store:
+        with closing(open_store(self._cloud)) as store:
             revocation = action.do(store, self._cloud)
         if revocation is not None and revocation.failure:
             _log.warning("%s %s is incomplete: %s", action.verb, action.name, revocation.failure)

@@ -1,0 +1,67 @@
+"""A fleet moves from one store to another: rows and blobs, whatever either of them is."""
+
+from contextlib import ExitStack
+
+from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.loop import lock_folder
+
+
+def copy_store(source: Store, target: Store) -> list[str]:
+    """Copy everything into an empty store; what to tell the operator. Run again, it goes on.
+
+    Raises ``ConfigError`` for a target that holds a fleet, ``StorageError`` when a coordinator runs on
+    either store, or when one of them refuses.
+    """
+    with ExitStack() as alone:
+        for store in (source, target):
+            alone.enter_context(lock_folder(store.folder))
+            alone.enter_context(store.serving())
+            alone.enter_context(store.blobs_held())
+        if not is_empty(target):
+            found = f"{len(target.devices())} devices, {len(target.runs())} runs in {target.place}"
+            raise ConfigError("the store to copy to", found, "an empty one")
+        copied, skipped, lost = copy_blobs(source, target)
+        source.copy_rows_to(target)
+    devices, runs = len(target.devices()), len(target.runs())
+    told = [f"copied to {target.place}: {devices} devices, {runs} runs, {copied} blobs"]
+    if skipped:
+        told.append(f"there already, and as they should be: {skipped} blobs")
+    if lost:
+        told.append(f"lost before, and so not copied: {lost} blobs")
+    return told
+
+
+def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
+    """Copy every blob that a row names, checked; how many, how many were there, and how many are lost."""
+    named, there = sorted(RunStore(source).named_blobs()), source.blobs.sizes()
+    copied = skipped = lost = 0
+    for sha256 in named:
+        if sha256 not in there:  # a small update, which is a row
+            lost += bool(source.lost(sha256))
+        elif _is_sound(target, sha256):
+            skipped += 1
+        else:
+            target.blobs.write(source.blobs.read(sha256))
+            copied += 1
+    target.blobs.settle()
+    return copied, skipped, lost
+
+
+def is_empty(store: Store) -> bool:
+    """Whether nothing is in a store, as after a look into a folder that has lost its own."""
+    return not store.devices() and not store.runs()
+
+
+def _is_sound(store: Store, sha256: bytes) -> bool:
+    """Whether a store has a blob, and with the right bytes; damaged ones it sets aside."""
+    if not store.blobs.has(sha256):
+        return False
+    try:
+        store.blobs.read(sha256)
+    except StorageError as exc:
+        if store.lost(sha256):
+            return False
+        raise exc
+    return True

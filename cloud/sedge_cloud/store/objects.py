@@ -1,0 +1,299 @@
+"""Blobs in an object store (the extra ``scale``), and copies of them on this machine's disk.
+
+    <prefix>/abcdef…          a blob; created once, and always whole
+    <prefix>/abcdef….corrupt  one that failed its hash on reading, kept for inspection
+    <prefix>/clock            written when blobs are collected: the server's time
+
+Writes are under way while their caller goes on; ``settle`` waits for them. What was read or written is in a
+folder as well, so that a blob that is sent in a thousand chunks is fetched once; what has not been used for
+longest goes when it is full. The copies are checked as the objects are, and losing them loses nothing.
+
+This file owns obstore.
+"""
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Generator, Iterator, Set
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import LocalStore, S3Store
+
+from sedge_cloud.store.settings import BlobsConfig
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.wire.transfer import Manifest
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore, S3Config
+
+# How many objects are on their way at once, and how many bytes may wait for an answer.
+WRITERS = 8
+WAITING_BYTES = 64 * 2**20
+# How long a connection and a whole request may take, and how long a request is repeated, in seconds.
+CONNECT_S, REQUEST_S, REPEAT_S = 4, 120, 5
+# How long a server that has just failed is waited for, in seconds.
+PATIENCE_S = 0.2
+# How much of a full cache stays, and how much of an error message.
+KEPT_SHARE, MAX_LINE = 0.9, 400
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+def open_objects(config: BlobsConfig) -> "ObjectStore":
+    """The object store that the configuration names. Raises ``ConfigError``."""
+    assert config.url is not None
+    options: dict[str, Any] = {
+        "endpoint": config.endpoint,
+        "region": config.region,
+        "access_key_id": config.key_id,
+        "secret_access_key": config.secret(),
+    }
+    given = {key: value for key, value in options.items() if value is not None}
+    try:
+        if config.url.startswith("file:"):
+            return LocalStore.from_url(config.url, mkdir=True)
+        return S3Store.from_url(
+            config.url,
+            config=cast("S3Config", given),
+            client_options={
+                "connect_timeout": timedelta(seconds=CONNECT_S),
+                "timeout": timedelta(seconds=REQUEST_S),
+                "allow_http": config.endpoint is not None and config.endpoint.startswith("http:"),
+            },
+            retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=REPEAT_S)},
+        )
+    except (BaseError, ValueError, OSError) as exc:
+        raise ConfigError("blobs.url", config.url, _line(exc)) from exc
+
+
+class ObjectBlobs:
+    """Blobs in an object store (contract.Blobs).
+
+    ``place`` is what error messages call it. Copies are below ``folder``, at most ``limit`` bytes of them.
+    """
+
+    def __init__(self, place: str, objects: "ObjectStore", folder: Path, limit: int) -> None:
+        self.place = place
+        self.copies = BlobFolder(folder, durable=False)
+        self._objects, self._folder, self._limit = objects, folder / "blobs", limit
+        self._copied = 0  # bytes, as far as this process knows
+        self._waiting: dict[bytes, tuple[bytes, Future[None]]] = {}
+        self._error: StorageError | None = None  # of the last settling
+        self._pool: ThreadPoolExecutor | None = None
+        self._trim()
+
+    def require(self) -> None:
+        """Raise ``StorageError`` unless the bucket is there and lets us in."""
+        with self._errors("look into"):
+            next(iter(obstore.list(self._objects, chunk_size=1)), None)
+
+    def write(self, data: bytes) -> bytes:
+        """Begin to store a blob; gives its SHA-256."""
+        sha256 = hashlib.sha256(data).digest()
+        if sha256 in self._waiting:
+            return sha256
+        if sum(len(waiting) for waiting, _ in self._waiting.values()) > WAITING_BYTES:
+            self.settle()
+        self._waiting[sha256] = data, self._put(sha256, data)
+        self._copy(data)
+        return sha256
+
+    def settle(self) -> None:
+        """Wait until every blob is stored. One that could not be is on its way again when this returns.
+
+        After an error nobody waits long for the next one: the coordinator does nothing else meanwhile.
+        """
+        error, patience = self._error, None if self._error is None else PATIENCE_S
+        if patience is not None:
+            wait([done for _, done in self._waiting.values()], patience)
+        self._error = None
+        for sha256, (data, done) in list(self._waiting.items()):
+            if patience is not None and not done.done():
+                self._error = error
+                continue
+            try:
+                with self._errors("write blob", sha256):
+                    done.result()
+                del self._waiting[sha256]
+            except StorageError as exc:
+                self._error = exc
+                self._waiting[sha256] = data, self._put(sha256, data)
+        if self._error is not None:
+            raise StorageError(str(self._error)) from self._error.__cause__
+
+    def has(self, sha256: bytes) -> bool:
+        """Whether the blob is there, or on its way."""
+        if sha256 in self._waiting:
+            return True
+        with self._errors("look up blob", sha256):
+            try:
+                obstore.head(self._objects, sha256.hex())
+            except FileNotFoundError as exc:
+                if _is_bucket_missing(exc):
+                    raise
+                return False
+        return True
+
+    def size(self, sha256: bytes) -> int:
+        """Length of a blob, in bytes."""
+        if sha256 in self._waiting:
+            return len(self._waiting[sha256][0])
+        with self._errors("look up blob", sha256):
+            return obstore.head(self._objects, sha256.hex())["size"]
+
+    def sizes(self) -> dict[bytes, int]:
+        """Every blob and its size, in bytes."""
+        with self._errors("look into"):
+            return {sha256: size for sha256, size, _ in self._listed()}
+
+    def read(self, sha256: bytes) -> bytes:
+        """A blob, checked: the copy, or the object, which is copied."""
+        if sha256 in self._waiting:
+            return self._waiting[sha256][0]
+        with suppress(StorageError):  # a damaged copy is set aside
+            if self._copies_has(sha256):
+                return self.copies.read(sha256)
+        with self._errors("read blob", sha256):
+            data = bytes(obstore.get(self._objects, sha256.hex()).bytes())
+        if hashlib.sha256(data).digest() != sha256:
+            with self._errors("set aside corrupt blob", sha256):
+                obstore.rename(self._objects, sha256.hex(), f"{sha256.hex()}.corrupt")
+            text = f"{len(data)} bytes do not have its sha256"
+            raise StorageError(f"read blob {self.place}/{sha256.hex()}: {text}")
+        self._copy(data)
+        return data
+
+    def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
+        """Bytes of the copy, which is made first."""
+        with suppress(StorageError):
+            if self._copies_has(sha256):
+                return self.copies.read_span(sha256, offset, length)
+        data = self.read(sha256)[offset : offset + length]
+        if len(data) != length:
+            where = f"{length - len(data)} bytes before {offset + length}"
+            raise StorageError(f"read blob {self.place}/{sha256.hex()}: it ends {where}")
+        return data
+
+    def collect(
+        self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
+    ) -> int:
+        """Delete objects, and parts as the folder does; ages are by the server's own clock.
+
+        Each object is looked at again just before it goes: writing a blob that is there makes it new.
+        """
+        self.settle()
+        self.copies.collect(keep, min_age_s, min_part_age_s)
+        freed = 0
+        with self._errors("collect in"):
+            obstore.put(self._objects, "clock", b"now", mode="overwrite")
+            oldest = self._modified("clock") - timedelta(seconds=min_age_s)
+            for sha256, size, modified in list(self._listed()):
+                if sha256 in keep:
+                    continue
+                is_young = modified > oldest or self._modified(sha256.hex()) > oldest
+                if not (min_age_s and is_young):
+                    obstore.delete(self._objects, sha256.hex())
+                    freed += size
+        return freed
+
+    def _put(self, sha256: bytes, data: bytes) -> "Future[None]":
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(WRITERS, "blobs")
+        return self._pool.submit(self._send, sha256.hex(), data)
+
+    def _send(self, name: str, data: bytes) -> None:
+        """Create an object; one that is there is written again, so that no collection takes it."""
+        try:
+            obstore.put(self._objects, name, data, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            obstore.put(self._objects, name, data, mode="overwrite")
+
+    def _listed(self) -> Iterator[tuple[bytes, int, datetime]]:
+        """Hash, size and time of every blob."""
+        for page in obstore.list(self._objects, chunk_size=1000):
+            for found in page:
+                if _NAME.fullmatch(found["path"]):
+                    yield bytes.fromhex(found["path"]), found["size"], found["last_modified"]
+
+    def _modified(self, name: str) -> datetime:
+        return obstore.head(self._objects, name)["last_modified"]
+
+    def _copies_has(self, sha256: bytes) -> bool:
+        """Whether there is a copy, which then has just been used."""
+        try:
+            os.utime(self._folder / sha256.hex())
+        except FileNotFoundError:
+            return False
+        except OSError as exc:
+            raise StorageError(f"copy of blob {sha256.hex()}: {exc}") from exc
+        return True
+
+    def _copy(self, data: bytes) -> None:
+        """Keep a copy, if the disk has room for it."""
+        with suppress(StorageError):
+            self.copies.write(data)
+            self._copied += len(data)
+            if self._copied > self._limit:
+                self._trim()
+
+    def _trim(self) -> None:
+        """Measure the copies; if there are too many, those go that have not been used for longest."""
+        found: list[tuple[float, int, Path]] = []
+        for path in self._folder.iterdir():
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found.append((status.st_mtime, status.st_size, path))
+        self._copied = sum(size for _, size, _ in found)
+        if self._copied <= self._limit:
+            return
+        for _, size, path in sorted(found):
+            path.unlink(missing_ok=True)
+            self._copied -= size
+            if self._copied <= self._limit * KEPT_SHARE:
+                break
+
+    @contextmanager
+    def _errors(self, doing: str, sha256: bytes = b"") -> Generator[None]:
+        """Turn the object store's errors into ``StorageError``, a line each; see ``Store.lost``."""
+        try:
+            yield
+        except (BaseError, FileNotFoundError, OSError, ValueError) as exc:
+            where = f"{self.place}/{sha256.hex()}" if sha256 else self.place
+            is_lost = isinstance(exc, FileNotFoundError) and not _is_bucket_missing(exc)
+            cause = OSError(errno.ENOENT, "no such object") if is_lost else exc
+            raise StorageError(f"{doing} {where}: {_line(exc)}") from cause
+
+
+class ObjectParts:
+    """Parts on this machine's disk, which become objects (contract.Parts)."""
+
+    def __init__(self, blobs: ObjectBlobs) -> None:
+        self._blobs, self._disk = blobs, blobs.copies
+        self.require_room, self.open_part = self._disk.require_room, self._disk.open_part
+        self.write_part, self.trim_parts = self._disk.write_part, self._disk.trim_parts
+        self.read_part, self.discard_part = self._disk.read_part, self._disk.discard_part
+
+    def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
+        """Turn a complete part into a copy, and begin to store it."""
+        data = self._disk.take_part(owner, manifest)
+        if data is not None:
+            self._blobs.write(data)
+        return data
+
+
+def _is_bucket_missing(error: Exception) -> bool:
+    """Whether it is not the object but all of them that cannot be found."""
+    return "NoSuchBucket" in str(error)
+
+
+def _line(error: Exception) -> str:
+    """What an error says, in one line of some length: servers answer with XML."""
+    text = " ".join(str(error).partition("Debug source")[0].split())
+    return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…"

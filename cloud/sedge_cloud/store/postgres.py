@@ -1,0 +1,299 @@
+"""Rows in PostgreSQL, which coordinators on several machines may share (the extra ``scale``).
+
+Each transaction is READ COMMITTED: what a statement must not lose to another process it locks with
+``FOR UPDATE`` or ``FOR SHARE``, or it is one statement. A connection that is lost is opened anew by the
+next statement outside of a transaction, so that a coordinator outlives its server's restart.
+This file owns psycopg.
+"""
+
+import re
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any, LiteralString, cast
+
+import psycopg
+from psycopg.abc import Buffer
+from psycopg.adapt import Dumper
+from psycopg.postgres import types
+from psycopg.types.string import StrDumper
+
+from sedge_cloud.store.contract import Cursor, Values
+from sedge_protocol.errors import ConfigError, StorageError
+
+# How long a statement waits for another transaction, in seconds.
+BUSY_S = 10.0
+# How long a server may be silent while a message to it is under way, and how long opening a connection may
+# take, in seconds: the coordinator does nothing else meanwhile.
+SILENT_S, CONNECT_S = 6, 4
+# After a connection could not be opened nobody tries again for so long.
+RECONNECT_S = 2.0
+# How many rows of a whole table are in memory at once.
+BATCH = 500
+TYPES = {
+    "BLOB": "BYTEA",
+    "REAL": "DOUBLE PRECISION",
+    "INTEGER": "BIGINT",
+    # The order of bytes, as in SQLite: cohorts and sums follow the order of devices.
+    "TEXT": 'TEXT COLLATE "C"',
+}
+_TYPES = re.compile(r"\b(BLOB|REAL|INTEGER|TEXT)\b")
+_VALUES = re.compile(r"\?|%|(?<!:):([a-z_]+)")
+# A row says which schema the tables have, and counts commits; it is not among the tables that are copied.
+_OWN = "CREATE TABLE sedge_store (schema BIGINT NOT NULL, commits BIGINT NOT NULL)"
+_COMMITTED = "UPDATE sedge_store SET commits = commits + 1 RETURNING commits"
+# Everything that a schema of the database has and that runs, or refuses, when we write.
+_OBJECTS = """
+SELECT 'column', table_name || '.' || column_name,
+       data_type || ' ' || is_nullable || ' ' || COALESCE(column_default, '')
+FROM information_schema.columns WHERE table_schema = current_schema()
+UNION ALL SELECT 'trigger', c.relname || '.' || t.tgname, ''
+FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+WHERE NOT t.tgisinternal AND c.relnamespace = current_schema()::regnamespace
+UNION ALL SELECT 'rule', tablename || '.' || rulename, definition
+FROM pg_rules WHERE schemaname = current_schema()
+UNION ALL SELECT 'index', tablename || '.' || indexname,
+       replace(indexdef, ' ' || current_schema() || '.', ' ')
+FROM pg_indexes WHERE schemaname = current_schema()
+UNION ALL SELECT 'constraint', c.relname || '.' || k.conname, pg_get_constraintdef(k.oid)
+FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid
+WHERE c.relnamespace = current_schema()::regnamespace
+"""
+
+
+class _Truth(Dumper):
+    """Truth values are stored as 0 and 1, as in SQLite."""
+
+    oid = types["int8"].oid
+
+    def dump(self, obj: bool) -> Buffer:
+        return b"1" if obj else b"0"
+
+
+class _Text(StrDumper):
+    """PostgreSQL's text has no NUL, a device's reason may."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(obj.replace("\0", "\N{REPLACEMENT CHARACTER}"))
+
+
+class Postgres:
+    """A connection to a PostgreSQL database (contract.Dialect). Threads may share it.
+
+    ``password`` is None where the server asks for none. Raises ``ConfigError`` for a URL that is none,
+    ``StorageError`` when nobody answers.
+    """
+
+    def __init__(self, url: str, password: str | None = None) -> None:
+        self.place = url
+        try:
+            parameters: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.ProgrammingError as exc:
+            expected = f"postgresql://user@host/database ({_line(exc)})"
+            raise ConfigError("store.url", url, expected) from exc
+        parameters |= {
+            "connect_timeout": CONNECT_S,
+            "keepalives_idle": 2,
+            "keepalives_interval": 1,
+            "keepalives_count": SILENT_S - 2,
+            "tcp_user_timeout": 1000 * SILENT_S,
+            "application_name": "sedge-cloud",
+        }
+        if password is not None:
+            parameters["password"] = password
+        self._conninfo = psycopg.conninfo.make_conninfo(**parameters)
+        self._held: list[tuple[str, bool]] = []  # locks, which a new connection takes again
+        self._in_transaction, self._own_commits = False, 0
+        self._failed: tuple[float, psycopg.Error] | None = None
+        with self.errors():
+            self._db = self._connect()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    @contextmanager
+    def errors(self) -> Generator[None]:
+        """Turn PostgreSQL's errors into ``StorageError``."""
+        try:
+            yield
+        except (psycopg.Error, UnicodeDecodeError) as exc:
+            raise StorageError(f"{self.place}: {_line(exc)}") from exc
+
+    def execute(self, sql: str, values: Values = ()) -> Cursor:
+        """Execute one statement; outside of a transaction a lost connection is opened first."""
+        if self._db.closed and not self._in_transaction:
+            self._db = self._connect()
+        return self._db.execute(_translated(sql), values)
+
+    def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
+        """A table's width and its rows, by a cursor of the server."""
+        cursor = self._db.cursor(name="rows")
+        cursor.itersize = BATCH
+        cursor.execute(_text(f"SELECT * FROM {name}"))
+        return len(cursor.description or ()), _closing(cursor)
+
+    def insert(self, table: str, rows: Iterable[Sequence[Any]], width: int) -> None:
+        """Insert whole rows, without waiting for each."""
+        marks = ",".join(["%s"] * width)
+        with self._db.cursor() as cursor:
+            cursor.executemany(_text(f"INSERT INTO {table} VALUES ({marks})"), rows)
+
+    def begin(self, *, alone: bool = False, flush: bool = True) -> None:
+        """Begin a transaction that writes."""
+        self.execute("BEGIN")
+        self._in_transaction = True
+        try:
+            if alone:
+                self.execute(f"SELECT pg_advisory_xact_lock({_key('alone')})")
+            if not flush:
+                self.execute("SET LOCAL synchronous_commit = off")
+        except BaseException:
+            self.rollback()
+            raise
+
+    def begin_reading(self) -> None:
+        """Begin a transaction that sees one moment."""
+        self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        self._in_transaction = True
+
+    def commit(self) -> None:
+        """Count the commit, last of all: it is the one row that every transaction locks."""
+        counted = self.execute(_COMMITTED).fetchone()
+        self.execute("COMMIT")
+        self._in_transaction = False
+        self._own_commits += counted is not None
+
+    def rollback(self) -> None:
+        """Undo a transaction. A server that has gone undoes it by itself."""
+        self._in_transaction = False
+        with suppress(psycopg.Error):
+            if not self._db.closed:
+                self._db.execute("ROLLBACK")
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction has begun."""
+        return self._in_transaction
+
+    def schema(self) -> int:
+        """The number of the tables' schema."""
+        if self.execute("SELECT to_regclass('sedge_store')").fetchone()[0] is None:
+            return 0
+        return int(self.execute("SELECT schema FROM sedge_store").fetchone()[0])
+
+    def define(self, statements: str, schema: int) -> None:
+        """Make or change tables, with PostgreSQL's names of the types."""
+        if self.schema() == 0:
+            self.execute(_OWN)
+            self.execute("INSERT INTO sedge_store VALUES (0, 0)")
+        for statement in filter(str.strip, statements.split(";")):
+            self._db.execute(_text(_TYPES.sub(lambda found: TYPES[found[0]], statement)))
+        self.execute("UPDATE sedge_store SET schema = ?", (schema,))
+
+    def check(self, tables: str) -> None:
+        """Compare what is defined with what the tables' statements define in a schema that is undone."""
+        with self.errors():
+            defined = set(self.execute(_OBJECTS).fetchall())
+            self.begin()
+            try:
+                self.execute("CREATE SCHEMA sedge_check")
+                self.execute("SET LOCAL search_path TO sedge_check")
+                self.define(tables, 0)
+                ours = set(self.execute(_OBJECTS).fetchall())
+            finally:
+                self.rollback()
+        for kind, name, _ in sorted(defined - ours):
+            raise StorageError(f"{self.place}: found {kind} {name!r}, which is not Sedge's")
+        for kind, name, _ in sorted(ours - defined):
+            raise StorageError(f"{self.place}: {kind} {name!r} is missing")
+
+    def version(self) -> int:
+        """How many commits others have counted."""
+        row = self.execute("SELECT commits FROM sedge_store").fetchone()
+        return int(row[0]) - self._own_commits
+
+    @contextmanager
+    def lock(self, name: str, *, shared: bool = False) -> Generator[bool]:
+        """Hold a lock of the server for as long as the connection lasts, and on the next one again."""
+        with self.errors():
+            if shared:
+                self.execute(f"SELECT pg_advisory_lock_shared({_key(name)})")
+            elif not self._try_lock(name, shared):
+                yield False
+                return
+        self._held.append((name, shared))
+        try:
+            yield True
+        finally:
+            self._held.remove((name, shared))
+            with suppress(psycopg.Error):  # with the connection the lock has gone as well
+                self._db.execute(_text(f"SELECT pg_advisory_unlock{_suffix(shared)}({_key(name)})"))
+
+    def used_bytes(self) -> int:
+        """The size of the tables, with what is free in them."""
+        sql = (
+            "SELECT SUM(pg_total_relation_size(oid)) FROM pg_class"
+            " WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
+        )
+        return int(self.execute(sql).fetchone()[0])
+
+    def shrink(self) -> None:
+        """Make free space usable again; the server gives what it can back to the disk."""
+        self.execute("VACUUM")
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        """Open a connection. Raises ``psycopg.Error``, for a while the same one without trying again."""
+        if self._failed is not None and time.monotonic() - self._failed[0] < RECONNECT_S:
+            raise psycopg.OperationalError(str(self._failed[1])) from self._failed[1]
+        try:
+            db: psycopg.Connection[Any] = psycopg.connect(self._conninfo, autocommit=True)
+        except psycopg.Error as exc:
+            self._failed = time.monotonic(), exc
+            raise
+        self._failed = None
+        db.adapters.register_dumper(bool, _Truth)
+        db.adapters.register_dumper(str, _Text)
+        db.execute(_text(f"SET lock_timeout = {int(1000 * BUSY_S)}"))
+        self._db = db
+        for name, shared in self._held:
+            if not self._try_lock(name, shared):
+                db.close()
+                raise psycopg.OperationalError(f"another process has taken the lock {name!r}")
+        return db
+
+    def _try_lock(self, name: str, shared: bool) -> bool:
+        row = self.execute(f"SELECT pg_try_advisory_lock{_suffix(shared)}({_key(name)})").fetchone()
+        return bool(row[0])
+
+
+def _closing(cursor: "psycopg.ServerCursor[Any]") -> Iterator[Sequence[Any]]:
+    with cursor:
+        yield from cursor
+
+
+def _suffix(shared: bool) -> str:
+    return "_shared" if shared else ""
+
+
+def _key(name: str) -> int:
+    """A number for a lock's name: 64 bits that nobody else has."""
+    return int.from_bytes(b"sedge" + name.encode()[:3].ljust(3), "big")
+
+
+@cache
+def _translated(sql: str) -> LiteralString:
+    """With psycopg's marks for values."""
+    marks = {"?": "%s", "%": "%%"}
+    return _text(_VALUES.sub(lambda found: marks.get(found[0]) or f"%({found[1]})s", sql))
+
+
+def _text(sql: Any) -> LiteralString:
+    """Every statement is written in this package, although not each as one literal."""
+    return cast(LiteralString, sql)
+
+
+def _line(error: Exception) -> str:
+    """What an error says, in one line, without a password."""
+    return " ".join(str(error).split())

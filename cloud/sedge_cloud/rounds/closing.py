@@ -3,7 +3,7 @@
 The result depends on committed rows only, so after a crash the same bytes are computed again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -23,7 +23,7 @@ from sedge_cloud.rounds.summary import Summary, summarise
 from sedge_cloud.runs.run import Run, RunState
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.runs.versions import needs_every_element
-from sedge_cloud.store.rows import ClosedRound, RoundRow, UpdateRow
+from sedge_cloud.store.rows import ClosedRound, OrderRow, RoundRow, UpdateRow
 from sedge_protocol.errors import ConfigError, StorageError, StrategyError, Unencodable
 from sedge_protocol.wire.messages import TRAIN
 
@@ -66,7 +66,7 @@ def _conclude(
     failure = _shortage(run, summary)
     if not failure:
         try:
-            state, shortened, replaced = _aggregate(run, run_store, row, updates)
+            state, shortened, replaced = _aggregate(run, run_store, row, updates, current.orders)
         except (StrategyError, Unencodable, ConfigError) as exc:
             failure = f"the next global model cannot be kept: {exc}"
     late = tuple(update.device for update in updates if update.late)
@@ -108,13 +108,17 @@ def _move_on(live: LiveRun, state: RunState, status: str) -> None:
 
 
 def _aggregate(
-    run: Run, run_store: RunStore, row: RoundRow, updates: Sequence[UpdateRow]
+    run: Run,
+    run_store: RunStore,
+    row: RoundRow,
+    updates: Sequence[UpdateRow],
+    orders: Mapping[str, OrderRow],
 ) -> tuple[RunState, dict[str, float], bool]:
     """The run's state after a round, its blobs stored; who was shortened; ``Summary.replaced``."""
     state, shortened, replaced = run.state, dict[str, float](), False
     if row.task == TRAIN:
         context = run_store.context(run)
-        given = run_store.updates(run, row.round, context.theta, updates)
+        given = run_store.updates(run, row.round, context.theta, updates, orders)
         filtered = filter_outliers(given, run.config.robust, given.measured())
         shortened = filtered.shortened
         applied = run.strategy.apply(context, filtered)

@@ -16,6 +16,7 @@ import numpy as np
 
 from sedge_cloud.runs.capabilities import memory_of, terms_of
 from sedge_cloud.runs.client_models import ClientModels, Hellos
+from sedge_cloud.runs.past import Past
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.runs.terms import without_memory
@@ -56,7 +57,7 @@ def plan_round(
     run: Run, run_store: RunStore, number: int, devices: Sequence[str], hello: Hellos
 ) -> Planned:
     """Plan every device's part in a round. Raises ``StrategyError`` for an unusable assignment."""
-    planner = _Planner(run, run_store, number, hello)
+    planner = _Planner(run, run_store, number, hello, devices)
     orders: list[OrderRow] = []
     left_out: dict[str, frozenset[str]] = {}
     for device in devices:
@@ -106,7 +107,7 @@ def plan_newcomer(run: Run, run_store: RunStore) -> OrderRow:
     """
     assignment = run.strategy.plan(run_store.context(run), ClientModel())
     work = check_assignment(run, NEWCOMER, assignment)
-    return _Planner(run, run_store, 1, lambda device: None).order(NEWCOMER, assignment, work)
+    return _Planner(run, run_store, 1, lambda device: None, ()).order(NEWCOMER, assignment, work)
 
 
 def order_seed(seed: int, number: int, device: str) -> int:
@@ -180,13 +181,18 @@ def _require_names(where: str, layout: Layout, work: Work) -> None:
 class _Planner:
     """The planning of one round."""
 
-    def __init__(self, run: Run, run_store: RunStore, number: int, hello: Hellos) -> None:
+    def __init__(
+        self, run: Run, run_store: RunStore, number: int, hello: Hellos, devices: Sequence[str]
+    ) -> None:
         self._run = run
         self._run_store = run_store
         self._number = number
         self._hello = hello
         self._context: Context = run_store.context(run)
-        self._clients = ClientModels(run, run_store, self._context.groups, hello)
+        groups = self._context.groups
+        everyone = {name for device in devices for name in (device, *groups.get(device, ()))}
+        self._past = Past(run, run_store, everyone)
+        self._clients = ClientModels(run, run_store, groups, hello, self._past.rows)
         self._starts: dict[bytes, tuple[bytes, bytes]] = {}
         self._sums: dict[bytes, bytes] = {}
 
@@ -196,14 +202,14 @@ class _Planner:
     def order(self, device: str, assignment: Assignment, work: Work) -> OrderRow:
         """A device's order as it is stored. Raises ``Unencodable`` for values that cannot travel."""
         run, run_store = self._run, self._run_store
-        client, hello = run_store.store.client_model(run.name, device), self._hello(device)
+        client, hello = self._past.rows.get(device), self._hello(device)
         trusted = client is None or run_store.counted(run, client) > 0
         if client is not None and client.width != assignment.width:
             client = None  # its mask and its kept patch are of another layout
         model, model_hash = self._start(assignment.start)
         is_own = self._is_own(device, assignment.patch, client)
         patch, patch_context = self._patch(assignment.patch, client, is_own)
-        holds = self._held(client)
+        holds = b"" if client is None else self._past.holds(client)
         limit = hello.max_packet if hello and hello.max_packet else MAX_PACKET_BYTES
         inline = len(patch) <= (NAMED_BYTES if is_own else min(MAX_INLINE_BYTES, limit // 4))
         return OrderRow(
@@ -226,22 +232,16 @@ class _Planner:
             step=b"" if client is None or model else self._sum(client, holds),
         )
 
-    def _held(self, client: ClientModelRow | None) -> bytes:
-        """The hash of the global model that a device's last update started from; empty for none."""
-        row = client and self._run_store.store.round(self._run.name, client.round)
-        return row.model_hash if client and row and row.model == client.model else b""
-
     def _sum(self, client: ClientModelRow, holds: bytes) -> bytes:
         """The blob of one step for all that a device has missed.
 
         Empty where that saves nothing, or where the device was asked since and may have a later model.
         """
-        order, run = self._run_store.store.order, self._run.name
         if holds not in self._sums:
             self._sums[holds] = self._run_store.summed_step(self._run, holds)
-        since = range(client.round + 1, self._number if self._sums[holds] else 0)
-        asked = any(order(run, number, client.device) for number in since)
-        return b"" if asked else self._sums[holds]
+        if self._sums[holds] and self._past.was_asked_since(client):
+            return b""
+        return self._sums[holds]
 
     def _start(self, start: Theta | None) -> tuple[bytes, bytes]:
         """Blob and hash of a start vector; both empty for the run's own model."""

@@ -1,6 +1,6 @@
 """The client models of a round's devices and of their groups, decoded on demand."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sedge_cloud.runs.capabilities import widest
@@ -8,6 +8,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.runs.vectors import vector_bytes
 from sedge_cloud.store.cache import Cache
+from sedge_cloud.store.rows import ClientModelRow
 from sedge_cloud.strategy import ClientModel, Groups
 from sedge_protocol.wire.messages import Hello
 
@@ -18,13 +19,25 @@ Hellos = Callable[[str], Hello | None]
 
 
 class ClientModels:
-    """The models of a run's devices; ``hello`` gives a device's last hello."""
+    """The models of a run's devices; ``hello`` gives a device's last hello.
 
-    def __init__(self, run: Run, run_store: RunStore, groups: Groups, hello: Hellos) -> None:
+    ``rows`` are those of the devices, and of their groups, that are known to be needed; none is asked for
+    twice. Without them each device's is read when it is needed.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        run_store: RunStore,
+        groups: Groups,
+        hello: Hellos,
+        rows: Mapping[str, ClientModelRow] | None = None,
+    ) -> None:
         self._run = run
         self._run_store = run_store
         self._groups = groups
         self._hello = hello
+        self._rows = rows
         self._members: Cache[ClientModel] = Cache(CACHED_MEMBERS_BYTES, _client_bytes)
 
     def of(self, device: str) -> ClientModel:
@@ -49,7 +62,11 @@ class ClientModels:
 
     def _load(self, device: str) -> ClientModel:
         hello = self._hello(device)
-        client = self._run_store.client_model(self._run, device)
+        row = None if self._rows is None else self._rows.get(device)
+        if row is None and self._rows is not None:
+            client = ClientModel(device=device)
+        else:
+            client = self._run_store.client_model(self._run, device, row)
         if hello is None:
             return client
         return replace(client, memory_mb=hello.memory_mb, widest=widest(self._run, hello))

@@ -5,7 +5,7 @@ the patch over it, add the decoded delta. So the cloud stores kilobytes per devi
 exactly what went over the wire.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -55,6 +55,11 @@ class _Closed(msgspec.Struct, frozen=True):
 
     devices: tuple[_Device, ...]
     distrusted: dict[str, float] = {}
+
+
+def _closed_round(run: Run, number: int) -> bytes:
+    """What a round is called in the cache."""
+    return f"{run.name}/{number}".encode()
 
 
 class RunStore(Vectors):
@@ -141,13 +146,15 @@ class RunStore(Vectors):
         is_smaller = len(coded) < sum(step.size for step in steps)
         return self.store.blobs.write(coded) if is_smaller else b""
 
-    def client_model(self, run: Run, device: str) -> ClientModel:
+    def client_model(self, run: Run, device: str, row: ClientModelRow | None = None) -> ClientModel:
         """A device's client model in this run, without its group and ``memory_mb``; vectors are read-only.
+
+        ``row`` is the device's, read here if it is not given.
 
         If the disk has lost a part of it, the device counts as one without a past: the run goes on, and the
         device's next update replaces the model.
         """
-        row = self.store.client_model(run.name, device)
+        row = row or self.store.client_model(run.name, device)
         if row is None:
             return ClientModel(device=device)
         try:
@@ -188,25 +195,36 @@ class RunStore(Vectors):
 
     def counted(self, run: Run, row: ClientModelRow) -> float:
         """The factor of a client model's update in its round; 0 for a distrusted or a late one."""
-        name = f"{run.name}/{row.round}".encode()
-        counted = self._counted.get(name)
-        if counted is None:
-            round_ = self.store.round(run.name, row.round)
-            if round_ is None or round_.summary is None:
-                return 0.0
-            closed = msgspec.msgpack.decode(round_.summary, type=_Closed)
+        name = _closed_round(run, row.round)
+        counted = self._counted.get(name) or self.load_counted(run, [row.round]).get(row.round, {})
+        return counted.get(row.device, 0.0)
+
+    def load_counted(self, run: Run, numbers: Iterable[int]) -> dict[int, dict[str, float]]:
+        """Read how much the updates of these rounds counted where that is not cached; by round, device."""
+        unknown = [n for n in numbers if self._counted.get(_closed_round(run, n)) is None]
+        loaded: dict[int, dict[str, float]] = {}
+        for number, coded in self.store.summaries(run.name, unknown).items() if unknown else ():
+            closed = msgspec.msgpack.decode(coded, type=_Closed)
             factors = {
                 each.device: 0.0 if each.device in closed.distrusted else each.counted
                 for each in closed.devices
             }
-            counted = self._counted.put(name, factors)
-        return counted.get(row.device, 0.0)
+            loaded[number] = self._counted.put(_closed_round(run, number), factors)
+        return loaded
 
     def with_orders(
-        self, run: Run, number: int, rows: Iterable[UpdateRow]
+        self,
+        run: Run,
+        number: int,
+        rows: Iterable[UpdateRow],
+        orders: Mapping[str, OrderRow] | None = None,
     ) -> list[tuple[UpdateRow, OrderRow]]:
-        """Updates that count in a round, each with its order; a late one's is from an earlier round."""
-        orders = {order.device: order for order in self.store.orders(run.name, number)}
+        """Updates that count in a round, each with its order; a late one's is from an earlier round.
+
+        ``orders`` are the round's, by device, read here if they are not given.
+        """
+        if orders is None:
+            orders = {order.device: order for order in self.store.orders(run.name, number)}
         pairs: list[tuple[UpdateRow, OrderRow]] = []
         for row in rows:
             order = orders.get(row.device)
@@ -219,15 +237,23 @@ class RunStore(Vectors):
         return pairs
 
     def updates(
-        self, run: Run, number: int, base: Theta, rows: Iterable[UpdateRow] | None = None
+        self,
+        run: Run,
+        number: int,
+        base: Theta,
+        rows: Iterable[UpdateRow] | None = None,
+        orders: Mapping[str, OrderRow] | None = None,
     ) -> RoundUpdates:
         """The updates of a round by device, on the global model ``base`` (n,).
 
-        ``rows`` are those that count; by default, those that came in time.
+        ``rows`` are those that count; by default, those that came in time. ``orders`` as in
+        ``with_orders``.
         """
         counted = self.store.updates(run.name, number) if rows is None else rows
         by_device = sorted(counted, key=lambda row: row.device)
-        return RoundUpdates(run, self, base, tuple(self.with_orders(run, number, by_device)))
+        return RoundUpdates(
+            run, self, base, tuple(self.with_orders(run, number, by_device, orders))
+        )
 
     def write_groups(self, groups: Groups) -> bytes:
         """Store who learns with whom; the blob, or empty for none."""

@@ -5,7 +5,8 @@ blobs that a crash leaves unnamed are collected. The command line writes here to
 which notices by ``version``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,6 +24,21 @@ from sedge_cloud.store.rows import (
 from sedge_cloud.store.schema import named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.frame import next_incarnation
+
+# A statement has at most so many values: SQLite takes 32,766, PostgreSQL 65,535.
+MOST_VALUES = 30_000
+
+V = TypeVar("V")
+
+
+def _portions(values: Sequence[V], width: int = 1) -> Iterator[Sequence[V]]:
+    """The values in portions for a statement each, where each of them takes ``width`` places."""
+    step = MOST_VALUES // width
+    return (values[i : i + step] for i in range(0, len(values), step))
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ",".join("?" * len(values))
 
 
 class Store(Receipts):
@@ -265,6 +281,35 @@ class Store(Receipts):
         sql = "SELECT * FROM client_models WHERE run = ? AND device = ?"
         return next(iter(self._rows(ClientModelRow, sql, run, device)), None)
 
+    def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
+        """The last models of those of these devices that have one, by reference."""
+        sql = "SELECT * FROM client_models WHERE run = ? AND device IN ({})"
+        rows = [
+            row
+            for names in _portions(sorted(devices))
+            for row in self._rows(ClientModelRow, sql.format(_marks(names)), run, *names)
+        ]
+        return {row.device: row for row in rows}
+
+    def round_models(self, run: str, numbers: Collection[int]) -> dict[int, tuple[bytes, bytes]]:
+        """Blob and hash of the global models of these rounds."""
+        sql = "SELECT round, model, model_hash FROM rounds WHERE run = ? AND round IN ({})"
+        rows = self._among(sql, run, sorted(numbers))
+        return {int(number): (bytes(model), bytes(named)) for number, model, named in rows}
+
+    def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
+        """The summaries of those of these rounds that are closed."""
+        sql = "SELECT round, summary FROM rounds WHERE run = ? AND summary IS NOT NULL AND round IN ({})"
+        return {int(n): bytes(coded) for n, coded in self._among(sql, run, sorted(numbers))}
+
+    def last_orders(self, run: str, devices: Collection[str], since: int) -> dict[str, int]:
+        """The last round after ``since`` in which each of these devices has an order; without others."""
+        sql = (
+            "SELECT device, MAX(round) FROM orders WHERE run = ? AND round > ? AND device IN ({})"
+            " GROUP BY device"
+        )
+        return {str(d): int(number) for d, number in self._among(sql, run, sorted(devices), since)}
+
     def client_devices(self, run: str) -> list[str]:
         """The devices that have a client model in a run, by id."""
         sql = "SELECT device FROM client_models WHERE run = ? ORDER BY device"
@@ -279,12 +324,22 @@ class Store(Receipts):
             coded = self._db.execute("SELECT steps FROM rounds WHERE open = 1").fetchall()
         return named.union(*({step.blob for step in steps_of(bytes(row[0]))} for row in coded))
 
+    def _among(self, sql: str, run: str, values: Sequence[str | int], *more: int) -> list[Any]:
+        """The rows for any of these values, a portion of them at a time."""
+        with self._db.errors():
+            return [
+                row
+                for some in _portions(values)
+                for row in self._db.execute(sql.format(_marks(some)), (run, *more, *some))
+            ]
+
     def _save_traffic(self, db: Dialect, rows: Sequence[TrafficRow]) -> None:
-        for row in rows:
+        for some in _portions(rows, len(TrafficRow.__struct_fields__)):
+            marks = ",".join(f"({_marks(msgspec.structs.astuple(row))})" for row in some)
             db.execute(
-                "INSERT INTO traffic VALUES (?, ?, ?, ?, ?, ?)"
+                f"INSERT INTO traffic VALUES {marks}"
                 " ON CONFLICT (run, round, device) DO UPDATE SET up = excluded.up,"
                 " down = excluded.down,"
                 " whole = CASE WHEN excluded.whole = 1 THEN 1 ELSE traffic.whole END",
-                msgspec.structs.astuple(row),
+                [value for row in some for value in msgspec.structs.astuple(row)],
             )

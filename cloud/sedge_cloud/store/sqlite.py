@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from sedge_protocol.host.posix import lock
 DATABASE_NAME = "sedge.sqlite"
 # How long one process waits for another's transaction, in seconds.
 BUSY_S = 10.0
+# So many rows are inserted by one statement.
+ROWS = 256
 # Everything that a database has, with its definition: a trigger, or a table's default, runs when we write.
 _OBJECTS = "SELECT type, name, sql FROM sqlite_master"
 
@@ -78,7 +81,12 @@ class Sqlite:
 
     def insert(self, table: str, rows: Iterable[Sequence[Any]], width: int) -> None:
         """Insert whole rows."""
-        self._db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * width)})", rows)
+        left, marks = iter(rows), f"({','.join('?' * width)})"
+        while portion := list(islice(left, ROWS)):
+            values = [value for row in portion for value in row]
+            self._db.execute(
+                f"INSERT INTO {table} VALUES {','.join([marks] * len(portion))}", values
+            )
 
     def begin(self, *, alone: bool = False, flush: bool = True) -> None:
         """Begin a transaction that writes; only one does at a time."""

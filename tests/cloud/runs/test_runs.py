@@ -100,6 +100,7 @@ def test_a_run_whose_bundle_is_gone(cloud: Cloud) -> None:
 def test_a_model_that_cannot_be_read_now_is_waited_for(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(inbox, "MAX_ROW_BYTES", 2**12)
     cloud.hello()
     for seed, name in enumerate("ab"):
         cloud.upload(name, update(cloud.order(name), random_theta(seed)))

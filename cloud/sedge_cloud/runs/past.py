@@ -1,0 +1,34 @@
+"""What the rows say of the past of a round's devices; each kind of row in one statement for all of them."""
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.rows import ClientModelRow
+
+
+class Past:
+    """The client models of these devices, ``rows`` by device, and what their rounds say of them."""
+
+    def __init__(self, run: Run, run_store: RunStore, devices: Collection[str]) -> None:
+        self._run = run
+        self._store = run_store.store
+        self.rows: Mapping[str, ClientModelRow] = self._store.client_models(run.name, devices)
+        rounds = {row.round for row in self.rows.values()}
+        run_store.load_counted(run, rounds)
+        self._models = self._store.round_models(run.name, rounds)
+
+    def holds(self, row: ClientModelRow) -> bytes:
+        """The hash of the global model that a device's last update started from; empty for none."""
+        model, model_hash = self._models.get(row.round, (b"", b""))
+        return model_hash if model == row.model else b""
+
+    def was_asked_since(self, row: ClientModelRow) -> bool:
+        """Whether a device has had an order after its last update, and so may have a later model."""
+        return self._last_orders.get(row.device, 0) > row.round
+
+    @cached_property
+    def _last_orders(self) -> Mapping[str, int]:
+        since = min((row.round for row in self.rows.values()), default=0)
+        return self._store.last_orders(self._run.name, self.rows.keys(), since)

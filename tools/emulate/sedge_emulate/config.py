@@ -106,7 +106,8 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     only, lets the products of fp32 round their factors to 10 bits. ``graphs``, on CUDA only, launches all
     kernels of a step together, and changes no number. ``convolutions`` of many devices are computed as one
     grouped convolution, or as the product of their input's unfolded patches with the filters.
-    ``graphs`` and unfold are for the vectorised trainer.
+    ``graphs`` and unfold are for the vectorised trainer. A model whose step moves numbers between host and
+    GPU, as one with ``class_weights`` does, cannot have graphs and is refused.
     """
 
     backend: Name = "auto"

@@ -129,7 +129,12 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     with pytest.MonkeyPatch.context() as patch:
         tls, ws = (on_free_port(lambda port: None) for _ in range(2))
         port = f"{{port}} {LOOPBACK}"
-        text = MOSQUITTO.format(port=port, root=folder, user=getpass.getuser())
+        text = MOSQUITTO.format(
+            port=port,
+            passwords=folder / "broker-passwords",
+            acl=folder / "broker-acl",
+            user=getpass.getuser(),
+        )
         text += TLS_LISTENER.format(folder=folder, tls=tls)
         text += WEB_LISTENER.format(folder=folder, ws=ws)
         patch.setattr(broker_module, "_SETTINGS", text)

@@ -15,50 +15,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sedge_cloud.admin.enrolment import write_private, write_public
-from sedge_cloud.admin.templates import LIMITS_OF_ALL
-from sedge_cloud.broker.access import access_list
-from sedge_cloud.broker.accounts import add_passwords
+from sedge_cloud.admin.templates import LIMITS_OF_ALL, LISTENER, cloud_toml, write_account
 from sedge_cloud.broker.certificates import check_hosts, make_authority
-from sedge_cloud.config import COORDINATOR
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.topics import check_id
-
-CLOUD_TOML = """\
-# The coordinator of one fleet, under sedge-cloud.service. Every key: share/sedge/cloud.toml.
-fleet = "{fleet}"
-state_dir = "{state}"
-
-# What is kept of runs that have ended: by default everything.
-# [keep]
-# runs = 10
-
-[broker]
-url = "{url}"
-device_url = "{device_url}"
-password_file = "coordinator-password"
-device_password_file = "{broker}/passwords"
-reload = "systemctl reload mosquitto"
-{ca}"""
 
 # The first of Mosquitto's files by name, as per_listener_settings must precede every password_file.
 DROP_IN = """\
 # A listener for the devices of the fleet {fleet}; written by `sedge-cloud init --service`. Mosquitto's own
 # listener on 1883, for this machine alone, ends with the first listener that is configured. Other clients
 # of this broker need one of their own, in another file here: listener, allow_anonymous, password_file.
-per_listener_settings true
-listener {port}
-allow_anonymous false
-password_file {broker}/passwords
-acl_file {broker}/acl
-{tls}# These hold for the whole broker.
 """
 TLS = """\
 certfile {broker}/broker.crt
 keyfile {broker}/broker.key
 tls_version tlsv1.2
 """
+WHOLE = "# These hold for the whole broker.\n"
 
 
 @dataclass(frozen=True)
@@ -114,37 +89,35 @@ def write_service_files(
     if not places.drop_in.parent.is_dir():
         raise ConfigError(str(places.drop_in.parent), None, "Mosquitto: apt install mosquitto")
     secrets = {} if hosts is None else make_authority(fleet, hosts)
-    password, user = os.urandom(24).hex(), f"{COORDINATOR}{fleet}"
+    passwords, acl = places.broker / "passwords", places.broker / "acl"
     with translated("write a service's files into", places.etc):
         _folder(places.etc, 0o755)
         _folder(places.broker, 0o755)
         _folder(places.state, 0o700, service)
-        write_private(places.broker / "acl", access_list(fleet))
-        add_passwords(places.broker / "passwords", {user: password})
+        write_account(fleet, places.etc / "coordinator-password", passwords, acl)
         for name in ("broker.crt", "broker.key"):
             if name in secrets:
                 write_private(places.broker / name, secrets[name])
         for path in places.broker.iterdir():
             os.chown(path, *mosquitto)
-        write_private(places.etc / "coordinator-password", password + "\n")
         os.chown(places.etc / "coordinator-password", *service)
         if "ca.pem" in secrets:
             write_private(places.etc / "ca.key", secrets["ca.key"])
             write_public(places.etc / "ca.pem", secrets["ca.pem"].encode())
         tls = "" if hosts is None else TLS.format(broker=places.broker)
-        listener = DROP_IN.format(fleet=fleet, port=port, broker=places.broker, tls=tls)
-        write_public(places.drop_in, (listener + LIMITS_OF_ALL).encode())
-        cloud = CLOUD_TOML.format(
-            fleet=fleet,
-            state=places.state,
-            url=f"{scheme}://127.0.0.1:{port}",
-            device_url=device_url,
-            broker=places.broker,
-            ca="" if hosts is None else 'ca_file = "ca.pem"\n',
-        )
-        write_public(
-            places.etc / "cloud.toml", cloud.encode()
-        )  # last: with it there is a coordinator
+        listener = LISTENER.format(port=port, passwords=passwords, acl=acl)
+        drop_in = DROP_IN.format(fleet=fleet) + listener + tls + WHOLE + LIMITS_OF_ALL
+        write_public(places.drop_in, drop_in.encode())
+        broker = {
+            "url": f"{scheme}://127.0.0.1:{port}",
+            "device_url": device_url,
+            "password_file": "coordinator-password",
+            "device_password_file": str(passwords),
+            "reload": "systemctl reload mosquitto",
+            **({} if hosts is None else {"ca_file": "ca.pem"}),
+        }
+        cloud = cloud_toml(fleet, str(places.state), broker, under=", under sedge-cloud.service")
+        write_public(places.etc / "cloud.toml", cloud.encode())  # with it there is a coordinator
     return device_url
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from sedge_cloud.admin.enrolment import write_private, write_public
@@ -15,19 +16,16 @@ from sedge_protocol.wire.topics import check_id
 _URL = re.compile(r"mqtt://[A-Za-z0-9.:\[\]-]+:(\d{1,5})")
 
 CLOUD_TOML = """\
-# The coordinator of one fleet. Every key: share/sedge/cloud.toml.
+# The coordinator of one fleet{under}. Every key: share/sedge/cloud.toml.
 fleet = "{fleet}"
-state_dir = "state"
+state_dir = "{state}"
 
 # What is kept of runs that have ended: by default everything.
 # [keep]
 # runs = 10
 
 [broker]
-url = "{url}"
-password_file = "coordinator-password"
-device_password_file = "broker-passwords"
-"""
+{broker}"""
 
 # What every broker of Sedge allows a client; cloud/mosquitto.conf and the emulator's say the same. Sedge
 # sends at QoS 0 only, so the queue limits bound how many packets may wait for a slow client before the
@@ -45,17 +43,20 @@ persistent_client_expiration 1h
 """
 MOSQUITTO_LIMITS = LIMITS_OF_ALL + "persistence false\n"
 
+LISTENER = """\
+per_listener_settings true
+listener {port}
+allow_anonymous false
+password_file {passwords}
+acl_file {acl}
+"""
 MOSQUITTO = (
     """\
 # For a trial on a network you trust: passwords, no TLS. After `device add`, send SIGHUP to Mosquitto.
 # cloud/mosquitto.conf has TLS on both sides.
 user {user}
-per_listener_settings true
-listener {port}
-allow_anonymous false
-password_file {root}/broker-passwords
-acl_file {root}/broker-acl
 """
+    + LISTENER
     + MOSQUITTO_LIMITS
 )
 
@@ -73,18 +74,37 @@ def write_first_files(folder: Path, fleet: str, url: str) -> None:
         raise ConfigError("url", url, "mqtt://host:port")
     if (folder / "cloud.toml").exists():
         raise ConfigError("folder", str(folder), "a folder without a cloud.toml")
-    user = f"{COORDINATOR}{fleet}"
-    password = os.urandom(24).hex()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         owner = folder.owner()
     except (OSError, KeyError) as exc:
         raise StorageError(f"{folder}: {exc}") from exc
     root = folder.resolve()
-    broker = MOSQUITTO.format(port=match[1], root=root, user=owner)
+    passwords, acl = root / "broker-passwords", root / "broker-acl"
+    broker = MOSQUITTO.format(port=match[1], passwords=passwords, acl=acl, user=owner)
+    own = {
+        "url": url,
+        "password_file": "coordinator-password",
+        "device_password_file": passwords.name,
+    }
     with translated("write a first configuration into", folder):
-        write_private(folder / "coordinator-password", password + "\n")
-        add_passwords(folder / "broker-passwords", {user: password})
-        write_private(folder / "broker-acl", access_list(fleet))
+        write_account(fleet, folder / "coordinator-password", passwords, acl)
         write_public(folder / "mosquitto.conf", broker.encode())
-        write_public(folder / "cloud.toml", CLOUD_TOML.format(fleet=fleet, url=url).encode())
+        write_public(folder / "cloud.toml", cloud_toml(fleet, "state", own).encode())
+
+
+def cloud_toml(fleet: str, state: str, broker: Mapping[str, str], under: str = "") -> str:
+    """The text of a first cloud.toml, with these keys of ``[broker]``."""
+    keys = "".join(f'{key} = "{value}"\n' for key, value in broker.items())
+    return CLOUD_TOML.format(fleet=fleet, state=state, broker=keys, under=under)
+
+
+def write_account(fleet: str, password_file: Path, passwords: Path, acl: Path) -> None:
+    """Give the coordinator an account at the broker, whose files ``passwords`` and ``acl`` are.
+
+    Raises ``StorageError`` and ``OSError``.
+    """
+    password = os.urandom(24).hex()
+    write_private(password_file, password + "\n")
+    add_passwords(passwords, {f"{COORDINATOR}{fleet}": password})
+    write_private(acl, access_list(fleet))

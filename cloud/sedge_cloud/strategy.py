@@ -276,11 +276,11 @@ class Update:
             total += weight * np.subtract(self.trained, theta, dtype=np.float64)
             return
         if self.patch is not None:
-            where = place(self.patch)
+            where = self.patch.where
             total[where] += weight * np.subtract(self.patch.values, theta[where], dtype=np.float64)
         if self.delta is not None:
             added = np.multiply(self.delta.values, weight, dtype=np.float64)
-            where = place(self.delta)
+            where = self.delta.where
             if isinstance(where, slice):
                 total += added
             else:
@@ -308,7 +308,7 @@ class Update:
         """The same update, moved only ``factor`` (0 to 1) of the way from ``base`` to ``trained``."""
         patch = self.patch
         if patch is not None:
-            base = self.base[place(patch)]
+            base = self.base[patch.where]
             patch = replace(patch, values=base + np.float32(factor) * (patch.values - base))
         delta = self.delta
         if delta is not None:
@@ -325,11 +325,6 @@ def _within(
     # The bounds have the indices' own type: otherwise numpy copies all indices into a wider one.
     low, high = np.searchsorted(vector.indices, np.array((start, stop), np.uint32))
     return vector.indices[low:high].astype(np.intp) - start, vector.values[low:high]
-
-
-def place(vector: SparseVector) -> slice | NDArray[np.intp]:
-    """The positions of a vector's values, converted once: numpy converts unsigned indices at every use."""
-    return slice(None) if vector.indices is None else vector.indices.astype(np.intp)
 
 
 class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

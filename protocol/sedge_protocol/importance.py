@@ -7,12 +7,12 @@ same set. n = parameters of the model, s = scored elements.
 """
 
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_protocol.decimal_shares import floor_of
 from sedge_protocol.errors import LocalError
 from sedge_protocol.layout import Tensor, Theta
 
@@ -68,12 +68,8 @@ def min_max(scores: NDArray[np.float32], tensors: tuple[Tensor, ...]) -> NDArray
 
 
 def kept(size: int, quantile: float) -> int:
-    """k = n - 1 - floor(q (n - 1)): how many of n different scores are above their q-quantile.
-
-    Exact in decimal: .29 of 101 elements is rank 29, while floating point makes .29 * 100 =
-    28.999999999999996 and would keep one more.
-    """
-    return size - 1 - int(Fraction(str(float(quantile))) * (size - 1))
+    """k = n - 1 - floor(q (n - 1)): how many of n different scores are above their q-quantile."""
+    return size - 1 - floor_of(quantile, size - 1)
 
 
 def select(scores: NDArray[np.float32], quantile: float) -> NDArray[np.uint32]:

@@ -170,9 +170,8 @@ def next_groups(
 
 def places(vector: SparseVector) -> Places:
     """The places of a vector's elements, ascending."""
-    if vector.indices is None:
-        return np.arange(vector.size, dtype=np.intp)
-    return vector.indices.astype(np.intp)
+    where = vector.where
+    return np.arange(vector.size, dtype=np.intp) if isinstance(where, slice) else where
 
 
 def trained_models(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, SparseVector]]:
@@ -183,7 +182,7 @@ def trained_models(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, Spar
 
 
 def group_mean(
-    critical: Places, models: Iterable[tuple[Theta, Places | None]], counted: bool
+    critical: Places, models: Iterable[tuple[Theta, Places | slice | None]], counted: bool
 ) -> NDArray[np.float32]:
     """d (k,): the mean of the models (n,) at the first one's ``critical`` places (k,).
 

@@ -34,7 +34,7 @@ from sedge_cloud.algorithms.robust import (
     distrusted,
     krum,
 )
-from sedge_cloud.strategy import Update, place
+from sedge_cloud.strategy import Update
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Theta
 
@@ -188,7 +188,7 @@ def _along(update: Update, length: float, centre: NDArray[np.float64]) -> float:
     if update.delta is None:
         return 0.0
     # Not by BLAS: its rounding depends on the number of threads, and threads wait on a busy host.
-    product = np.einsum("i,i", update.delta.values.astype(np.float64), centre[place(update.delta)])
+    product = np.einsum("i,i", update.delta.values.astype(np.float64), centre[update.delta.where])
     return float(product) / length
 
 
@@ -200,7 +200,7 @@ def repeatable(updates: Iterable[Update]) -> Iterable[Update]:
 def lengths(update: Update) -> tuple[float, float]:
     """The Euclidean lengths of an update's two parts: from ``base`` to its patch, and of its delta."""
     patch, delta = update.patch, update.delta
-    moved = patch if patch is None else patch.values - update.base[place(patch)]
+    moved = patch if patch is None else patch.values - update.base[patch.where]
     return _length(moved), _length(delta if delta is None else delta.values)
 
 

@@ -13,13 +13,14 @@ d = updates of a round, f = how many of them may be wrong, b = coordinates of a 
 """
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
+
+from sedge_protocol.decimal_shares import floor_of
 
 Rule: TypeAlias = Literal["direction", "mean", "trimmed_mean", "median", "krum", "multi_krum"]
 # Rules that combine updates coordinate by coordinate; the others leave out whole updates.
@@ -64,8 +65,8 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     max_weight: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
 
     def wrong(self, count: int) -> int:
-        """f of ``count`` updates. Exact in decimal: as floats .29 * 100 is below 29."""
-        return int(Fraction(str(self.byzantine)) * count)
+        """f of ``count`` updates."""
+        return floor_of(self.byzantine, count)
 
 
 def distrusted(factors: Mapping[str, float]) -> dict[str, float]:

@@ -34,7 +34,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fractions import Fraction
 from functools import cached_property
 from typing import TypeVar
 
@@ -47,6 +46,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
 from sedge_cloud.store.schema import StepRow, steps_of
+from sedge_protocol.decimal_shares import ceil_of
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import TRAIN, Committed, Reject
 from sedge_protocol.wire.reconnect import CEILINGS_S, Ended, longest_s
@@ -299,8 +299,7 @@ def return_s(away_s: float, devices: int) -> float:
 
 def needed_updates(config: RunConfig, expected: int) -> int:
     """How many updates are the quorum of a round in which so many devices are expected to answer."""
-    # Exact in decimal: as floats .07 * 100 is above 7, and the round would wait for 8.
-    return max(math.ceil(Fraction(str(config.quorum)) * expected), config.min_updates)
+    return max(ceil_of(config.quorum, expected), config.min_updates)
 
 
 def new_round(

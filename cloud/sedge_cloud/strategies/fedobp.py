@@ -28,10 +28,11 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from sedge_cloud.algorithms import thresholds
 from sedge_cloud.algorithms.averaging import average_change
+from sedge_cloud.algorithms.thresholds import by_energy
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
+from sedge_protocol.decimal_shares import floor_of
 from sedge_protocol.errors import ConfigError, StrategyError
 from sedge_protocol.importance import Score, importance, kept, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
@@ -110,10 +111,11 @@ class FedOBP(Strategy, frozen=True):
                 f"quantile {self.quantile:g} of {size:,} elements keeps at most "
                 f"{kept(size, self.quantile)} personal, as good as FedAvg; {_smaller(size)}"
             )
-        if self.energy and thresholds.count_of(size, self.most) <= 1:
+        most = floor_of(self.most, size)
+        if self.energy and most <= 1:
             said.append(
-                f"most = {self.most:g} of {size:,} elements keeps at most "
-                f"{thresholds.count_of(size, self.most)} personal, as good as FedAvg"
+                f"most = {self.most:g} of {size:,} elements keeps at most {most} personal,"
+                " as good as FedAvg"
             )
         if personal == 0 and self.scoring == "cloud":
             said.append(
@@ -169,7 +171,7 @@ class FedOBP(Strategy, frozen=True):
     def _chosen(self, scores: Scores) -> NDArray[np.uint32]:
         """K as sorted indices into the scores (s,). Raises ``LocalError`` if one is not finite."""
         if self.energy > 0:
-            return thresholds.by_energy(scores, self.energy, self.most)
+            return by_energy(scores, self.energy, self.most)
         return select(scores, self.quantile)
 
     def _patch(

@@ -136,7 +136,7 @@ class FedPURIN(Strategy, frozen=True):
         else:
             dense = self.average == "filled"
             members = trained_models([client, *client.group])
-            models = ((theta, None if dense else places(sent)) for theta, sent in members)
+            models = ((theta, None if dense else sent.where) for theta, sent in members)
             values = group_mean(critical, models, self.average == "counted")
         return SparseVector(context.layout.size, client.sent.indices, values)
 
@@ -153,7 +153,7 @@ def sparse_mean(updates: Iterable[Update], theta: Theta, counted: bool) -> Theta
     for update in updates:
         weights += update.num_examples
         if update.delta is not None:
-            sent = places(update.delta)
+            sent = update.delta.where
             total[sent] += np.multiply(update.trained[sent], update.num_examples, dtype=np.float64)
             if counted:
                 weight[sent] += update.num_examples
@@ -185,10 +185,9 @@ def accounted_bytes(
     parameters = layout.mask(t.name for t in layout.tensors if t.role is Role.PARAMETER)
     up = 0.0
     if client.sent is not None:
-        up = 4 * np.count_nonzero(parameters[places(client.sent)]) + parameters.sum() / 8
+        up = 4 * np.count_nonzero(parameters[client.sent.where]) + parameters.sum() / 8
     start = context.theta.copy()
     start[layout.mask(assignment.work.keep)] = 0
     if assignment.patch is not None:
-        place = places(assignment.patch)
-        start[place] = 0 if context.round > beta else assignment.patch.values
+        start[assignment.patch.where] = 0 if context.round > beta else assignment.patch.values
     return Accounted(float(up), 4.0 * np.count_nonzero(start))

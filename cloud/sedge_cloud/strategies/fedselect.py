@@ -15,7 +15,6 @@ unchanged. n = parameters, b = 16-bit words.
 """
 
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -27,6 +26,7 @@ from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.codec.top_k import largest
+from sedge_protocol.decimal_shares import floor_of
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Role
 
@@ -87,7 +87,7 @@ class FedSelect(FedAvg, frozen=True):
             if tensor.role is not Role.PARAMETER or len(tensor.shape) < 2:
                 continue
             shared = np.flatnonzero(~mask[tensor.slice]) + tensor.offset
-            room = int(Fraction(str(self.limit)) * tensor.size) - (tensor.size - shared.size)
+            room = floor_of(self.limit, tensor.size) - (tensor.size - shared.size)
             count = min(room, round(self.rate * shared.size))
             if count > 0:
                 mask[shared[largest(change[shared], count)]] = True

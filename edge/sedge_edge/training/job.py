@@ -306,7 +306,6 @@ def _keep_sent(base: Theta, sent: SparseVector, values: ValueCoding, vectors: Ve
     They are coded exactly as the coordinator codes a patch of these elements, so that the names agree.
     """
     decoded = decoded_values(sent.values, values)  # (k,)
-    where = slice(None) if sent.indices is None else sent.indices.astype(np.intp)
     with np.errstate(over="ignore"):  # the encoder rejects an overflow
-        patch = SparseVector(sent.size, sent.indices, base[where] + decoded)
+        patch = SparseVector(sent.size, sent.indices, base[sent.where] + decoded)
     return vectors.keep_mask(encode(patch, ValueCoding.FP32, Compression.NONE))

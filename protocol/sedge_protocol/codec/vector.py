@@ -80,6 +80,11 @@ class SparseVector:
         """k, the number of elements kept."""
         return self.values.size
 
+    @property
+    def where(self) -> slice | NDArray[np.intp]:
+        """The positions of the values, to index with; converted at every call."""
+        return slice(None) if self.indices is None else _places(self.indices)
+
     def dense(self) -> Theta:
         """A new vector (n,) with the values, and zeros elsewhere."""
         theta = np.zeros(self.size, np.float32)

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from sedge_protocol.codec import bitmaps
 from sedge_protocol.errors import FrameError, LocalError
 from sedge_protocol.wire.frame import HEADER
 
@@ -123,19 +124,14 @@ def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
 
 def to_bitmap(indices: Iterable[int], count: int) -> bytes:
     """A bitmap of ``count`` bits, least significant bit first, with these bits set."""
-    bits = np.zeros(count, np.bool_)
-    bits[list(indices)] = True
-    return np.packbits(bits, bitorder="little").tobytes()
+    return bitmaps.to_bitmap(np.array(sorted(indices), np.uint32), count)
 
 
 def from_bitmap(bitmap: bytes, count: int) -> set[int]:
     """The set bits. Raises ``FrameError`` for a wrong length or bits past the end."""
-    if len(bitmap) != -(-count // 8):
-        raise FrameError(f"bitmap of {len(bitmap)} bytes for {count} chunks")
-    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
-    if bits[count:].any():
-        raise FrameError(f"bitmap has bits past its {count} chunks")
-    return set(np.flatnonzero(bits).tolist())
+    if not bitmaps.is_bitmap(bitmap, count):
+        raise FrameError(f"bitmap: {len(bitmap)} bytes are not one of {count} chunks")
+    return set(bitmaps.from_bitmap(bitmap, count).tolist())
 
 
 def backoff(attempt: int, rng: np.random.Generator) -> float:

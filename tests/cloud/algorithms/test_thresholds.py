@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sedge_cloud.algorithms.thresholds import above_count, by_energy, count_of, largest_first
+from sedge_cloud.algorithms.thresholds import by_energy
 from sedge_protocol.errors import LocalError
 
 HUGE = float(np.finfo(np.float32).max)
@@ -32,6 +32,8 @@ def f32(*values: float) -> NDArray[np.float32]:
         ((0, 0, 0, 0), 0.5, 1.0, []),
         ((3, 2, 1, 0), 0.5, 0.2, []),  # no element is a fifth of four
         ((7,), 0.5, 1.0, [0]),
+        ((4, 0, 5, 4), 0.9, 0.5, [2]),  # of those that tie at the limit none
+        ((4, 0, 5, 4), 0.99, 0.75, [0, 2, 3]),
     ],
 )
 def test_the_fewest_elements_that_hold_a_share(
@@ -50,24 +52,3 @@ def test_scores_of_any_size_have_a_share() -> None:
 def test_a_score_that_is_no_number_is_our_bug() -> None:
     with pytest.raises(LocalError, match="index 1 is not finite"):
         by_energy(f32(1, float("nan"), 2), 0.5, 1.0)
-
-
-# So many.
-
-
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [(0, []), (1, [2]), (2, [2]), (3, [0, 2, 3]), (4, [0, 2, 3]), (9, [0, 2, 3])],
-)
-def test_so_many_of_the_largest(count: int, expected: list[int]) -> None:
-    assert above_count(f32(4, 0, 5, 4), count).tolist() == expected
-
-
-def test_a_share_is_a_decimal() -> None:
-    assert count_of(100, 0.29) == 29  # .29 * 100 is 28.999999999999996
-    assert (count_of(582_026, 0.01), count_of(99, 0.01), count_of(7, 1.0)) == (5820, 0, 7)
-
-
-def test_largest_first() -> None:
-    assert largest_first(f32(1, 3, 2, 3), 3).tolist() == [3, 3, 2]
-    assert largest_first(f32(1, 3), 9).tolist() == [3, 1]

@@ -35,6 +35,7 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.ingest.sessions import VERSION
 from sedge_cloud.outlets.running import beside
 from sedge_cloud.recorder import Recorder
+from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.service import Service, on_the_wall
 from sedge_cloud.store.opening import open_store
 from sedge_cloud.strategies import STRATEGIES
@@ -220,7 +221,7 @@ def _run_list(arguments: argparse.Namespace) -> int:
         print(f"{'run':<24} {'status':<10} {'strategy':<14} rounds")
     for row in store.runs():
         config = msgspec.msgpack.decode(row.config, type=RunConfig)
-        closed = sum(1 for r in store.rounds(row.run) if not r.open)
+        closed = read_sums(row.sums).closed
         planned = config.total_rounds
         if arguments.json:
             fields = {"run": row.run, "status": row.status, "strategy": config.strategy}

@@ -277,6 +277,23 @@ def test_a_device_unlike_the_others_is_named(home: Path, capsys: CAPSYS, tmp_pat
     assert list(closed["distrusted"]) == ["c"]
 
 
+def test_some_of_the_devices_are_listed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path / "cloud", devices=("pi-1", "pi-2", "pi-3", "x"))
+    linked(home, cloud)
+
+    def listed(*options: str) -> list[str]:
+        assert call(home, "device", "list", "--json", *options) == 0
+        return [json.loads(line)["device"] for line in capsys.readouterr().out.splitlines()]
+
+    assert listed() == ["pi-1", "pi-2", "pi-3", "x"]
+    assert listed("--search", "PI", "--offset", "1", "--limit", "1") == ["pi-2"]
+    assert listed("--online") == [] and listed("--state", "never") == listed()
+    assert call(home, "device", "list", "--search", "pi", "--limit", "2") == 0
+    assert "2 of 3 that were found, 4 in all" in capsys.readouterr().out.splitlines()
+    with pytest.raises(SystemExit):
+        call(home, "device", "list", "--limit", "0")
+
+
 def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     cloud = Cloud(tmp_path / "cloud", msgspec.structs.replace(CONFIG, num_rounds=50))
     linked(home, cloud)

@@ -3,12 +3,15 @@
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 from sedge_cloud.admin import enrolment
 from sedge_cloud.admin.commands import Parsers, at_least_one, open_reader, open_state
 from sedge_cloud.admin.device_names import device_names
 from sedge_cloud.admin.revocation import SIGHUP, revoke_device
 from sedge_cloud.config import CloudConfig
+from sedge_cloud.facts.records import DeviceState
+from sedge_cloud.facts.selection import Wanted, choose
 from sedge_cloud.outlets import terminal as lines
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.console import json_text
@@ -39,6 +42,14 @@ def add_device_commands(commands: Parsers) -> None:
         "list", help="every device: online or not, since when, what is wrong"
     )
     devices.add_argument("--json", action="store_true", help="one JSON object a device")
+    which = devices.add_mutually_exclusive_group()
+    which.add_argument("--online", action="store_true", help="only those that are online")
+    which.add_argument("--state", choices=get_args(DeviceState), help="only those in this state")
+    devices.add_argument("--search", metavar="TEXT", default="", help="only ids with this in them")
+    devices.add_argument("--limit", type=at_least_one, metavar="N", help="at most so many")
+    devices.add_argument(
+        "--offset", type=at_least_one, metavar="N", default=0, help="after so many"
+    )
     devices.set_defaults(call=_list)
 
 
@@ -109,13 +120,18 @@ def _revoke(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     facts = open_reader(arguments).read()
+    state: DeviceState | None = "online" if arguments.online else arguments.state
+    wanted = Wanted(state, arguments.search, arguments.offset, arguments.limit)
+    chosen, found = choose(facts.devices, wanted)
     if arguments.json:
-        for device in facts.devices:
+        for device in chosen:
             print(json_text(device))
         return 0
     print(lines.DEVICES)
-    for device in facts.devices:
+    for device in chosen:
         print(lines.device_line(device, facts.at))
+    if len(chosen) < len(facts.devices):
+        print(f"{len(chosen)} of {found} that were found, {len(facts.devices)} in all")
     for problem in facts.problems:
         print(lines.problem_line(problem, facts.at))
     return 0

@@ -95,6 +95,32 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.close()
 
 
+def test_devices_come_in_pages_that_can_be_searched(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    for number in range(130):
+        site.seen.cloud.enrol(f"pi-{number:03}")
+    site.snapshot.expire()
+
+    def rows(query: str) -> list[str]:
+        status, text = site.ask(f"/?{query}")
+        assert status == 200
+        return re.findall(r'<tr id="device-([^"]*)"', text)
+
+    first = rows("")
+    assert len(first) == 60 and first[0] == "b"  # who needs a look comes first
+    assert "1 to 60 of 133 devices." in site.ask("/")[1]
+    seen = [*first, *rows("offset=60"), *rows("offset=120")]
+    assert len(seen) == len(set(seen)) == 133
+    assert rows("search=pi-12") == [f"pi-12{i}" for i in range(10)]
+    assert rows("state=offline") == ["b"]
+    found = json.loads(site.ask("/api/devices?search=PI&offset=1&limit=2&state=never")[1])
+    assert [device["device"] for device in found] == ["pi-001", "pi-002"]
+    for query in ("offset=-1", "limit=0", "state=bad", f"search={'x' * 65}", "offset=one"):
+        status, text = site.ask(f"/api/devices?{query}")
+        assert status == 400 and text.startswith("query: found ") and text.count("\n") == 1
+    site.close()
+
+
 def test_the_page_the_facts_and_the_metrics_say_the_same(site: Site) -> None:
     status, text = site.ask("/")
     assert status == 200 and "is offline; round 1 waits for it" in text

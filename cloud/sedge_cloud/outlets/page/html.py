@@ -3,35 +3,43 @@
 from collections.abc import Sequence
 from functools import cache, partial
 from importlib.resources import files
+from typing import get_args
 
 from jinja2 import Environment
 
 from sedge_cloud.admin.revocation import Revocation
-from sedge_cloud.facts.records import DeviceFacts, Fleet, RunFacts
+from sedge_cloud.facts.records import DeviceFacts, DeviceState, Fleet, RunFacts
+from sedge_cloud.facts.selection import Wanted, choose
 from sedge_cloud.figures import pages
 from sedge_cloud.figures.numbers import age, clock
 from sedge_cloud.outlets.page import charts
 from sedge_cloud.outlets.page.actions import Action
 from sedge_cloud.outlets.terminal import closes
 
-# Of larger fleets the page shows the devices that need a look; ?devices=all has every one.
+# Of larger fleets the page shows so many devices at a time, those that need a look first.
 MAX_DEVICES, MAX_AWAITED, MAX_PROBLEMS = 60, 40, 40
 # The stream of changes says at least this often, in seconds, that the coordinator is there. The page
 # believes so for three such times.
 BEAT_S = 5.0
+FIRST_PAGE = Wanted(limit=MAX_DEVICES)
 
 
-def status_page(facts: Fleet, run: str | None = None, all_devices: bool = False) -> str:
-    """The page with one run's rounds: the named one, else the newest that is running, else the newest."""
+def status_page(facts: Fleet, run: str | None = None, wanted: Wanted = FIRST_PAGE) -> str:
+    """The page with some devices, and one run's rounds.
+
+    That is the named one, else the newest that is running, else the newest.
+    """
     shown = _shown(facts, run)
-    ordered = _ordered(facts)
-    listed = ordered if all_devices else ordered[:MAX_DEVICES]
+    listed, found = choose(_ordered(facts), wanted)
     return _environment().get_template("status.html").render(
         title=f"fleet {facts.fleet}",
         facts=facts,
         run=shown,
         devices=listed,
-        num_devices=len(ordered),
+        found=found,
+        wanted=wanted,
+        states=get_args(DeviceState),
+        named_run=run,
         online=sum(1 for device in facts.devices if device.state == "online"),
         active=sum(1 for device in facts.devices if device.state != "revoked"),
         troubled={problem.subject for problem in facts.problems},

@@ -5,6 +5,7 @@ from functools import cache
 import msgspec
 
 from sedge_cloud.facts.records import DeviceFacts, Fleet, Problem, RunFacts
+from sedge_cloud.facts.selection import Wanted
 from sedge_cloud.ingest.sessions import VERSION
 
 
@@ -22,7 +23,7 @@ def document() -> dict[str, object]:
         "paths": {
             "/api/fleet": _get("All facts", fleet),
             "/api/runs/{run}": {**_get("One run", run), "parameters": [parameter]},
-            "/api/devices": _get("Every device", devices),
+            "/api/devices": {**_get("Devices, by id", devices), "parameters": _parameters()},
             "/api/problems": _get("What is wrong, the worst first", problems),
         },
         "components": {
@@ -31,6 +32,12 @@ def document() -> dict[str, object]:
         },
         "security": [{}, {"token": []}],
     }
+
+
+def _parameters() -> list[dict[str, object]]:
+    """What chooses among devices."""
+    properties = msgspec.json.schema_components([Wanted])[1]["Wanted"]["properties"]
+    return [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
 
 
 def _get(text: str, schema: dict[str, object]) -> dict[str, object]:

@@ -30,6 +30,7 @@ from starlette.routing import Route
 from sedge_cloud.admin.revocation import Revocation
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import Fleet
+from sedge_cloud.facts.selection import Wanted, choose
 from sedge_cloud.facts.snapshot import FRESH_S, Snapshot
 from sedge_cloud.outlets.metrics import exposition
 from sedge_cloud.outlets.page import actions, html
@@ -44,6 +45,8 @@ from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 MAX_STREAMS = 64
 # A form of the page is far smaller.
 MAX_FORM_BYTES = 4096
+# Pages that are kept as they were drawn: each has other devices.
+MAX_DRAWN = 32
 _log = logging.getLogger("sedge.http")
 
 
@@ -52,14 +55,14 @@ class Pages:
 
     def __init__(self) -> None:
         self._facts: Fleet | None = None
-        self._drawn: dict[tuple[str | None, bool], str] = {}
+        self._drawn: dict[tuple[str | None, Wanted], str] = {}
 
-    def page(self, facts: Fleet, run: str | None, all_devices: bool) -> str:
-        """The page of these facts with one run."""
-        if facts is not self._facts:
+    def page(self, facts: Fleet, run: str | None, wanted: Wanted) -> str:
+        """The page of these facts with one run and these devices."""
+        if facts is not self._facts or len(self._drawn) >= MAX_DRAWN:
             self._facts = facts
             self._drawn.clear()
-        key = (run if run is None or facts.run(run) else None), all_devices
+        key = (run if run is None or facts.run(run) else None), wanted
         if key not in self._drawn:
             self._drawn[key] = html.status_page(facts, *key)
         return self._drawn[key]
@@ -138,7 +141,7 @@ class StatusServer:
     async def _page(self, request: Request) -> Response:
         query = request.query_params
         facts = self._snapshot.facts()
-        text = self._pages.page(facts, query.get("run"), query.get("devices") == "all")
+        text = self._pages.page(facts, query.get("run"), _wanted(request, html.MAX_DEVICES))
         return Response(text, media_type="text/html")
 
     async def _script(self, request: Request) -> Response:
@@ -216,7 +219,7 @@ class StatusServer:
         return _json({"error": "no such run"}, 404) if run is None else _json(run)
 
     async def _devices(self, request: Request) -> Response:
-        return _json(self._snapshot.facts().devices)
+        return _json(choose(self._snapshot.facts().devices, _wanted(request, None))[0])
 
     async def _problems(self, request: Request) -> Response:
         return _json(self._snapshot.facts().problems)
@@ -232,6 +235,17 @@ def _listen(host: str, port: int) -> Listener:
         return Listener(fileno=socket.create_server((host, port), family=family).detach())
     except OSError as exc:
         raise ConfigError("http.listen", f"{host}:{port}", f"an address to bind ({exc})") from exc
+
+
+def _wanted(request: Request, limit: int | None) -> Wanted:
+    """Which devices a request asks for. Raises ``ConfigError``."""
+    fields = {key: value for key, value in request.query_params.items() if value}
+    fields = {key: value for key, value in fields.items() if key in Wanted.__struct_fields__}
+    try:
+        return msgspec.convert({"limit": limit, **fields}, Wanted, strict=False)
+    except msgspec.ValidationError as exc:
+        expected = "search, state, offset and limit as in api/openapi.json"
+        raise ConfigError("query", str(exc), expected) from exc
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -1,0 +1,33 @@
+"""Some of a fleet's devices: those that a search finds, in one state, a page at a time."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sedge_cloud.facts.records import DeviceFacts, DeviceState
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Which devices: in this ``state``, with ``search`` in their id.
+
+    Of these ``limit`` (None: all), from the one at ``offset`` on.
+    """
+
+    state: DeviceState | None = None
+    search: Annotated[str, Meta(max_length=64)] = ""
+    offset: Annotated[int, Meta(ge=0)] = 0
+    limit: Annotated[int, Meta(ge=1)] | None = None
+
+
+def choose(devices: Sequence[DeviceFacts], wanted: Wanted) -> tuple[list[DeviceFacts], int]:
+    """The wanted devices in their order, and how many there are on all pages."""
+    text = wanted.search.lower()
+    found = [
+        device
+        for device in devices
+        if wanted.state in (None, device.state) and text in device.device
+    ]
+    end = None if wanted.limit is None else wanted.offset + wanted.limit
+    return found[wanted.offset : end], len(found)

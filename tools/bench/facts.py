@@ -1,0 +1,192 @@
+"""What it costs to look at a fleet after many rounds, and at one that is idle.
+
+    python -m tools.bench.facts [--rounds 500,4000,20000] [--devices 200] [--idle 100000]
+
+A run with so many closed rounds of ten devices each, stored as rounds that were played leave them. Then, in
+processor time: ``device list`` (the command, whole), a first page (facts read anew and drawn) and a restart
+up to the first ``/healthz`` (the coordinator loads its state, the facts are read). The idle fleet is online
+and says nothing: the share of a processor that its recorder and a reader of its facts take, each once a
+second. The last line is JSON.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from tools.bench.coordinator import FLEET, RUN, make_bundle
+
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.coding import WHOLE
+from sedge_cloud.config import RunConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.facts.reader import Reader
+from sedge_cloud.outlets.page.html import status_page
+from sedge_cloud.recorder import Recorder
+from sedge_cloud.rounds.accounts import catch_up
+from sedge_cloud.rounds.summary import DeviceSummary, Summary
+from sedge_cloud.service import on_the_wall
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.rows import (
+    ClosedRound,
+    DeviceRow,
+    OrderRow,
+    RoundRow,
+    SessionRow,
+    TrafficRow,
+)
+from sedge_protocol.wire.messages import Hello
+
+SIZE = 100
+COHORT = 10
+HELLO = msgspec.msgpack.encode(
+    Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), num_train=100)
+)
+REPEATS = 3
+IDLE_S = 20
+
+
+def filled(folder: Path, devices: int, rounds: int) -> Path:
+    """A state folder whose run has so many closed rounds, and one open."""
+    state = folder / "state"
+    with closing(open_folder(state, durable=False)) as store:
+        enrol(store, devices)
+        config = RunConfig(strategy="fedavg", num_rounds=10**6, broadcast=WHOLE)
+        start_run(store, RUN, make_bundle(folder / "bundle", SIZE), config)
+        (run,) = store.runs()
+        for number in range(1, rounds + 2):
+            names = [f"device-{(number * COHORT + i) % devices:06}" for i in range(COHORT)]
+            row = RoundRow(
+                RUN, number, "train", True, b"", b"", None, opened=time.time(), needed=COHORT
+            )
+            with store.transaction():
+                store.open_round(row, [OrderRow(RUN, number, n, b"", b"", b"") for n in names])
+                if number <= rounds:
+                    store.close_round(closed(number, names, run.state))
+                    catch_up(store, RUN)
+    return state
+
+
+def enrol(store: Store, devices: int) -> list[str]:
+    """Devices that have said hello."""
+    names = [f"device-{i:06}" for i in range(devices)]
+    with store.transaction():
+        for name in names:
+            store.add_device(name, b"s" * 32)
+            store.save_hello(DeviceRow(name, b"s" * 32, False, 0, None), 1, HELLO)
+    return names
+
+
+def closed(number: int, names: Sequence[str], state: bytes) -> ClosedRound:
+    """A round to which every device sent an update."""
+    devices = tuple(DeviceSummary(name, 100, 0.5, 0.6, 1000) for name in names)
+    summary = Summary(
+        RUN, number, "train", len(names), 0, devices, 1.0, 0.5, 0.6, 1000 * len(names), {}
+    )
+    moved = tuple(TrafficRow(RUN, number, name, 1100, 9000, False) for name in names)
+    coded = msgspec.msgpack.encode(summary)
+    now = time.time()
+    return ClosedRound(
+        RUN, number, 0, coded, state, "running", now, "every device has answered", "", moved, 1, 1
+    )
+
+
+def device_list(folder: Path, state: Path) -> float:
+    """Processor seconds of the command."""
+    config = folder / "cloud.toml"
+    config.write_text(
+        f'fleet = "{FLEET}"\nstate_dir = "{state}"\n[broker]\nurl = "mqtt://127.0.0.1:1"\n'
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "sedge_cloud", "--config", str(config), "device", "list"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def page(state: Path) -> float:
+    """Processor seconds of the first page."""
+    with closing(open_folder(state)) as store:
+        begun = time.process_time()
+        status_page(Reader(FLEET, state, store).read())
+        return time.process_time() - begun
+
+
+def restart(state: Path) -> float:
+    """Processor seconds from a start to the first answer on /healthz."""
+    begun = time.process_time()
+    with closing(open_folder(state, durable=False)) as store:
+        core = Coordinator(FLEET, store, 1.0, int(time.time()), wall=on_the_wall)
+        recorder = Recorder(core, on_the_wall)
+        core.load(time.monotonic())
+        recorder.poll(time.monotonic())
+        assert Reader(FLEET, state, store).read().coordinator.running
+        return time.process_time() - begun
+
+
+def idle(folder: Path, devices: int) -> tuple[float, float]:
+    """The shares of a processor that a recorder and a reader of an idle fleet take."""
+    state = folder / "state"
+    with closing(open_folder(state, durable=False)) as store:
+        names = enrol(store, devices)
+        core = Coordinator(FLEET, store, 1.0, int(time.time()), wall=on_the_wall)
+        recorder, reader = Recorder(core, on_the_wall), Reader(FLEET, state, store)
+        core.load(time.monotonic())
+        now = time.time()
+        rows = [SessionRow(name, online=True, since=now, heard=now) for name in names]
+        store.seen(rows, [], store.coordinator())
+        recorder.poll(time.monotonic())
+        reader.read()
+        recorded = read = 0.0
+        for _ in range(IDLE_S):
+            time.sleep(1.0)
+            begun = time.process_time()
+            recorder.poll(time.monotonic())
+            between = time.process_time()
+            reader.read()
+            recorded, read = recorded + between - begun, read + time.process_time() - between
+    return recorded / IDLE_S, read / IDLE_S
+
+
+def main() -> int:
+    """Measure, and print a table and a line of JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", default="500,4000,20000")
+    parser.add_argument("--devices", type=int, default=200)
+    parser.add_argument("--idle", type=int, default=100_000)
+    arguments = parser.parse_args()
+    found: dict[str, float] = {}
+    print(f"{'rounds':>8} {'device list':>12} {'page':>8} {'restart':>8}  processor seconds")
+    for rounds in map(int, arguments.rounds.split(",")):
+        with tempfile.TemporaryDirectory() as name:
+            state = filled(Path(name), arguments.devices, rounds)
+            restart(state)
+            figures = {
+                "device_list_s": median(device_list(Path(name), state) for _ in range(REPEATS)),
+                "page_s": median(page(state) for _ in range(REPEATS)),
+                "restart_s": median(restart(state) for _ in range(REPEATS)),
+            }
+        print(
+            f"{rounds:>8} {figures['device_list_s']:>12.3f} {figures['page_s']:>8.3f} "
+            f"{figures['restart_s']:>8.3f}"
+        )
+        found |= {f"{key}_{rounds}": round(value, 4) for key, value in figures.items()}
+    with tempfile.TemporaryDirectory() as name:
+        recorded, read = idle(Path(name), arguments.idle)
+    print(f"idle fleet of {arguments.idle}: recorder {recorded:.2%}, reader {read:.2%} of a core")
+    found |= {"idle_recorder_share": round(recorded, 5), "idle_reader_share": round(read, 5)}
+    print(json.dumps({"bench": "facts", "devices": arguments.devices, **found}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

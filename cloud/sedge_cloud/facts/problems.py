@@ -4,7 +4,7 @@ Every rule is here, and each names its code (records.py); what commands, page, a
 this list.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from sedge_cloud.facts.devices import refusals
@@ -49,15 +49,19 @@ _ABSENT: Mapping[Code, str] = {
 _MILD: frozenset[Code] = frozenset({"device_waits", "device_slow"})
 
 
-def problems(facts: Fleet) -> tuple[Problem, ...]:
-    """Everything that is wrong, errors first, then by how long."""
+def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple[Problem, ...]:
+    """Everything that is wrong, errors first, then by how long.
+
+    ``of_devices`` is what ``device_problems`` has found, if that is known.
+    """
     found = [*_of_coordinator(facts), *_of_disk(facts)]
     named = set[tuple[str, str]]()
     for run in reversed(facts.runs):  # the newest first: an older run that failed is no news
         found += _of_run(facts, run, newest=run is facts.runs[-1])
     for problem in found:
         named.add((problem.subject, problem.code))
-    found += (p for p in _of_devices(facts) if (p.subject, p.code) not in named)
+    lasting = device_problems(facts) if of_devices is None else of_devices
+    found += (p for p in lasting if (p.subject, p.code) not in named)
     return tuple(sorted(found, key=lambda p: (p.severity != "error", p.since or facts.at)))
 
 
@@ -159,7 +163,7 @@ def _of_waiting(it: RoundFacts, waiting: Waiting) -> Iterator[Problem]:
     yield _problem(code, waiting.device, text, waiting.since, it.run, severity)
 
 
-def _of_devices(facts: Fleet) -> Iterator[Problem]:
+def device_problems(facts: Fleet) -> Iterator[Problem]:
     """What is wrong with devices whether or not a round waits for them."""
     running = [run for run in facts.runs if run.status == "running"]
     if running:

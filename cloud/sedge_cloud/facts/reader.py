@@ -16,12 +16,13 @@ import msgspec
 
 from sedge_cloud.facts.devices import KnownDevice
 from sedge_cloud.facts.open_rounds import Waits, run_waits
-from sedge_cloud.facts.problems import problems
+from sedge_cloud.facts.problems import device_problems, problems
 from sedge_cloud.facts.records import (
     CoordinatorFacts,
     DeviceFacts,
     DiskFacts,
     Fleet,
+    Problem,
     RoundFacts,
     RunFacts,
     printable,
@@ -35,6 +36,8 @@ from sedge_protocol.errors import StorageError
 
 # Without a sign of life for so long the service counts as silent.
 SILENT_S = 6.0
+# What is wrong with devices changes with time alone, too: it is found again after so long.
+AGAIN_S = 60.0
 # So many closed rounds of a run are read, the last ones.
 LAST_ROUNDS = 400
 # The rounds whose time says how long one usually takes.
@@ -60,6 +63,18 @@ class _KnownRun:
     terms: Terms = field(default_factory=Terms)
     unable: dict[str, str] = field(default_factory=dict[str, str])
     groups: tuple[bytes, dict[str, tuple[str, ...]]] = (b"", {})
+    # Why it has no open round, and the devices of which that was found.
+    waits: tuple[tuple[DeviceFacts, ...] | None, str] = (None, "")
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    """What was wrong with devices, and from what that was found."""
+
+    devices: tuple[DeviceFacts, ...]
+    runs: list[tuple[str, str, bool]]
+    at: float
+    found: tuple[Problem, ...]
 
 
 @dataclass
@@ -78,6 +93,9 @@ class Reader:
     _runs: dict[str, _KnownRun] = field(default_factory=dict[str, _KnownRun])
     _devices: dict[str, KnownDevice] = field(default_factory=dict[str, KnownDevice])
     _facts: dict[str, DeviceFacts] = field(default_factory=dict[str, DeviceFacts])
+    # All of them, made anew when one has changed.
+    _all: tuple[DeviceFacts, ...] = ()
+    _wrong: "_Wrong | None" = None
 
     def read(self, now: float | None = None) -> Fleet:
         """All facts, at this wall clock. Raises ``StorageError`` when the store cannot be read."""
@@ -93,9 +111,20 @@ class Reader:
                 disk=_disk(row, coordinator.running, self.folder, self.store.disk()),
                 problems=(),
                 runs=tuple(self._run(run, changed, now) for run in runs),
-                devices=tuple(self._facts.values()),
+                devices=self._all,
             )
-        return msgspec.structs.replace(facts, problems=problems(facts))
+        return msgspec.structs.replace(
+            facts, problems=problems(facts, self._device_problems(facts))
+        )
+
+    def _device_problems(self, facts: Fleet) -> tuple[Problem, ...]:
+        """What is wrong with devices: found again when one has changed, and now and then as time passes."""
+        at, last = facts.at.timestamp(), self._wrong
+        runs = [(run.run, run.status, bool(run.why)) for run in facts.runs]
+        is_new = last is None or last.devices is not facts.devices or last.runs != runs
+        if last is None or is_new or not 0 <= at - last.at < AGAIN_S:
+            last = self._wrong = _Wrong(facts.devices, runs, at, tuple(device_problems(facts)))
+        return last.found
 
     def _read_devices(self, running: bool, runs: set[str]) -> set[str]:
         """Read the devices that have changed; their names."""
@@ -122,6 +151,8 @@ class Reader:
             self._facts[name] = self._devices[name].facts(running)
         if changed.keys() - self._facts.keys() or since < 0 or changed:
             self._facts = dict(sorted(self._facts.items()))
+        if drawn:
+            self._all = tuple(self._facts.values())
         return set(changed)
 
     def _run(self, row: RunRow, changed: set[str], now: float) -> RunFacts:
@@ -131,6 +162,7 @@ class Reader:
         running = not row.has_ended
         if known.coded_terms != row.terms:
             known.coded_terms, known.terms = row.terms, Terms.read(row.terms)
+            known.waits = None, ""
             changed = set(self._devices)
         terms = known.terms
         if running:
@@ -141,7 +173,9 @@ class Reader:
             current = Waits(terms, self._facts, unable, now).open_round(self.store, row, opened)
             current = msgspec.structs.replace(current, usual_s=_usual(known.closed))
         if running and current is None:
-            why = run_waits(terms, self._facts.values(), unable)
+            if known.waits[0] is not self._all:
+                known.waits = self._all, run_waits(terms, self._all, unable)
+            why = known.waits[1]
         elif row.status == "failed":
             why = row.why
         sums = msgspec.msgpack.decode(row.sums, type=RunSums) if row.sums else RunSums()

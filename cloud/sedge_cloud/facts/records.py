@@ -4,6 +4,7 @@ Times are aware datetimes, durations seconds, sizes bytes, accuracies shares of 
 changes its meaning. A record of a closed round never changes.
 """
 
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -230,11 +231,23 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         return next((run for run in self.runs if run.run == name), None)
 
 
-def essence(facts: Fleet) -> object:
-    """What makes a look worth while: facts whose essence is the same differ in ages and counters only."""
-    devices = [(d.device, d.state, d.updates, d.waits, d.error) for d in facts.devices]
+@dataclass(frozen=True)
+class Essence:
+    """What makes a look worth while; ``states`` are those of ``devices``."""
+
+    devices: tuple[DeviceFacts, ...] = field(compare=False)
+    states: tuple[object, ...]
+    rest: object
+
+
+def essence(facts: Fleet, last: Essence | None) -> Essence:
+    """The facts' essence: where it equals the ``last``, they differ in ages and counters only."""
     it = facts.coordinator
-    return facts.problems, facts.runs, devices, it.running, it.link
+    rest = facts.problems, facts.runs, it.running, it.link
+    if last is not None and last.devices is facts.devices:
+        return Essence(facts.devices, last.states, rest)
+    states = tuple((d.device, d.state, d.updates, d.waits, d.error) for d in facts.devices)
+    return Essence(facts.devices, states, rest)
 
 
 def printable(text: str) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from sedge_cloud.facts.reader import Reader
-from sedge_cloud.facts.records import Fleet, essence
+from sedge_cloud.facts.records import Essence, Fleet, essence
 
 # Facts are at least this old before they are read again, however many look,
 FRESH_S = 1.0
@@ -28,7 +28,7 @@ class Snapshot:
         self._lock = threading.Lock()
         self._reader: Reader | None = None
         self._facts: Fleet | None = None
-        self._essence: object = None
+        self._essence: Essence | None = None
         self._at = 0.0
         self._spent = 0.0  # processor time since the last reading, in seconds
         self._cpu: dict[int, float] = {}  # each thread's at its last look
@@ -46,7 +46,7 @@ class Snapshot:
             if self._facts is None or time.monotonic() - self._at >= age:
                 self._spent = 0.0
                 self._facts, self._at = self._read(), time.monotonic()
-                now = essence(self._facts)
+                now = essence(self._facts, self._essence)
                 self._changes += now != self._essence
                 self._essence = now
             return self._facts, self._changes

@@ -37,6 +37,7 @@ from sedge_cloud.outlets.running import beside
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.service import Service, on_the_wall
+from sedge_cloud.store.cache import Memory
 from sedge_cloud.store.opening import open_store
 from sedge_cloud.strategies import STRATEGIES
 from sedge_protocol.errors import ConfigError, SedgeError
@@ -173,6 +174,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         loop.stop_on_signals()
         core = Coordinator(
             cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()), keep=cloud.keep,
+            memory=Memory.of_machine(cloud.memory_share),
             wall=on_the_wall,
         )  # fmt: skip
         recorder = Recorder(core, on_the_wall)

@@ -12,6 +12,7 @@ from msgspec import Meta
 from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
 from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
 from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
+from sedge_cloud.store.cache import SHARE
 from sedge_cloud.store.settings import BlobsConfig, StoreConfig
 from sedge_cloud.strategies import make_strategy
 from sedge_protocol.errors import ConfigError
@@ -265,6 +266,7 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     home_assistant: HomeAssistantConfig = HomeAssistantConfig()
     gather_ms: Annotated[int, Meta(ge=0, le=60_000)] = 1000
     log_level: str = "info"
+    memory_share: Annotated[float, Meta(gt=0, le=0.8)] = SHARE
     keep: KeepConfig = KeepConfig()
     store: StoreConfig = StoreConfig()
     blobs: BlobsConfig = BlobsConfig()

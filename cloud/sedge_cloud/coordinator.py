@@ -36,6 +36,7 @@ from sedge_cloud.rounds.loading import Loading
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.cache import Memory
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow, TrafficRow
 from sedge_protocol.errors import RemoteError, StorageError, VersionError
@@ -56,7 +57,7 @@ class Coordinator:
     """The core of one fleet's coordinator. ``draw`` chooses a round's devices.
 
     ``versions`` are the protocol versions that it speaks, ``keep`` what it leaves of runs that have ended,
-    and ``wall`` tells the time on the wall clock at a time of the loop.
+    ``memory`` bounds its caches, and ``wall`` tells the time on the wall clock at a time of the loop.
     """
 
     def __init__(
@@ -68,17 +69,18 @@ class Coordinator:
         draw: Draw = draw_cohort,
         versions: Sequence[int] = VERSIONS,
         keep: KeepConfig | None = None,
+        memory: Memory | None = None,
         wall: Wall = as_it_is,
     ) -> None:
         self.fleet = fleet
         self.store = store
-        self.run_store = RunStore(store, keep)
+        self.run_store = RunStore(store, keep, memory)
         self.counters: Counter[str] = Counter()
         self._incarnation = store.next_incarnation(incarnation)
         self.devices = Fleet(fleet, self._incarnation, versions, wall)
         self.progress = Progress(self.devices)
         self._housekeeping = Housekeeping(self.run_store, self.counters)
-        self._downloads = Downloads(store.blobs, gather_s)
+        self._downloads = Downloads(store.blobs, gather_s, self.run_store.memory)
         self._traffic = Traffic()
         self.rounds = Scheduler(
             self.run_store, self.devices, self._downloads.manifest, self._housekeeping, self.counters,

@@ -21,7 +21,6 @@ from sedge_edge.backends import UserCode, impossible_features, usable_backends
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import LiveData
 from sedge_edge.gates import Gates, GatesConfig
-from sedge_edge.memory_limit import memory_mb
 from sedge_edge.prediction import PersonalModel, personal_model, predict_file
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState, StateStore
@@ -37,6 +36,7 @@ from sedge_protocol.host.console import json_text, printing
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import Loop, lock_folder
+from sedge_protocol.host.memory_limit import memory_mb
 from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference

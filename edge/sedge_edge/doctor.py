@@ -13,7 +13,6 @@ from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import Raw, read_source
 from sedge_edge.data.raw import is_pixels
 from sedge_edge.gates import Gates
-from sedge_edge.memory_limit import memory_mb
 from sedge_edge.question import ask_coordinator, largest_message
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
@@ -22,6 +21,7 @@ from sedge_edge.training.examples import Examples, fitting, split_rows
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
+from sedge_protocol.host.memory_limit import memory_mb
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.user_code import imported
 from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS, BundleManifest

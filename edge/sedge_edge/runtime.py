@@ -12,7 +12,6 @@ import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.backends import NO_CODE, UserCode, open_trainer
-from sedge_edge.memory_limit import memory_mb, release_memory
 from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.retention import KeepConfig, Retention
@@ -27,6 +26,7 @@ from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
+from sedge_protocol.host.memory_limit import memory_mb, release_memory
 from sedge_protocol.host.mqtt import (
     BrokerSettings,
     Connected,

@@ -260,6 +260,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     }),
     (CloudConfig("x"), {
         "fleet": "x", "state_dir": "state", "broker": BrokerConfig(), "gather_ms": 1000,
+            "memory_share": 0.05,
         "http": HttpConfig(), "notify": NotifyConfig(), "log_level": "info", "keep": KeepConfig(),
         "home_assistant": HomeAssistantConfig(), "store": StoreConfig(), "blobs": BlobsConfig(),
     }),

@@ -69,8 +69,8 @@ def train(folder: Path, backend: str, epochs: int, num_examples: int) -> dict[st
     import numpy as np
 
     from sedge_edge.backends import open_trainer
-    from sedge_edge.memory_limit import release_memory
     from sedge_edge.training.examples import Examples
+    from sedge_protocol.host.memory_limit import release_memory
     from sedge_protocol.wire.bundle import load
     from sedge_protocol.wire.messages import Training
 

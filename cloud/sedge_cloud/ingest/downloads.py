@@ -5,16 +5,14 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from sedge_cloud.runs.named_blobs import NamedBlob
-from sedge_cloud.store.cache import Cache
+from sedge_cloud.store.cache import Cache, Memory
 from sedge_cloud.store.contract import Blobs
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.wire.serving import Serving
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, Manifest, describe
 
-# Making a manifest hashes the whole blob, so manifests are cached. One of 2.3 MB has 36 digests of 16
-# bytes: there is room for two thousand starts or patches.
-CACHED_MANIFESTS_BYTES = 2 * 2**20
-# Besides the digests: hash, sizes and the object itself.
+# Making a manifest hashes the whole blob, so manifests are cached. One of 2.3 MB has 36 digests of 16 bytes
+# and, besides them, hash, sizes and the object itself.
 _MANIFEST_BYTES = 400
 # Device, or None for the fleet; transfer; index; data.
 Chunk: TypeAlias = tuple[str | None, bytes, int, bytes]
@@ -25,7 +23,7 @@ Key: TypeAlias = tuple[bytes, str | None]
 class Downloads:
     """Every blob being served."""
 
-    def __init__(self, blobs: Blobs, gather_s: float) -> None:
+    def __init__(self, blobs: Blobs, gather_s: float, memory: Memory) -> None:
         self._blobs = blobs
         self._gather_s = gather_s
         self._active: dict[Key, Serving] = {}
@@ -33,7 +31,7 @@ class Downloads:
         self._shared: OrderedDict[Key, Serving] = OrderedDict()
         self._private: OrderedDict[Key, Serving] = OrderedDict()
         self._manifests: Cache[Manifest] = Cache(
-            CACHED_MANIFESTS_BYTES, lambda manifest: len(manifest.digests) + _MANIFEST_BYTES
+            memory, lambda manifest: len(manifest.digests) + _MANIFEST_BYTES
         )
 
     def manifest(self, blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:

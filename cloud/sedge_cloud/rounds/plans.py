@@ -72,6 +72,7 @@ def plan_round(
         except (ConfigError, CodecError, Unencodable) as exc:
             # Options that do not suit the model or its bundles, or values that cannot travel.
             raise StrategyError(f"{run.config.strategy}, {device}: {exc}") from exc
+    planner.forget(orders)
     return Planned(orders, left_out)
 
 
@@ -198,6 +199,13 @@ class _Planner:
 
     def assignment(self, device: str) -> Assignment:
         return self._run.strategy.plan(self._context, self._clients.of(device))
+
+    def forget(self, orders: Sequence[OrderRow]) -> None:
+        """Free what only this plan has needed: the next one finds newer updates."""
+        state = self._run.state
+        keep = {state.model, state.initial, *(order.patch_hash for order in orders)}
+        self._clients.forget()
+        self._run_store.drop_past(self._past.rows.values(), keep)
 
     def order(self, device: str, assignment: Assignment, work: Work) -> OrderRow:
         """A device's order as it is stored. Raises ``Unencodable`` for values that cannot travel."""

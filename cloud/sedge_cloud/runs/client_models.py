@@ -12,9 +12,6 @@ from sedge_cloud.store.rows import ClientModelRow
 from sedge_cloud.strategy import ClientModel, Groups
 from sedge_protocol.wire.messages import Hello
 
-# One device is in many groups, so its decoded model is needed again: 50 of 1,229,002 parameters fit.
-CACHED_MEMBERS_BYTES = 256 * 2**20
-
 Hellos = Callable[[str], Hello | None]
 
 
@@ -38,7 +35,11 @@ class ClientModels:
         self._groups = groups
         self._hello = hello
         self._rows = rows
-        self._members: Cache[ClientModel] = Cache(CACHED_MEMBERS_BYTES, _client_bytes)
+        self._members: Cache[ClientModel] = Cache(run_store.memory, _client_bytes)
+
+    def forget(self) -> None:
+        """Free the memory of decoded models: one device is in many groups, which ends with the plan."""
+        self._members.clear()
 
     def of(self, device: str) -> ClientModel:
         """A device's client model, with its group."""

@@ -23,7 +23,7 @@ from sedge_cloud.runs.versions import (
     summed,
     worth_sending,
 )
-from sedge_cloud.store.cache import Cache
+from sedge_cloud.store.cache import Cache, Memory
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.retention import Pruned, prune
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, UpdateRow
@@ -36,9 +36,6 @@ from sedge_protocol.layout import Theta
 # A blob is written before the row that names it, also by the command line while the service runs: a younger
 # blob without a name is not collected.
 ORPHAN_AGE_S = 60.0
-# The devices that counted in full in a round, for rounds that client models name: 1000 rounds of 100
-# devices fit.
-CACHED_NAMES_BYTES = 16 * 2**20
 NAME_BYTES = 128
 # A device may lose its link in the middle of an upload and come back the next day.
 PART_AGE_S = 86_400.0
@@ -65,13 +62,16 @@ def _closed_round(run: Run, number: int) -> bytes:
 class RunStore(Vectors):
     """The vectors of a store's runs. ``keep`` says what a collection leaves of runs that have ended."""
 
-    def __init__(self, store: Store, keep: KeepConfig | None = None) -> None:
-        super().__init__(store)
+    def __init__(
+        self, store: Store, keep: KeepConfig | None = None, memory: Memory | None = None
+    ) -> None:
+        super().__init__(store, memory)
         self._keep = keep or KeepConfig()
         self._written = self._kept = 0
         self._losses: dict[tuple[str, str], str] = {}  # by run and device
+        # The devices that counted in rounds that client models name.
         self._counted: Cache[dict[str, float]] = Cache(
-            CACHED_NAMES_BYTES, lambda names: NAME_BYTES * len(names)
+            self.memory, lambda names: NAME_BYTES * (1 + len(names))
         )
 
     def context(self, run: Run) -> Context:

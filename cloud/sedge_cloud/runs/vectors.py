@@ -5,13 +5,14 @@ of a vector, k = elements of a patch.
 """
 
 import hashlib
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_cloud.store.cache import Cache
+from sedge_cloud.store.cache import Cache, Memory
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.strategy import Arrays
@@ -25,14 +26,6 @@ from sedge_protocol.codec import (
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import decode_update
 
-# Decoded models: the open round's, and older ones that client models build on. 115 of 582,026 parameters
-# fit.
-CACHED_MODELS_BYTES = 256 * 2**20
-# Updates decoded at their receipt, for the closing of their round and the next plan. Only a receipt adds to
-# this cache: closing and planning go through the fleet in order, and adding to a full cache would always
-# drop the entry that is needed next.
-CACHED_UPDATES_BYTES = 256 * 2**20
-
 
 class DecodedModel(NamedTuple):
     """A decoded model (n,) and its largest magnitude."""
@@ -44,12 +37,15 @@ class DecodedModel(NamedTuple):
 class Vectors:
     """The vectors of a store, with caches of decoded models and updates."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, memory: Memory | None = None) -> None:
         self.store = store
-        self._models: Cache[DecodedModel] = Cache(
-            CACHED_MODELS_BYTES, lambda model: model.theta.nbytes
-        )
-        self._vectors: Cache[SparseVector] = Cache(CACHED_UPDATES_BYTES, vector_bytes)
+        self.memory = memory or Memory.of_machine()
+        # Decoded models: the open round's, and older ones that client models build on.
+        self._models: Cache[DecodedModel] = Cache(self.memory, lambda model: model.theta.nbytes)
+        # Updates decoded at their receipt, for the closing of their round and the next plan, and patches.
+        # Only a receipt adds to this cache: closing and planning go through the fleet in order, and adding
+        # to a full cache would always drop the entry that is needed next.
+        self._vectors: Cache[SparseVector] = Cache(self.memory, vector_bytes)
 
     def write_model(
         self, theta: Theta, compression: Compression, values: ValueCoding = ValueCoding.FP32
@@ -87,6 +83,15 @@ class Vectors:
             return cached
         _, payload = decode_update(self.store.update_blob(blob))
         return self.decode(payload, size, context) if payload else None
+
+    def drop_past(self, rows: Iterable[ClientModelRow], keep: Collection[bytes]) -> None:
+        """Forget what a plan has read of these devices' past, except the models and patches in ``keep``."""
+        for row in rows:
+            self._vectors.drop(row.blob + row.context)
+            if row.patch_hash not in keep:
+                self._vectors.drop(row.patch_hash + row.patch_context)
+            if row.model not in keep:
+                self._models.drop(row.model)
 
     def patch(
         self, row: OrderRow | ClientModelRow, size: int, keep: bool = False

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sedge_edge.backends.trial import fault
-from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.memory_limit import memory_mb
 from sedge_protocol.wire.bundle import (
     EXECUTORCH,
     FUNCTION,

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sedge_edge.backends.bundle_trainer import Signature
-from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.steppers import Arrays
 from sedge_protocol.errors import CodecError, ConfigError
+from sedge_protocol.host.memory_limit import memory_mb
 
 PACKAGE = "sedge_executorch"
 LIBRARY = "libsedge_executorch.so"

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.backends.bundle_trainer import BindPredict, Signature, loading
-from sedge_edge.memory_limit import memory_mb
 from sedge_edge.training.steppers import Arrays
 from sedge_protocol.errors import CodecError
+from sedge_protocol.host.memory_limit import memory_mb
 from sedge_protocol.host.onnx_runtime import library, open_session
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.binding import bound_predict

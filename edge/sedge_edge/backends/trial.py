@@ -23,11 +23,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.memory_limit import release_memory
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.journal import Journal
+from sedge_protocol.host.memory_limit import release_memory
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, pack, unpack
 from sedge_protocol.wire.messages import Training

@@ -1,7 +1,7 @@
 """Whether examples fit into this device's memory, said before any of it is taken."""
 
-from sedge_edge.memory_limit import memory_mb
 from sedge_protocol.errors import DataError
+from sedge_protocol.host.memory_limit import memory_mb
 
 
 def require_room(needed: int, what: str, instead: str) -> None:

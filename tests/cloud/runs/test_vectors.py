@@ -12,6 +12,7 @@ from tests.cloud.helper import CONFIG, Cloud, random_theta, small_update
 from sedge_cloud.ingest import judge
 from sedge_cloud.runs import vectors
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.cache import Memory
 from sedge_protocol.codec import Compression, SparseVector, decode
 
 
@@ -70,7 +71,7 @@ def test_an_update_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(decoded) == 2
     cloud.poll()
     assert cloud.order("a").round == 2 and len(decoded) == 2
-    monkeypatch.setattr(vectors, "CACHED_UPDATES_BYTES", 0)
+    monkeypatch.setattr(Memory, "of_machine", lambda: Memory(0))
     cloud.restart()
     cloud.hello()
     decoded.clear()

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sedge_edge import memory_limit
-from sedge_edge.memory_limit import memory_mb, release_memory
+from sedge_protocol.host import memory_limit
+from sedge_protocol.host.memory_limit import memory_mb, release_memory
 
 MB = 10**6
 REAL_PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -55,7 +55,7 @@ def test_the_tightest_group_around_the_process_counts(groups: Path) -> None:
 
 
 def test_the_limit_of_the_process_itself_counts() -> None:
-    code = "from sedge_edge.memory_limit import memory_mb; print(memory_mb())"
+    code = "from sedge_protocol.host.memory_limit import memory_mb; print(memory_mb())"
     words = ["sh", "-c", 'ulimit -v 2000000; exec "$0" -c "$1"', sys.executable, code]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert int(done.stdout) == 2_000_000 * 1024 // MB

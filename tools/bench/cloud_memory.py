@@ -1,0 +1,106 @@
+"""The coordinator's memory over many rounds, on a machine that pretends to have 1 GB.
+
+    python -m tools.bench.cloud_memory [--rounds 2000] [--devices 8] [--size 12800] [--machine-mb 1000]
+
+A real coordinator on a real store plays rounds of FedOBP with a model of 51 kB, as the demo's is. Devices
+are in the same process, and keep nothing between rounds. RSS is this process's resident memory after the
+first 100, 500, 1,000 and 2,000 rounds.
+The last line is JSON.
+"""
+
+import argparse
+import gc
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from tools.bench.coordinator import FLEET, RUN, Device, make_bundle, synthetic_delta
+
+from sedge_cloud.admin.runs import start_run
+from sedge_cloud.config import RunConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.store.cache import SHARE, Memory
+from sedge_cloud.store.opening import open_folder
+from sedge_protocol.codec import ValueCoding, encode, top_k
+from sedge_protocol.wire.frame import VERSIONS
+from sedge_protocol.wire.messages import Hello
+
+ROUNDS = (100, 500, 1000, 2000)
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def rss_mb() -> float:
+    """This process's resident memory in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * PAGE / 1e6
+
+
+class Bench:
+    """A coordinator with its devices online and the first round open."""
+
+    def __init__(self, folder: Path, args: argparse.Namespace) -> None:
+        self.now = 0.0
+        self.devices = [Device(f"d{i:05}") for i in range(args.devices)]
+        store = open_folder(folder / "state", durable=False)
+        for device in self.devices:
+            store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
+        config = RunConfig(
+            strategy="fedobp",
+            options={"quantile": 0.99},
+            num_rounds=args.rounds + 1,
+            evaluate=False,
+            quorum=1.0,
+            min_available_devices=args.devices,
+        )
+        start_run(store, RUN, make_bundle(folder / "bundle", args.size), config)
+        self.memory = Memory(int(SHARE * args.machine_mb * 1e6))
+        self.core = Coordinator(FLEET, store, 0.0, 1, memory=self.memory)
+        self.core.load(0.0)
+        self.core.connected(0.0)
+        for device in self.devices:
+            hello = Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
+            self.core.receive(device.topic, device.peer.seal(hello), 0.0)
+        self.effects: list[object] = [*self.core.poll(0.0, 64)]
+        self.layout = self.core.runs[RUN].manifest.layout
+
+    def play(self, number: int) -> None:
+        """One round."""
+        self.now += 1.0
+        sent = self.effects
+        for i, device in enumerate(self.devices):
+            delta = synthetic_delta("random", self.layout.size, number * len(self.devices) + i)
+            payload = encode(top_k(delta, delta.size // 4), ValueCoding.BF16)
+            for frame in device.frames(device.order(sent), self.layout, payload, i):
+                if self.core.admits(device.topic, frame, self.now):
+                    self.core.receive(device.topic, frame, self.now)
+        self.effects = [*self.core.poll(self.now, 64)]
+
+
+def main() -> None:
+    """Print a line at each of the milestones, then JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--size", type=int, default=12_800)
+    parser.add_argument("--machine-mb", type=int, default=1000)
+    args = parser.parse_args()
+    rows: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), args)
+        for number in range(1, args.rounds + 1):
+            bench.play(number)
+            if number in (*ROUNDS, args.rounds):
+                gc.collect()
+                row = {
+                    "rounds": number,
+                    "rss_mb": round(rss_mb(), 1),
+                    "caches_mb": round(bench.memory.held / 1e6, 1),
+                }
+                rows.append(row)
+                print(*(f"{key} {value}" for key, value in row.items()), sep=", ", flush=True)
+    print(json.dumps({"devices": args.devices, "size": args.size, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

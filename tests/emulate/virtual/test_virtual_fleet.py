@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 from sedge_emulate.result import Result, StrategyResult, read_json
+from sedge_protocol.importance import kept
+from sedge_protocol.wire.bundle import load
 
 pytestmark = pytest.mark.fleet
 
@@ -196,11 +198,12 @@ def test_memory_and_mosquitto_end_in_the_same_bytes(
     assert (virtual.link, real.link) == ("memory", "mosquitto")
 
 
-def test_devices_pick_how_much_is_personal(quiet: tuple[Path, Result]) -> None:
-    """From their second round on they have a patch of up to 200 elements; these are means."""
+def test_devices_choose_whether_to_start_with_their_own(quiet: tuple[Path, Result]) -> None:
+    """From their second round on they have a patch of a tenth of the elements; these are means."""
+    size = load(quiet[0] / "out" / "bundle")[0].manifest.layout.size
     rounds = quiet[1].strategies[2].rounds
     counts = [sum(r.personal.values()) for r in rounds]
-    assert counts[0] == 0 < sum(counts) and max(counts) <= 200
+    assert counts[0] == 0 < sum(counts) and max(counts) <= kept(size, 0.9)
 
 
 def test_bytes_are_whole_and_apart(quiet: tuple[Path, Result]) -> None:

@@ -78,6 +78,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/ingest/test_rate_limit.py",
         "it asks the buckets",
     ),
+    "sedge_cloud.ingest.device": (
+        "tests/cloud/ingest/test_sessions.py",
+        "with the fleet that it is one of",
+    ),
     "sedge_cloud.ingest.first_version": (
         "tests/cloud/test_coordinator.py",
         "a device of that version, message by message",

@@ -21,11 +21,12 @@ from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.config import KeepConfig
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, UpdateReceived
 from sedge_cloud.ingest.admission import Admission
+from sedge_cloud.ingest.device import Device
 from sedge_cloud.ingest.downloads import Downloads
 from sedge_cloud.ingest.muting import Muting
 from sedge_cloud.ingest.progress import Progress
 from sedge_cloud.ingest.rate_limit import LogQuota
-from sedge_cloud.ingest.sessions import Device, Fleet
+from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.ingest.uploads import RETRY_MS, Answer, Uploads
 from sedge_cloud.rounds.accounts import catch_up
@@ -337,6 +338,7 @@ class Coordinator:
         if reply is not None:
             effects.append(device.peer.message(reply, transfer))
         if isinstance(reply, messages.Committed | messages.Reject):
+            self.devices.keeps(reply.run, device.row.device)
             current = self.rounds.open_round(reply.run)
             if current is not None:
                 current.answered(device.row.device, reply)

@@ -102,7 +102,7 @@ class Agent:
         self._hint = topics.hint(fleet, topics.shard_of(device))
         self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng, hello.memory_mb)
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
-        self.handshake = Handshake(hello, self.peer, rng)
+        self.handshake = Handshake(hello, self.peer, rng, lambda: self.state.runs)
         self._declines = Declines(self._store, blobs, self.peer)
         self.budget = Budget(limits, self.state.spent, incarnation)
         self._store.spent = self.budget.commit

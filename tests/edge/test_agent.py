@@ -87,6 +87,16 @@ def test_will_hello_and_goodbye_carry_the_same_nonce_and_the_next_session_anothe
     assert len(set(nonces)) == 3
 
 
+def test_a_hello_says_which_runs_the_device_keeps_a_model_of(device: Harness) -> None:
+    said: list[object] = []
+    for number, run in enumerate(("one", "two"), 1):
+        device.give(msgspec.structs.replace(device.order(number), run=run))
+        device.agent.disconnected()
+        (hello,) = hellos(device, [*device.connect()])
+        said.append(hello.holds)
+    assert said == [("one",), ("one", "two")]
+
+
 # Orders.
 
 

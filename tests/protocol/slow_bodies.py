@@ -12,7 +12,7 @@ HELLO = {
     "nonce": "bytes 16 16", "version": "text 64", "backends?": "list 16 text 64",
     "compressions?": "list 16 text 64", "codecs?": "list 16 text 64", "num_train?": "count",
     "num_test?": "count", "memory_mb?": "count", "versions?": "some 16 integer 1 255",
-    "waits?": "text 1000",
+    "waits?": "text 1000", "holds?": "nil list 16 id",
 }  # fmt: skip
 WELCOME = {"nonce": "bytes 16 16", "version": "text 64", "versions?": "some 16 integer 1 255"}
 TRAINING = {

@@ -9,7 +9,8 @@ import logging
 import math
 from collections.abc import Callable
 
-from sedge_cloud.ingest.sessions import Device, Fleet
+from sedge_cloud.ingest.device import Device
+from sedge_cloud.ingest.sessions import Fleet
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Subscribe, Unsubscribe
 

@@ -11,7 +11,8 @@ request for a blob's last chunks says soon that they have arrived, and after a r
 
 from dataclasses import dataclass
 
-from sedge_cloud.ingest.sessions import Device, Fleet
+from sedge_cloud.ingest.device import Device
+from sedge_cloud.ingest.sessions import Fleet
 from sedge_protocol.wire.messages import Get
 from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S, from_bitmap
 

@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
 
 from sedge_cloud.clocks import Wall, as_it_is
+from sedge_cloud.ingest.device import Device
 from sedge_cloud.ingest.first_version import WHY, FirstVersion
-from sedge_cloud.ingest.rate_limit import RATE, TokenBucket, cost
+from sedge_cloud.ingest.rate_limit import RATE, cost
 from sedge_cloud.runs.capabilities import lacking
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rows import DeviceRow, SessionRow
@@ -39,43 +39,9 @@ WARN_EVERY_S = 3600.0
 REFUSE_EVERY_S = 60.0
 # The nonce of a welcome to no hello in particular: "I have just started; say hello again".
 NO_NONCE = bytes(16)
-UNSEEN = SessionRow("")
 # The state of an order that was sent (progress.py has the others).
 ASKED = "asked"
 REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
-
-
-@dataclass
-class Device:
-    """One device. ``online`` from its hello until its goodbye, or until the coordinator's link fails.
-
-    ``hello`` is the last one, perhaps from before the coordinator's start, and ``session`` what has been
-    seen of it. An old start count is next logged from ``warn_at`` on, another version next refused from
-    ``refuse_at`` on.
-    """
-
-    row: DeviceRow
-    peer: Peer
-    hello: Hello | None = None
-    session: SessionRow = UNSEEN
-    warn_at: float = 0.0
-    refuse_at: float = 0.0
-    bucket: TokenBucket = field(default_factory=TokenBucket)
-
-    @property
-    def online(self) -> bool:
-        """Whether it has said hello, and no goodbye since."""
-        return self.session.online
-
-    @property
-    def waits(self) -> str:
-        """Why it begins no orders for now, as its last hello says; empty when it does."""
-        return "" if self.hello is None else self.hello.waits
-
-    def is_another(self, hello: Hello, incarnation: int) -> bool:
-        """Whether this hello is of a new start of its agent, or says that it can do other things."""
-        new_start = self.hello is None or incarnation != self.row.incarnation
-        return new_start or _abilities(hello) != _abilities(self.hello)
 
 
 class Fleet:
@@ -215,6 +181,10 @@ class Fleet:
         return msgspec.structs.replace(
             hello, max_packet=limit if limit < MAX_PACKET_BYTES else 0, padding=b""
         )
+
+    def keeps(self, run: str, device: str) -> None:
+        """A device keeps a model of a run from now on: its update is here."""
+        self._devices[device].keep(run)
 
     def max_packet_of(self, device: str) -> int:
         """The largest MQTT packet that comes through to a device, as far as is known."""
@@ -390,8 +360,3 @@ class Fleet:
         if not self._loaded:
             return []
         return [peer.message(self.welcome(NO_NONCE))]
-
-
-def _abilities(hello: Hello | None) -> Hello | None:
-    """What a hello says of the device itself, whichever connection it is of and whether or not it waits."""
-    return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="")

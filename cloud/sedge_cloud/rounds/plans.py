@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from sedge_cloud.runs.capabilities import memory_of, terms_of
+from sedge_cloud.runs.capabilities import keeps_model, memory_of, terms_of
 from sedge_cloud.runs.client_models import ClientModels, Hellos
 from sedge_cloud.runs.past import Past
 from sedge_cloud.runs.run import Run
@@ -214,6 +214,8 @@ class _Planner:
         trusted = client is None or run_store.counted(run, client) > 0
         if client is not None and client.width != assignment.width:
             client = None  # its mask and its kept patch are of another layout
+        if not keeps_model(hello, run.name):
+            client = None  # it has lost what it kept: patch, mask, its version of the model
         model, model_hash = self._start(assignment.start)
         is_own = self._is_own(device, assignment.patch, client)
         patch, patch_context = self._patch(assignment.patch, client, is_own)

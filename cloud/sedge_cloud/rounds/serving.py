@@ -3,6 +3,7 @@
     hello of such a device -> one order of the round after the last, to train from the final model
     its update             -> the device's client model; nothing is aggregated
 
+A device that has lost what it kept says so in its hello, and is served like one that took no part.
 That round stays open, with one order for each device that came. Other devices have the final model, or one
 of their own from it. Of several finished runs the newest serves, and none while a run is running: newcomers
 take part in that one, and a device predicts with what it trained last.
@@ -18,6 +19,7 @@ from sedge_cloud.clocks import Wall
 from sedge_cloud.rounds.lifecycle import FINISHED, OpenRound, Phase, new_round, resume
 from sedge_cloud.rounds.plans import plan_round
 from sedge_cloud.rounds.reach import Reach
+from sedge_cloud.runs.capabilities import keeps_model
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.rows import RunRow
@@ -51,8 +53,15 @@ def with_newcomer(
     Raises ``StrategyError`` for an assignment that cannot be used.
     """
     store, last = run_store.store, run.state.round
-    if store.took_part(run.name, device, last) or device not in fleet.able(run):
+    if current is not None and current.waiting_for(device):
         return None
+    has_model = store.took_part(run.name, device, last) and keeps_model(
+        fleet.hello(device), run.name
+    )
+    if has_model or device not in fleet.able(run):
+        return None
+    if current is not None and device in current.orders:  # lost again: the same order
+        return replace(current, settled=current.settled - {device})
     number = last + 1
     orders = plan_round(run, run_store, number, [device], fleet.hello).orders
     if not orders:

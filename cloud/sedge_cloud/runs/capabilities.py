@@ -23,6 +23,11 @@ from sedge_protocol.wire.transfer import (
 ORDER_BYTES = 2048
 
 
+def keeps_model(hello: Hello | None, run: str) -> bool:
+    """Whether a device keeps what it had of a run, as far as is known: one without a hello may."""
+    return hello is None or hello.holds is None or run in hello.holds
+
+
 def outline(config: RunConfig) -> Terms:
     """What a run's configuration alone says of its terms."""
     return Terms(

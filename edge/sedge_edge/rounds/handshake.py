@@ -5,6 +5,7 @@ their session.
 """
 
 import logging
+from collections.abc import Callable, Iterable
 
 import msgspec
 import numpy as np
@@ -30,12 +31,19 @@ HINTS, HINT_EVERY_S, HELLOS_A_SECOND = 3, 60.0, 200
 class Handshake:
     """Sends the hello, and repeats it after every silence."""
 
-    def __init__(self, hello: Hello, peer: Peer, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        hello: Hello,
+        peer: Peer,
+        rng: np.random.Generator,
+        runs: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
         self.ever_welcomed = False  # whether any hello since the agent started was welcomed
         self.fleet_devices = 0  # as the last welcome says; 0: unknown
         self._hello = hello
         self._peer = peer
         self._rng = rng
+        self._runs = runs  # of which the device keeps a model
         self._nonce = bytes(16)
         self._due: float | None = None
         self._attempt = 0
@@ -111,7 +119,10 @@ class Handshake:
         effects: list[Effect] = [
             self._peer.message(
                 msgspec.structs.replace(
-                    self._hello, nonce=self._nonce, versions=self._peer.versions
+                    self._hello,
+                    nonce=self._nonce,
+                    versions=self._peer.versions,
+                    holds=tuple(self._runs()),
                 )
             )
         ]

@@ -51,6 +51,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     ``waits`` says, for people, why it does not begin orders for now; the coordinator does not count on it.
     ``max_packet`` is the largest MQTT packet, in bytes, that its broker announces; 0: no limit below the
     protocol's own. The coordinator keeps the smaller of this and its own here. ``padding`` is for doctors.
+    ``holds`` names the runs of which the device keeps a model; None: not said.
     """
 
     nonce: Nonce
@@ -65,6 +66,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     waits: Detail = ""
     max_packet: Count = 0
     padding: Padding = b""
+    holds: Annotated[tuple[Id, ...], Meta(max_length=16)] | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):

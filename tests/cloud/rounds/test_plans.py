@@ -17,6 +17,7 @@ from tests.cloud.helper import (
     RUN,
     TRUSTING,
     Cloud,
+    a_hello,
     random_theta,
     report_for,
     update,
@@ -322,9 +323,10 @@ def test_a_value_that_no_coding_holds_ends_the_run(tmp_path: Path) -> None:
     assert cloud.run_row().status == "failed" and "nan is not a finite number in fp32" in note
 
 
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize(("count", "inline"), [(10, True), (11_000, False)])
 def test_what_a_device_keeps_is_named_as_it_keeps_it(
-    tmp_path: Path, count: int, inline: bool
+    tmp_path: Path, count: int, inline: bool, lost: bool
 ) -> None:
     """The blob of its own last elements at their own values is a function of these alone."""
 
@@ -340,6 +342,8 @@ def test_what_a_device_keeps_is_named_as_it_keeps_it(
     cloud.hello(codecs=ALL)
     change = part(count, seed=8)
     sends(cloud, "a", change)
+    if lost:
+        cloud.say("a", msgspec.structs.replace(a_hello("new disk", codecs=ALL), holds=()))
     cloud.answer("b")
     trained = random_theta(1)
     change.add_to(trained)
@@ -347,6 +351,10 @@ def test_what_a_device_keeps_is_named_as_it_keeps_it(
     own = SparseVector(LAYOUT.size, change.indices, trained[change.indices])
     kept = encode(own, ValueCoding.FP32, Compression.NONE)
     order = cloud.order("a")
+    if lost:
+        coded = order.patch or cloud.store.blobs.read(order.patch_blob.sha256)  # type: ignore[union-attr]
+        assert order.round == 2 and decode(coded, LAYOUT.size).count == count
+        return
     assert order.round == 2 and order.patch_hash == hashlib.sha256(kept).digest()
     assert (order.patch == kept) is inline and (order.patch_blob is None) is inline
     # Nobody told it to keep what it sends now, and so nobody counts on it.

@@ -57,6 +57,23 @@ def test_a_newcomer_gets_the_last_model_and_trains_its_own(ended: Cloud, restart
     assert ended.run_row().status == FINISHED
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_device_that_has_lost_the_model_gets_it_again(ended: Cloud, restarts: bool) -> None:
+    """As often as its disk dies: who it is does not say what it has."""
+    whole = msgspec.structs.replace(a_hello("whole"), holds=(RUN,))
+    for _ in range(2):
+        if restarts:
+            ended.restart()
+            ended.load()
+        assert len(ended.say("a", whole)) == 1
+        _, order = ended.say("a", msgspec.structs.replace(a_hello("empty"), holds=()))
+        assert isinstance(order, Order) and order.round == 2
+        assert len(ended.say("a", msgspec.structs.replace(a_hello("empty"), holds=()))) == 2
+        (answer,) = ended.offer("a", small_update(order), order=order)
+        assert isinstance(answer, Committed)
+    assert len(ended.summaries()) == 1
+
+
 def test_an_order_that_was_lost_is_said_again(ended: Cloud) -> None:
     """Also by a coordinator that has just started, which goes on with the round as it is."""
     ended.hello("c")

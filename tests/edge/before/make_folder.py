@@ -11,6 +11,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,9 @@ def orders(harness: Harness, choice: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 def make(folder: Path) -> None:
     """Play the device's part of two rounds, and the arrival of a third order."""
-    from sedge_protocol.codec.patch_levels import encode_levels  # of that commit
-
+    encode_levels = import_module(
+        "sedge_protocol.codec.patch_levels"
+    ).encode_levels  # of that commit
     harness = Deaf(folder)
     levels = encode_levels(np.arange(N // 10, dtype=np.uint8) % 4)
     first, second, last = orders(harness, {"levels": levels})

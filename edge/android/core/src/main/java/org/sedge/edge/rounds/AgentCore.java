@@ -167,7 +167,7 @@ public final class AgentCore {
         String limit = budget.closed();
         handshake.waits(!limit.isEmpty() ? limit : disk ? waits.why() : fetches.refused(), now, effects);
         if (connected) {
-            handshake.poll(now, effects);
+            handshake.poll(now, store.get(State.RUNS).keySet(), effects);
         }
     }
 

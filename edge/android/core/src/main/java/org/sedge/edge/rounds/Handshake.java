@@ -13,7 +13,9 @@ import java.time.Instant;
 import java.time.ZoneOffset;
 import java.time.format.DateTimeFormatter;
 import java.util.ArrayDeque;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.Deque;
 import java.util.Random;
 import java.util.logging.Level;
@@ -120,14 +122,15 @@ final class Handshake {
         return due;
     }
 
-    void poll(double now, Effects effects) {
+    /** @param runs those of which the device keeps a model */
+    void poll(double now, Collection<String> runs, Effects effects) {
         if (!(now >= due)) {
             return;
         }
         due = now + Backoff.SILENCE_S + Backoff.after(attempt, random);
         attempt++;
         effects.send(peer.topic, peer.seal(Kind.HELLO, hello.with(Hello.NONCE, nonce)
-                .with(Hello.VERSIONS, peer.versions), null));
+                .with(Hello.VERSIONS, peer.versions).with(Hello.HOLDS, new ArrayList<>(runs)), null));
         if (attempt == WARN_AFTER_HELLOS) {
             effects.note(Level.WARNING, "no coordinator answers on " + peer.topic + ": is one running that speaks protocol version "
                     + peer.versions.get(0)

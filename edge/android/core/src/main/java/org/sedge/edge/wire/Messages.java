@@ -37,6 +37,8 @@ public final class Messages {
         public static final Field<Long> MEMORY_MB = SCHEMA.optional("memory_mb", Type.COUNT, 0L);
         public static final Field<List<Long>> VERSIONS = SCHEMA.optional("versions", Messages.VERSIONS, FIRST);
         public static final Field<String> WAITS = SCHEMA.optional("waits", DETAIL, "");
+        public static final Field<List<String>> HOLDS =
+                SCHEMA.optional("holds", Type.orNil(Type.list(Type.ID, 0, 16)), null);
     }
 
     public static final class Welcome {

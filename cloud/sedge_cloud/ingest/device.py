@@ -1,0 +1,63 @@
+"""One device as the coordinator sees it: its row, its channel, its last hello, what has been seen of it."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sedge_cloud.ingest.rate_limit import TokenBucket
+from sedge_cloud.runs.capabilities import keeps_model
+from sedge_cloud.store.rows import DeviceRow, SessionRow
+from sedge_protocol.wire.messages import Hello
+from sedge_protocol.wire.peer import Peer
+
+# A device keeps models of so many runs.
+MAX_RUNS = 16
+UNSEEN = SessionRow("")
+
+
+@dataclass
+class Device:
+    """One device. ``online`` from its hello until its goodbye, or until the coordinator's link fails.
+
+    ``hello`` is the last one, perhaps from before the coordinator's start, and ``session`` what has been
+    seen of it. An old start count is next logged from ``warn_at`` on, another version next refused from
+    ``refuse_at`` on.
+    """
+
+    row: DeviceRow
+    peer: Peer
+    hello: Hello | None = None
+    session: SessionRow = UNSEEN
+    warn_at: float = 0.0
+    refuse_at: float = 0.0
+    bucket: TokenBucket = field(default_factory=TokenBucket)
+
+    @property
+    def online(self) -> bool:
+        """Whether it has said hello, and no goodbye since."""
+        return self.session.online
+
+    @property
+    def waits(self) -> str:
+        """Why it begins no orders for now, as its last hello says; empty when it does."""
+        return "" if self.hello is None else self.hello.waits
+
+    def is_another(self, hello: Hello, incarnation: int) -> bool:
+        """Whether this hello is of a new start of its agent, or says that it can do other things."""
+        new_start = self.hello is None or incarnation != self.row.incarnation
+        return new_start or _abilities(hello) != _abilities(self.hello)
+
+    def keep(self, run: str) -> None:
+        """Note that it keeps a model of a run, which its last hello did not say yet."""
+        if (
+            self.hello is not None
+            and self.hello.holds is not None
+            and not keeps_model(self.hello, run)
+        ):
+            holds = (*self.hello.holds, run)[-MAX_RUNS:]
+            self.hello = msgspec.structs.replace(self.hello, holds=holds)
+
+
+def _abilities(hello: Hello | None) -> Hello | None:
+    """What a hello says of the device itself: not of its connection, its state, or whether it waits."""
+    return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="", holds=None)

@@ -189,8 +189,8 @@ class OpenRound:
 
     def timer(self) -> float:
         """When the round is next due, whether or not messages arrive."""
-        back_at = self.back_at if self.back_at > self.looked_at else math.inf
-        return min(self.ends_at, self.resend_at, back_at)
+        waits_for_away = self.back_at > self.looked_at and not self.present - self.excused
+        return min(self.ends_at, self.resend_at, self.back_at if waits_for_away else math.inf)
 
     def due(self, config: RunConfig, now: float) -> Event | None:
         """The next event, given the answers so far and the time; None if there is none yet."""

@@ -15,7 +15,7 @@ from sedge_cloud.config import CloudConfig
 from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.rounds import housekeeping, lifecycle
 from sedge_cloud.runs import run_store
-from sedge_cloud.store import database as store
+from sedge_cloud.store import receipts
 from sedge_edge.rounds import state
 from sedge_protocol import layout
 from sedge_protocol.host import mqtt
@@ -226,7 +226,7 @@ NUMBERS: list[tuple[str, int]] = [
     ("tensors", layout.MAX_RANK),
     ("open transfers", inbox.MAX_TRANSFERS),
     ("steps", messages.MAX_STEPS),
-    ("late", store.LATE_ROUNDS),
+    ("late", receipts.LATE_ROUNDS),
     ("silence", int(transfer.SILENCE_S)),
     ("backoff", int(transfer.RETRY_MAX_S)),
     ("report of a quiet", int(transfer.Intake.QUIET_S)),

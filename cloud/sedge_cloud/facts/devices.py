@@ -85,7 +85,7 @@ class KnownDevice:
 
     def _trouble(self, past: DevicePast) -> Problem | None:
         """Why its last update did not count, or not in full."""
-        why = past.refusal
+        why = past.shortfall
         if why is None:
             return None
         name, text = self.row.device, printable(why.detail)

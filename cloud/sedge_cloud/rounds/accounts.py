@@ -16,7 +16,7 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.rounds.summary import DeviceSummary, Summary
 from sedge_cloud.runs.capabilities import outline
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.records import DevicePast, Refusal, RoundParts, RunSums
+from sedge_cloud.store.records import DevicePast, RoundParts, RunSums, Shortfall
 from sedge_cloud.store.rows import HistoryRow, RoundRow, TrafficRow
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
@@ -150,8 +150,8 @@ class _Round:
     def of(self, name: str, past: DevicePast) -> DevicePast:
         """A device's past with this round in it."""
         part, moved = self.devices.get(name), self.traffic.get(name)
-        refusal = self._refusal(name)
-        strikes = refusal is not None and refusal.kind != "declined"
+        shortfall = self._shortfall(name)
+        strikes = shortfall is not None and shortfall.kind != "declined"
         past = msgspec.structs.replace(
             past,
             up=past.up + (moved.up if moved else 0),
@@ -161,22 +161,24 @@ class _Round:
         )
         if part is not None:
             past = _with_update(past, part, self.parts.metric)
-        if refusal is None and part is None:  # it has not answered
+        if shortfall is None and part is None:  # it has not answered
             return past
-        good = 0 if refusal is not None else past.good + 1
-        lasts = past.refusal is not None and past.refusal.kind == "distrusted" and good < FORGIVEN
-        kept = refusal if refusal is not None or not lasts else past.refusal
-        return msgspec.structs.replace(past, good=good, refusal=kept)
+        good = 0 if shortfall is not None else past.good + 1
+        lasts = (
+            past.shortfall is not None and past.shortfall.kind == "distrusted" and good < FORGIVEN
+        )
+        kept = shortfall if shortfall is not None or not lasts else past.shortfall
+        return msgspec.structs.replace(past, good=good, shortfall=kept)
 
-    def _refusal(self, name: str) -> Refusal | None:
+    def _shortfall(self, name: str) -> Shortfall | None:
         """Why a device's update did not count, or not in full."""
         number, at = self.row.round, self.row.closed
         if name in self.parts.rejected:
-            return Refusal("rejected", number, self.parts.rejected[name], at=at)
+            return Shortfall("rejected", number, self.parts.rejected[name], at=at)
         if name in self.parts.distrusted:
-            return Refusal("distrusted", number, counted=self.parts.distrusted[name], at=at)
+            return Shortfall("distrusted", number, counted=self.parts.distrusted[name], at=at)
         if name in self.parts.declined:
-            return Refusal("declined", number, self.parts.declined[name], at=at)
+            return Shortfall("declined", number, self.parts.declined[name], at=at)
         return None
 
 

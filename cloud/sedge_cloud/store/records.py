@@ -56,7 +56,7 @@ class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
     whole: int = 0
 
 
-class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a device's update of a round did not count, or ``counted`` less, and when the round closed."""
 
     kind: Literal["declined", "rejected", "distrusted"]
@@ -70,7 +70,7 @@ class DevicePast(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the closed rounds of a run say of a device.
 
     ``before`` are its last values of ``metric``, ``seconds`` is how long its last training took, and
-    ``strikes`` counts the rounds in which its update was rejected or distrusted. ``refusal`` is why its
+    ``strikes`` counts the rounds in which its update was rejected or distrusted. ``shortfall`` is why its
     last update did not count in full; ``good`` have since.
     """
 
@@ -82,5 +82,5 @@ class DevicePast(msgspec.Struct, frozen=True, omit_defaults=True):
     before: tuple[float, ...] = ()
     after: float | None = None
     seconds: float | None = None
-    refusal: Refusal | None = None
+    shortfall: Shortfall | None = None
     good: int = 0

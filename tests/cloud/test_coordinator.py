@@ -804,7 +804,8 @@ def coded_update(cloud: Cloud, order: Order, seed: int) -> bytes:
     return encode_update(report_for(order), encode(vector, context=context))
 
 
-# A crash after one call is a crash before the next.
+# A crash after one call is a crash before the next. On servers processes are killed: store/test_crashes.py.
+@in_a_folder
 @pytest.mark.parametrize(
     ("config", "error", "after"),
     [

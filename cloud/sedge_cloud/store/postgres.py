@@ -16,6 +16,7 @@ from typing import Any, LiteralString, cast
 import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Dumper
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.postgres import types
 from psycopg.types.string import StrDumper
 
@@ -88,7 +89,7 @@ class Postgres:
     def __init__(self, url: str, password: str | None = None) -> None:
         self.place = url
         try:
-            parameters: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(url)
+            parameters: dict[str, Any] = conninfo_to_dict(url)
         except psycopg.ProgrammingError as exc:
             expected = f"postgresql://user@host/database ({_line(exc)})"
             raise ConfigError("store.url", url, expected) from exc
@@ -102,7 +103,7 @@ class Postgres:
         }
         if password is not None:
             parameters["password"] = password
-        self._conninfo = psycopg.conninfo.make_conninfo(**parameters)
+        self._conninfo = make_conninfo(**parameters)
         self._held: list[tuple[str, bool]] = []  # locks, which a new connection takes again
         self._in_transaction, self._own_commits = False, 0
         self._failed: tuple[float, psycopg.Error] | None = None

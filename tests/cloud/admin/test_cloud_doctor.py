@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec import msgpack
 from tests.cloud.helper import CONFIG, as_nobody, make_bundle
-from tests.cloud.stores import open_store
+from tests.cloud.stores import in_a_folder, open_store
 from tests.system.harness import RealFleet, free_port, wait_until
 
 from sedge_cloud.admin import doctor
@@ -212,6 +212,7 @@ PROBLEMS: dict[str, tuple[Edit, str, str]] = {
 }  # fmt: skip
 
 
+@in_a_folder
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_problem_is_found(alone: Path, name: str) -> None:
     edit, where, text = PROBLEMS[name]

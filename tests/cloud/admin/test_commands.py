@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.cloud.admin.test_cloud_models import trained
 from tests.cloud.helper import RUN, Cloud, make_bundle
+from tests.cloud.stores import in_a_folder
 from tests.cloud.test_cloud_main import CAPSYS, call, linked, refused, unused
 
 from sedge_cloud.__main__ import main
@@ -118,6 +119,7 @@ def test_what_keep_refuses(home: Path, capsys: CAPSYS, line: str) -> None:
     refused(capsys, call(home, "prune"), f"keep.{line.split()[0]}: found ")
 
 
+@in_a_folder
 def test_backup_and_restore(home: Path, cloud: Cloud, tmp_path: Path, capsys: CAPSYS) -> None:
     backup = str(tmp_path / "b.tar")
     assert call(home, "backup", backup) == 0

@@ -296,7 +296,7 @@ def test_a_closed_round_is_never_drawn_open(tmp_path: Path) -> None:
     """Everything that is read is of one moment, whatever is written meanwhile."""
     seen = Seen(tmp_path, MANY)
     seen.cloud.hello("a", "b", "c")
-    with closing(open_folder(seen.state)) as other:
+    with closing(open_store(seen.state)) as other:
         reader = Reader(FLEET, seen.state, other)
         runs = other.runs
 

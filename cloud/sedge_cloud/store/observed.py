@@ -54,13 +54,13 @@ class Observed(Database):
                 db.execute("DELETE FROM disk WHERE at < ?", (disk.at - KEPT_S,))
 
     def sessions(self, since: int = -1) -> list[SessionRow]:
-        """What has been seen of the devices that changed after the transaction ``since``, by id."""
-        sql = "SELECT * FROM sessions WHERE changed > ? ORDER BY device"
+        """The sessions that changed after the transaction ``since``, the longest ago first."""
+        sql = "SELECT * FROM sessions WHERE changed > ? ORDER BY changed, device"
         return self._rows(SessionRow, sql, since)
 
     def changed_devices(self, since: int = -1) -> list[DeviceRow]:
-        """The devices that changed after the transaction ``since``, by id."""
-        sql = "SELECT * FROM devices WHERE changed > ? ORDER BY device"
+        """The devices that changed after the transaction ``since``, the longest ago first."""
+        sql = "SELECT * FROM devices WHERE changed > ? ORDER BY changed, device"
         return self._rows(DeviceRow, sql, since)
 
     def histories(self, since: int = -1) -> list[HistoryRow]:

@@ -29,6 +29,7 @@ OBJECTS: Mapping[str, str] = {
     ends_at REAL NOT NULL, deadline REAL NOT NULL, closed REAL NOT NULL, why TEXT NOT NULL,
     needed INTEGER NOT NULL, extended INTEGER NOT NULL, parts BLOB NOT NULL,
     receipts INTEGER NOT NULL, PRIMARY KEY (run, round))""",
+    "open_rounds": "CREATE INDEX open_rounds ON rounds (run, round) WHERE open = 1",
     "orders": """CREATE TABLE orders (
     run TEXT NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, patch BLOB NOT NULL,
     work BLOB NOT NULL, arrays BLOB NOT NULL, declined TEXT NOT NULL, context BLOB NOT NULL,
@@ -85,7 +86,7 @@ def _rebuilt(table: str, added: str) -> tuple[str, ...]:
 
 
 _NEW_IN_4 = (
-    "late_updates", "sessions", "histories", "coordinator", "disk", "changed_devices",
+    "open_rounds", "late_updates", "sessions", "histories", "coordinator", "disk", "changed_devices",
     "changed_sessions", "changed_histories",
 )  # fmt: skip
 _EMPTY = "CAST('' AS BLOB)"
@@ -116,11 +117,15 @@ def named_blobs_sql(late_rounds: int) -> str:
     a late update makes them part of a client model.
     """
     live = (
-        "WITH coming(run, round) AS MATERIALIZED"
-        " (SELECT run, MAX(round + 1 - open) FROM rounds GROUP BY run),"
+        "WITH newest(run, round) AS MATERIALIZED"
+        " (SELECT run, MAX(round) FROM rounds GROUP BY run),"
+        " coming(run, round) AS MATERIALIZED"
+        " (SELECT r.run, r.round + 1 - r.open FROM newest n CROSS JOIN rounds r"
+        " WHERE r.run = n.run AND r.round = n.round),"
         " live(run, round, model) AS MATERIALIZED"
-        " (SELECT r.run, r.round, r.model FROM rounds r JOIN coming c ON c.run = r.run"
-        f" WHERE r.open = 1 OR r.round + {late_rounds} >= c.round) "
+        " (SELECT run, round, model FROM rounds WHERE open = 1 UNION"
+        " SELECT r.run, r.round, r.model FROM coming c CROSS JOIN rounds r"
+        f" WHERE r.run = c.run AND r.round >= c.round - {late_rounds}) "
     )
     of_orders = ("arrays", "context", "model", "patch_blob", "patch_context", "correction", "step")
     of_clients = ("model", "arrays", "mask", "context", "patch_blob", "patch_context")

@@ -198,7 +198,7 @@ class Bench:
     def _watch(self, store: Store) -> None:
         watch = self.stages.watch
         for method in ("open_part", "write_part", "take_part", "write", "read", "has"):
-            watch(store.blobs, method, "blobs on disk")
+            watch(store.parts if method.endswith("_part") else store.blobs, method, "blobs on disk")
         watch(store, "receive_all", "receipt in the database")
         for method in ("update", "order", "round"):
             watch(store, method, "rows read")

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from sedge_cloud.ingest.credit import Credit
 from sedge_cloud.ingest.judge import judge, ordered
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
@@ -42,6 +43,8 @@ MAX_TRANSFERS = 2
 # makes room for another.
 IDLE_S = 120.0
 RETRY_MS = 30_000
+# An upload that waits for its turn (credit.py) is told so again if it is not asked for sooner.
+TURN_MS = 10_000
 # A larger update is a blob of its own; up to this size it is in the database, where all that arrives in one
 # turn of the loop shares a flush.
 MAX_ROW_BYTES = 2**17
@@ -112,6 +115,7 @@ class Uploads:
         # Uploads with a chunk since the last poll, and those since the last report, longest silent first.
         self._fresh: dict[tuple[str, bytes], Intake] = {}
         self._quiet: OrderedDict[tuple[str, bytes], Intake] = OrderedDict()
+        self._credit = Credit()
 
     def offer(
         self, device: str, transfer: bytes, offer: Offer, run: Run | None, now: float
@@ -211,13 +215,18 @@ class Uploads:
             if intake.poll(now):
                 self._quiet.pop(key, None)
                 reports.append((*key, Have(0, intake.bitmap(), CREDIT)))
+        for device, transfer in self._credit.poll(now):
+            intake = self._transfers[device][transfer].intake
+            reports.append((device, transfer, Have(0, intake.bitmap(), CREDIT)))
         return reports
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
         if self._arrived:
             return -math.inf
-        return next(iter(self._quiet.values())).timer() if self._quiet else None
+        quiet = next(iter(self._quiet.values())).timer() if self._quiet else None
+        due = [at for at in (quiet, self._credit.timer()) if at is not None]
+        return min(due, default=None)
 
     def _begin(self, device: str, transfer: bytes, offer: Offer, run: Run, now: float) -> Answer:
         manifest = offer.manifest
@@ -239,6 +248,8 @@ class Uploads:
                 self._take(device, transfer, upload, index, data, now)
         if upload.intake.complete:
             return self._complete(device, transfer, upload, run)
+        if not self._credit.ask((device, transfer), upload.intake, now):
+            return Answer(Busy(TURN_MS, "others are first"))
         return Answer(Have(offer.number, upload.intake.bitmap(), CREDIT))
 
     def _whole(self, device: str, transfer: bytes, offer: Offer, run: Run) -> Answer:
@@ -273,6 +284,7 @@ class Uploads:
             self._transfers.pop(device, None)
         self._fresh.pop((device, transfer), None)
         self._quiet.pop((device, transfer), None)
+        self._credit.end((device, transfer))
 
     def _order(self, run: Run, number: int, device: str) -> tuple[OrderRow, RoundRow]:
         """The device's order and its round. Raises ``UpdateRejected`` for none, or one too old."""
@@ -299,6 +311,7 @@ class Uploads:
                 upload.data = data  # whole already: it needs no file
             else:
                 self._parts.write_part(device, manifest, index, data)
+        self._credit.hear((device, transfer), now)
         self._fresh[device, transfer] = upload.intake
         self._quiet[device, transfer] = upload.intake
         self._quiet.move_to_end((device, transfer))

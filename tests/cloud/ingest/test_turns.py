@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, small_update, update
+from tests.cloud.stores import in_a_folder
 
 from sedge_cloud.algorithms.outliers import lengths
 from sedge_cloud.config import RunConfig
@@ -57,10 +58,20 @@ def end(cloud: Cloud) -> dict[str, list[Message]]:
 
 
 def commits(cloud: Cloud) -> list[str]:
-    """From now on, the statements that end transactions."""
+    """From now on, how transactions end."""
     ended: list[str] = []
-    trace = cloud.store._db._db.set_trace_callback  # type: ignore[attr-defined]
-    trace(lambda sql: ended.append(sql) if sql.startswith(("COMMIT", "ROLLBACK")) else None)
+    db = cloud.store._db
+    commit, rollback = db.commit, db.rollback
+
+    def committing() -> None:
+        ended.append("commit")
+        commit()
+
+    def undoing() -> None:
+        ended.append("rollback")
+        rollback()
+
+    vars(db)["commit"], vars(db)["rollback"] = committing, undoing
     return ended
 
 
@@ -69,7 +80,7 @@ def test_a_turn_is_one_transaction_and_its_answers_come_after_it(cloud: Cloud) -
     blobs = arrive(cloud, *NAMES)
     assert ended == [] and all(cloud.store.update(RUN, 1, name) is None for name in NAMES)
     answers = end(cloud)
-    assert ended == ["COMMIT"]
+    assert ended == ["commit"]
     for name, blob in blobs.items():
         assert answers[name] == [Committed(RUN, 1, describe(blob).sha256)]
     cloud.poll()
@@ -128,6 +139,7 @@ def test_a_turn_ends_when_much_has_arrived(cloud: Cloud, monkeypatch: pytest.Mon
     assert {row.device for row in cloud.store.updates(RUN, 1)} == {"a", "b"}
 
 
+@in_a_folder
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_process_killed_at_any_flush_of_a_turn_has_all_of_it_or_nothing(
     tmp_path: Path, at: int

@@ -225,6 +225,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/test_coordinator.py",
         "rounds, message by message",
     ),
+    "sedge_cloud.rounds.assignments": (
+        "tests/cloud/rounds/test_plans.py",
+        "with the plans that they are made for",
+    ),
     "sedge_cloud.runs.past": (
         "tests/cloud/rounds/test_plans.py",
         "with the orders that follow from it",

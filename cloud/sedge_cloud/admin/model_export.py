@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from sedge_cloud.admin.models import find_run, global_model, read_bundle
-from sedge_cloud.rounds.plans import check_assignment
+from sedge_cloud.rounds.assignments import check_assignment
 from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore

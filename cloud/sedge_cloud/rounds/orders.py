@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from sedge_cloud.rounds.assignments import order_seed
 from sedge_cloud.rounds.lifecycle import OpenRound
-from sedge_cloud.rounds.plans import order_seed
 from sedge_cloud.rounds.reach import Reach
 from sedge_cloud.runs.capabilities import codec_for
 from sedge_cloud.runs.named_blobs import Cut, Describe, NamedBlob

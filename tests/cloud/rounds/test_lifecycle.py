@@ -27,10 +27,10 @@ from tests.cloud.stores import in_a_folder, open_store
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
+from sedge_cloud.rounds.assignments import order_seed
 from sedge_cloud.rounds.cohort import draw_cohort, next_round
 from sedge_cloud.rounds.lifecycle import RETURN_S, ROUND, Event, OpenRound, Phase, next_state
 from sedge_cloud.rounds.lifecycle import RUN as RUN_TABLE
-from sedge_cloud.rounds.plans import order_seed
 from sedge_cloud.rounds.summary import personal_elements
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rows import OrderRow, RoundRow

@@ -26,7 +26,7 @@ from tests.cloud.helper import (
 from sedge_cloud.coding import PatchConfig
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.events import RunEnded
-from sedge_cloud.rounds.plans import check_assignment
+from sedge_cloud.rounds.assignments import check_assignment
 from sedge_cloud.strategy import Assignment, ClientModel, Context
 from sedge_protocol.codec import (
     Compression,

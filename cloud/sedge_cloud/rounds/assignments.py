@@ -1,0 +1,87 @@
+"""What a strategy assigns to a device, checked and completed: nothing that the device would have to refuse.
+
+n = elements of the device's form of the model, k = elements of a patch.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from sedge_cloud.runs.run import Run
+from sedge_cloud.strategy import Assignment
+from sedge_protocol.errors import StrategyError
+from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.messages import PatchChoice, Work
+
+# No order has this number; its seed draws the examples that a device holds out.
+HOLDOUT_ROUND = 0
+
+
+def order_seed(seed: int, number: int, device: str) -> int:
+    """The seed of one device's shuffles in one round, below 2**63."""
+    digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
+    """The work of an assignment, completed with its defaults.
+
+    Raises ``StrategyError`` for anything that a device would have to refuse.
+    """
+    where, work = f"{run.config.strategy}, {device}", assignment.work
+    if not 0 <= assignment.width < len(run.widths):
+        raise StrategyError(
+            f"{where}: width {assignment.width}, the run has {len(run.widths)} bundles"
+        )
+    layout = run.layout(assignment.width)
+    if assignment.width and assignment.start is None:
+        raise StrategyError(f"{where}: width {assignment.width} without a start of its own")
+    patch = assignment.patch
+    for name in ("start", "correction"):
+        theta: Theta | None = getattr(assignment, name)
+        if theta is not None and (theta.shape != (layout.size,) or theta.dtype != np.float32):
+            expected = f"float32 ({layout.size},)"
+            raise StrategyError(f"{where}: {name} {theta.dtype} {theta.shape}, expected {expected}")
+    if patch is not None and patch.size != layout.size:
+        raise StrategyError(f"{where}: a patch of n={patch.size}, expected {layout.size}")
+    if work.scoring is not None and (patch is not None or work.own_model is not None):
+        raise StrategyError(f"{where}: device scoring together with a patch or a model of its own")
+    if assignment.correction is not None and work.own_model is not None and work.own_model.mixes:
+        raise StrategyError(f"{where}: a correction together with a mixture")
+    _require_choice(where, assignment)
+    _require_names(where, layout, work)
+    stays = () if assignment.shares_statistics else layout.statistics
+    keep = (*stays, *(name for name in work.keep if name not in stays))
+    work = msgspec.structs.replace(work, keep=keep, choice=_choice(run, device, assignment))
+    try:  # msgspec checks ranges when it decodes, and makes a TrainingConfig a plain Training
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work)
+    except ValueError as exc:  # msgspec's errors
+        raise StrategyError(f"{where}: {exc}") from exc
+
+
+def _require_choice(where: str, assignment: Assignment) -> None:
+    """Raise ``StrategyError`` for a choice of the strategy's own, or one that nothing is chosen by."""
+    if assignment.work.choice is not None:
+        raise StrategyError(f"{where}: a choice, which follows from the holdout")
+    alone = assignment.work.scoring is None and assignment.work.own_model is None
+    if assignment.holdout and not alone:
+        raise StrategyError(
+            f"{where}: a holdout together with device scoring or a model of its own"
+        )
+
+
+def _choice(run: Run, device: str, assignment: Assignment) -> PatchChoice | None:
+    """How a device chooses, if it may; it holds out the same examples in every round of a run."""
+    if not assignment.holdout:
+        return None
+    return PatchChoice(assignment.holdout, order_seed(run.config.seed, HOLDOUT_ROUND, device))
+
+
+def _require_names(where: str, layout: Layout, work: Work) -> None:
+    named: list[Iterable[str]] = [work.keep, *(phase.freeze for phase in work.trainings)]
+    named += [work.scoring.tensors] if work.scoring else []
+    for name in {name for names in named for name in names}:
+        if name not in layout.by_name:
+            raise StrategyError(f"{where}: no tensor named {name!r}")

@@ -40,7 +40,7 @@ from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.effects import Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello, Training
-from sedge_protocol.wire.topics import all_up, device_of, down
+from sedge_protocol.wire.topics import down, hint, shard_of
 from sedge_protocol.wire.update import Metrics
 
 INPUTS, CLASSES = 40, 1200  # n = 49,200: three 64 KiB chunks of float32, so transfers have a middle
@@ -196,7 +196,7 @@ class Faults:
         if self.hit(self.drop):
             self.dropped += 1
             return []
-        if self.hit(self.corrupt):
+        if self.hit(self.corrupt) and payload:  # a hint has nothing in it
             self.corrupted += 1
             damaged = bytearray(payload)
             damaged[int(self.rng.integers(len(damaged)))] ^= 1 << int(self.rng.integers(8))
@@ -295,15 +295,12 @@ class World:
         if self.faults.slowest_s:
             delay_s = float(self.faults.rng.uniform(delay_s, self.faults.slowest_s))
         for payload in self.faults.deliver(send.payload):
-            if all_up(FLEET).replace("+", "") in send.topic.replace(self.sender(send.topic), ""):
+            if send.topic.endswith("/up"):
                 self.later(delay_s, lambda p=payload: self.to_cloud(send.topic, p))  # type: ignore[misc]
             for name in self.names:
-                if send.topic == down(FLEET, name) or "/blob/" in send.topic:
+                listened = (down(FLEET, name), hint(FLEET, shard_of(name)))
+                if send.topic in listened or "/blob/" in send.topic:
                     self.later(delay_s, lambda n=name, p=payload: self.to_agent(n, send.topic, p))  # type: ignore[misc]
-
-    def sender(self, topic: str) -> str:
-        """The device in an up topic, or something that is in no topic."""
-        return device_of(topic) if topic.endswith("/up") else "\0"
 
     def to_cloud(self, topic: str, payload: bytes) -> None:
         """A message reaches the coordinator."""

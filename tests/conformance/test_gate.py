@@ -1,7 +1,7 @@
 """The gate between a client and the broker."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 
 import pytest
@@ -18,7 +18,7 @@ def broker() -> Iterator[socket.socket]:
 
 
 @contextmanager
-def connected(gate: Gate, broker: socket.socket) -> Iterator[tuple[socket.socket, socket.socket]]:
+def connected(gate: Gate, broker: socket.socket) -> Generator[tuple[socket.socket, socket.socket]]:
     """A client that has got through, and the broker's end of its connection."""
     with socket.create_connection(("127.0.0.1", gate.port), timeout=10) as client:
         accepted, _ = broker.accept()

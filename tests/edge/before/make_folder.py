@@ -29,8 +29,8 @@ class Deaf(Harness):
 
     deaf = False
 
-    def take(self, offer: Offer, number: int) -> list[AgentEffect]:
-        return [] if self.deaf else super().take(offer, number)
+    def take(self, offer: Offer, answered: int) -> list[AgentEffect]:
+        return [] if self.deaf else super().take(offer, answered)
 
 
 def orders(harness: Harness, choice: Mapping[str, Any]) -> tuple[Any, Any, Any]:

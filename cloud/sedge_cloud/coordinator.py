@@ -12,6 +12,7 @@ restarts from the store alone.
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -95,6 +96,7 @@ class Coordinator:
         self._wall = wall
         self._heard_at = store.coordinator().heard  # the last sign of life of the process before
         self._away_since: float | None = None
+        self._back_at = math.inf  # when who was away counts as gone
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -122,13 +124,16 @@ class Coordinator:
         away_s = self._wall(now) - (self._heard_at or self._wall(now))
         if self._away_since is not None:
             away_s = now - self._away_since
-        self.rounds.connected(now + return_s(max(0.0, away_s), self.devices.num_active))
+        self._back_at = now + return_s(max(0.0, away_s), self.devices.num_active)
+        self.rounds.connected(self._back_at)
         return self._counted([*self.devices.request_hellos()])
 
     def disconnected(self, now: float) -> None:
         """The link is down: every device is offline until its next hello."""
         self.devices.disconnected(now)
-        self._away_since = now
+        if self._away_since is None or now >= self._back_at:  # otherwise the same outage goes on
+            self._away_since = now
+        self._back_at = math.inf
         self._muting.disconnected()
         self._downloads.clear()
         self._traffic.disconnected()
@@ -145,6 +150,8 @@ class Coordinator:
         """Everything that is due; at most ``room`` chunks."""
         committed = self.commit(now)
         effects: list[CloudEffect] = [*self._admission.poll(), *self._muting.poll(now)]
+        if self.devices.returning and now >= self._back_at:
+            effects += self.devices.give_up_returning()
         for device, transfer, have in self._uploads.poll(now):
             effects.append(self.devices[device].peer.message(have, transfer))
         effects = committed + self._counted(effects)  # before a round closes with its bytes

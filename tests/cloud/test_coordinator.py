@@ -232,6 +232,10 @@ def test_a_device_of_the_first_version_is_told_to_be_upgraded(cloud: Cloud) -> N
     for payload in (forged, *(old.seal(a_hello("x")) for _ in range(3))):
         cloud.effects += cloud.arrive(topic, payload)
     (send,) = cloud.sends(down)
+    assert not any("no device that is enrolled" in note for note in cloud.notes(logging.WARNING))
+    cloud.now += REFUSE_EVERY_S
+    cloud.effects += cloud.arrive(topic, old.seal(a_hello("x")))
+    assert len(cloud.sends(down)) == 2 and len(cloud.notes(logging.WARNING)) == 1
     frame = open_frame(send.payload, down, device.keys.down, (1,))
     refusal = decode_body(frame.kind, frame.body)
     assert isinstance(refusal, Refusal) and refusal.reason == "version"

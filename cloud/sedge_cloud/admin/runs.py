@@ -21,7 +21,7 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, RunRow
 from sedge_protocol.errors import CodecError, ConfigError, StrategyError, Unencodable
 from sedge_protocol.host.privileges import as_caller
-from sedge_protocol.layout import Layout
+from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.topics import check_id
@@ -58,6 +58,20 @@ def start_run(
     _require_fit(config, bundle.manifest.layout, len(narrower))
     if source:
         init = first_model(store, source, bundle, init)
+    with store.blobs_held():  # its blobs have no name until the end
+        return _begin(store, name, config, source, forms, init)
+
+
+def _begin(
+    store: Store,
+    name: str,
+    config: RunConfig,
+    source: str,
+    forms: Sequence[bundles.Bundle],
+    init: Theta,
+) -> tuple[str, ...]:
+    """Store a run's blobs, then its row."""
+    bundle = forms[0]
     run_store = RunStore(store)
     model, model_hash, _ = run_store.write_model(init, config.broadcast.compression)
     whole, *others = [store.blobs.write(bundles.pack(form)) for form in forms]
@@ -192,7 +206,8 @@ def resume_run(store: Store, name: str, num_rounds: int | None = None) -> RunCon
         config = _resumed(name, config, state.round, spent, num_rounds)
         state = msgspec.structs.replace(state, round=spent or state.round)
         coded = msgspec.msgpack.encode(config), msgspec.msgpack.encode(state)
-        store.resume_run(name, *coded, state.round)
+        # The end has cancelled the orders of its open round: devices begin theirs anew.
+        store.resume_run(name, *coded, state.round, time.time() + config.deadline_s)
         terms, new = Terms.read(row.terms), outline(config)
         terms = msgspec.structs.replace(terms, strategy=new.strategy, total_rounds=new.total_rounds)
         store.set_terms(name, msgspec.msgpack.encode(terms))

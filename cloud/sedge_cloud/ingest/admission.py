@@ -28,6 +28,8 @@ class Admission:
             self._counters["foreign"] += 1
             if self._devices.may_refuse(topic, payload, now):
                 return True
+            if self._devices.is_outdated(topic):  # it has been told, and so has the log
+                return False
             text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
             self._notes += self._log.admit("unknown senders", [Note(logging.WARNING, text)], now)
             return False

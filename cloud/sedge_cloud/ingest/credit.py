@@ -13,8 +13,11 @@ from sedge_protocol.wire.transfer import CREDIT, Intake
 
 # Half of what Sedge's own brokers keep for a client (admin/templates.py): offers and hellos need room, too.
 MAX_BYTES, MAX_CHUNKS = 1_000_000, 100
-# An upload that was silent for so long has nothing in the queue: its device is gone, or its link is slow.
-SILENT_S = 5.0
+# While others wait: an upload that was silent for so long has nothing in the queue, as its device is gone
+# or its link slow; and no turn lasts longer than this. Either may go on, and is counted no more.
+SILENT_S, TURN_S = 5.0, 60.0
+# Who waits offers again every ten seconds; who has not for so long is gone.
+GONE_S = 40.0
 
 Key: TypeAlias = tuple[str, bytes]  # device and transfer
 
@@ -22,34 +25,38 @@ Key: TypeAlias = tuple[str, bytes]  # device and transfer
 class _Grant(NamedTuple):
     chunks: int
     size: int
+    given: float
     heard: float
+
+
+class _Wait(NamedTuple):
+    intake: Intake
+    asked: float
 
 
 class Credit:
     """Which uploads may send, and which wait, the first to offer first."""
 
     def __init__(self) -> None:
-        self._granted: OrderedDict[Key, _Grant] = OrderedDict()  # the longest silent first
-        self._waiting: OrderedDict[Key, Intake] = OrderedDict()
+        self._granted: dict[Key, _Grant] = {}  # at most MAX_CHUNKS
+        self._waiting: OrderedDict[Key, _Wait] = OrderedDict()
         self._chunks = self._bytes = 0
 
     def ask(self, key: Key, intake: Intake, now: float) -> bool:
         """Whether an upload may send now. If not, ``poll`` names it when it may."""
         if key not in self._granted:
-            self._waiting.setdefault(key, intake)
+            self._waiting[key] = _Wait(intake, now)  # an earlier place is kept
             if next(iter(self._waiting)) != key or not self._has_room(intake):
                 return False
             del self._waiting[key]
             self._grant(key, intake, now)
-        self.hear(key, now)
         return True
 
     def hear(self, key: Key, now: float) -> None:
-        """A chunk of an upload has come."""
+        """A new chunk of an upload has come; offers that repeat themselves do not lengthen a turn."""
         grant = self._granted.get(key)
         if grant is not None:
             self._granted[key] = grant._replace(heard=now)
-            self._granted.move_to_end(key)
 
     def end(self, key: Key) -> None:
         """An upload is over, or forgotten."""
@@ -61,14 +68,15 @@ class Credit:
 
     def poll(self, now: float) -> list[Key]:
         """The uploads that waited and may send now."""
-        while self._waiting and self._granted:
-            oldest, grant = next(iter(self._granted.items()))
-            if now < grant.heard + SILENT_S:
-                break
-            self.end(oldest)
+        if self._waiting:
+            for key in [key for key, it in self._granted.items() if now >= _over(it)]:
+                self.end(key)
         found: list[Key] = []
         while self._waiting:
-            key, intake = next(iter(self._waiting.items()))
+            key, (intake, asked) = next(iter(self._waiting.items()))
+            if now >= asked + GONE_S:
+                del self._waiting[key]
+                continue
             if not self._has_room(intake):
                 break
             del self._waiting[key]
@@ -80,7 +88,7 @@ class Credit:
         """When ``poll`` next wants to be called."""
         if not self._waiting or not self._granted:
             return None
-        return next(iter(self._granted.values())).heard + SILENT_S
+        return min(map(_over, self._granted.values()))
 
     def _has_room(self, intake: Intake) -> bool:
         chunks, size = _flight(intake)
@@ -89,9 +97,14 @@ class Credit:
 
     def _grant(self, key: Key, intake: Intake, now: float) -> None:
         chunks, size = _flight(intake)
-        self._granted[key] = _Grant(chunks, size, now)
+        self._granted[key] = _Grant(chunks, size, now, now)
         self._chunks += chunks
         self._bytes += size
+
+
+def _over(grant: _Grant) -> float:
+    """When a turn ends at the latest."""
+    return min(grant.heard + SILENT_S, grant.given + TURN_S)
 
 
 def _flight(intake: Intake) -> tuple[int, int]:

@@ -1,12 +1,11 @@
 """Devices of protocol version 1, which has other topics: each is told, now and then, to be upgraded."""
 
-import logging
 from collections import Counter
 from contextlib import suppress
 
 from sedge_protocol.errors import RemoteError
 from sedge_protocol.wire import topics
-from sedge_protocol.wire.effects import Effect, Note, Send
+from sedge_protocol.wire.effects import Effect, Send
 from sedge_protocol.wire.frame import FIRST_VERSION, VERSIONS, Frame, Kind, open_frame, seal
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Refusal, encode_body
@@ -32,7 +31,7 @@ class FirstVersion:
         return device if is_up and last == "up" else None
 
     def refuse(self, device: str, secret: bytes, topic: str, payload: bytes) -> list[Effect]:
-        """What a genuine frame of such a device is answered, and what is logged; nothing for others."""
+        """What a genuine frame of such a device is answered; nothing for others."""
         keys = DeviceKeys.of(secret)
         with suppress(RemoteError):
             open_frame(payload, topic, keys.up, (FIRST_VERSION,))
@@ -40,6 +39,5 @@ class FirstVersion:
             body = encode_body(Refusal("version", WHY))
             frame = Frame(Kind.REFUSED, body, self._incarnation, self._sent[device])
             down = topics.first_version_down(self._fleet, device)
-            text = f"device {device} is refused: {WHY}"
-            return [Send(down, seal(frame, down, keys.down)), Note(logging.WARNING, text)]
+            return [Send(down, seal(frame, down, keys.down))]
         return []

@@ -37,6 +37,8 @@ VERSION = "0.1.0"
 WARN_EVERY_S = 3600.0
 # A frame's version is read before its MAC: whoever can publish on a device's topic can have it refused.
 REFUSE_EVERY_S = 60.0
+# So many devices are asked one by one for a hello.
+MAX_ASKED = 1000
 # The nonce of a welcome to no hello in particular: "I have just started; say hello again".
 NO_NONCE = bytes(16)
 # The state of an order that was sent (progress.py has the others).
@@ -95,13 +97,17 @@ class Fleet:
             if device is None or device.row.secret != row.secret:
                 if device is not None:
                     self.leave(device, now)
+                    self.returning.discard(row.device)
                 effects += self._add(row)
+                if device is not None:
+                    self.note(self._devices[row.device])  # what was seen of the one before is over
                 continue
             device.row = msgspec.structs.replace(row, incarnation=device.row.incarnation)
             topic = topics.up(self._name, row.device)
             if row.revoked and self._by_topic.pop(topic, None) is not None:
                 self._revoked[topic] = device
                 self.leave(device, now)
+                self.returning.discard(row.device)
                 effects.append(device.peer.message(REVOKED))
                 effects.append(Note(logging.WARNING, f"device {row.device} is revoked"))
         self._loaded = True
@@ -167,8 +173,9 @@ class Fleet:
 
     def request_hello(self, names: Iterable[str]) -> list[Send]:
         """Ask these devices for a hello, if they are still here."""
-        request, known = self.welcome(NO_NONCE), self._devices
-        return [known[name].peer.message(request) for name in names if name in known]
+        request = self.welcome(NO_NONCE)
+        known = [self._devices[name] for name in names if name in self._devices]
+        return [device.peer.message(request) for device in known if not device.row.revoked]
 
     def welcome(self, nonce: bytes, padding: bytes = b"") -> Welcome:
         """The answer to a hello."""
@@ -205,6 +212,12 @@ class Fleet:
             if device.online:
                 self.returning.add(name)
                 self.leave(device, now)
+
+    def give_up_returning(self) -> list[Send]:
+        """Who has not come back counts as away; each is asked once more, as the first call may be lost."""
+        names = sorted(islice(self.returning, MAX_ASKED))
+        self.returning.clear()
+        return self.request_hello(names)
 
     def arrive(self, device: Device, hello: Hello, now: float) -> None:
         """A device has said hello."""
@@ -243,8 +256,10 @@ class Fleet:
 
     def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
         """Whether ``refuse_sender`` may have an answer to a frame that no device in force has sent."""
-        device = self._revoked.get(topic) or self._outdated(topic)
-        if device is None or (now < device.refuse_at and not asks(payload)):
+        outdated = self._outdated(topic)
+        device = self._revoked.get(topic) or outdated
+        is_doctor = outdated is None and asks(payload)
+        if device is None or (now < device.refuse_at and not is_doctor):
             return False
         return device.bucket.spend(now, cost(payload))
 
@@ -254,9 +269,13 @@ class Fleet:
         if outdated is not None:
             row = outdated.row
             effects = self._first_version.refuse(row.device, row.secret, topic, payload)
-            if effects:
-                outdated.refuse_at = now + REFUSE_EVERY_S
-                self._failed(outdated, WHY, now)
+            if not effects:
+                return []
+            outdated.refuse_at = now + REFUSE_EVERY_S
+            self._failed(outdated, WHY, now)
+            if now >= outdated.warn_at:
+                outdated.warn_at = now + WARN_EVERY_S
+                effects.append(Note(logging.WARNING, f"device {row.device} is refused: {WHY}"))
             return effects
         device = self._revoked.get(topic)
         if device is None:
@@ -266,6 +285,10 @@ class Fleet:
             device.refuse_at = now + REFUSE_EVERY_S
             return [device.peer.message(REVOKED)]
         return []
+
+    def is_outdated(self, topic: str) -> bool:
+        """Whether a device of ours sends on this topic, by protocol version 1."""
+        return self._outdated(topic) is not None
 
     def _outdated(self, topic: str) -> Device | None:
         """The device that sends on this topic of protocol version 1."""

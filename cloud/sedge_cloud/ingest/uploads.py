@@ -307,11 +307,11 @@ class Uploads:
     ) -> None:
         manifest = upload.intake.manifest
         if upload.intake.chunk(index, data, now):
+            self._credit.hear((device, transfer), now)
             if manifest.count == 1 and manifest.size <= MAX_ROW_BYTES:
                 upload.data = data  # whole already: it needs no file
             else:
                 self._parts.write_part(device, manifest, index, data)
-        self._credit.hear((device, transfer), now)
         self._fresh[device, transfer] = upload.intake
         self._quiet[device, transfer] = upload.intake
         self._quiet.move_to_end((device, transfer))

@@ -59,8 +59,8 @@ HELLO_S = 5.0
 # Connections that were refused in a row: more make no wait longer.
 MANY = 9
 # A round whose time was over while the coordinator was away waits so long for devices to come back: as long
-# as they wait at most between two connections to a broker that refuses them, and for their hello.
-RETURN_S = CEILINGS_S[Ended.REFUSED] + HELLO_S
+# as they wait at most between two connections to a broker that does not answer, and for their hello.
+RETURN_S = CEILINGS_S[Ended.UNANSWERED] + HELLO_S
 
 
 class Event(StrEnum):
@@ -294,7 +294,7 @@ class LiveRun:
 
 def return_s(away_s: float, devices: int) -> float:
     """How long a fleet of so many devices may take to come back from an outage (reconnect.py)."""
-    return longest_s(Ended.REFUSED, MANY, away_s, devices) + HELLO_S
+    return longest_s(Ended.UNANSWERED, MANY, away_s, devices) + HELLO_S
 
 
 def needed_updates(config: RunConfig, expected: int) -> int:
@@ -341,10 +341,11 @@ def resume(
     received = {a.device for a in answers if a is not None and not a.rejected}
     in_grace = row.phase == Phase.GRACE
     end_at = row.ends_at if in_grace else row.deadline  # who is offline is known anew
-    left, most = end_at - wall(now), run.config.deadline_s
-    if not end_at or (not in_grace and left > most):  # unknown, or the clock was set back
+    whole = run.config.deadline_s
+    left, most = end_at - wall(now), run.config.grace_s if in_grace else whole
+    if not end_at or left > most:  # unknown, or the clock was set back
         left = most
-    end = now + max(left, min(back_s, most))
+    end = now + max(left, min(back_s, whole))
     phase = Phase.GRACE if in_grace else Phase.OPEN
     return OpenRound(row, orders, end, settled, received, phase=phase, extended=row.extended)
 

@@ -61,6 +61,8 @@ def with_newcomer(
     if has_model or device not in fleet.able(run):
         return None
     if current is not None and device in current.orders:  # lost again: the same order
+        if current.orders[device].declined:
+            return None
         return replace(current, settled=current.settled - {device})
     number = last + 1
     orders = plan_round(run, run_store, number, [device], fleet.hello).orders

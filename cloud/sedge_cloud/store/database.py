@@ -124,8 +124,11 @@ class Store(Receipts):
             if not db.execute(sql, (status, why, ended, run)).rowcount:
                 raise ConfigError("run", run, "the name of a running run")
 
-    def resume_run(self, run: str, config: bytes, state: bytes, last: int) -> None:
-        """Let an ended run go on after the round ``last``. Raises ``ConfigError`` if it is running."""
+    def resume_run(self, run: str, config: bytes, state: bytes, last: int, ends_at: float) -> None:
+        """Let an ended run go on after the round ``last``; one that is open has time until ``ends_at``.
+
+        Raises ``ConfigError`` if it is running.
+        """
         sql = (
             "UPDATE runs SET status = 'running', why = '', ended = 0, config = ?, state = ?"
             " WHERE run = ? AND status != 'running'"
@@ -135,6 +138,11 @@ class Store(Receipts):
                 raise ConfigError("run", run, "the name of a run that has ended")
             sql = "UPDATE rounds SET open = 0, phase = 'closed' WHERE run = ? AND round <= ?"
             db.execute(sql, (run, last))
+            sql = (
+                "UPDATE rounds SET phase = 'open', ends_at = ?, deadline = ?"
+                " WHERE run = ? AND round > ? AND open = 1"
+            )
+            db.execute(sql, (ends_at, ends_at, run, last))
 
     def delete_run(self, run: str) -> None:
         """Delete an ended run's every row. Raises ``ConfigError`` if it is running."""

@@ -28,6 +28,14 @@ BUSY_S = 10.0
 # How long a server may be silent while a message to it is under way, and how long opening a connection may
 # take, in seconds: the coordinator does nothing else meanwhile.
 SILENT_S, CONNECT_S = 6, 4
+# When the server gives up a connection that is silent: after idle + count * interval seconds.
+ENDS = {
+    "tcp_keepalives_idle": 5,
+    "tcp_keepalives_interval": 2,
+    "tcp_keepalives_count": 3,
+    "tcp_user_timeout": 11_000,
+    "client_connection_check_interval": 2_000,
+}
 # After a connection could not be opened nobody tries again for so long.
 RECONNECT_S = 2.0
 # How many rows of a whole table are in memory at once.
@@ -257,6 +265,9 @@ class Postgres:
         db.adapters.register_dumper(bool, _Truth)
         db.adapters.register_dumper(str, _Text)
         db.execute(_text(f"SET lock_timeout = {int(1000 * BUSY_S)}"))
+        # The server, too, must learn soon that we are gone by a power cut: till then it keeps our locks.
+        for name, value in ENDS.items():
+            db.execute(_text(f"SET {name} = {value}"))
         self._db = db
         for name, shared in self._held:
             if not self._try_lock(name, shared):

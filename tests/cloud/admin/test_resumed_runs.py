@@ -49,6 +49,16 @@ def test_a_stopped_run_goes_on_in_mid_round(cloud: Cloud) -> None:
     assert [device.device for device in summary.devices] == ["a", "b"]
 
 
+def test_a_resumed_round_has_its_whole_time_again(cloud: Cloud) -> None:
+    """The stop has cancelled its orders, so devices begin theirs anew."""
+    cloud.hello()
+    deadline_s = cloud.core.open[RUN].deadline - cloud.now
+    beside(cloud, lambda store: stop_run(store, RUN))
+    cloud.now += 2 * deadline_s
+    beside(cloud, lambda store: resume_run(store, RUN))
+    assert cloud.core.open[RUN].deadline == cloud.now + deadline_s
+
+
 def test_stop_and_resume_between_two_looks_of_the_service(cloud: Cloud) -> None:
     cloud.hello()
 

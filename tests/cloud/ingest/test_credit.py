@@ -12,7 +12,7 @@ from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import packet_bytes
 from sedge_protocol.wire.messages import Busy, Committed, Have, Offer
 from sedge_protocol.wire.topics import down
-from sedge_protocol.wire.transfer import SILENCE_S, describe, from_bitmap
+from sedge_protocol.wire.transfer import SILENCE_S, Intake, describe, from_bitmap
 
 DEVICES = 200
 # What Sedge's brokers keep for a client, and how much of it the coordinator reads in a tick.
@@ -91,6 +91,24 @@ def sent_over_needed(folder: Path) -> float:
         seen = len(cloud.effects)
     needed = sum(len(sender.blob) for sender in senders.values())
     return sent / needed
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_no_device_keeps_the_others_waiting(sends: bool) -> None:
+    """One that has all the credit and only repeats its offer, or sends for ever; and one that is gone."""
+    credit, large = Credit(), Intake(describe(bytes(2**20), 2**18), set())
+    greedy, gone, patient = (("greedy", b""), ("gone", b""), ("patient", b""))
+    assert credit.ask(greedy, large, 0.0) and not credit.ask(gone, large, 0.0)
+    turns: list[tuple[int, str]] = []
+    for now in range(1, 70):
+        credit.ask(greedy, large, now)
+        if patient[0] not in (device for _, device in turns):
+            assert not credit.ask(patient, large, now)
+        if sends:
+            credit.hear(greedy, now)
+        turns += [(now, device) for device, _ in credit.poll(now)]
+    expected = [(60, "patient")] if sends else [(5, "gone"), (10, "patient")]
+    assert turns[: len(expected)] == expected
 
 
 def test_each_byte_goes_up_once(tmp_path: Path) -> None:

@@ -102,6 +102,16 @@ def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: P
     assert len(cloud.store.updates(RUN, 1)) == 1
 
 
+def test_a_reissued_device_begins_with_nothing_seen(cloud: Cloud, tmp_path: Path) -> None:
+    cloud.hello("a")
+    other = open_store(tmp_path / "state")  # the command line
+    other.reissue_device("a", b"a" * 32)
+    other.close()
+    cloud.load()
+    seen = {row.device: row for row in cloud.core.devices.stirred(10)}
+    assert set(seen) == {"a"} and not seen["a"].online and seen["a"].heard == 0.0
+
+
 def test_a_call_reaches_all_but_the_revoked(fleet: Fleet) -> None:
     fleet.load([row("a"), row("b", revoked=True), row("c")], 0.0)
     asked = {hint(FLEET, shard_of(name)) for name in "ac"}

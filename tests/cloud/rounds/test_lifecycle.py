@@ -36,7 +36,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import LocalError
-from sedge_protocol.wire.messages import Cancel, Committed, Decline, Goodbye, Order, Reject
+from sedge_protocol.wire.messages import Cancel, Committed, Decline, Goodbye, Order, Reject, Welcome
 from sedge_protocol.wire.update import encode_update
 
 NAMES = [f"d{i:02}" for i in range(40)]
@@ -472,7 +472,7 @@ def test_a_round_that_closes_as_the_operator_stops_the_run(cloud: Cloud) -> None
     assert cloud.run_row().status == "stopped" and len(cloud.summaries()) == 1
 
 
-@pytest.mark.parametrize(("away_s", "left_s"), [(40.0, 60.0), (90.0, RETURN_S), (1e6, RETURN_S)])
+@pytest.mark.parametrize(("away_s", "left_s"), [(20.0, 80.0), (90.0, RETURN_S), (1e6, RETURN_S)])
 def test_a_restart_finds_the_round_as_it_was(tmp_path: Path, away_s: float, left_s: float) -> None:
     cloud = Cloud(tmp_path, replaced(deadline_s=100.0), devices=("a", "b", "c", "d"))
     cloud.hello()
@@ -491,6 +491,37 @@ def test_a_restart_finds_the_round_as_it_was(tmp_path: Path, away_s: float, left
     cloud.hello("d")
     cloud.answer("d")
     assert [device.device for device in cloud.summaries()[0].devices] == ["a", "d"]
+
+
+@pytest.mark.parametrize("in_grace", [False, True])
+def test_a_clock_that_was_set_back_keeps_no_round_open(tmp_path: Path, in_grace: bool) -> None:
+    config = replaced(deadline_s=100.0, grace_s=20.0, quorum=0.5 if in_grace else 1.0)
+    cloud = Cloud(tmp_path, config)
+    cloud.hello()
+    cloud.answer("a")
+    current = cloud.core.open[RUN]
+    row = msgspec.structs.replace(
+        current.row, phase=current.phase, ends_at=cloud.wall(cloud.now) + 20.0
+    )
+    cloud.store.seen([], [row], cloud.store.coordinator())  # as the recorder does
+    cloud.wall = lambda now: now - 1e8
+    cloud.restart()
+    assert cloud.core.open[RUN].phase == (Phase.GRACE if in_grace else Phase.OPEN)
+    assert cloud.core.open[RUN].deadline - cloud.now == (RETURN_S if in_grace else 100.0)
+
+
+def test_who_never_comes_back_is_asked_once_more_and_keeps_nobody_awake(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, None, ("a", "b"))
+    cloud.hello()
+    cloud.core.disconnected(cloud.now)
+    cloud.core.connected(cloud.now)
+    cloud.hello("a")
+    asked = len(cloud.messages("b", Welcome))
+    back_at = cloud.core.timer()
+    assert back_at is not None
+    cloud.poll(back_at - cloud.now)
+    assert len(cloud.messages("b", Welcome)) == asked + 1
+    assert cloud.core.timer() is None
 
 
 @in_a_folder

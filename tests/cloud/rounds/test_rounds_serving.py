@@ -14,7 +14,7 @@ from sedge_cloud.facts.reader import Reader
 from sedge_cloud.rounds.lifecycle import FINISHED, RESEND_S, RUNNING
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
-from sedge_protocol.wire.messages import Cancel, Committed, Get, Order
+from sedge_protocol.wire.messages import Cancel, Committed, Decline, Get, Order
 from sedge_protocol.wire.transfer import to_bitmap
 
 SHORT = msgspec.structs.replace(CONFIG, num_rounds=1, evaluate=False)
@@ -72,6 +72,14 @@ def test_a_device_that_has_lost_the_model_gets_it_again(ended: Cloud, restarts: 
         (answer,) = ended.offer("a", small_update(order), order=order)
         assert isinstance(answer, Committed)
     assert len(ended.summaries()) == 1
+
+
+def test_who_has_declined_is_not_asked_at_each_hello(ended: Cloud) -> None:
+    empty = msgspec.structs.replace(a_hello("empty"), holds=())
+    _, order = ended.say("c", empty)
+    assert isinstance(order, Order)
+    ended.say("c", Decline(RUN, order.round, "DataError", "no data"))
+    assert len(ended.say("c", empty)) == 1
 
 
 def test_an_order_that_was_lost_is_said_again(ended: Cloud) -> None:

@@ -16,6 +16,7 @@ from sedge_protocol.wire.frame import (
     MAX_AHEAD_S,
     MAX_BODY_BYTES,
     MAX_INCARNATION,
+    VERSIONS,
     Frame,
     Kind,
     ReplayWindow,
@@ -168,7 +169,7 @@ def test_keyed_and_unkeyed_do_not_mix() -> None:
     with pytest.raises(FrameError, match="MAC"):
         open_frame(seal(CHUNK, UP, None), UP, KEY)
     control = bytearray(seal(CHUNK, BLOB, None))
-    control[3] = Kind.ORDER
+    control[2], control[3] = VERSIONS[-1], Kind.ORDER
     with pytest.raises(FrameError, match="only unkeyed chunks"):
         open_frame(bytes(control), BLOB, None)
 

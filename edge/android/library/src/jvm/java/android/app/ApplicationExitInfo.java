@@ -19,6 +19,10 @@ public final class ApplicationExitInfo {
         return reason;
     }
 
+    public long getTimestamp() {
+        return System.currentTimeMillis();
+    }
+
     public int getStatus() {
         return status;
     }

@@ -13,6 +13,10 @@ public final class ApplicationExitInfo {
         throw new AssertionError("stub");
     }
 
+    public long getTimestamp() {
+        throw new AssertionError("stub");
+    }
+
     public int getStatus() {
         throw new AssertionError("stub");
     }

@@ -74,6 +74,7 @@ public final class TrialProcess implements Sandbox {
         private final String backend;
         private final CountDownLatch answered = new CountDownLatch(1);
         private volatile IBinder service;
+        private final long began = System.currentTimeMillis();
         /** 0: not known yet. */
         private volatile int pid;
 
@@ -113,7 +114,7 @@ public final class TrialProcess implements Sandbox {
                 return found > 0;
             } catch (RemoteException ended) {
                 throw Build.VERSION.SDK_INT < 30 ? new Crash("the death of its process", false)
-                        : Deaths.of(context, pid);
+                        : Deaths.of(context, pid, began);
             } finally {
                 request.recycle();
                 answer.recycle();
@@ -174,12 +175,14 @@ public final class TrialProcess implements Sandbox {
     private static final class Deaths {
         private Deaths() {}
 
-        static Crash of(Context context, int pid) {
+        /** @param since when the trial began: an older record is of another process that had this number */
+        static Crash of(Context context, int pid, long since) {
             ActivityManager manager = (ActivityManager) context.getSystemService(Context.ACTIVITY_SERVICE);
             for (long waited = 0; waited < END_MILLIS; waited += LOOK_MILLIS) {
                 for (ApplicationExitInfo exit
                         : manager.getHistoricalProcessExitReasons(context.getPackageName(), pid, 1)) {
-                    if (exit.getReason() != ApplicationExitInfo.REASON_UNKNOWN) {
+                    if (exit.getTimestamp() >= since
+                            && exit.getReason() != ApplicationExitInfo.REASON_UNKNOWN) {
                         return of(exit);
                     }
                 }

@@ -15,8 +15,9 @@ def copy_store(source: Store, target: Store) -> list[str]:
     either store, or when one of them refuses.
     """
     with ExitStack() as alone:
+        for folder in {store.folder.resolve() for store in (source, target)}:
+            alone.enter_context(lock_folder(folder))
         for store in (source, target):
-            alone.enter_context(lock_folder(store.folder))
             alone.enter_context(store.serving())
             alone.enter_context(store.blobs_held())
         if not is_empty(target):

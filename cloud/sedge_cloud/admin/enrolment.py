@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sedge_cloud.broker.accounts import add_passwords
+from sedge_cloud.broker.accounts import add_passwords, put_back
 from sedge_cloud.config import COORDINATOR, CloudConfig
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
@@ -64,7 +64,7 @@ def add_devices(
     for row in store.devices():
         if row.device in folders:
             raise ConfigError("device", row.device, NOT_ENROLLED)
-    _issue(store.add_devices, cloud, folders, service)
+    _issue(store, store.add_devices, cloud, folders, service)
 
 
 def add_device(
@@ -87,6 +87,7 @@ def reissue_device(
         raise ConfigError("device", device, "an enrolled device")
     folder = folder or Path(device)
     _issue(
+        store,
         lambda secrets: store.reissue_device(device, secrets[device]),
         cloud,
         {device: folder},
@@ -129,6 +130,7 @@ def join_text(cloud: CloudConfig, device: str, folder: Path) -> str:
 
 
 def _issue(
+    store: Store,
     enrol: Callable[[Mapping[str, bytes]], None],
     cloud: CloudConfig,
     folders: Mapping[str, Path],
@@ -142,6 +144,7 @@ def _issue(
     """
     secrets = {device: os.urandom(SECRET_BYTES) for device in folders}
     made: list[Path] = []
+    replaced: list[str] | None = None
     places, passwords = SERVICE_PATHS if service else OWN_PATHS, cloud.broker.device_password_file
     try:
         with as_caller():
@@ -152,13 +155,26 @@ def _issue(
             os.sync()  # once: flushing each file of 10,000 devices takes minutes
             if passwords is not None:
                 coded = {name: DeviceKeys.of(secret).password for name, secret in secrets.items()}
-                add_passwords(Path(passwords), coded)
+                replaced = add_passwords(Path(passwords), coded)
         enrol(secrets)
     except SedgeError:
+        if _are_enrolled(store, secrets):  # the answer was lost, and nothing else
+            return
         with as_caller():
+            if passwords is not None and replaced is not None:
+                put_back(Path(passwords), secrets, replaced)
             for folder in made:
                 shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _are_enrolled(store: Store, secrets: Mapping[str, bytes]) -> bool:
+    """Whether the store has these devices with these secrets."""
+    try:
+        rows = {row.device: row.secret for row in store.devices()}
+    except StorageError:
+        return False
+    return all(rows.get(device) == secret for device, secret in secrets.items())
 
 
 def _make_folder(folder: Path) -> None:

@@ -28,10 +28,16 @@ from sedge_protocol.wire.topics import down
 _ITERATIONS = 101
 
 
-def add_passwords(path: Path, passwords: Mapping[str, str]) -> None:
-    """Put a line for each user into a Mosquitto password file, replacing older ones."""
+def add_passwords(path: Path, passwords: Mapping[str, str]) -> list[str]:
+    """Put a line for each user into a Mosquitto password file; the older lines that these replace."""
     with translated("add passwords to", path):
-        _replace_lines(path, passwords, [_line(*each) for each in passwords.items()])
+        return _replace_lines(path, passwords, [_line(*each) for each in passwords.items()])
+
+
+def put_back(path: Path, users: Collection[str], lines: list[str]) -> None:
+    """Give users the lines again that ``add_passwords`` has replaced; those who had none get none."""
+    with translated("put passwords back into", path):
+        _replace_lines(path, users, lines)
 
 
 def remove_password(path: Path, user: str) -> None:
@@ -48,10 +54,11 @@ def _line(user: str, password: str) -> str:
     return f"{user}:$7${_ITERATIONS}${coded}"
 
 
-def _replace_lines(path: Path, users: Collection[str], lines: list[str]) -> None:
-    """Raises ``OSError``."""
+def _replace_lines(path: Path, users: Collection[str], lines: list[str]) -> list[str]:
+    """The lines that were replaced. Raises ``OSError``."""
     with _locked(path.parent):
         old = path.read_text().splitlines() if path.exists() else []
+        replaced = [line for line in old if line.partition(":")[0] in users]
         kept = [line for line in old if line.partition(":")[0] not in users]
         text = "\n".join([*kept, *lines, ""])
         fresh = path.with_name(path.name + ".new")
@@ -65,6 +72,7 @@ def _replace_lines(path: Path, users: Collection[str], lines: list[str]) -> None
             os.fsync(descriptor)
         fresh.replace(path)
         sync_folder(path.parent)
+        return replaced
 
 
 @contextlib.contextmanager

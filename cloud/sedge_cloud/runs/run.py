@@ -50,7 +50,7 @@ class Run:
     """
 
     def __init__(self, row: RunRow, store: Store) -> None:
-        self.name = row.run
+        self.name, self.created = row.run, row.created
         self.status = row.status
         self.coded_config = row.config
         self.config = _read(row, row.config, RunConfig)

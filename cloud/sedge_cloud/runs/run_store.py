@@ -55,8 +55,8 @@ class _Closed(msgspec.Struct, frozen=True):
 
 
 def _closed_round(run: Run, number: int) -> bytes:
-    """What a round is called in the cache."""
-    return f"{run.name}/{number}".encode()
+    """What a round is called in the cache; another run may have had this one's name."""
+    return f"{run.name}/{run.created}/{number}".encode()
 
 
 class RunStore(Vectors):

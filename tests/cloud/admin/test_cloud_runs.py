@@ -2,6 +2,7 @@
 
 import hashlib
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,9 +27,11 @@ from tests.edge.backends.softmax import DIVIDING
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import RobustConfig, TrainingConfig, broker_settings, load_cloud
+from sedge_cloud.runs import run_store
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.rows import ClientModelRow, RunRow
 from sedge_cloud.strategy import Assignment
 from sedge_protocol.errors import CodecError, ConfigError, StorageError, Unencodable
 from sedge_protocol.layout import Layout, Role
@@ -98,6 +101,25 @@ def test_a_strategy_that_says_no_coding(store: Store, tmp_path: Path) -> None:
     config = msgspec.structs.replace(CONFIG, strategy="tests.cloud.given:Miscoded")
     with pytest.raises(ConfigError, match="patch_values"):
         start_run(store, "run", make_bundle(tmp_path / "bundle"), config)
+
+
+def test_what_a_run_begins_with_is_not_collected_before_it_has_a_name(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow disk, or over a slow link to an object store, the last blob comes long after the first."""
+    monkeypatch.setattr(run_store, "ORPHAN_AGE_S", -60.0)
+    add_run = store.add_run
+
+    def late(row: RunRow, past: Sequence[ClientModelRow]) -> None:
+        service = open_store(tmp_path / "state")
+        RunStore(service).collect()
+        service.close()
+        add_run(row, past)
+
+    monkeypatch.setattr(store, "add_run", late)
+    start_run(store, "run", make_bundle(tmp_path / "bundle"), CONFIG)
+    (row,) = store.runs()
+    assert Run(row, store).manifest.layout == LAYOUT
 
 
 def test_a_model_whose_orders_no_frame_holds(store: Store, tmp_path: Path) -> None:

@@ -282,8 +282,35 @@ def test_an_error_leaves_nothing_and_can_be_repeated(
     with pytest.raises(StorageError, match="No such file"):
         add_device(store, missing, "pi-1", out)
     assert store.devices() == [] and not out.exists()
+    assert passwords.read_text() == ""
     add_device(store, cloud, "pi-1", out)
-    assert len(passwords.read_text().splitlines()) == 1  # in place of the one without a device
+    assert len(passwords.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_secret_that_the_store_refuses_is_not_the_brokers(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    """The old one stays in force everywhere, unless the store took the new one and its answer was lost."""
+    passwords = tmp_path / "passwords"
+    cloud = CloudConfig("bench", broker=BrokerConfig(device_password_file=str(passwords)))
+    add_device(store, cloud, "pi-1", tmp_path / "old")
+    before, reissue = passwords.read_text(), store.reissue_device
+
+    def fail(device: str, secret: bytes) -> None:
+        if applied:
+            reissue(device, secret)
+        raise StorageError("the server is gone")
+
+    monkeypatch.setattr(store, "reissue_device", fail)
+    if applied:
+        reissue_device(store, cloud, "pi-1", tmp_path / "new")
+        secret = bytes.fromhex((tmp_path / "new" / "secret").read_text())
+        assert store.devices()[0].secret == secret and passwords.read_text() != before
+        return
+    with pytest.raises(StorageError, match="the server is gone"):
+        reissue_device(store, cloud, "pi-1", tmp_path / "new")
+    assert passwords.read_text() == before and not (tmp_path / "new").exists()
 
 
 def test_a_password_line_is_what_mosquitto_passwd_writes(tmp_path: Path) -> None:

@@ -504,7 +504,11 @@ def test_a_clock_that_was_set_back_keeps_no_round_open(tmp_path: Path, in_grace:
         current.row, phase=current.phase, ends_at=cloud.wall(cloud.now) + 20.0
     )
     cloud.store.seen([], [row], cloud.store.coordinator())  # as the recorder does
-    cloud.wall = lambda now: now - 1e8
+
+    def years_behind(now: float) -> float:
+        return now - 1e8
+
+    cloud.wall = years_behind
     cloud.restart()
     assert cloud.core.open[RUN].phase == (Phase.GRACE if in_grace else Phase.OPEN)
     assert cloud.core.open[RUN].deadline - cloud.now == (RETURN_S if in_grace else 100.0)

@@ -7,6 +7,8 @@ import pytest
 from tests.system.conftest import make_bundle
 from tests.system.harness import RealFleet, command, wait_until
 
+from sedge_protocol.wire.topics import ITSELF, up
+
 pytestmark = pytest.mark.fleet
 
 RUN = """
@@ -59,7 +61,8 @@ def test_a_run_goes_through_what_the_broker_lets_through(
     assert [len(r.devices) for r in fleet.rounds()] == [2, 2, 2]
     assert f"lets messages of {limit} bytes through" in fleet.log("cloud")
     dropped = [line for line in fleet.log("broker").splitlines() if "Dropped too large" in line]
-    assert dropped and all("device/-/up" in line for line in dropped), "only what measures"
+    measures = up("test", ITSELF)
+    assert dropped and all(measures in line for line in dropped), "only what measures"
     assert f"up to {limit} bytes come back" in fleet.cloud("doctor")
     edge = command("sedge_edge", "-c", f"{fleet.folder}/pi-1/edge.toml", "doctor")
     assert f"up to {limit} bytes reach the coordinator and come back" in edge

@@ -111,7 +111,8 @@ class Station:
         settings = BrokerSettings(account.url, account.name, account.name, self.keys.password)
         self._down = topics.down(FLEET, account.name)
         self.topic = topics.up(FLEET, account.name)
-        self.link = MqttLink(settings, (self._down,))
+        self._hint = topics.hint(FLEET, topics.shard_of(account.name))
+        self.link = MqttLink(settings, (self._down, self._hint))
         self.incarnation = int(time.time())
         self.peer = Peer(self.topic, self.keys.up, self.keys.down, self.incarnation, 0)
         self.order: Order | None = None
@@ -140,6 +141,8 @@ class Station:
                     opened = self.peer.open(event.payload, event.topic)
                     if opened is not None and opened[1] is not None:
                         self.hear(opened[1])
+                case Received(topic=self._hint):  # the coordinator has just started
+                    self.greet()
                 case Received():
                     self.take(event.topic, event.payload)
                 case TooLarge():
@@ -157,9 +160,7 @@ class Station:
         """Handle a message of the coordinator."""
         if isinstance(message, Order):
             self.order = message
-        elif (
-            isinstance(message, Welcome) and message.nonce != HELLO.nonce
-        ):  # the coordinator has just started
+        elif isinstance(message, Welcome) and message.nonce != HELLO.nonce:  # it does not know us
             self.greet()
 
     def take(self, topic: str, payload: bytes) -> None:

@@ -101,6 +101,7 @@ def test_the_loop_trains_every_device_from_the_same_model(monkeypatch: pytest.Mo
     assert steps[0] == steps[each] and len(set(steps)) == 2 * each - 1
 
 
+@pytest.mark.fleet
 def test_the_loop_and_the_limits_stay_on_the_card() -> None:
     """In a process of its own, as autograd asks once which devices there are."""
     words = [sys.executable, "-m", "tests.bench.gpu_on_a_card"]
@@ -229,6 +230,7 @@ def figures(result: GpuResult, stage: str) -> list[dict[str, float]]:
     return [row.figures for row in found.rows if row.figures]
 
 
+@pytest.mark.fleet
 def test_the_command_runs_through(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     result = run(capsys, tmp_path, "tests", "loop", "vectorised")
     assert [stage.name for stage in result.stages] == ["card", "tests", "loop", "vectorised"]

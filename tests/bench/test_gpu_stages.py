@@ -14,6 +14,8 @@ from tools.bench.gpu.result import GpuResult, Journal, StageResult, decoded, enc
 from tools.bench.gpu.stages import STAGES, TOTAL_S, Stage
 from tools.bench.gpu_figures import gpu
 
+pytestmark = pytest.mark.fleet  # a process or two for each test
+
 CARD = stage("card")
 Ran = Callable[..., tuple[int, GpuResult, list[str]]]
 

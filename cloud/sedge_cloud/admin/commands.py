@@ -2,7 +2,6 @@
 
 import argparse
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +165,7 @@ def _backup(arguments: argparse.Namespace) -> int:
 
 
 def _restore(arguments: argparse.Namespace) -> int:
-    cloud = load_cloud(arguments.config)
-    is_elsewhere = cloud.store.url is not None or cloud.blobs.url is not None
-    elsewhere = partial(open_store, cloud) if is_elsewhere else None
-    folder, replace = Path(cloud.state_dir), arguments.replace
-    for line in restore(arguments.file, folder, cloud.fleet, replace, elsewhere):
+    for line in restore(arguments.file, load_cloud(arguments.config), arguments.replace):
         print(line)
     return 0
 

@@ -21,6 +21,11 @@ def open_store(cloud: CloudConfig, any_thread: bool = False) -> Store:
     return open_parts(Path(cloud.state_dir), cloud.store, cloud.blobs, any_thread=any_thread)
 
 
+def open_blobs(cloud: CloudConfig) -> Blobs:
+    """The blobs of a store whose rows need not be readable. Raises ``ConfigError``, ``StorageError``."""
+    return _open_blobs(Path(cloud.state_dir), cloud.blobs, durable=True)[0]
+
+
 def open_folder(folder: Path, durable: bool = True, any_thread: bool = False) -> Store:
     """The store that is all in one folder, which is made when missing. Raises ``StorageError``.
 

@@ -20,12 +20,15 @@ from tests.cloud.stores import in_a_folder, open_store
 
 from sedge_cloud.admin import backup as backups
 from sedge_cloud.admin.backup import HEAD, Head, back_up, restore
+from sedge_cloud.config import CloudConfig
 from sedge_cloud.rounds.lifecycle import FINISHED
 from sedge_cloud.runs import run_store as run_stores
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.connection import Database
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_parts
 from sedge_cloud.store.schema import TABLE_NAMES
+from sedge_cloud.store.settings import BlobsConfig
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.messages import Committed, Reject
@@ -58,6 +61,11 @@ def rows(folder: Path) -> dict[str, list[tuple[object, ...]]]:
         }
 
 
+def at(folder: Path, fleet: str = FLEET) -> CloudConfig:
+    """The configuration of a fleet whose store is in a folder."""
+    return CloudConfig(fleet, str(folder))
+
+
 def go_on(cloud: Cloud) -> None:
     """The rest of the run, with orders that come again after a minute."""
     for _ in range(12):
@@ -77,7 +85,7 @@ def test_a_disk_is_lost_and_the_run_goes_on(busy: Cloud, tmp_path: Path) -> None
     assert busy.state().round == 3
     busy.store.close()
     shutil.rmtree(busy.folder / "state")
-    said = restore(tmp_path / "b.tar", busy.folder / "state", FLEET, replace=False)
+    said = restore(tmp_path / "b.tar", at(busy.folder / "state"), replace=False)
     assert said[0].startswith("restored: the state of 20") and "Lost is what came later" in said[-1]
     assert rows(busy.folder / "state") == before
     busy.restart()
@@ -115,7 +123,7 @@ def test_nothing_is_collected_while_a_backup_is_written(
     back_up(busy.store, FLEET, tmp_path / "b.tar")
     assert copied == [0] and busy.run_row().status == FINISHED
     assert busy.core.run_store.collect() > 0
-    restore(tmp_path / "b.tar", tmp_path / "elsewhere", FLEET, replace=False)
+    restore(tmp_path / "b.tar", at(tmp_path / "elsewhere"), replace=False)
     assert rows(tmp_path / "elsewhere") == before
 
 
@@ -123,7 +131,7 @@ def test_a_look_at_a_state_that_is_gone_is_no_state(busy: Cloud, tmp_path: Path)
     before, elsewhere = rows(busy.folder / "state"), tmp_path / "elsewhere"
     back_up(busy.store, FLEET, tmp_path / "b.tar")
     open_store(elsewhere).close()
-    restore(tmp_path / "b.tar", elsewhere, FLEET, replace=False)
+    restore(tmp_path / "b.tar", at(elsewhere), replace=False)
     assert rows(elsewhere) == before
 
 
@@ -133,15 +141,17 @@ def test_what_is_there_stays_unless_it_is_given_up(busy: Cloud, tmp_path: Path) 
     back_up(busy.store, FLEET, backup)
     busy.answer("b")
     after = rows(state)
-    with pytest.raises(ConfigError, match=r"state_dir: found .*expected a folder without a state"):
-        restore(backup, state, FLEET, replace=False)
+    with pytest.raises(
+        ConfigError, match=r"restore into: found .*expected a store without a state"
+    ):
+        restore(backup, at(state), replace=False)
     with pytest.raises(ConfigError, match=r"b\.tar: fleet: found 'bench', expected .* fleet 'x'"):
-        restore(backup, tmp_path / "new", "x", replace=False)
+        restore(backup, at(tmp_path / "new", "x"), replace=False)
     with lock_folder(state), pytest.raises(StorageError, match="another process is using"):
-        restore(backup, state, FLEET, replace=True)
+        restore(backup, at(state), replace=True)
     assert rows(state) == after
     busy.store.close()
-    said = restore(backup, state, FLEET, replace=True)
+    said = restore(backup, at(state), replace=True)
     assert "run run: goes back from round 2 to round 1" in said
     assert rows(state) == before
 
@@ -154,8 +164,30 @@ def test_a_damaged_state_is_replaced(busy: Cloud, tmp_path: Path) -> None:
     busy.store.close()
     (state / "sedge.sqlite").write_bytes(b"no database" * 1000)
     (state / "sedge.sqlite-wal").write_bytes(b"no log" * 1000)
-    restore(backup, state, FLEET, replace=True)
+    with pytest.raises(ConfigError, match="expected a store without a state"):
+        restore(backup, at(state), replace=False)
+    restore(backup, at(state), replace=True)
     assert rows(state) == before
+
+
+def test_a_damaged_database_is_replaced_whose_blobs_are_elsewhere(
+    busy: Cloud, tmp_path: Path
+) -> None:
+    """A blob that is damaged there is written again."""
+    state, elsewhere, backup = tmp_path / "state", tmp_path / "objects", tmp_path / "b.tar"
+    objects = BlobsConfig(f"file://{elsewhere}")
+    config = CloudConfig(FLEET, str(state), blobs=objects)
+    back_up(busy.store, FLEET, backup)
+    restore(backup, config, replace=False)
+    (state / "sedge.sqlite").write_bytes(b"no database" * 1000)
+    model = elsewhere / busy.state().model.hex()
+    model.write_bytes(b"no model")
+    restore(backup, config, replace=True)
+    shutil.rmtree(state / "objects")  # the copies
+    with closing(open_parts(state, config.store, objects)) as store:
+        assert [row.device for row in store.devices()] == ["a", "b"]
+        for sha256 in RunStore(store).named_blobs():
+            store.update_blob(sha256)
 
 
 def test_damage_anywhere_is_refused_before_anything_is_written(busy: Cloud, tmp_path: Path) -> None:
@@ -169,7 +201,7 @@ def test_damage_anywhere_is_refused_before_anything_is_written(busy: Cloud, tmp_
         bad.write_bytes(data)
         target = tmp_path / "target"
         try:
-            restore(bad, target, FLEET, replace=False)
+            restore(bad, at(target), replace=False)
         except StorageError as exc:
             refused += 1
             assert str(exc).startswith(f"backup {bad}: damaged, or no backup: ")
@@ -237,7 +269,7 @@ def test_a_hostile_backup_is_refused_before_anything_is_written(tmp_path: Path, 
     data, said = HOSTILE[case]
     (tmp_path / "b.tar").write_bytes(data)
     with pytest.raises(StorageError, match=rf"backup .*b\.tar: .*{said}") as caught:
-        restore(tmp_path / "b.tar", tmp_path / "state", FLEET, replace=False)
+        restore(tmp_path / "b.tar", at(tmp_path / "state"), replace=False)
     assert len(str(caught.value).splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]
 
@@ -248,7 +280,7 @@ def test_a_database_that_is_none_leaves_the_state_as_it_was(busy: Cloud, tmp_pat
     (tmp_path / "b.tar").write_bytes(packed(DATABASE))
     busy.store.close()
     with pytest.raises(StorageError, match="not a database"):
-        restore(tmp_path / "b.tar", state, FLEET, replace=True)
+        restore(tmp_path / "b.tar", at(state), replace=True)
     assert rows(state) == before and not (state / "loading").exists()
 
 
@@ -288,7 +320,7 @@ def test_a_full_disk_leaves_the_state_as_it_was(busy: Cloud, tmp_path: Path) -> 
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
         with pytest.raises(StorageError, match=r"write .*sedge\.sqlite: File too large"):
-            restore(backup, state, FLEET, replace=True)
+            restore(backup, at(state), replace=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert rows(state) == before and not (state / "loading").exists()
@@ -320,7 +352,7 @@ def test_kill_at_each_step_of_a_backup(busy: Cloud, tmp_path: Path) -> None:
         assert rows(state) == before
         assert backup.exists() <= (not killed or steps > 2)
         if backup.exists():
-            restore(backup, tmp_path / str(steps), FLEET, replace=False)
+            restore(backup, at(tmp_path / str(steps)), replace=False)
             assert rows(tmp_path / str(steps)) == before
     assert steps > 5
 
@@ -333,7 +365,7 @@ def test_kill_at_each_step_of_a_restore(busy: Cloud, tmp_path: Path) -> None:
     busy.answer("b")
     old, seen = rows(state), list[bool]()
     busy.store.close()
-    for _ in kills(lambda: restore(backup, state, FLEET, replace=True)):
+    for _ in kills(lambda: restore(backup, at(state), replace=True)):
         found = rows(state)
         assert found in (old, new)
         seen.append(found == new)
@@ -372,5 +404,5 @@ def test_a_database_with_another_schema_is_refused(
     changed = {**members, "sedge.sqlite": (tmp_path / "x.sqlite").read_bytes()}
     (tmp_path / "changed.tar").write_bytes(packed(changed))
     with pytest.raises(StorageError, match=found):
-        restore(tmp_path / "changed.tar", tmp_path / "state", FLEET, replace=False)
+        restore(tmp_path / "changed.tar", at(tmp_path / "state"), replace=False)
     assert not (tmp_path / "state" / "sedge.sqlite").exists()

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.cloud.admin.test_backup import LONG
 from tests.cloud.helper import FLEET, Cloud, random_theta, small_update, update
-from tests.cloud.stores import FOLDER, open_store
+from tests.cloud.stores import FOLDER, config_of, open_store
 
 from sedge_cloud.admin.backup import back_up, restore
 from sedge_cloud.admin.copying import copy_blobs, copy_store
+from sedge_cloud.config import CloudConfig
 from sedge_cloud.rounds.lifecycle import FINISHED
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
@@ -131,25 +131,26 @@ def test_a_backup_of_either_store_restores_into_either(
     before, backup = all_of(busy.store), tmp_path / "b.tar"
     told = back_up(busy.store, FLEET, backup)
     assert "devices: 2" in told and "run run: running, 1 rounds closed" in told
-    restore(backup, tmp_path / "folder", FLEET, replace=False)
+    restore(backup, CloudConfig(FLEET, str(tmp_path / "folder")), replace=False)
     with closing(open_folder(tmp_path / "folder")) as store:
         assert all_of(store) == before
     target.add_device("stranger", bytes(32))
-    elsewhere = partial(_again, target)
+    is_folder = target.place.endswith("sedge.sqlite")
+    config = (
+        CloudConfig(FLEET, str(target.folder)) if is_folder else config_of(FLEET, target.folder)
+    )
     with pytest.raises(ConfigError, match="expected a store without a state"):
-        restore(backup, target.folder, FLEET, False, elsewhere)
-    with target.serving(), pytest.raises(StorageError, match="a coordinator is running"):
-        restore(backup, target.folder, FLEET, True, elsewhere)
-    restore(backup, target.folder, FLEET, True, elsewhere)
-    with closing(_again(target)) as store:
+        restore(backup, config, replace=False)
+    with (
+        lock_folder(target.folder) if is_folder else target.serving(),
+        pytest.raises(StorageError, match=r"a coordinator is running|another process"),
+    ):
+        restore(backup, config, replace=True)
+    target.close()
+    restore(backup, config, replace=True)
+    with closing((open_folder if is_folder else open_store)(target.folder)) as store:
         assert all_of(store) == before
     assert not (target.folder / "loading").exists()
-
-
-def _again(store: Store) -> Store:
-    """The same store, opened once more."""
-    is_folder = store.place.endswith("sedge.sqlite")
-    return (open_folder if is_folder else open_store)(store.folder)
 
 
 def test_blobs_that_the_disk_has_lost_stay_lost(busy: Cloud, target: Store) -> None:

@@ -15,7 +15,7 @@ from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.backup import back_up, restore
 from sedge_cloud.admin.runs import resume_run, stop_run
-from sedge_cloud.config import RobustConfig
+from sedge_cloud.config import CloudConfig, RobustConfig
 from sedge_cloud.facts.devices import change
 from sedge_cloud.facts.problems import problems
 from sedge_cloud.facts.reader import Reader, daily_growth
@@ -285,7 +285,8 @@ def test_a_run_that_failed_says_why_after_backup_and_restore(tmp_path: Path) -> 
     assert "3 declined" in why
     back_up(seen.cloud.store, FLEET, tmp_path / "b.tar")
     seen.cloud.store.close()
-    restore(tmp_path / "b.tar", tmp_path / "elsewhere", FLEET, replace=False)
+    elsewhere = CloudConfig(FLEET, str(tmp_path / "elsewhere"))
+    restore(tmp_path / "b.tar", elsewhere, replace=False)
     with closing(open_folder(tmp_path / "elsewhere")) as store:
         facts = Reader(FLEET, tmp_path / "elsewhere", store).read()
     assert facts.runs[0].why == why and facts.runs[0].ended is not None

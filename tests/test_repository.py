@@ -82,6 +82,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/ingest/test_sessions.py",
         "with the fleet that it is one of",
     ),
+    "sedge_cloud.ingest.kept": (
+        "tests/cloud/ingest/test_sessions.py",
+        "with the fleet whose it is",
+    ),
     "sedge_cloud.ingest.first_version": (
         "tests/cloud/test_coordinator.py",
         "a device of that version, message by message",
@@ -249,6 +253,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/store/test_database.py",
         "opened, refused, crashed and shared, through the store's own methods",
     ),
+    "sedge_cloud.store.devices": ("tests/cloud/store/test_database.py", "with the other rows"),
     "sedge_cloud.store.observed": (
         "tests/cloud/facts/test_problems.py",
         "what is seen, as an operator reads it",

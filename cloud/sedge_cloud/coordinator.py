@@ -14,7 +14,7 @@ restarts from the store alone.
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -79,7 +79,7 @@ class Coordinator:
         self.run_store = RunStore(store, keep, memory)
         self.counters: Counter[str] = Counter()
         self._incarnation = store.next_incarnation(incarnation)
-        self.devices = Fleet(fleet, self._incarnation, versions, wall)
+        self.devices = Fleet(fleet, self._incarnation, store, versions, wall)
         self.progress = Progress(self.devices)
         self._housekeeping = Housekeeping(self.run_store, self.counters)
         self._downloads = Downloads(store.blobs, gather_s, self.run_store.memory)
@@ -149,17 +149,25 @@ class Coordinator:
     def poll(self, now: float, room: int) -> list[CloudEffect]:
         """Everything that is due; at most ``room`` chunks."""
         committed = self.commit(now)
-        effects: list[CloudEffect] = [*self._admission.poll(), *self._muting.poll(now)]
-        if self.devices.returning and now >= self._back_at:
-            effects += self.devices.give_up_returning()
-        for device, transfer, have in self._uploads.poll(now):
-            effects.append(self.devices[device].peer.message(have, transfer))
+        effects: list[CloudEffect] = [*self._admission.poll()]
+        try:
+            for effect in self._poll_devices(now):  # keeps the effects that precede an error
+                effects.append(effect)
+        except StorageError as exc:
+            effects.append(self._housekeeping.storage_failed(exc))
         effects = committed + self._counted(effects)  # before a round closes with its bytes
         effects += self._counted(self.rounds.poll(now))
         if any(isinstance(effect, RoundClosed) for effect in effects):
             self._downloads.clear()  # a device that still needs a blob in the next round asks again
         due = [*self._housekeeping.poll(now), *self._log.poll(now), *self._serve(now, room)]
         return effects + self._counted(due)
+
+    def _poll_devices(self, now: float) -> Iterator[CloudEffect]:
+        yield from self._muting.poll(now)
+        if self.devices.returning and now >= self._back_at:
+            yield from self.devices.give_up_returning()
+        for device, transfer, have in self._uploads.poll(now):
+            yield self.devices[device].peer.message(have, transfer)
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
         """Whether a frame is to be received (admission.py); asked once about each."""
@@ -170,9 +178,12 @@ class Coordinator:
 
         A frame that the disk refused counts as lost: its sender repeats it.
         """
-        device = self.devices.sender(topic)
-        if device is None:
-            return [*self.devices.refuse_sender(topic, payload, now)]
+        try:
+            device = self.devices.sender(topic)
+            if device is None:
+                return [*self.devices.refuse_sender(topic, payload, now)]
+        except StorageError as exc:
+            return [self._housekeeping.storage_failed(exc)]
         self.devices.note(device, heard=self._wall(now))
         self._traffic.received(device.row.device, payload)
         effects = self._counted(self._open_and_dispatch(device, topic, payload, now))

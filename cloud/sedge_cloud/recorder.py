@@ -83,7 +83,7 @@ class Recorder:
         try:
             self._store.seen(sessions, rounds, row, disk)
         except StorageError:
-            self._core.devices.stir(session.device for session in sessions)
+            self._core.devices.stir(sessions)
             return
         self._rounds, self._told, self._sign_at = standing, told, now + SIGN_S
 

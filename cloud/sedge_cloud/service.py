@@ -129,7 +129,7 @@ class Service:
     def _tell_status(self) -> None:
         """Tell the service manager in one line how things are, when that has changed."""
         devices = self.coordinator.devices
-        parts = [f"{devices.present} of {sum(1 for _ in devices.items())} devices online"]
+        parts = [f"{devices.present} of {devices.num_active} devices online"]
         for name, current in self.coordinator.open.items():
             answers = f"{len(current.settled)} of {len(current.orders)} have answered"
             parts.append(f"run {name}, round {current.row.round}: {answers}")

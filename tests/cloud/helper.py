@@ -120,6 +120,10 @@ class Device:
         frame = open_frame(send.payload, send.topic, self.keys.down, self.peer.versions)
         return decode_body(frame.kind, frame.body)
 
+    def opens(self, send: Send) -> bool:
+        """Whether a frame that was sent to this device is one that it has not had yet."""
+        return self.peer.open(send.payload, send.topic) is not None
+
 
 class Cloud:
     """A store with enrolled devices and, unless ``config`` is None, a run; and the core on it.

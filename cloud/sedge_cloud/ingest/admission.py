@@ -6,6 +6,7 @@ from collections import Counter
 from sedge_cloud.ingest.muting import Muting
 from sedge_cloud.ingest.rate_limit import LogQuota, cost
 from sedge_cloud.ingest.sessions import Fleet
+from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 
 
@@ -22,7 +23,17 @@ class Admission:
         self._notes: list[Note] = []
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether a frame is to be received; asked once about each frame."""
+        """Whether a frame is to be received; asked once about each frame.
+
+        One whose sender cannot be looked up counts as lost: it is repeated.
+        """
+        try:
+            return self._admits(topic, payload, now)
+        except StorageError as exc:
+            self._notes += self._log.admit("the store", [Note(logging.ERROR, str(exc))], now)
+            return False
+
+    def _admits(self, topic: str, payload: bytes, now: float) -> bool:
         device = self._devices.sender(topic)
         if device is None:
             self._counters["foreign"] += 1

@@ -2,7 +2,8 @@
 
 Even a frame that is dropped unread has crossed the broker's queue for the coordinator, where it pushes
 other devices' frames out. The coordinator listens to all devices by one wildcard; while one is muted it
-listens to the other shards by a wildcard each, and to each other device of its shard by its own topic.
+listens to the other shards by a wildcard each, and to each other device of its shard by its own topic;
+in a large fleet only to those of the shard that are online.
 """
 
 import logging
@@ -80,8 +81,7 @@ class Muting:
             return {topics.all_up(self._fleet)}
         muted = set(map(topics.shard_of, self._until))
         shards = {f"{shard:02x}" for shard in range(topics.SHARDS)} - muted
-        names = [name for name, device in self._devices.items() if not device.row.revoked]
-        heard = {*names, topics.ITSELF} - self._until.keys()
+        heard = {*self._devices.listed(), topics.ITSELF} - self._until.keys()
         neighbours = (name for name in heard if topics.shard_of(name) in muted)
         return {
             *(topics.all_up(self._fleet, shard) for shard in shards),

@@ -66,9 +66,12 @@ class Progress:
         """Devices that have fetched everything are at work."""
         quiet = [name for name, asked in self._fetching.items() if now >= asked.quiet_at]
         for name in quiet:
-            asked, device = self._fetching.pop(name), self._devices[name]
+            asked = self._fetching.pop(name)
+            if not asked.is_all or not self._devices.online(name):
+                continue
+            device = self._devices[name]
             order = device.session.run, device.session.round
-            if asked.is_all and device.online and order == (asked.run, asked.round):
+            if order == (asked.run, asked.round):
                 self._enter(device, *order, TRAINING, now)
 
     def _enter(

@@ -1,18 +1,20 @@
 """The devices of a fleet as the coordinator sees them: enrolled, revoked, online, capable."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 
 import msgspec
 
 from sedge_cloud.clocks import Wall, as_it_is
-from sedge_cloud.ingest.device import Device
+from sedge_cloud.ingest.device import UNSEEN, Device
 from sedge_cloud.ingest.first_version import WHY, FirstVersion
+from sedge_cloud.ingest.kept import Kept
 from sedge_cloud.ingest.rate_limit import RATE, cost
 from sedge_cloud.runs.capabilities import lacking
 from sedge_cloud.runs.run import Run
+from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.errors import RemoteError, VersionError
 from sedge_protocol.wire import topics
@@ -39,6 +41,8 @@ WARN_EVERY_S = 3600.0
 REFUSE_EVERY_S = 60.0
 # So many devices are asked one by one for a hello.
 MAX_ASKED = 1000
+# A fleet of more devices than that is not listed.
+MAX_LISTED = 20_000
 # The nonce of a welcome to no hello in particular: "I have just started; say hello again".
 NO_NONCE = bytes(16)
 # The state of an order that was sent (progress.py has the others).
@@ -47,110 +51,120 @@ REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-clo
 
 
 class Fleet:
-    """Every device, by id.
+    """Every device, by id, read from ``store`` by need. A row that cannot be read raises ``StorageError``.
 
-    ``present`` is the number online, and ``changes`` how often one came or went. ``versions`` are the
-    protocol versions that the coordinator speaks, and ``max_packet`` is the largest MQTT packet that comes
-    through its broker.
+    ``num_active`` is the number enrolled and not revoked, and ``changes`` how often one came or went.
+    ``versions`` are the protocol versions that the coordinator speaks, and ``max_packet`` is the largest
+    MQTT packet that comes through its broker.
     """
 
     def __init__(
         self,
         name: str,
         incarnation: int,
+        store: Store,
         versions: Sequence[int] = VERSIONS,
         wall: Wall = as_it_is,
     ) -> None:
         self.wall = wall
-        self._stirred: dict[str, None] = {}  # whose sessions have changed, the longest ago first
         self.returning: set[str] = set()  # online before the last outage, and not since
+        self.num_active = self.changes = 0
+        self.max_packet = MAX_PACKET_BYTES
+        self._store = store
         self._versions = tuple(versions)
         self._name = name
         self._incarnation = incarnation
-        self._devices: dict[str, Device] = {}
-        self._by_topic: dict[
-            str, Device
-        ] = {}  # by the topic on which it sends; without revoked ones
-        self._revoked: dict[str, Device] = {}  # these, by the same
+        # Sessions that have changed and are not stored yet, the longest ago first.
+        self._stirred: dict[str, SessionRow] = {}
+        self._kept = Kept(name, store, self._stirred, self._device)
         self._first_version = FirstVersion(name, incarnation)
-        self._loaded = False
-        self.present = self.changes = 0
-        self.max_packet = MAX_PACKET_BYTES
+        self._enrolment: int | None = None  # as it was last read
 
     def __getitem__(self, device: str) -> Device:
-        return self._devices[device]
+        entry = self._kept.find(device)
+        if entry is None:
+            raise KeyError(device)
+        return entry
 
-    def items(self) -> Iterable[tuple[str, Device]]:
-        """Every device with its id."""
-        return self._devices.items()
+    @property
+    def present(self) -> int:
+        """How many are online."""
+        return len(self._kept.online)
 
     def hello(self, device: str) -> Hello | None:
         """A device's last hello; None for a device without one, or one that is not enrolled."""
-        entry = self._devices.get(device)
+        entry = self._kept.find(device)
         return None if entry is None else entry.hello
 
-    def load(self, rows: Iterable[DeviceRow], now: float) -> list[Effect]:
-        """Take the store's devices over; those added or reissued since the start are asked for a hello."""
+    def load(self, now: float) -> list[Effect]:
+        """Take over who is enrolled: at the start, and when that has changed.
+
+        Those that have waited to be enrolled, or were reissued, are asked for a hello. At the start nobody
+        is online: who was has yet to come back.
+        """
+        enrolment = self._store.enrolment()
+        if enrolment == self._enrolment:
+            return []
         effects: list[Effect] = []
-        for row in rows:
-            device = self._devices.get(row.device)
-            if device is None or device.row.secret != row.secret:
-                if device is not None:
-                    self.leave(device, now)
-                    self.returning.discard(row.device)
-                effects += self._add(row)
-                if device is not None:
-                    self.note(self._devices[row.device])  # what was seen of the one before is over
-                continue
-            device.row = msgspec.structs.replace(row, incarnation=device.row.incarnation)
-            topic = topics.up(self._name, row.device)
-            if row.revoked and self._by_topic.pop(topic, None) is not None:
-                self._revoked[topic] = device
-                self.leave(device, now)
-                self.returning.discard(row.device)
-                effects.append(device.peer.message(REVOKED))
-                effects.append(Note(logging.WARNING, f"device {row.device} is revoked"))
-        self._loaded = True
+        rows, active = self._kept.changed(), self._store.enrolled()
+        if self._enrolment is None:
+            self.returning.update(self._store.end_sessions(self.wall(now)))
+        self._enrolment, self.num_active = enrolment, active
+        for device, row in rows:
+            effects += self._changed(device, row, now)
         return effects
 
-    def resume(self, sessions: Iterable[SessionRow], now: float) -> None:
-        """What the process before has seen; who was online then is not until its next hello."""
-        for row in sessions:
-            device = self._devices.get(row.device)
+    def _changed(self, device: Device | None, row: DeviceRow, now: float) -> list[Effect]:
+        """A device that is known, or has been asked for, may have been enrolled, reissued or revoked."""
+        name = row.device
+        if device is None or device.row.secret != row.secret:
             if device is not None:
-                device.session = row
-                if row.online:
-                    self.returning.add(row.device)
-                    self.note(device, online=False, since=self.wall(now))
+                self.leave(device, now)
+                self.returning.discard(name)
+            fresh = self._kept.keep(row, UNSEEN)
+            if device is not None:
+                self.note(fresh)  # what was seen of the one before is over
+            return [] if row.revoked else [fresh.peer.message(self.welcome(NO_NONCE))]
+        is_new = row.revoked and not device.row.revoked
+        device.row = msgspec.structs.replace(row, incarnation=device.row.incarnation)
+        if not is_new:
+            return []
+        self.leave(device, now)
+        self.returning.discard(name)
+        return [
+            device.peer.message(REVOKED),
+            Note(logging.WARNING, f"device {name} is revoked"),
+        ]
 
     def note(self, device: Device, **changes: bool | int | float | str) -> None:
         """Change what is known of a device."""
         name = device.row.device
         device.session = msgspec.structs.replace(device.session, device=name, **changes)
-        self._stirred[name] = None
+        self._stirred[name] = device.session
 
     def stirred(self, most: int) -> list[SessionRow]:
         """Sessions that have changed since they were last taken, at most so many; these count as taken."""
-        names = list(islice(self._stirred, most))
-        for name in names:
-            del self._stirred[name]
-        return [self._devices[name].session for name in names]
+        rows = list(islice(self._stirred.values(), most))
+        for row in rows:
+            del self._stirred[row.device]
+        return rows
 
-    def stir(self, names: Iterable[str]) -> None:
+    def stir(self, rows: Iterable[SessionRow]) -> None:
         """These have changed after all: they could not be stored."""
-        self._stirred.update(dict.fromkeys(names))
+        for row in rows:
+            self._stirred.setdefault(row.device, row)
 
     def online(self, device: str) -> bool:
         """Whether a device has said hello, and no goodbye since."""
-        return self._devices[device].online
+        return device in self._kept.online
 
     def is_revoked(self, device: str) -> bool:
         """Whether a device takes part no longer."""
-        return self._devices[device].row.revoked
+        return self[device].row.revoked
 
     def ask(self, device: str, order: Order, now: float) -> Send:
         """A device's order, as a frame."""
-        entry = self._devices[device]
+        entry = self[device]
         if (entry.session.run, entry.session.round) != (order.run, order.round):
             at = self.wall(now)
             self.note(entry, run=order.run, round=order.round, state=ASKED, state_since=at)
@@ -159,28 +173,28 @@ class Fleet:
 
     def cancel(self, device: str, cancel: Cancel) -> Send:
         """The end of a device's order, as a frame."""
-        return self._devices[device].peer.message(cancel)
-
-    @property
-    def num_active(self) -> int:
-        """How many are enrolled and not revoked."""
-        return len(self._by_topic)
+        return self[device].peer.message(cancel)
 
     def request_hellos(self) -> list[Send]:
         """Ask every device for a hello, by one message for all that share a shard."""
-        shards = sorted({topics.shard_of(d.row.device) for d in self._by_topic.values()})
+        shards = (f"{shard:02x}" for shard in range(topics.SHARDS))
         return [Send(topics.hint(self._name, shard), b"") for shard in shards]
 
     def request_hello(self, names: Iterable[str]) -> list[Send]:
         """Ask these devices for a hello, if they are still here."""
         request = self.welcome(NO_NONCE)
-        known = [self._devices[name] for name in names if name in self._devices]
+        known = [device for name in names if (device := self._kept.find(name)) is not None]
         return [device.peer.message(request) for device in known if not device.row.revoked]
+
+    def listed(self) -> Collection[str]:
+        """The devices by id; of a large fleet only those that are online."""
+        is_large = self.num_active > MAX_LISTED
+        return self._kept.online if is_large else self._store.names(MAX_LISTED)
 
     def welcome(self, nonce: bytes, padding: bytes = b"") -> Welcome:
         """The answer to a hello."""
         limit = self.max_packet if self.max_packet < MAX_PACKET_BYTES else 0
-        return Welcome(nonce, VERSION, self._versions, len(self._by_topic), limit, padding)
+        return Welcome(nonce, VERSION, self._versions, self.num_active, limit, padding)
 
     def limited(self, hello: Hello) -> Hello:
         """The hello, with the smaller of the device's limit and ours; 0: there is none."""
@@ -191,7 +205,7 @@ class Fleet:
 
     def keeps(self, run: str, device: str) -> None:
         """A device keeps a model of a run from now on: its update is here."""
-        self._devices[device].keep(run)
+        self[device].keep(run)
 
     def max_packet_of(self, device: str) -> int:
         """The largest MQTT packet that comes through to a device, as far as is known."""
@@ -201,17 +215,16 @@ class Fleet:
     def chunk(self, device: str | None, transfer: bytes, index: int, data: bytes) -> Send:
         """A chunk for a device or, with None, for every device that lacks it."""
         if device is not None:
-            return self._devices[device].peer.chunk(transfer, index, data)
+            return self[device].peer.chunk(transfer, index, data)
         topic = topics.blob(self._name, transfer)
         frame = Frame(Kind.CHUNK, data, self._incarnation, 0, transfer, index)
         return Send(topic, seal(frame, topic, None))
 
     def disconnected(self, now: float) -> None:
         """The coordinator's link is down: every device is offline until its next hello."""
-        for name, device in self._devices.items():
-            if device.online:
-                self.returning.add(name)
-                self.leave(device, now)
+        self.returning.update(self._kept.online)
+        for device in list(self._kept.online.values()):
+            self.leave(device, now)
 
     def give_up_returning(self) -> list[Send]:
         """Who has not come back counts as away; each is asked once more, as the first call may be lost."""
@@ -225,7 +238,7 @@ class Fleet:
         self.changes += 1
         self.returning.discard(device.row.device)
         if not device.online:
-            self.present += 1
+            self._kept.arrive(device)
             self.note(device, online=True, since=at)
         if hello.waits != device.session.waits:
             self.note(device, waits=hello.waits, waits_since=at)
@@ -233,13 +246,14 @@ class Fleet:
     def leave(self, device: Device, now: float) -> None:
         """A device is offline until its next hello."""
         if device.online:
-            self.present -= 1
             self.changes += 1
             self.note(device, online=False, since=self.wall(now))
+            self._kept.leave(device)
 
     def sender(self, topic: str) -> Device | None:
         """The device that sends on this topic; None for a revoked device's and for any other topic."""
-        return self._by_topic.get(topic)
+        device = self._kept.sender(topic)
+        return None if device is None or device.row.revoked else device
 
     def answer_doctor(self, device: Device, payload: bytes) -> list[Effect]:
         """The welcome to a doctor's hello, which changes nothing here; nothing to any other frame.
@@ -257,7 +271,7 @@ class Fleet:
     def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
         """Whether ``refuse_sender`` may have an answer to a frame that no device in force has sent."""
         outdated = self._outdated(topic)
-        device = self._revoked.get(topic) or outdated
+        device = outdated or self._kept.sender(topic)
         is_doctor = outdated is None and asks(payload)
         if device is None or (now < device.refuse_at and not is_doctor):
             return False
@@ -277,7 +291,7 @@ class Fleet:
                 outdated.warn_at = now + WARN_EVERY_S
                 effects.append(Note(logging.WARNING, f"device {row.device} is refused: {WHY}"))
             return effects
-        device = self._revoked.get(topic)
+        device = self._kept.sender(topic)
         if device is None:
             return []
         with suppress(RemoteError):
@@ -293,7 +307,7 @@ class Fleet:
     def _outdated(self, topic: str) -> Device | None:
         """The device that sends on this topic of protocol version 1."""
         name = self._first_version.sender(topic)
-        return None if name is None else self._devices.get(name)
+        return None if name is None else self._kept.find(name)
 
     def _failed(self, device: Device, text: str, now: float) -> None:
         self.note(device, error=text, error_at=self.wall(now))
@@ -343,20 +357,17 @@ class Fleet:
         missing = lacking(run)
         return sorted(
             name
-            for name, device in self._devices.items()
-            if device.online
-            and device.hello is not None
-            and not device.waits
-            and not missing(device.hello)
+            for name, device in self._kept.online.items()
+            if device.hello is not None and not device.waits and not missing(device.hello)
         )
 
     def refuse_unable(self, run: Run, devices: Iterable[str] | None = None) -> list[Effect]:
         """Refuse those of the devices, or of all, that are online and cannot do the run's work."""
         effects: list[Effect] = []
         missing = lacking(run)
-        for name in sorted(self._devices if devices is None else devices):
-            device = self._devices[name]
-            what = missing(device.hello) if device.online and device.hello is not None else ()
+        for name in sorted(self._kept.online if devices is None else devices):
+            device = self._kept.online.get(name)
+            what = () if device is None or device.hello is None else missing(device.hello)
             if what:
                 effects += self.refuse(name, run.name, what)
         return effects
@@ -364,22 +375,15 @@ class Fleet:
     def refuse(self, name: str, run: str, what: Iterable[str]) -> list[Effect]:
         """Tell a device, and the log, what it lacks for a run's work."""
         text = f"run {run} has no work for {name}: it lacks {', '.join(sorted(what))}"
-        refusal = self._devices[name].peer.message(Refusal("unable", text))
+        refusal = self[name].peer.message(Refusal("unable", text))
         return [refusal, Note(logging.WARNING, text)]
 
-    def _add(self, row: DeviceRow) -> list[Effect]:
-        keys = DeviceKeys.of(row.secret)
-        down = topics.down(self._name, row.device)
-        peer = Peer(down, keys.down, keys.up, self._incarnation, row.incarnation, self._versions)
-        device = self._devices[row.device] = Device(row, peer, row.read_hello())
+    def _device(self, row: DeviceRow, session: SessionRow, sent: int) -> Device:
+        """A device as its rows have it."""
+        keys, down = DeviceKeys.of(row.secret), topics.down(self._name, row.device)
+        known = self._incarnation, row.incarnation, self._versions, sent
+        device = Device(row, Peer(down, keys.down, keys.up, *known), row.read_hello(), session)
         if device.hello is not None:
             with suppress(VersionError):  # its next hello is refused
-                peer.agree(device.hello.versions)
-        if row.revoked:
-            self._revoked[topics.up(self._name, row.device)] = device
-            return []
-        self._revoked.pop(topics.up(self._name, row.device), None)
-        self._by_topic[topics.up(self._name, row.device)] = device
-        if not self._loaded:
-            return []
-        return [peer.message(self.welcome(NO_NONCE))]
+                device.peer.agree(device.hello.versions)
+        return device

@@ -42,9 +42,8 @@ class Loading:
             version = self._store.version()
             if version != self._version or now >= self._reload_at:
                 self._reload_at = math.inf
-                effects += self._devices.load(self._store.devices(), now)
+                effects += self._devices.load(now)
                 if self._version is None:
-                    self._devices.resume(self._store.sessions(), now)
                     catch_up_all(self._store)
                 effects += self._load_runs(now)
                 if self._version is None:

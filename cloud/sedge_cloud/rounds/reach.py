@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from sedge_cloud.runs.run import Run
-from sedge_cloud.store.rows import DeviceRow, SessionRow, TrafficRow
+from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.wire.effects import Effect, Send
 from sedge_protocol.wire.messages import Cancel, Hello, Order
 
@@ -70,12 +70,8 @@ class Reach(Protocol):
 class Enrolled(Protocol):
     """Takes over which devices there are."""
 
-    def load(self, rows: Iterable[DeviceRow], now: float) -> list[Effect]:
-        """The devices as the store has them now."""
-        ...
-
-    def resume(self, sessions: Iterable[SessionRow], now: float) -> None:
-        """What the process before has seen of them."""
+    def load(self, now: float) -> list[Effect]:
+        """Who is enrolled now, as the store has it; at the start, who was online before."""
         ...
 
 

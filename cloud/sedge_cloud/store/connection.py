@@ -3,7 +3,7 @@
 What differs between databases is a ``Dialect`` (sqlite.py, postgres.py); the queries are in database.py.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +24,22 @@ COLLECTING = "collecting"
 # Who holds it is the coordinator, or what must not run beside one.
 SERVING = "serving"
 
+# A statement has at most so many values: SQLite takes 32,766, PostgreSQL 65,535.
+MOST_VALUES = 30_000
+
 R = TypeVar("R", bound=msgspec.Struct)
+V = TypeVar("V")
+
+
+def portions(values: Sequence[V], width: int = 1) -> Iterator[Sequence[V]]:
+    """The values in portions for a statement each, where each of them takes ``width`` places."""
+    step = MOST_VALUES // width
+    return (values[i : i + step] for i in range(0, len(values), step))
+
+
+def marks(values: Sequence[object]) -> str:
+    """A question mark for each value."""
+    return ",".join("?" * len(values))
 
 
 class _Undone(Exception):

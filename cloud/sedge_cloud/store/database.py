@@ -5,17 +5,17 @@ blobs that a crash leaves unnamed are collected. The command line writes here to
 which notices by ``version``.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import msgspec
 
+from sedge_cloud.store.connection import marks, portions
 from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.receipts import LATE_ROUNDS, Receipts
 from sedge_cloud.store.rows import (
     ClientModelRow,
     ClosedRound,
-    DeviceRow,
     OrderRow,
     RoundRow,
     RunRow,
@@ -24,21 +24,6 @@ from sedge_cloud.store.rows import (
 from sedge_cloud.store.schema import named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.frame import next_incarnation
-
-# A statement has at most so many values: SQLite takes 32,766, PostgreSQL 65,535.
-MOST_VALUES = 30_000
-
-V = TypeVar("V")
-
-
-def _portions(values: Sequence[V], width: int = 1) -> Iterator[Sequence[V]]:
-    """The values in portions for a statement each, where each of them takes ``width`` places."""
-    step = MOST_VALUES // width
-    return (values[i : i + step] for i in range(0, len(values), step))
-
-
-def _marks(values: Sequence[object]) -> str:
-    return ",".join("?" * len(values))
 
 
 class Store(Receipts):
@@ -52,58 +37,6 @@ class Store(Receipts):
             incarnation = next_incarnation(int(row[0]), clock)
             db.execute("UPDATE meta SET value = ? WHERE key = 'incarnation'", (incarnation,))
         return incarnation
-
-    def devices(self) -> list[DeviceRow]:
-        """Every device ever enrolled, by id."""
-        return self._rows(DeviceRow, "SELECT * FROM devices ORDER BY device")
-
-    def enrolled(self) -> int:
-        """How many devices are enrolled and not revoked."""
-        with self._db.errors():
-            row = self._db.execute("SELECT COUNT(*) FROM devices WHERE revoked = 0").fetchone()
-        return int(row[0])
-
-    def add_devices(self, secrets: Mapping[str, bytes]) -> None:
-        """Enrol devices, all or none. Raises ``ConfigError`` when an id is taken."""
-        sql = (
-            "INSERT INTO devices (device, secret, changed) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-        )
-        with self._transaction() as db:
-            changed = self._stamp(db)
-            for device, secret in secrets.items():
-                if not db.execute(sql, (device, secret, changed)).rowcount:
-                    raise ConfigError("device", device, "an id that is not enrolled yet")
-
-    def add_device(self, device: str, secret: bytes) -> None:
-        """Enrol one device. Raises ``ConfigError`` when the id is taken."""
-        self.add_devices({device: secret})
-
-    def revoke_device(self, device: str) -> None:
-        """Never listen to a device again. Raises ``ConfigError`` when there is no such device."""
-        with self._transaction() as db:
-            sql = "UPDATE devices SET revoked = 1, changed = ? WHERE device = ?"
-            if not db.execute(sql, (self._stamp(db), device)).rowcount:
-                raise ConfigError("device", device, "an enrolled device")
-
-    def reissue_device(self, device: str, secret: bytes) -> None:
-        """Give a device a new secret, even a revoked one; its incarnation restarts from 0.
-
-        Raises ``ConfigError`` when there is no such device.
-        """
-        sql = (
-            "UPDATE devices SET secret = ?, revoked = 0, incarnation = 0, hello = NULL, changed = ?"
-            " WHERE device = ?"
-        )
-        with self._transaction() as db:
-            if not db.execute(sql, (secret, self._stamp(db), device)).rowcount:
-                raise ConfigError("device", device, "an enrolled device")
-
-    def save_hello(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
-        """Store a device's newest incarnation and hello, unless its secret has changed meanwhile."""
-        sql = "UPDATE devices SET incarnation = ?, hello = ?, changed = ? WHERE device = ? AND secret = ?"
-        with self._transaction() as db:
-            values = incarnation, hello, self._stamp(db), row.device, row.secret
-            db.execute(sql, values)
 
     def runs(self) -> list[RunRow]:
         """Every run, oldest first."""
@@ -294,8 +227,8 @@ class Store(Receipts):
         sql = "SELECT * FROM client_models WHERE run = ? AND device IN ({})"
         rows = [
             row
-            for names in _portions(sorted(devices))
-            for row in self._rows(ClientModelRow, sql.format(_marks(names)), run, *names)
+            for names in portions(sorted(devices))
+            for row in self._rows(ClientModelRow, sql.format(marks(names)), run, *names)
         ]
         return {row.device: row for row in rows}
 
@@ -337,15 +270,15 @@ class Store(Receipts):
         with self._db.errors():
             return [
                 row
-                for some in _portions(values)
-                for row in self._db.execute(sql.format(_marks(some)), (run, *more, *some))
+                for some in portions(values)
+                for row in self._db.execute(sql.format(marks(some)), (run, *more, *some))
             ]
 
     def _save_traffic(self, db: Dialect, rows: Sequence[TrafficRow]) -> None:
-        for some in _portions(rows, len(TrafficRow.__struct_fields__)):
-            marks = ",".join(f"({_marks(msgspec.structs.astuple(row))})" for row in some)
+        for some in portions(rows, len(TrafficRow.__struct_fields__)):
+            values = ",".join(f"({marks(msgspec.structs.astuple(row))})" for row in some)
             db.execute(
-                f"INSERT INTO traffic VALUES {marks}"
+                f"INSERT INTO traffic VALUES {values}"
                 " ON CONFLICT (run, round, device) DO UPDATE SET up = excluded.up,"
                 " down = excluded.down,"
                 " whole = CASE WHEN excluded.whole = 1 THEN 1 ELSE traffic.whole END",

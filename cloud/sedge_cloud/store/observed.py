@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sedge_cloud.store.connection import Database
+from sedge_cloud.store.devices import Devices
 from sedge_cloud.store.rows import (
     CoordinatorRow,
     DeviceRow,
@@ -23,7 +23,7 @@ KEPT_S = 7 * 86_400.0
 _STANDING = ("phase", "ends_at", "deadline", "needed", "extended")
 
 
-class Observed(Database):
+class Observed(Devices):
     """What has been seen. Every method is one transaction, or raises ``StorageError``."""
 
     def seen(

@@ -11,7 +11,7 @@ import msgspec
 from sedge_protocol.errors import StorageError
 
 # Grows with every change of the tables; ``MIGRATIONS`` has what leads from each schema to the next.
-SCHEMA = 4
+SCHEMA = 5
 # Every table and index, by name. Times are seconds on the wall clock, 0 for unknown.
 OBJECTS: Mapping[str, str] = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
@@ -69,9 +69,14 @@ OBJECTS: Mapping[str, str] = {
     "changed_devices": "CREATE INDEX changed_devices ON devices (changed)",
     "changed_sessions": "CREATE INDEX changed_sessions ON sessions (changed)",
     "changed_histories": "CREATE INDEX changed_histories ON histories (changed)",
+    "enrolled_devices": "CREATE INDEX enrolled_devices ON devices (revoked, device)",
+    "online_sessions": "CREATE INDEX online_sessions ON sessions (device) WHERE online = 1",
 }  # fmt: skip
 TABLE_NAMES = tuple(name for name, sql in OBJECTS.items() if sql.startswith("CREATE TABLE"))
-TABLES = ";".join([*OBJECTS.values(), "INSERT INTO meta VALUES ('incarnation', 0), ('change', 0)"])
+TABLES = ";".join([
+    *OBJECTS.values(),
+    "INSERT INTO meta VALUES ('incarnation', 0), ('change', 0), ('enrolment', 0)",
+])  # fmt: skip
 
 
 def _rebuilt(table: str, added: str) -> tuple[str, ...]:
@@ -89,6 +94,7 @@ _NEW_IN_4 = (
     "open_rounds", "late_updates", "sessions", "histories", "coordinator", "disk", "changed_devices",
     "changed_sessions", "changed_histories",
 )  # fmt: skip
+_NEW_IN_5 = ("enrolled_devices", "online_sessions")
 _EMPTY = "CAST('' AS BLOB)"
 _PHASE = "CASE open WHEN 1 THEN 'open' ELSE 'closed' END"
 MIGRATIONS: Mapping[int, str] = {
@@ -100,6 +106,10 @@ MIGRATIONS: Mapping[int, str] = {
         *_rebuilt("updates", "NULL, NULL"),
         *(OBJECTS[name] for name in _NEW_IN_4),
         "INSERT INTO meta VALUES ('change', 0)",
+    ]),
+    4: ";".join([
+        *(OBJECTS[name] for name in _NEW_IN_5),
+        "INSERT INTO meta VALUES ('enrolment', 0)",
     ]),
 }  # fmt: skip
 # The updates that client models build on, and those of open rounds. The cross join makes SQLite look up

@@ -29,7 +29,7 @@ class Peer:
     A device sets ``awaited`` to its connection's nonce until a welcome has answered it. The nonce is random
     and new, so a welcome with it is not a replay, and its start count is the coordinator's even if it is
     older than ours: a forged count, or a coordinator that has lost its own, is mended by the next
-    connection.
+    connection. The numbers of our frames go on after ``sent``.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Peer:
         incarnation: int,
         peer_incarnation: int,
         versions: Sequence[int] = VERSIONS,
+        sent: int = 0,
     ) -> None:
         self.send_topic = send_topic
         self.counters: Counter[str] = Counter()
@@ -48,7 +49,7 @@ class Peer:
         self._send_key = send_key
         self._receive_key = receive_key
         self._incarnation = incarnation
-        self._seq = 0
+        self.sent = sent
         self.versions = tuple(versions)
         self._version = min(self.versions)  # until one is agreed on
 
@@ -58,9 +59,9 @@ class Peer:
 
     def seal(self, message: Message, transfer: bytes = NO_TRANSFER) -> bytes:
         """A control frame's bytes."""
-        self._seq += 1
+        self.sent += 1
         kind = KINDS[type(message)]
-        frame = Frame(kind, encode_body(message), self._incarnation, self._seq, transfer)
+        frame = Frame(kind, encode_body(message), self._incarnation, self.sent, transfer)
         return seal(frame, self.send_topic, self._send_key, self._version)
 
     def agree(self, versions: Sequence[int]) -> None:

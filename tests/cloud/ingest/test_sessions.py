@@ -1,6 +1,8 @@
 """The fleet: who is enrolled, revoked, online, able, and whose topic it is."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -12,22 +14,17 @@ from sedge_cloud.coding import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.ingest.sessions import VERSION, WARN_EVERY_S, Fleet
 from sedge_cloud.runs.run import Run
-from sedge_cloud.store.rows import DeviceRow
+from sedge_cloud.store.database import Store
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.effects import Effect, Send
 from sedge_protocol.wire.frame import MAX_AHEAD_S, VERSIONS
 from sedge_protocol.wire.messages import Hello, Message, Refusal, Welcome
-from sedge_protocol.wire.topics import down, hint, shard_of
+from sedge_protocol.wire.topics import SHARDS, down, hint, up
 
 NOW_S = 1_800_000_000
 
 STARTED = Welcome(bytes(16), VERSION, VERSIONS, devices=2)
-
-
-def row(name: str, revoked: bool = False, incarnation: int = 0) -> DeviceRow:
-    """A device as the store has it."""
-    return DeviceRow(name, secret_of(name), revoked, incarnation, None)
 
 
 def read(found: list[Effect] | list[Send]) -> list[tuple[str, Message]]:
@@ -38,10 +35,19 @@ def read(found: list[Effect] | list[Send]) -> list[tuple[str, Message]]:
 
 
 @pytest.fixture
-def fleet() -> Fleet:
+def store(tmp_path: Path, engine: str) -> Iterator[Store]:
+    """A store without devices."""
+    with closing(open_store(tmp_path / "registry")) as store:
+        yield store
+
+
+@pytest.fixture
+def fleet(store: Store) -> Fleet:
     """Device a, and b, which is revoked."""
-    fleet = Fleet(FLEET, 7)
-    assert fleet.load([row("a"), row("b", revoked=True)], 0.0) == []
+    store.add_devices({name: secret_of(name) for name in "ab"})
+    store.revoke_device("b")
+    fleet = Fleet(FLEET, 7, store)
+    assert fleet.load(0.0) == []
     return fleet
 
 
@@ -112,22 +118,52 @@ def test_a_reissued_device_begins_with_nothing_seen(cloud: Cloud, tmp_path: Path
     assert set(seen) == {"a"} and not seen["a"].online and seen["a"].heard == 0.0
 
 
-def test_a_call_reaches_all_but_the_revoked(fleet: Fleet) -> None:
-    fleet.load([row("a"), row("b", revoked=True), row("c")], 0.0)
-    asked = {hint(FLEET, shard_of(name)) for name in "ac"}
+def test_a_call_reaches_every_shard(fleet: Fleet) -> None:
+    asked = {hint(FLEET, f"{shard:02x}") for shard in range(SHARDS)}
     assert {send.topic for send in fleet.request_hellos()} == asked
 
 
-def test_loading_keeps_what_this_process_knows_better(fleet: Fleet) -> None:
+def test_loading_keeps_what_this_process_knows_better(fleet: Fleet, store: Store) -> None:
     device = fleet["a"]
     device.row = msgspec.structs.replace(device.row, incarnation=9)
-    fleet.load([row("a", incarnation=3)], 0.0)
+    store.add_device("c", secret_of("c"))
+    fleet.load(0.0)
     assert fleet["a"] is device and fleet["a"].row.incarnation == 9
+    assert fleet.num_active == 2
 
 
-def test_a_damaged_secret_is_an_error(fleet: Fleet) -> None:
+def test_a_damaged_secret_is_an_error(fleet: Fleet, store: Store) -> None:
+    store.add_device("c", b"short")
     with pytest.raises(ConfigError, match="secret: found '5 bytes', expected 32 bytes"):
-        fleet.load([DeviceRow("c", b"short", False, 0, None)], 0.0)
+        fleet["c"]
+
+
+def test_who_was_refused_before_it_was_enrolled_is_asked_for_a_hello(
+    fleet: Fleet, store: Store
+) -> None:
+    assert fleet.sender(up(FLEET, "c")) is None
+    store.add_devices({"c": secret_of("c"), "d": secret_of("d")})
+    (welcome,) = read(fleet.load(0.0))
+    assert welcome == ("c", msgspec.structs.replace(STARTED, devices=3))
+    assert fleet.sender(up(FLEET, "c")) is fleet["c"]
+
+
+def test_of_those_that_are_offline_the_last_needed_are_kept(
+    fleet: Fleet, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are read again, know what was seen of them, and take every frame that they are sent."""
+    monkeypatch.setattr("sedge_cloud.ingest.kept.KEPT", 2)
+    store.add_devices({name: secret_of(name) for name in "cdef"})
+    online, forgotten, theirs = fleet["a"], fleet["c"], Device("c")
+    fleet.arrive(online, a_hello(), 0.0)
+    assert theirs.opens(fleet.request_hello("c")[0])
+    fleet.note(forgotten, heard=5.0)
+    for name in "def":
+        fleet[name]
+    assert fleet["a"] is online
+    again = fleet["c"]
+    assert again is not forgotten and again.session.heard == 5.0
+    assert theirs.opens(fleet.request_hello("c")[0])
 
 
 @pytest.fixture(scope="module")
@@ -198,19 +234,22 @@ def test_a_broadcast_in_an_announced_coding(
     assert fleet.able(run) == ["a"]
 
 
-def test_the_hello_of_a_device_outlives_our_own_start() -> None:
-    fleet = Fleet(FLEET, 1)
+def test_the_hello_of_a_device_outlives_our_own_start(store: Store) -> None:
     hello = a_hello(codecs=("int4",))
-    heard = msgspec.structs.replace(row("a"), hello=msgspec.msgpack.encode(hello))
-    fleet.load([heard, msgspec.structs.replace(row("b"), hello=b"\xc1"), row("c")], 0.0)
+    store.add_devices({name: secret_of(name) for name in "abc"})
+    for name, coded in (("a", msgspec.msgpack.encode(hello)), ("b", b"\xc1")):
+        store.save_hello(store.devices_named(name)[name], 1, coded)
+    fleet = Fleet(FLEET, 1, store)
+    fleet.load(0.0)
     assert fleet["a"].hello == hello and not fleet["a"].online
     assert fleet["b"].hello is None and fleet["c"].hello is None
 
 
-def test_the_able_are_sorted(run: Run, tmp_path: Path) -> None:
+def test_the_able_are_sorted(run: Run, store: Store) -> None:
     run.config = CONFIG
-    fleet = Fleet(FLEET, 1)
-    fleet.load([row("c"), row("a"), row("b")], 0.0)
-    for name in "abc":
+    store.add_devices({name: secret_of(name) for name in "cab"})
+    fleet = Fleet(FLEET, 1, store)
+    fleet.load(0.0)
+    for name in "cab":
         fleet.arrive(fleet[name], a_hello(), 0.0)
     assert fleet.able(run) == ["a", "b", "c"]

@@ -88,7 +88,7 @@ def test_an_earlier_version_refuses_a_folder_that_was_migrated(
     open_folder(state).close()
     monkeypatch.setattr(connection, "SCHEMA", 3)
     with pytest.raises(
-        StorageError, match=r"sedge\.sqlite: schema 4, this version uses 3; upgrade Sedge$"
+        StorageError, match=r"sedge\.sqlite: schema 5, this version uses 3; upgrade Sedge$"
     ):
         open_folder(state)
 
@@ -98,7 +98,7 @@ def test_a_migration_that_dies_changes_nothing(
 ) -> None:
     state = unpacked(tmp_path, 3) / "state"
     with monkeypatch.context() as patched:
-        broken = {3: MIGRATIONS[3] + "; INSERT INTO nowhere VALUES (1)"}
+        broken = {**MIGRATIONS, 4: MIGRATIONS[4] + "; INSERT INTO nowhere VALUES (1)"}
         patched.setattr(connection, "MIGRATIONS", broken)
         with pytest.raises(StorageError, match="nowhere"):
             open_folder(state)

@@ -1,0 +1,113 @@
+"""Devices read from their rows when they are first needed, and kept: all that are online, some others.
+
+Of those that are not online the ones that were needed last are kept, so a fleet of a million costs what
+those of its devices cost that are there. A device that is read again is as after a restart of the
+coordinator: with a full bucket, and an empty replay window of its last start.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from sedge_cloud.ingest.device import UNSEEN, Device
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rows import DeviceRow, SessionRow
+from sedge_protocol.errors import FrameError
+from sedge_protocol.wire import topics
+
+# So many devices that are not online are kept, and so many ids of senders that are none of ours.
+KEPT = 4096
+
+
+class Kept:
+    """The devices of a fleet, by id and by topic. ``make`` makes one of its row and a session.
+
+    Its last argument is the number after which the numbers of its frames go on. ``stirred`` are sessions
+    that are newer than their rows. A row that cannot be read raises ``StorageError``.
+    """
+
+    def __init__(
+        self,
+        fleet: str,
+        store: Store,
+        stirred: Mapping[str, SessionRow],
+        make: Callable[[DeviceRow, SessionRow, int], Device],
+    ) -> None:
+        self.online: dict[str, Device] = {}
+        self._fleet = fleet
+        self._store = store
+        self._stirred = stirred
+        self._make = make
+        self._devices: dict[str, Device] = {}
+        self._by_topic: dict[str, Device] = {}  # the same, by the topic on which each sends
+        self._idle: OrderedDict[str, None] = OrderedDict()  # not online, the last needed last
+        self._strangers: OrderedDict[str, None] = OrderedDict()  # asked for, and not enrolled
+        self._sent = 0  # the highest number of a frame to a device that is no longer kept
+
+    def find(self, name: str) -> Device | None:
+        """A device, revoked or not; None for one that is not enrolled."""
+        device = self._devices.get(name)
+        if device is not None:
+            if name in self._idle:
+                self._idle.move_to_end(name)
+            return device
+        if name in self._strangers:
+            return None
+        row = self._store.device(name)
+        if row is None:
+            self._strangers[name] = None
+            if len(self._strangers) > KEPT:
+                self._strangers.popitem(last=False)
+            return None
+        session = self._stirred.get(name) or self._store.session(name) or UNSEEN
+        return self.keep(row, msgspec.structs.replace(session, online=False))
+
+    def sender(self, topic: str) -> Device | None:
+        """The device that sends on a topic, revoked or not; None for any other topic."""
+        device = self._by_topic.get(topic)
+        name = _sender_on(topic, self._fleet) if device is None else device.row.device
+        return None if name is None else self.find(name)
+
+    def changed(self) -> list[tuple[Device | None, DeviceRow]]:
+        """The rows of all that are kept and, with None, of those who were strangers and are no longer."""
+        rows = self._store.devices_named([*self._devices, *self._strangers])
+        return [(self._devices.get(name), row) for name, row in rows.items()]
+
+    def keep(self, row: DeviceRow, session: SessionRow) -> Device:
+        """Keep a device that is not online, in the place of one of this name that was."""
+        name = row.device
+        self._strangers.pop(name, None)
+        device = self._devices[name] = self._make(row, session, self._sent)
+        self._by_topic[topics.up(self._fleet, name)] = device
+        self._idle[name] = None
+        self._make_room()
+        return device
+
+    def arrive(self, device: Device) -> None:
+        """A device is online: it is kept until it leaves."""
+        self.online[device.row.device] = device
+        self._idle.pop(device.row.device, None)
+
+    def leave(self, device: Device) -> None:
+        """A device is online no longer."""
+        del self.online[device.row.device]
+        self._idle[device.row.device] = None
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while len(self._idle) > KEPT:
+            name, _ = self._idle.popitem(last=False)
+            device = self._devices.pop(name)
+            del self._by_topic[topics.up(self._fleet, name)]
+            # The device takes no number a second time, so the next frame's is above it.
+            self._sent = max(self._sent, device.peer.sent)
+
+
+def _sender_on(topic: str, fleet: str) -> str | None:
+    """The id of the device that may send on a topic; None for a topic on which none does."""
+    try:
+        name = topics.device_of(topic)
+    except FrameError:
+        return None
+    return name if topic == topics.up(fleet, name) else None

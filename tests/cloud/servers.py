@@ -203,6 +203,13 @@ class ObjectServer(_Server):
                 time.sleep(0.1)
         raise self.failed(error)
 
+    def limit(self, size: str) -> None:
+        """Limit each of the running server's files to this size, as a full disk does, or "unlimited"."""
+        assert self.process is not None
+        limiting = self.call(["prlimit", f"--pid={self.process.pid}", f"--fsize={size}:"])
+        if limiting.wait() != 0:
+            raise self.failed(None)
+
     def bucket(self) -> S3Store:
         """The bucket, past the store."""
         return S3Store(

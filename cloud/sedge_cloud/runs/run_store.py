@@ -287,12 +287,16 @@ class RunStore(Vectors):
         with self.store.may_collect() as may:
             if not may:  # a backup is being written
                 return 0
-            self.prune()
-            keep = self.named_blobs()
-            self._written, self._kept = 0, len(keep)
-            freed = self.store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
+            freed = self._collect()  # first: on a full object store no transaction ends before
+            if any(self.prune()):
+                freed += self._collect()
             self.store.drop_small_updates()  # last: on a full disk it needs the space just freed
         return freed
+
+    def _collect(self) -> int:
+        keep = self.named_blobs()
+        self._written, self._kept = 0, len(keep)
+        return self.store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
 
     def collect_if_due(self, orders: int) -> None:
         """Count a closed round's orders; collect when they reach the number of blobs kept last time.

@@ -18,7 +18,7 @@ import re
 from collections.abc import Generator, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,6 +44,11 @@ PATIENCE_S = 0.2
 # How much of a full cache stays, and how much of an error message.
 KEPT_SHARE, MAX_LINE = 0.9, 400
 _NAME = re.compile(r"[0-9a-f]{64}")
+# What an S3 server answers: its status, and the code and text of its XML.
+_ANSWER = re.compile(r"status code: (?P<status>\d{3}[\w ]*)")
+_XML = re.compile(r"<(Code|Message)>([^<]*)</")
+# A server whose disk is full says so by 507, or by a code of its own, or is just failing (SeaweedFS).
+_FULL = re.compile(r"\b5\d\d\b|Full|Quota|Exceed")
 
 
 def open_objects(config: BlobsConfig) -> "ObjectStore":
@@ -186,16 +191,18 @@ class ObjectBlobs:
     ) -> int:
         """Delete objects, and parts as the folder does; ages are by the server's own clock.
 
-        Each object is looked at again just before it goes: writing a blob that is there makes it new.
+        Each object is checked again just before it goes: writing a blob that is there makes it new. A full
+        server, which takes nothing, is emptied likewise.
         """
-        self.settle()
+        with suppress(StorageError):
+            self.settle()
         self.copies.collect(keep, min_age_s, min_part_age_s)
         freed = 0
         with self._errors("collect in"):
-            obstore.put(self._objects, "clock", b"now", mode="overwrite")
-            oldest = self._modified("clock") - timedelta(seconds=min_age_s)
-            for sha256, size, modified in list(self._listed()):
-                if sha256 in keep:
+            listed = list(self._listed())
+            oldest = self._time(listed) - timedelta(seconds=min_age_s)
+            for sha256, size, modified in listed:
+                if sha256 in keep or sha256 in self._waiting:
                     continue
                 is_young = modified > oldest or self._modified(sha256.hex()) > oldest
                 if not (min_age_s and is_young):
@@ -221,6 +228,15 @@ class ObjectBlobs:
             for found in page:
                 if _NAME.fullmatch(found["path"]):
                     yield bytes.fromhex(found["path"]), found["size"], found["last_modified"]
+
+    def _time(self, listed: "list[tuple[bytes, int, datetime]]") -> datetime:
+        """What the server's clock says; that of one that is full, when it last stored an object."""
+        with suppress(BaseError, OSError):
+            obstore.put(self._objects, "clock", b"now", mode="overwrite")
+            return self._modified("clock")
+        return max(
+            (modified for _, _, modified in listed), default=datetime.min.replace(tzinfo=UTC)
+        )
 
     def _modified(self, name: str) -> datetime:
         return obstore.head(self._objects, name)["last_modified"]
@@ -268,7 +284,9 @@ class ObjectBlobs:
             where = f"{self.place}/{sha256.hex()}" if sha256 else self.place
             is_lost = isinstance(exc, FileNotFoundError) and not _is_bucket_missing(exc)
             cause = OSError(errno.ENOENT, "no such object") if is_lost else exc
-            raise StorageError(f"{doing} {where}: {_line(exc)}") from cause
+            text = _line(exc)
+            hint = " (is the object store full?)" if "write" in doing and _FULL.search(text) else ""
+            raise StorageError(f"{doing} {where}: {text}{hint}") from cause
 
 
 class ObjectParts:
@@ -294,6 +312,8 @@ def _is_bucket_missing(error: Exception) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """What an error says, in one line of some length: servers answer with XML."""
+    """What an error says, in one line of some length; of a server's answer what it means."""
     text = " ".join(str(error).partition("Debug source")[0].split())
+    if answer := _ANSWER.search(text):
+        text = ": ".join([answer["status"].strip(), *(said for _, said in _XML.findall(text))])
     return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…"

@@ -2,10 +2,11 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -173,6 +174,43 @@ def test_what_nothing_names_goes_once_it_is_old(
     assert bench.blobs.collect({kept}, 60.0) == 16
     assert bench.blobs.sizes() == {kept: 4}
     assert not bench.opened("two").has(gone)
+
+
+def test_a_full_server_is_emptied_and_then_takes_what_waits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what time it is only by what it has stored."""
+    old, kept, waiting = bench.put(b"an old one"), bench.put(b"kept"), b"waiting"
+    found, listed = bench.blobs.sizes(), obstore.list
+
+    def full(*_: object, **__: object) -> None:
+        raise BaseError(
+            "Error performing PUT http://server/bucket/x in 9ms - Server returned non-2xx status code: 507 "
+            "Insufficient Storage: <Error><Code>XMinioStorageFull</Code><Message>No room.</Message></Error>"
+        )
+
+    def an_hour_ago(*arguments: Any, **options: Any) -> Iterator[list[dict[str, Any]]]:
+        for page in listed(*arguments, **options):
+            yield [{**it, "last_modified": it["last_modified"] - timedelta(hours=it["path"] == old.hex())}
+                   for it in page]  # fmt: skip
+
+    def head(store: MemoryStore, name: str) -> dict[str, Any]:
+        return next(it for page in an_hour_ago(store) for it in page if it["path"] == name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(obstore, "put", full)
+        patched.setattr(obstore, "list", an_hour_ago)
+        patched.setattr(obstore, "head", head)
+        sha256 = bench.blobs.write(waiting)
+        with pytest.raises(StorageError) as caught:
+            bench.blobs.settle()
+        said = "507 Insufficient Storage: XMinioStorageFull: No room. (is the object store full?)"
+        assert str(caught.value) == f"write blob memory:///{sha256.hex()}: {said}"
+        assert found.keys() == {old, kept} and bench.blobs.collect({kept}, 60.0) == 10
+    with suppress(StorageError):  # the last attempt may have begun while it was full
+        bench.blobs.settle()
+    bench.blobs.settle()
+    assert bench.blobs.sizes().keys() == {kept, sha256}
 
 
 def test_a_blob_that_is_wanted_again_while_it_is_collected_stays(

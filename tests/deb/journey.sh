@@ -21,6 +21,12 @@ sedge-edge once --timeout-s 120
 sleep 2
 sedge-cloud doctor
 sedge-cloud run list
+# A store elsewhere takes no further package: here nobody listens.
+printf 'fleet = "home"\nstate_dir = "elsewhere"\n' > elsewhere.toml
+printf '[store]\nurl = "postgresql://sedge@127.0.0.1:1/home"\n' | cat elsewhere.toml - > rows.toml
+printf '[blobs]\nurl = "s3://home"\nendpoint = "http://127.0.0.1:1"\n' | cat elsewhere.toml - > blobs.toml
+sedge-cloud -c rows.toml run list 2>&1 | grep "postgresql://sedge@127.0.0.1:1/home: .*Connection refused"
+AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x sedge-cloud -c blobs.toml run list 2>&1 | grep "look into s3://home: "
 # An upgrade restarts the services. There is no systemd here: what the packages ask of it is written down.
 mkdir -p /run/systemd/system
 printf '#!/bin/sh\necho "$@" >> /journey/asked\n' > /usr/local/bin/systemctl

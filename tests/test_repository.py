@@ -47,6 +47,7 @@ FORBIDDEN: dict[str, str] = {
     "sedge_cloud.algorithms": f"{CLOUD_CORE} sedge_cloud.strategies outside",
     "sedge_cloud.strategies": f"{CLOUD_CORE} outside",
     "sedge_cloud.store": "sedge_cloud.rounds sedge_cloud.ingest sedge_cloud.admin",
+    "sedge_cloud.processes": "sedge_cloud.rounds sedge_cloud.ingest sedge_cloud.admin",
     "sedge_cloud.ingest": "sedge_cloud.rounds sedge_cloud.admin",
     "sedge_cloud.rounds": "sedge_cloud.ingest sedge_cloud.facts sedge_cloud.coordinator "
     "sedge_cloud.recorder sedge_cloud.admin sedge_cloud.service",

@@ -34,9 +34,10 @@ from sedge_cloud.config import (
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.ingest.sessions import VERSION
 from sedge_cloud.outlets.running import beside
+from sedge_cloud.processes.membership import Membership
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.rounds.accounts import read_sums
-from sedge_cloud.service import Service, on_the_wall
+from sedge_cloud.service import Service
 from sedge_cloud.store.cache import Memory
 from sedge_cloud.store.opening import open_store
 from sedge_cloud.strategies import STRATEGIES
@@ -172,15 +173,15 @@ def _serve(arguments: argparse.Namespace) -> int:
         closing(Loop()) as loop,
     ):
         loop.stop_on_signals()
+        members = Membership(store, time.monotonic(), alone=True)
         core = Coordinator(
-            cloud.fleet, store, cloud.gather_ms / 1000, int(time.time()), keep=cloud.keep,
-            memory=Memory.of_machine(cloud.memory_share),
-            wall=on_the_wall,
+            cloud.fleet, store, cloud.gather_ms / 1000, int(members.wall(time.monotonic())),
+            keep=cloud.keep, memory=Memory.of_machine(cloud.memory_share), wall=members.wall,
         )  # fmt: skip
-        recorder = Recorder(core, on_the_wall)
+        recorder = Recorder(core, members.wall)
         with (
             beside(cloud, settings),
-            closing(Service(core, settings, recorder=recorder)) as service,
+            closing(Service(core, settings, recorder=recorder, members=members)) as service,
         ):
             service.ready()
             loop.run([service], lambda: False)

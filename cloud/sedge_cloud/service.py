@@ -9,6 +9,7 @@ import numpy as np
 
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event, RoundClosed, RoundOpened, RunEnded
+from sedge_cloud.processes.membership import Membership
 from sedge_cloud.recorder import Recorder
 from sedge_protocol.host.mqtt import (
     BrokerSettings,
@@ -39,7 +40,8 @@ def on_the_wall(now: float) -> float:
 class Service:
     """One fleet's running coordinator, a station of the loop. ``observe`` is called with every event.
 
-    ``recorder`` notes for whoever looks what the store does not have.
+    ``recorder`` notes for whoever looks what the store does not have. ``members`` knows which other
+    processes serve the fleet; without it, none do.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class Service:
         settings: BrokerSettings,
         observe: Callable[[Event], None] = lambda event: None,
         recorder: Recorder | None = None,
+        members: Membership | None = None,
     ) -> None:
         self.coordinator = coordinator
+        self._members = members
         soon = Reconnect(np.random.default_rng(), most_s=SOON_S)  # a whole fleet waits for it
         topics = (all_up(coordinator.fleet), first_version_up(coordinator.fleet))
         self.link = MqttLink(settings, topics, reconnect=soon, admit=self._admits)
@@ -80,6 +84,7 @@ class Service:
         due = [self.link.timer(), self._reload_at]
         probe = self._probe.timer()
         due += [] if probe is None else [probe]
+        due += [] if self._members is None else [self._members.timer()]
         at = self.coordinator.timer()
         # Without room nothing can leave: the socket will wake the loop, and a timer would make it spin.
         return min(due if at is None or not self.link.room else [*due, at])
@@ -87,6 +92,9 @@ class Service:
     def step(self) -> None:
         """Process what has arrived and do what is due."""
         now = time.monotonic()
+        if self._members is not None:
+            self._members.poll(now)
+            self._do([*self._members.take_notes()])
         if now >= self._reload_at:
             self._reload_at = now + RELOAD_S
             self._do(self.coordinator.load(now))
@@ -125,6 +133,8 @@ class Service:
         self.link.close()
         if self._recorder is not None:
             self._recorder.close(time.monotonic())
+        if self._members is not None:
+            self._members.leave()
 
     def _tell_status(self) -> None:
         """Tell the service manager in one line how things are, when that has changed."""

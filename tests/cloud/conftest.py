@@ -20,10 +20,11 @@ ON_BOTH = {
     "admin/test_resumed_runs.py", "admin/test_revocation.py", "admin/test_run_report.py",
     "facts/test_problems.py", "ingest/test_downloads.py", "ingest/test_sessions.py",
     "ingest/test_traffic.py", "ingest/test_uploads.py",
-    "outlets/test_status_server.py", "rounds/test_closing.py", "rounds/test_housekeeping.py",
+    "outlets/test_status_server.py", "processes/test_membership.py", "rounds/test_closing.py",
+    "rounds/test_housekeeping.py",
     "rounds/test_lifecycle.py", "rounds/test_orders.py", "rounds/test_rounds_serving.py",
     "runs/test_client_models.py", "runs/test_runs.py", "store/test_crashes.py",
-    "store/test_database.py", "store/test_receipts.py", "store/test_retention.py",
+    "store/test_database.py", "store/test_leases.py", "store/test_receipts.py", "store/test_retention.py",
     "test_context.py", "test_coordinator.py", "test_hostile_device.py", "test_service.py",
 }  # fmt: skip
 

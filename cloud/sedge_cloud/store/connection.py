@@ -42,6 +42,10 @@ def marks(values: Sequence[object]) -> str:
     return ",".join("?" * len(values))
 
 
+class LeaseLost(StorageError):
+    """This process was taken for dead and replaced: it must join again before it writes."""
+
+
 class _Undone(Exception):
     """The end of a transaction that was to be tried only."""
 
@@ -55,6 +59,7 @@ class Database:
     def __init__(self, db: Dialect, blobs: Blobs, parts: Parts, folder: Path) -> None:
         self.folder, self.blobs, self.parts = folder, blobs, parts
         self._db = db
+        self._token: int | None = None  # of leases.py, while this process serves
         try:
             self._open_schema()
         except BaseException:
@@ -154,6 +159,12 @@ class Database:
         if row is None or status not in ("", row[0]):
             raise StorageError(f"run {run}: it is {'deleted' if row is None else row[0]}")
 
+    def _require_token(self, token: int) -> None:
+        """The fence of leases.py. Raises ``LeaseLost`` when another process has replaced this one."""
+        row = self._db.execute("SELECT 1 FROM processes WHERE token = ? FOR KEY SHARE", (token,))
+        if row.fetchone() is None:
+            raise LeaseLost(f"{self.place}: this process was silent, and another has replaced it")
+
     def _insert(self, db: Dialect, table: str, *rows: msgspec.Struct) -> None:
         if rows:
             values = [msgspec.structs.astuple(row) for row in rows]
@@ -219,6 +230,8 @@ class Database:
         with self._db.errors():
             self._db.begin(alone=alone, flush=flush)
             try:
+                if self._token is not None:
+                    self._require_token(self._token)
                 yield self._db
                 self.blobs.settle()  # the rows may name blobs
                 self._db.commit()

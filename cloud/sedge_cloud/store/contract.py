@@ -40,6 +40,8 @@ class Dialect(Protocol):
 
     place: str
     """What error messages call the database: a path, or a URL without its password."""
+    clock: str
+    """An expression for the database's clock, in seconds since 1970: at its execution."""
 
     def errors(self) -> AbstractContextManager[None]:
         """Turn the driver's errors into ``StorageError``, a line each."""
@@ -82,6 +84,10 @@ class Dialect(Protocol):
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction has begun."""
+        ...
+
+    def limit_idle(self, seconds: float) -> None:
+        """Let the server end a transaction of ours in which nothing happens for so long."""
         ...
 
     def schema(self) -> int:

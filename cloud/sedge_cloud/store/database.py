@@ -29,6 +29,16 @@ from sedge_protocol.wire.frame import next_incarnation
 class Store(Receipts):
     """The coordinator's state. Every method is one transaction, or raises ``StorageError``."""
 
+    def require_fleet(self, name: str) -> None:
+        """Raise ``ConfigError`` for another fleet's store; a new one is this fleet's from now on."""
+        with self._db.errors():
+            row = self._db.execute("SELECT name FROM fleet").fetchone()
+        if row is None:
+            with self._transaction() as db:
+                db.execute("INSERT INTO fleet VALUES (?) ON CONFLICT DO NOTHING", (name,))
+        elif row[0] != name:
+            raise ConfigError("fleet", name, f"{row[0]!r}, whose store {self.place} is")
+
     def next_incarnation(self, clock: int) -> int:
         """The coordinator's own incarnation: larger than ever before, and at least a plausible clock's."""
         with self._transaction() as db:

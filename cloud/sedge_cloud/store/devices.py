@@ -6,13 +6,14 @@ and rows are read by name, or a portion at a time.
 
 from collections.abc import Collection, Mapping
 
-from sedge_cloud.store.connection import Database, marks, portions
+from sedge_cloud.store.connection import marks, portions
 from sedge_cloud.store.contract import Dialect
+from sedge_cloud.store.leases import Leases
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.errors import ConfigError
 
 
-class Devices(Database):
+class Devices(Leases):
     """The devices. Every method is one transaction, or raises ``StorageError``."""
 
     def devices(self) -> list[DeviceRow]:

@@ -18,7 +18,19 @@ OBJECTS = "objects"
 
 def open_store(cloud: CloudConfig, any_thread: bool = False) -> Store:
     """The store that a configuration names. Raises ``ConfigError``, ``StorageError``."""
-    return open_parts(Path(cloud.state_dir), cloud.store, cloud.blobs, any_thread=any_thread)
+    folder = Path(cloud.state_dir)
+    store = open_parts(folder, cloud.store, cloud.blobs, any_thread=any_thread)
+    try:
+        store.require_fleet(cloud.fleet)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def is_shared(cloud: CloudConfig) -> bool:
+    """Whether several processes may serve the fleet: rows and blobs are on servers."""
+    return cloud.store.url is not None and cloud.blobs.url is not None
 
 
 def open_blobs(cloud: CloudConfig) -> Blobs:

@@ -94,6 +94,9 @@ class Postgres:
     ``StorageError`` when nobody answers.
     """
 
+    # Not now(), which is the transaction's start.
+    clock = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+
     def __init__(self, url: str, password: str | None = None) -> None:
         self.place = url
         try:
@@ -101,6 +104,8 @@ class Postgres:
         except psycopg.ProgrammingError as exc:
             expected = f"postgresql://user@host/database ({_line(exc)})"
             raise ConfigError("store.url", url, expected) from exc
+        # Of several hosts in the URL, and of none but it: a replica takes no writes.
+        parameters.setdefault("target_session_attrs", "read-write")
         parameters |= {
             "connect_timeout": CONNECT_S,
             "keepalives_idle": 2,
@@ -114,6 +119,7 @@ class Postgres:
         self._conninfo = make_conninfo(**parameters)
         self._held: list[tuple[str, bool]] = []  # locks, which a new connection takes again
         self._in_transaction, self._own_commits = False, 0
+        self._idle_s: float | None = None
         self._failed: tuple[float, psycopg.Error] | None = None
         with self.errors():
             self._db = self._connect()
@@ -185,6 +191,11 @@ class Postgres:
     def in_transaction(self) -> bool:
         """Whether a transaction has begun."""
         return self._in_transaction
+
+    def limit_idle(self, seconds: float) -> None:
+        """Let the server end the connection, and with it the transaction, also on later connections."""
+        self._idle_s = seconds
+        self.execute(_idle(seconds))
 
     def schema(self) -> int:
         """The number of the tables' schema."""
@@ -268,6 +279,8 @@ class Postgres:
         # The server, too, must learn soon that we are gone by a power cut: till then it keeps our locks.
         for name, value in ENDS.items():
             db.execute(_text(f"SET {name} = {value}"))
+        if self._idle_s is not None:
+            db.execute(_text(_idle(self._idle_s)))
         self._db = db
         for name, shared in self._held:
             if not self._try_lock(name, shared):
@@ -283,6 +296,10 @@ class Postgres:
 def _closing(cursor: "psycopg.ServerCursor[Any]") -> Iterator[Sequence[Any]]:
     with cursor:
         yield from cursor
+
+
+def _idle(seconds: float) -> str:
+    return f"SET idle_in_transaction_session_timeout = {int(1000 * seconds)}"
 
 
 def _suffix(shared: bool) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from sedge_protocol.errors import StorageError
+from sedge_protocol.wire.topics import SHARD_NAMES
 
 # Grows with every change of the tables; ``MIGRATIONS`` has what leads from each schema to the next.
 SCHEMA = 5
@@ -66,16 +67,33 @@ OBJECTS: Mapping[str, str] = {
     max_packet INTEGER NOT NULL, error TEXT NOT NULL, error_at REAL NOT NULL,
     counters BLOB NOT NULL, used INTEGER NOT NULL, free INTEGER NOT NULL, total INTEGER NOT NULL)""",
     "disk": "CREATE TABLE disk (at REAL PRIMARY KEY, used INTEGER NOT NULL)",
+    "fleet": "CREATE TABLE fleet (name TEXT PRIMARY KEY)",
+    "processes": """CREATE TABLE processes (
+    token INTEGER PRIMARY KEY, host TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER NOT NULL,
+    started INTEGER NOT NULL, joined REAL NOT NULL, expires REAL NOT NULL, leaves INTEGER NOT NULL)""",
+    "leases": """CREATE TABLE leases (
+    name TEXT PRIMARY KEY, token INTEGER NOT NULL, heir INTEGER NOT NULL, ready INTEGER NOT NULL)""",
     "changed_devices": "CREATE INDEX changed_devices ON devices (changed)",
     "changed_sessions": "CREATE INDEX changed_sessions ON sessions (changed)",
     "changed_histories": "CREATE INDEX changed_histories ON histories (changed)",
     "enrolled_devices": "CREATE INDEX enrolled_devices ON devices (revoked, device)",
     "online_sessions": "CREATE INDEX online_sessions ON sessions (device) WHERE online = 1",
 }  # fmt: skip
-TABLE_NAMES = tuple(name for name, sql in OBJECTS.items() if sql.startswith("CREATE TABLE"))
+# Who serves a fleet: it stays with its store, when all other rows are copied to another.
+SERVING_TABLES = ("processes", "leases")
+TABLE_NAMES = tuple(
+    name
+    for name, sql in OBJECTS.items()
+    if sql.startswith("CREATE TABLE") and name not in SERVING_TABLES
+)
+LEADER = "leader"
+_LEASES = "INSERT INTO leases VALUES " + ", ".join(
+    f"('{name}', 0, 0, 0)" for name in (LEADER, *SHARD_NAMES)
+)
 TABLES = ";".join([
     *OBJECTS.values(),
-    "INSERT INTO meta VALUES ('incarnation', 0), ('change', 0), ('enrolment', 0)",
+    "INSERT INTO meta VALUES ('incarnation', 0), ('change', 0), ('enrolment', 0), ('token', 0)",
+    _LEASES,
 ])  # fmt: skip
 
 
@@ -108,8 +126,9 @@ MIGRATIONS: Mapping[int, str] = {
         "INSERT INTO meta VALUES ('change', 0)",
     ]),
     4: ";".join([
-        *(OBJECTS[name] for name in _NEW_IN_5),
-        "INSERT INTO meta VALUES ('enrolment', 0)",
+        *(OBJECTS[name] for name in (*_NEW_IN_5, "fleet", *SERVING_TABLES)),
+        "INSERT INTO meta VALUES ('enrolment', 0), ('token', 0)",
+        _LEASES,
     ]),
 }  # fmt: skip
 # The updates that client models build on, and those of open rounds. The cross join makes SQLite look up

@@ -37,6 +37,9 @@ class Sqlite:
     It belongs to the thread that opened it. With ``any_thread`` any may call it, one at a time.
     """
 
+    # julianday has the milliseconds, which unixepoch has from SQLite 3.42 on only.
+    clock = "(julianday('now') - 2440587.5) * 86400.0"
+
     def __init__(self, folder: Path, durable: bool = True, any_thread: bool = False) -> None:
         self._folder = folder
         self._durable, self._flushes = durable, True
@@ -112,6 +115,9 @@ class Sqlite:
     def in_transaction(self) -> bool:
         """Whether a transaction has begun."""
         return self._db.in_transaction
+
+    def limit_idle(self, seconds: float) -> None:
+        """Nothing: nobody else can write meanwhile, and so replace us."""
 
     def schema(self) -> int:
         """The number of the tables' schema."""
@@ -193,4 +199,6 @@ class Sqlite:
 @cache
 def _translated(sql: str) -> str:
     """Without locks on rows: a transaction that writes has locked the whole database."""
-    return sql.removesuffix(" FOR UPDATE").removesuffix(" FOR SHARE")
+    for lock_of_rows in (" FOR UPDATE", " FOR SHARE", " FOR KEY SHARE"):
+        sql = sql.removesuffix(lock_of_rows)
+    return sql

@@ -26,6 +26,7 @@ _ID = re.compile(ID_PATTERN)
 _ANY = "([a-z0-9][a-z0-9-]{0,47})"
 _UP = re.compile(rf"{ROOT}/{_ANY}/device/([0-3][0-9a-f])/{_ANY}/up")
 SHARDS = 64
+SHARD_NAMES = tuple(f"{shard:02x}" for shard in range(SHARDS))
 
 
 def check_id(value: str, key: str) -> str:
@@ -38,7 +39,7 @@ def check_id(value: str, key: str) -> str:
 @lru_cache(2**16)
 def shard_of(device: str) -> str:
     """A device's shard: the first byte of SHA-256 of its id, mod 64, in two hex digits."""
-    return f"{hashlib.sha256(device.encode()).digest()[0] % SHARDS:02x}"
+    return SHARD_NAMES[hashlib.sha256(device.encode()).digest()[0] % SHARDS]
 
 
 def up(fleet: str, device: str) -> str:

@@ -38,8 +38,9 @@ def opened(folder: Path) -> Cloud:
     return cloud
 
 
-def test_an_open_round_of_schema_3_closes_to_the_right_bytes(tmp_path: Path) -> None:
-    expected = json.loads((unpacked(tmp_path, 3) / "expected.json").read_text())
+@pytest.mark.parametrize("schema", [3, 4])
+def test_an_open_round_closes_to_the_right_bytes(schema: int, tmp_path: Path) -> None:
+    expected = json.loads((unpacked(tmp_path, schema) / "expected.json").read_text())
     cloud = opened(tmp_path)
     assert [row.status for row in cloud.store.runs()] == ["finished", "failed", "running"]
     current = cloud.core.open["second"]
@@ -73,8 +74,9 @@ def test_what_was_in_files_is_in_rows(tmp_path: Path) -> None:
     cloud.store.close()
 
 
-def test_the_tables_are_those_of_a_new_folder(tmp_path: Path) -> None:
-    with closing(open_folder(unpacked(tmp_path, 3) / "state")) as store:
+@pytest.mark.parametrize("schema", [3, 4])
+def test_the_tables_are_those_of_a_new_folder(schema: int, tmp_path: Path) -> None:
+    with closing(open_folder(unpacked(tmp_path, schema) / "state")) as store:
         store.check()  # compares their text
         assert [row.device for row in store.devices()] == ["a", "b", "c", "d", "never"]
         assert len(store.traffic("first", 1)) == 4

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.cloud.servers import Servers
 from tests.cloud.stores import in_a_folder, on_servers
@@ -121,3 +122,29 @@ def test_a_wrong_bucket_is_one_line(
         open_store(cloud)
     assert isinstance(caught.value, StorageError | ConfigError)
     assert len(str(caught.value).splitlines()) == 1 and "not-the-secret" not in str(caught.value)
+
+
+@in_a_folder
+def test_another_fleets_store_is_refused(tmp_path: Path) -> None:
+    cloud = load_cloud(written(tmp_path, ""))
+    open_store(cloud).close()
+    open_store(cloud).close()
+    other = msgspec.structs.replace(cloud, fleet="other")
+    with pytest.raises(ConfigError) as caught:
+        open_store(other)
+    place = tmp_path / "state" / "sedge.sqlite"
+    assert (
+        str(caught.value)
+        == f"fleet: found 'other', expected {cloud.fleet!r}, whose store {place} is"
+    )
+
+
+@on_servers
+@pytest.mark.fleet
+def test_a_replica_is_refused_in_one_line(tmp_path: Path, servers: Servers) -> None:
+    cloud = load_cloud(written(tmp_path, lines(servers, tmp_path / "state")))
+    name = str(cloud.store.url).rpartition("/")[2]
+    servers.postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    with pytest.raises(StorageError, match="session is read-only") as caught:
+        open_store(cloud)
+    assert len(str(caught.value).splitlines()) == 1

@@ -1,0 +1,56 @@
+"""Which process this is, so that another one on this host sees at once that it has ended."""
+
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+from sedge_cloud.store.rows import ProcessRow
+
+_PROC = Path("/proc")
+# In /proc/PID/stat, after the name in brackets: the state, and the start in ticks since the host's.
+_STATE, _STARTED = 0, 19
+
+
+def this_process() -> ProcessRow:
+    """This process, without a token."""
+    pid = os.getpid()
+    return ProcessRow(0, platform.node(), _boot(), pid, _started(pid) or 0)
+
+
+def has_ended(process: ProcessRow, mine: ProcessRow) -> bool:
+    """Whether a process is known to have ended: it was one of this host's, and of this start of it.
+
+    Of any other nobody here can tell. ``mine`` is this process.
+    """
+    if (process.host, process.boot) != (mine.host, mine.boot):
+        return False
+    started = _started(process.pid)
+    if started is not None:
+        return started != process.started
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # somebody else's
+        return False
+    return bool(process.started)  # it was seen in /proc then, and is a zombie now
+
+
+def _boot() -> str:
+    """The host's start, and the processes among which a pid counts: those of a container are others."""
+    parts = list[str]()
+    with suppress(OSError):
+        parts.append((_PROC / "sys/kernel/random/boot_id").read_text().strip())
+    with suppress(OSError):
+        parts.append(os.readlink(_PROC / "self/ns/pid"))
+    return " ".join(parts)
+
+
+def _started(pid: int) -> int | None:
+    """When a process began; None if there is none that runs, or this host does not say."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[_STATE] in "ZX" else int(fields[_STARTED])

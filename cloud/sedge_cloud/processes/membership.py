@@ -1,0 +1,208 @@
+"""This process among those that serve the fleet: it renews its lease, and learns which shards it has.
+
+Between two looks at the store it trusts what it has seen, but never for longer than a lease lasts: a
+process that wakes after a pause drops what comes until it has looked. Its writes need no such care: the
+store refuses those of a process that was replaced.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from msgspec.structs import replace
+
+from sedge_cloud.processes.identity import has_ended, this_process
+from sedge_cloud.processes.sharing import plan, without_gone
+from sedge_cloud.store.connection import LeaseLost
+from sedge_cloud.store.leases import LEASE_S, RENEW_S, Leases
+from sedge_cloud.store.rows import LeaseRow, ProcessRow
+from sedge_cloud.store.schema import LEADER
+from sedge_protocol.errors import StorageError
+from sedge_protocol.wire.effects import Note
+from sedge_protocol.wire.topics import SHARDS
+
+# How often a process looks what others have changed, in seconds.
+LOOK_S = 0.5
+
+
+class Membership:
+    """One process of the fleet's, which has joined once this is made; ``now`` is the loop's clock.
+
+    ``shards`` are those that it has, and it ``leads`` or not. It is the heir of ``coming``; those of its
+    own that are ``going`` have an heir that listens to them already. Where nobody else can serve
+    (``alone``: the state is on this machine's disk) joining raises ``StorageError`` if somebody does.
+    """
+
+    def __init__(self, store: Leases, now: float, alone: bool) -> None:
+        self._store, self._alone = store, alone
+        self._process = this_process()
+        self.shards = self.coming = self.going = frozenset[str]()
+        self.leads = False
+        self.notes: list[Note] = []
+        self._ahead = 0.0  # of the database's clock before the loop's
+        self._renewed_at = self._trusts_at = self._look_at = now
+        self._others: dict[int, ProcessRow] = {}
+        self._join(now)
+
+    @property
+    def token(self) -> int:
+        """Its number, which no other process has had."""
+        return self._process.token
+
+    def wall(self, now: float) -> float:
+        """The database's clock, at a time of the loop."""
+        return now + self._ahead
+
+    def is_sure(self, now: float) -> bool:
+        """Whether nobody can have replaced this process yet."""
+        return now < self._renewed_at + LEASE_S
+
+    def timer(self) -> float:
+        """When ``poll`` next wants to be called."""
+        return self._look_at
+
+    def poll(self, now: float) -> bool:
+        """Renew and look, when it is time; whether it has other shards now, or leads, or no longer.
+
+        Raises ``StorageError`` when it must serve alone and another process has replaced it.
+        """
+        if now < self._look_at:
+            return False
+        before = self._standing()
+        self._look_at = now + LOOK_S
+        try:
+            if now >= self._renewed_at + RENEW_S:
+                self._renew(now)
+            self._look(now)
+        except LeaseLost as exc:
+            self.notes.append(Note(logging.ERROR, str(exc)))
+            self._forget()
+            self._join(now)
+        except StorageError as exc:  # the lease may outlast it
+            self._look_at = now + RENEW_S
+            self.notes.append(Note(logging.ERROR, str(exc)))
+        return self._standing() != before
+
+    def take_notes(self) -> list[Note]:
+        """What to log."""
+        notes, self.notes = self.notes, []
+        return notes
+
+    def listens(self) -> None:
+        """This process listens to the shards that are ``coming``."""
+        self._change(lambda lease: replace(lease, ready=lease.ready or lease.heir == self.token))
+
+    def hand_over(self) -> None:
+        """Everything that came to this process under the shards that are ``going`` is done."""
+        going = self.going
+        self._change(
+            lambda lease: (
+                LeaseRow(lease.name, lease.heir)
+                if lease.name in going and lease.heir and lease.token == self.token
+                else lease
+            )
+        )
+
+    def retire(self) -> None:
+        """Take no more shards, and hand over those that there are, if there is anybody."""
+        self._store.retire()
+        self._look_at = 0.0
+
+    def leave(self) -> None:
+        """What this process has is free; one that could not say so is replaced all the same."""
+        with suppress(StorageError):
+            self._store.leave()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else could have what it hands over."""
+        return not any(not process.leaves for process in self._others.values())
+
+    def _join(self, now: float) -> None:
+        self._process = self._store.join(self._process, self._is_gone, self._alone)
+        self._ahead = self._process.joined - now
+        self._renewed_at = now
+        self._look(now)
+
+    def _renew(self, now: float) -> None:
+        if not self.is_sure(now):  # others may have been away for the same reason
+            self._trusts_at = now + LEASE_S
+        self._ahead = self._store.renew() - now
+        self._renewed_at = now
+
+    def _look(self, now: float) -> None:
+        """See which shards it has; change leases if there is something to change."""
+        for _ in range(2):
+            processes, leases = self._store.processes(), self._store.leases()
+            if self.token not in (process.token for process in processes):
+                raise LeaseLost(f"{self._store.place}: another process has replaced this one")
+            gone = [
+                it
+                for it in processes
+                if it.token != self.token and self._is_gone(it, self.wall(now))
+            ]
+            living = [process for process in processes if process not in gone]
+            if not gone and not plan(self.token, living, leases):
+                break
+            self._store.settle(partial(plan, self.token), self._is_gone)
+        self._note_others(living, gone)
+        self._take_over(living, leases)
+
+    def _is_gone(self, process: ProcessRow, now: float) -> bool:
+        """Whether a process has ended, or is silent though this one has long been in touch itself."""
+        is_silent = process.expires < now and self._renewed_at >= self._trusts_at
+        return is_silent or has_ended(process, self._process)
+
+    def _note_others(self, living: Sequence[ProcessRow], gone: Sequence[ProcessRow]) -> None:
+        others = {process.token: process for process in living if process.token != self.token}
+        for token in others.keys() - self._others.keys():
+            self._note(logging.INFO, f"{_name(others[token])} serves the fleet, too")
+        for token in self._others.keys() - others.keys():
+            self._note(logging.WARNING, f"{_name(self._others[token])} serves the fleet no longer")
+        self._others = others
+
+    def _take_over(self, living: Sequence[ProcessRow], leases: Sequence[LeaseRow]) -> None:
+        tokens = {process.token for process in living}
+        staying = {process.token for process in living if not process.leaves}
+        mine, coming, going = set[str](), set[str](), set[str]()
+        for lease in (without_gone(lease, tokens, staying) for lease in leases):
+            if lease.name == LEADER:
+                self._set_lead(lease.token == self.token)
+            elif lease.token == self.token:
+                mine.add(lease.name)
+                going |= {lease.name} if lease.ready else set()
+            elif lease.heir == self.token:
+                coming.add(lease.name)
+        if mine != self.shards:
+            self._note(logging.INFO, f"{len(mine)} of {SHARDS} shards are served here")
+        self.shards, self.coming, self.going = frozenset(mine), frozenset(coming), frozenset(going)
+
+    def _set_lead(self, leads: bool) -> None:
+        if leads != self.leads:
+            self._note(logging.INFO, "this process leads" if leads else "another process leads")
+        self.leads = leads
+
+    def _change(self, changed: Callable[[LeaseRow], LeaseRow]) -> None:
+        """Change leases; the next look sees what became of them."""
+
+        def changes(living: Sequence[ProcessRow], leases: Sequence[LeaseRow]) -> list[LeaseRow]:
+            return [new for lease in leases if (new := changed(lease)) != lease]
+
+        self._look_at = 0.0
+        self._store.settle(changes, lambda process, now: False)
+
+    def _forget(self) -> None:
+        self.shards = self.coming = self.going = frozenset()
+        self.leads = False
+
+    def _standing(self) -> tuple[object, ...]:
+        return self.token, self.shards, self.coming, self.going, self.leads
+
+    def _note(self, level: int, text: str) -> None:
+        if not self._alone:
+            self.notes.append(Note(level, text))
+
+
+def _name(process: ProcessRow) -> str:
+    return f"process {process.pid} on {process.host}"

@@ -1,0 +1,118 @@
+"""Which processes serve a fleet, which shards each has, and who leads: rows, by the database's clock.
+
+A process that serves has a row with a ``token`` that no other process has had. It renews the row while it
+lives; when it has been silent for ``LEASE_S``, or is known to be dead, another one deletes the row. Shards
+and the lead belong to a token, and what belongs to a token without a row is free.
+
+The fence: every transaction of a process locks its own row with ``FOR KEY SHARE`` before it writes, and is
+refused when the row is gone. To delete the row waits for that lock, so a process that was stopped anywhere,
+even between its last statement and the commit, either commits before it is replaced or not at all. Renewing
+does not wait, since ``token`` is the row's key. The server ends a transaction that is idle for
+``IDLE_S``, so that a stopped process holds nobody up for longer.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from sedge_cloud.store.connection import Database
+from sedge_cloud.store.contract import Dialect
+from sedge_cloud.store.rows import LeaseRow, ProcessRow
+from sedge_protocol.errors import StorageError
+
+# A process is lost after so long without renewing, in seconds, and how often it renews.
+LEASE_S, RENEW_S = 10.0, 2.0
+# A transaction may be idle for so long: shorter than a lease.
+IDLE_S = 5.0
+
+# Whether a process is gone, at this time by the database's clock.
+IsGone: TypeAlias = Callable[[ProcessRow, float], bool]
+# From the living processes and all leases to the leases that change.
+Plan: TypeAlias = Callable[[Sequence[ProcessRow], Sequence[LeaseRow]], Iterable[LeaseRow]]
+
+
+class Leases(Database):
+    """Processes and leases. Every method is one transaction, or raises ``StorageError``."""
+
+    def clock(self) -> float:
+        """The database's clock, in seconds since 1970."""
+        with self._db.errors():
+            return float(self._db.execute(f"SELECT {self._db.clock}").fetchone()[0])
+
+    def join(self, process: ProcessRow, is_gone: IsGone, alone: bool = False) -> ProcessRow:
+        """Become a process that serves, with a token of its own; every later write is fenced by it.
+
+        The rows of those that are gone are deleted. With ``alone`` raises ``StorageError`` when another
+        one is left.
+        """
+        self._token = None
+        with self._transaction(alone=True) as db:
+            others = self._bury(db, is_gone)
+            if others and alone:
+                raise StorageError(f"{self.place}: {_told(others[0], self._now(db))}")
+            db.execute("UPDATE meta SET value = value + 1 WHERE key = 'token'")
+            token = int(db.execute("SELECT value FROM meta WHERE key = 'token'").fetchone()[0])
+            now = self._now(db)
+            row = msgspec.structs.replace(process, token=token, joined=now, expires=now + LEASE_S)
+            self._insert(db, "processes", row)
+        with self._db.errors():
+            self._db.limit_idle(IDLE_S)
+        self._token = token
+        return row
+
+    def renew(self) -> float:
+        """Stay a process that serves; the database's clock. Raises ``LeaseLost``."""
+        with self._transaction(flush=False) as db:
+            now = self._now(db)
+            sql = "UPDATE processes SET expires = ? WHERE token = ?"
+            db.execute(sql, (now + LEASE_S, self._token))
+        return now
+
+    def retire(self) -> None:
+        """Serve on, but take nothing more."""
+        with self._transaction() as db:
+            db.execute("UPDATE processes SET leaves = 1 WHERE token = ?", (self._token,))
+
+    def leave(self) -> None:
+        """Serve no longer: what this process had is free."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM processes WHERE token = ?", (self._token,))
+        self._token = None
+
+    def settle(self, plan: Plan, is_gone: IsGone) -> None:
+        """Delete the rows of processes that are gone, and change leases as ``plan`` has it.
+
+        Nobody else changes leases meanwhile.
+        """
+        with self._transaction(alone=True) as db:
+            self._bury(db, is_gone)
+            for lease in plan(self.processes(), self.leases()):
+                self._put(db, "leases", lease)
+
+    def processes(self) -> list[ProcessRow]:
+        """Every process that has joined and not left, the oldest first."""
+        return self._rows(ProcessRow, "SELECT * FROM processes ORDER BY token")
+
+    def leases(self) -> list[LeaseRow]:
+        """Every lease, by name."""
+        return self._rows(LeaseRow, "SELECT * FROM leases ORDER BY name")
+
+    def _bury(self, db: Dialect, is_gone: IsGone) -> list[ProcessRow]:
+        """Delete the rows of processes that are gone; the others."""
+        left, now = list[ProcessRow](), self._now(db)
+        for process in self.processes():
+            if process.token != self._token and is_gone(process, now):
+                db.execute("DELETE FROM processes WHERE token = ?", (process.token,))
+            else:
+                left.append(process)
+        return left
+
+    def _now(self, db: Dialect) -> float:
+        return float(db.execute(f"SELECT {db.clock}").fetchone()[0])
+
+
+def _told(process: ProcessRow, now: float) -> str:
+    """Who serves a store already, and until when."""
+    who, left_s = f"process {process.pid} on {process.host}", max(0.0, process.expires - now)
+    return f"a coordinator is running on this store: {who}; its lease ends in {left_s:.0f} s unless renewed"

@@ -1,0 +1,102 @@
+"""A process among others: what it has, what it loses, and what it knows of it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.cloud.stores import open_store
+
+from sedge_cloud.processes import membership
+from sedge_cloud.processes.membership import Membership
+from sedge_cloud.store import leases
+from sedge_protocol.errors import StorageError
+
+LEASE_S = 0.5
+
+
+@pytest.fixture(autouse=True)
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause of half a second is a long one."""
+    for module in (leases, membership):
+        monkeypatch.setattr(module, "LEASE_S", LEASE_S)
+        monkeypatch.setattr(module, "RENEW_S", 0.05)
+    monkeypatch.setattr(membership, "LOOK_S", 0.01)
+
+
+def process(folder: Path, alone: bool = False) -> Membership:
+    return Membership(open_store(folder), time.monotonic(), alone)
+
+
+def go_on(until: Callable[[], bool], *processes: Membership) -> None:
+    """Let these do what processes do, whose links take no time; raises if it leads nowhere."""
+    deadline = time.monotonic() + 20
+    while not until():
+        assert time.monotonic() < deadline, [(p.token, len(p.shards), p.coming) for p in processes]
+        for one in processes:
+            one.poll(time.monotonic())
+            if one.coming:
+                one.listens()
+            if one.going:
+                one.hand_over()
+
+
+def told(one: Membership) -> list[str]:
+    return [note.text for note in one.take_notes()]
+
+
+def test_the_first_has_everything_and_the_second_half_of_it(tmp_path: Path) -> None:
+    one = process(tmp_path)
+    assert (len(one.shards), one.leads) == (64, True)
+    two = process(tmp_path)
+    assert (len(two.shards), two.leads) == (0, False)
+    go_on(lambda: len(one.shards) == len(two.shards) == 32, one, two)
+    assert not one.shards & two.shards and one.leads and not two.leads
+    told(one), told(two)
+    one.retire()
+    go_on(lambda: len(two.shards) == 64 and two.leads, one, two)
+    go_on(lambda: not one.shards, one)
+
+
+def test_a_process_that_was_paused_knows_it_and_begins_anew(tmp_path: Path) -> None:
+    one, two = process(tmp_path), process(tmp_path)
+    go_on(lambda: len(one.shards) == len(two.shards) == 32, one, two)
+    token = one.token
+    go_on(lambda: len(two.shards) == 64 and two.leads, two)  # while the other stands still
+    assert any(text.endswith("serves the fleet no longer") for text in told(two))
+    assert not one.is_sure(time.monotonic()) and len(one.shards) == 32
+    assert one.poll(time.monotonic())
+    assert one.token > token and not one.shards and not one.leads
+    assert any("another has replaced it" in text for text in told(one))
+    go_on(lambda: len(one.shards) == len(two.shards) == 32, one, two)
+    assert two.leads
+
+
+def test_after_an_outage_of_all_nobody_is_taken_for_dead_at_once(tmp_path: Path) -> None:
+    one, two = process(tmp_path), process(tmp_path)
+    go_on(lambda: len(one.shards) == len(two.shards) == 32, one, two)
+    tokens = one.token, two.token
+    time.sleep(1.2 * LEASE_S)  # as when the database was away
+    one.poll(time.monotonic())
+    two.poll(time.monotonic())
+    assert (one.token, two.token) == tokens and len(one.shards) == len(two.shards) == 32
+
+
+def test_who_is_alone_serves_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = process(tmp_path, alone=True)
+    with pytest.raises(StorageError, match="a coordinator is running on this store: process"):
+        process(tmp_path, alone=True)
+    time.sleep(1.2 * LEASE_S)
+    process(tmp_path, alone=True)
+    with pytest.raises(StorageError, match="a coordinator is running on this store: process"):
+        one.poll(time.monotonic())
+
+
+def test_a_dead_process_of_this_host_is_replaced_at_once(tmp_path: Path) -> None:
+    one = process(tmp_path)
+    dead = replace(one._process, started=one._process.started - 1)
+    store = open_store(tmp_path)
+    store.join(dead, lambda process, now: True)
+    two = process(tmp_path, alone=True)
+    assert len(two.shards) == 64 and two.leads

@@ -71,10 +71,14 @@ class Browser:
                 result: dict[str, Any] = answer["result"]
                 return result
 
-    def open(self, url: str, width: int, height: int = 900, scripts: bool = True) -> None:
-        """Load a page at this width, and wait until it is drawn."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
+    def resize(self, width: int) -> None:
+        """Give the page this width; a narrow one is a telephone's."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900,
                   deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
+
+    def open(self, url: str, width: int, scripts: bool = True) -> None:
+        """Load a page at this width, and wait until it is drawn."""
+        self.resize(width)
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.call("Page.navigate", url=url)
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")

@@ -142,8 +142,10 @@ def test_an_answer_that_is_no_http_leaves_the_other_way(
 def test_the_thread_tells_what_the_store_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(beside_module, "LOG_S", 0.01)
     monkeypatch.setattr(beside_module, "NOTICE_S", 0.01)
     monkeypatch.setattr(snapshot, "FRESH_S", 0.0)
+    monkeypatch.setattr(snapshot, "STALE_S", 0.0)
     told, seen = threading.Event(), list[Problem]()
 
     def post(url: str, body: bytes) -> None:

@@ -88,6 +88,12 @@ def answer(seen: Seen, name: str, seed: int, number: int) -> None:
     seen.cloud.upload(name, encode_update(report, payload))
 
 
+def assert_fits(browser: Browser) -> None:
+    """Nothing of the page is wider than the window."""
+    wide = browser.value("document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0, f"{wide} pixels too wide at {browser.value('innerWidth')}"
+
+
 def text_of(page: str, section: str) -> str:
     """The text of a section as a reader sees it, a row or paragraph a line."""
     part = page.partition(f'<section id="{section}">')[2].partition("</section>")[0]
@@ -119,21 +125,22 @@ def test_a_strangers_questions_are_answered(lived: Seen) -> None:
     lived.cloud.store.close()
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_groups_and_distrusted_updates_are_drawn(lived: Seen, tmp_path: Path, width: int) -> None:
+def test_groups_and_distrusted_updates_are_drawn(lived: Seen, tmp_path: Path) -> None:
     lived.record()
+    shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
     with served(lived) as url, Browser(tmp_path / "profile") as browser:
-        browser.open(url, width)
-        browser.until("document.getElementById('live').textContent === 'live'")
-        browser.until(
-            "(document.querySelector('#rounds').open = true)"
-            f" && document.querySelector('#rounds').innerText.includes('distrusted: {HOSTILE}')"
-        )
-        wide = browser.value("document.documentElement.scrollWidth - innerWidth")
-        assert wide <= 0, f"{wide} pixels too wide"
-        assert "Who learns with whom" in browser.value("document.querySelector('#run').innerText")
-        shots = Path(os.environ.get("SEDGE_SHOTS", str(tmp_path)))
-        browser.picture(shots / f"groups-{width}.png")
+        for width in WIDTHS:
+            browser.open(url, width)
+            browser.until("document.getElementById('live').textContent === 'live'")
+            browser.until(
+                "(document.querySelector('#rounds').open = true)"
+                f" && document.querySelector('#rounds').innerText.includes('distrusted: {HOSTILE}')"
+            )
+            assert_fits(browser)
+            assert "Who learns with whom" in browser.value(
+                "document.querySelector('#run').innerText"
+            )
+            browser.picture(shots / f"groups-{width}.png")
 
 
 def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
@@ -154,8 +161,7 @@ def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
                 browser.open(url, width, scripts=scripts)
                 if scripts:
                     browser.until("document.getElementById('live').textContent === 'live'")
-                wide = browser.value("document.documentElement.scrollWidth - innerWidth")
-                assert wide <= 0, f"{wide} pixels too wide at {width}"
+                assert_fits(browser)
                 found = browser.value("document.querySelector('#problems').innerText")
                 assert "is offline; round 4 waits for it" in found
                 assert "waits: 31 % battery" in found
@@ -169,12 +175,11 @@ def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
         browser.until("document.querySelector('#run .chip.stopped') !== null")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 def test_a_page_whose_coordinator_is_gone_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hangs with its connections open, or is dead: a red bar over a faded page, until it is back."""
-    monkeypatch.setattr("sedge_cloud.outlets.page.html.BEAT_S", 1.0)
+    monkeypatch.setattr("sedge_cloud.outlets.page.html.BEAT_S", 0.5)
     seen = Seen(tmp_path / "cloud", CONFIG, NAMES)
     seen.cloud.hello()
     seen.record()
@@ -190,7 +195,7 @@ def test_a_page_whose_coordinator_is_gone_says_so(
     with Browser(tmp_path / "profile") as browser, closing(snapshot_of(cloud)) as snapshot:
         server = StatusServer(cloud, snapshot)
         server.start()
-        browser.open(f"http://127.0.0.1:{server.port}/", width)
+        browser.open(f"http://127.0.0.1:{server.port}/", WIDTHS[0])
         browser.until(well)
         with snapshot._lock:  # for which the server's thread waits
             browser.until(gone)
@@ -199,6 +204,8 @@ def test_a_page_whose_coordinator_is_gone_says_so(
         closed = browser.value("Date.now()")
         browser.until(gone)
         assert browser.value("last.getTime()") <= closed
-        assert browser.value("document.documentElement.scrollWidth - innerWidth") <= 0
-        browser.picture(shots / f"lost-{width}.png")
+        for width in WIDTHS:
+            browser.resize(width)
+            assert_fits(browser)
+            browser.picture(shots / f"lost-{width}.png")
     seen.cloud.store.close()

@@ -58,9 +58,11 @@ def test_each_goes_on_after_its_reading_has_failed_once(
 
     monkeypatch.setattr(Snapshot, "look", look_once_failing)
     monkeypatch.setattr(uvicorn.Server, "startup", startup_once_failing)
+    monkeypatch.setattr(beside, "LOG_S", 0.01)
     monkeypatch.setattr(beside, "NOTICE_S", 0.01)
     monkeypatch.setattr(home_assistant, "READ_S", 0.01)
     monkeypatch.setattr(snapshot, "FRESH_S", 0.0)
+    monkeypatch.setattr(snapshot, "STALE_S", 0.0)
     monkeypatch.setattr("sedge_cloud.facts.problems.ENOUGH_FREE_BYTES", 2**80)
     port, notice = free_port(), tmp_path / "notice"
     cloud = CloudConfig(

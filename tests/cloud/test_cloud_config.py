@@ -285,7 +285,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "fedavg": {},
     "fedbabu": {"head": (), "head_epochs": 1},
     "fedbn": {"norms": "batch"},
-    "fedcac": {"fraction": 0.5, "beta": 100, "overlap_sample": 2**21, "stale_rounds": 0},
+    "fedcac": {"fraction": 0.5, "beta": 100, "overlap_sample": 2**21},
     "fedobp": {
         "quantile": 0.99993, "score": "squared", "norm": "none", "classifier_only": False,
         "ema": 0.0, "cold_start": "global", "scoring": "cloud", "energy": 0.0, "most": 0.01,
@@ -294,8 +294,8 @@ OPTIONS: dict[str, dict[str, object]] = {
     "fedper": {"head": ()},
     "fedprox": {"mu": 0.01},
     "fedpurin": {
-        "fraction": 0.5, "beta": 100, "gradient": "last", "hessian": False, "half": True,
-        "cutoff": 1e-10, "average": "shrunk", "overlap_sample": 2**21, "stale_rounds": 0,
+        "fraction": 0.5, "beta": 100, "overlap_sample": 2**21, "gradient": "last", "hessian": False,
+        "half": True, "cutoff": 1e-10, "average": "shrunk",
     },
     "fedrep": {"head": (), "body_epochs": 1},
     "fedrolex": {"dropped": (), "memory_mb": (), "step_s": (), "weighting": "uniform"},

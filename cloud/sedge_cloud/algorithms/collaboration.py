@@ -9,8 +9,7 @@ With m_i the critical elements of device i, of |m_i| elements, after round t (Wu
 
 In the papers every device takes part in every round. Here only the round's updates are paired. An absent
 device keeps its last group, whose trusted members (``strategy.ClientModel``) count with what they sent
-last. With ``stale_rounds`` the masks of devices that were absent for at most that many rounds are compared,
-too. After round beta no device has a group. A device without critical elements has no group and is in none.
+last. After round beta no device has a group, and one without critical elements is in none.
 
 Masks are bitmaps of n bits in words of 64, compared by XOR and popcount: 0.06 s for 100 devices of
 n = 582,026, 7 s for 1000. Models of more than ``sample`` elements are compared at ``sample`` places, one
@@ -27,33 +26,42 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from sedge_cloud.strategy import ClientModel, Context, Groups, Update
-from sedge_protocol.codec import SparseVector
+from sedge_cloud.strategy import EVERY_ELEMENT, ClientModel, Context, Groups, Strategy, Update
+from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.layout import MAX_PARAMETERS, Theta
+from sedge_protocol.wire.messages import Codec
 
 Places: TypeAlias = NDArray[np.intp]
 Words: TypeAlias = NDArray[np.uint64]
 
-# Prefix of a mask in ``Context.arrays``: its round, then its bits, 16 to a number, exact in float32.
-_MASK = "mask "
 # Words compared at once: 4 MB with 1000 devices, which fits in a processor's cache.
 _BLOCK = 512
 _SEED = 5
 
 
-# Types of the options that strategies with groups have.
-Beta: TypeAlias = Annotated[int, Meta(ge=1, le=10**6)]
-OverlapSample: TypeAlias = Annotated[int, Meta(ge=64, le=MAX_PARAMETERS)]
-StaleRounds: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
+class Grouped(Strategy, frozen=True):
+    """The options of strategies with groups; the defaults are those of the papers' authors."""
 
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """tau: the share of each tensor that is critical."""
+    beta: Annotated[int, Meta(ge=1, le=10**6)] = 100
+    """The last round with collaboration; half of all rounds in the papers."""
+    overlap_sample: Annotated[int, Meta(ge=64, le=MAX_PARAMETERS)] = 2**21
+    """Models of more elements are compared by so many of them."""
 
-@dataclass(frozen=True)
-class Grouping:
-    """The settings of the comparison."""
+    @property
+    def codec(self) -> Codec:
+        """All that is sent: which elements that is, or are critical, the order says or the update."""
+        return EVERY_ELEMENT
 
-    beta: int
-    sample: int
-    stale_rounds: int
+    @property
+    def patch_values(self) -> ValueCoding:
+        """int8: a patch is half of the model."""
+        return ValueCoding.INT8
+
+    def masks(self, context: Context) -> "Masks":
+        """No masks yet of a round's devices."""
+        return Masks(context.layout.size, self.overlap_sample)
 
 
 @dataclass
@@ -147,25 +155,14 @@ def collaborators(masks: Mapping[str, Words], number: int, beta: int) -> dict[st
     }
 
 
-def next_groups(
-    context: Context, masks: Masks, grouping: Grouping
-) -> tuple[Groups, dict[str, NDArray[np.float32]]]:
-    """The groups after the round that follows ``context``, and the masks to keep in its arrays."""
+def next_groups(context: Context, masks: Masks, beta: int) -> Groups:
+    """The groups after the round that follows ``context``."""
     number = context.round + 1
-    if number > grouping.beta:
-        return {}, {}
-    compared = {**_recent(context, masks, number - grouping.stale_rounds), **masks.words}
-    new = collaborators(dict(sorted(compared.items())), number, grouping.beta)
-    groups = {
-        device: group for device, group in context.groups.items() if device not in masks.words
-    }
-    groups |= {device: group for device, group in new.items() if device in masks.words}
-    if not grouping.stale_rounds:
-        return groups, {}
-    kept = {name: context.arrays[name] for name in map(_name, compared) if name in context.arrays}
-    return groups, kept | {
-        _name(device): _kept_mask(number, w) for device, w in masks.words.items()
-    }
+    if number > beta:
+        return {}
+    new = collaborators(dict(sorted(masks.words.items())), number, beta)
+    absent = {name: group for name, group in context.groups.items() if name not in masks.words}
+    return absent | new
 
 
 def places(vector: SparseVector) -> Places:
@@ -200,22 +197,3 @@ def group_mean(
         total += (theta * mark)[critical]  # five times as fast as intersecting the places
         count += mark[critical] if counted else 1
     return (total / count).astype(np.float32)
-
-
-def _recent(context: Context, masks: Masks, since: int) -> dict[str, Words]:
-    """The masks of absent devices that took part in round ``since`` or later."""
-    recent: dict[str, Words] = {}
-    for name, kept in context.arrays.items():
-        device = name.removeprefix(_MASK)
-        if device not in masks.words and kept[0] >= since:
-            recent[device] = kept[1:].astype(np.uint16).view(np.uint64)
-    return recent
-
-
-def _name(device: str) -> str:
-    return f"{_MASK}{device}"
-
-
-def _kept_mask(number: int, words: Words) -> NDArray[np.float32]:
-    """A mask as it is kept in the state, after its round (below 2**24)."""
-    return np.append(np.float32(number), words.view(np.uint16).astype(np.float32))

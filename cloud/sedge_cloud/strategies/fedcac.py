@@ -15,70 +15,37 @@ n = parameters.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from msgspec import Meta
 
 from sedge_cloud.algorithms.averaging import average_change
 from sedge_cloud.algorithms.collaboration import (
-    Beta,
-    Grouping,
+    Grouped,
     MaskRecorder,
-    Masks,
-    OverlapSample,
     Places,
-    StaleRounds,
     group_mean,
     next_groups,
     trained_models,
 )
-from sedge_cloud.strategy import (
-    EVERY_ELEMENT,
-    Assignment,
-    ClientModel,
-    Context,
-    State,
-    Strategy,
-    Update,
-)
-from sedge_protocol.codec import SparseVector, ValueCoding
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Codec
 
 # In the authors' code a threshold of at most the first is none; then every c above the second is critical.
 _NO_THRESHOLD = 1e-10
 _NO_CHANGE = 1e-20
 
 
-class FedCAC(Strategy, frozen=True):
+class FedCAC(Grouped, frozen=True):
     """The options of FedCAC; the defaults are those of the authors' code."""
 
     name: ClassVar[str] = "fedcac"
-
-    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    """tau: the share of each tensor that is critical."""
-    beta: Beta = 100
-    """The last round with collaboration; half of all rounds in the paper."""
-    overlap_sample: OverlapSample = 2**21
-    """Models of more elements are compared by so many of them."""
-    stale_rounds: StaleRounds = 0
-    """For how many rounds an absent device's mask is still compared; each takes n/4 bytes of the state."""
 
     @property
     def coordinate_rules(self) -> bool:
         """Yes, for G."""
         return True
-
-    @property
-    def codec(self) -> Codec:
-        """Every element: the critical ones are found in the update."""
-        return EVERY_ELEMENT
-
-    @property
-    def patch_values(self) -> ValueCoding:
-        """int8: a patch is half of the model."""
-        return ValueCoding.INT8
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """d on the device's critical elements, G elsewhere, and its own statistics."""
@@ -101,14 +68,10 @@ class FedCAC(Strategy, frozen=True):
         def critical(update: Update, delta: SparseVector) -> Places:
             return critical_places(context.layout, delta, update.trained, self.fraction)
 
-        grouping = self._grouping()
-        masks = Masks(context.layout.size, grouping.sample)
+        masks = self.masks(context)
         change = average_change(context, MaskRecorder(updates, masks, critical))
-        groups, arrays = next_groups(context, masks, grouping)
-        return context.replaced(context.theta + change, arrays, groups)
-
-    def _grouping(self) -> Grouping:
-        return Grouping(self.beta, self.overlap_sample, self.stale_rounds)
+        groups = next_groups(context, masks, self.beta)
+        return context.replaced(context.theta + change, groups=groups)
 
 
 def critical_places(layout: Layout, delta: SparseVector, trained: Theta, fraction: float) -> Places:

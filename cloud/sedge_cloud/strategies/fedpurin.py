@@ -30,43 +30,27 @@ from numpy.typing import NDArray
 
 from sedge_cloud.algorithms.averaging import average_change
 from sedge_cloud.algorithms.collaboration import (
-    Beta,
-    Grouping,
+    Grouped,
     MaskRecorder,
-    Masks,
-    OverlapSample,
-    StaleRounds,
     group_mean,
     next_groups,
     places,
     trained_models,
 )
-from sedge_cloud.strategy import (
-    EVERY_ELEMENT,
-    Assignment,
-    ClientModel,
-    Context,
-    State,
-    Strategy,
-    Update,
-)
-from sedge_protocol.codec import SparseVector, ValueCoding
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
+from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Role, Theta
-from sedge_protocol.wire.messages import Codec, UpdateSelection, Work
+from sedge_protocol.wire.messages import UpdateSelection, Work
 
 Gradient = Literal["last", "delta"]
 Average = Literal["shrunk", "counted", "filled"]
 
 
-class FedPURIN(Strategy, frozen=True):
+class FedPURIN(Grouped, frozen=True):
     """The options of FedPURIN; the defaults are those of the paper's Table 1 on Fashion-MNIST."""
 
     name: ClassVar[str] = "fedpurin"
 
-    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    """tau: the share of each tensor that a device sends."""
-    beta: Beta = 100
-    """The last round with collaboration; half of all rounds in the paper."""
     gradient: Gradient = "last"
     """g: the last batch's gradient, or ``delta``, the change by the training (as FedCAC)."""
     hessian: bool = False
@@ -78,25 +62,11 @@ class FedPURIN(Strategy, frozen=True):
     average: Average = "shrunk"
     """How an element that a device did not send counts: as zero (the paper); ``counted``: not at all, and
     what nobody sent keeps its value; ``filled``: with the value at the start of the training."""
-    overlap_sample: OverlapSample = 2**21
-    """Models of more elements are compared by so many of them."""
-    stale_rounds: StaleRounds = 0
-    """For how many rounds an absent device's mask is still compared; each takes n/4 bytes of the state."""
 
     @property
     def coordinate_rules(self) -> bool:
         """Not if only what was sent is averaged."""
         return self.average == "filled"
-
-    @property
-    def codec(self) -> Codec:
-        """The values in int8; which elements are sent, its orders say."""
-        return EVERY_ELEMENT
-
-    @property
-    def patch_values(self) -> ValueCoding:
-        """int8: a patch is half of the model."""
-        return ValueCoding.INT8
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """d on the elements that the device sent last, G elsewhere, and the selection for its update."""
@@ -112,19 +82,15 @@ class FedPURIN(Strategy, frozen=True):
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:
         """The next G, and the next groups."""
-        grouping = self._grouping()
-        masks = Masks(context.layout.size, grouping.sample)
+        masks = self.masks(context)
         seen = MaskRecorder(updates, masks, lambda _, delta: places(delta))
         theta: Theta | NDArray[np.float64]
         if self.average == "filled":
             theta = context.theta + average_change(context, seen)
         else:
             theta = sparse_mean(seen, context.theta, self.average == "counted")
-        groups, arrays = next_groups(context, masks, grouping)
-        return context.replaced(theta, arrays, groups, context.layout.normalisation)
-
-    def _grouping(self) -> Grouping:
-        return Grouping(self.beta, self.overlap_sample, self.stale_rounds)
+        groups = next_groups(context, masks, self.beta)
+        return context.replaced(theta, groups=groups, fixed=context.layout.normalisation)
 
     def _patch(self, context: Context, client: ClientModel) -> SparseVector | None:
         """d on m; after beta these are the device's own values, bit for bit."""

@@ -1,6 +1,4 @@
-"""Overlaps of masks, thresholds and groups: tables, properties, samples, masks of absent devices."""
-
-from dataclasses import replace
+"""Overlaps of masks, thresholds and groups: tables, properties, samples."""
 
 import numpy as np
 import pytest
@@ -8,7 +6,6 @@ from numpy.typing import NDArray
 from tests.cloud.contexts import context_of
 
 from sedge_cloud.algorithms.collaboration import (
-    Grouping,
     Masks,
     collaborators,
     group_mean,
@@ -21,8 +18,6 @@ from sedge_cloud.algorithms.collaboration import (
 from sedge_cloud.strategy import Context
 from sedge_protocol.layout import Layout, Role
 
-GROUPING = Grouping(beta=10, sample=2**21, stale_rounds=0)
-
 
 def context(size: int, number: int = 0, **groups: tuple[str, ...]) -> Context:
     """The context after so many rounds of a model of n = ``size``."""
@@ -32,7 +27,7 @@ def context(size: int, number: int = 0, **groups: tuple[str, ...]) -> Context:
 
 def masks_of(size: int, **critical: list[int]) -> Masks:
     """The masks of named devices."""
-    masks = Masks(size, GROUPING.sample)
+    masks = Masks(size, 2**21)
     for device, elements in critical.items():
         masks.add(device, np.array(elements, np.intp))
     return masks
@@ -120,10 +115,9 @@ def test_a_sample_errs_no_more_than_documented() -> None:
 
 def test_after_beta_nobody_has_a_group() -> None:
     masks = masks_of(8, a=[0, 1], b=[0, 1])
-    last, _ = next_groups(context(8, 9, x=("a",)), masks, GROUPING)
+    last = next_groups(context(8, 9, x=("a",)), masks, beta=10)
     assert last == {"x": ("a",), "a": ("b",), "b": ("a",)}
-    after, arrays = next_groups(context(8, 10, x=("a",)), masks, replace(GROUPING, stale_rounds=5))
-    assert after == arrays == {}
+    assert next_groups(context(8, 10, x=("a",)), masks, beta=10) == {}
 
 
 # Group values -------------------------------------------------------------------------------------

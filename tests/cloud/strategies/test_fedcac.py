@@ -4,7 +4,7 @@ The algorithm itself is in paper/test_cac_paper.py.
 """
 
 import numpy as np
-from tests.cloud.contexts import context_of, follow
+from tests.cloud.contexts import context_of
 
 from sedge_cloud.strategies.fedcac import FedCAC, critical_places
 from sedge_cloud.strategy import Assignment, ClientModel, Update
@@ -42,15 +42,6 @@ def known(steps: SparseVector = STEPS, group: tuple[ClientModel, ...] = ()) -> C
 def test_a_device_that_has_sent_nothing_starts_from_the_global_model() -> None:
     for client in (ClientModel(), known(dense(*np.zeros(N)))):
         assert FedCAC().plan(CONTEXT, client) == Assignment()
-
-
-def test_masks_of_absent_devices_are_kept_where_they_are_asked_for() -> None:
-    strategy = FedCAC(stale_rounds=1)
-    after = strategy.apply(START, [Update("a", 1, ONES, None, STEPS)])
-    assert list(after.arrays) == ["mask a"]
-    after = strategy.apply(follow(START, after), [Update("b", 1, ONES, None, STEPS)])
-    assert after.groups == {"b": ("a",)}
-    assert FedCAC().apply(START, [Update("a", 1, ONES, None, STEPS)]).arrays == {}
 
 
 def test_a_long_model_is_compared_by_a_sample() -> None:

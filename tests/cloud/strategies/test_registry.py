@@ -75,7 +75,6 @@ REFUSED: list[tuple[str, dict[str, object], str, str]] = [
     ("fedcac", {"beta": 1000001}, "beta", "`int` <= 1000000"),
     ("fedcac", {"overlap_sample": 63}, "overlap_sample", "`int` >= 64"),
     ("fedcac", {"overlap_sample": 268435457}, "overlap_sample", "`int` <= 268435456"),
-    ("fedcac", {"stale_rounds": -1}, "stale_rounds", "`int` >= 0"),
     ("fedpurin", {"fraction": 0.0}, "fraction", "`float` > 0.0"),
     ("fedpurin", {"fraction": 1.1}, "fraction", "`float` <= 1.0"),
     ("fedpurin", {"cutoff": -1e-09}, "cutoff", "`float` >= 0.0"),

@@ -176,6 +176,11 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/protocol/wire/test_program.py",
         "with the program around it",
     ),
+    "sedge_protocol.wire.places": ("tests/edge/rounds/test_places.py", "as an agent uses them"),
+    "sedge_edge.rounds.effects": (
+        "tests/edge/rounds/test_places.py",
+        "records without a line of code",
+    ),
     "sedge_protocol.wire.effects": ("tests/edge/test_runtime.py", "records without a line of code"),
     "sedge_protocol.host.onnx_runtime": (
         "tests/edge/backends/test_onnx_runtime.py",

@@ -21,6 +21,7 @@ from sedge_edge.backends import UserCode, impossible_features, usable_backends
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import LiveData
 from sedge_edge.gates import Gates, GatesConfig
+from sedge_edge.http_downloads import Downloads
 from sedge_edge.prediction import PersonalModel, personal_model, predict_file
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState, StateStore
@@ -156,12 +157,13 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     identity = Identity(config.device, config.fleet, keys, hello)
     gate = Gates(config.gates, Sensors()).closed if config.gates != GatesConfig() else None
     rng, clock_s = np.random.default_rng(), int(time.time())
-    agent = open_agent(identity, folder, rng, clock_s, gate, config.keep, config.limits)
+    permits, downloads = config.download.permits, Downloads(config.download)
+    agent = open_agent(identity, folder, rng, clock_s, gate, config.keep, config.limits, permits)
     programs = OpenBundles(backend.name, backend.threads, code, folder)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool, _served(config, folder, code):
         loop.stop_on_signals()
         runtime = pooled_runtime(
-            agent, settings, examples, programs, pool, loop.wake, gate, config.watts
+            agent, settings, examples, programs, pool, loop.wake, gate, config.watts, downloads
         )
         notify("READY=1")
         try:

@@ -13,8 +13,6 @@ monotonic seconds. Effects are returned after the state that they announce is on
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
@@ -23,23 +21,26 @@ from sedge_edge.rounds.budget import Budget, LimitsConfig
 from sedge_edge.rounds.collecting import Collecting
 from sedge_edge.rounds.declines import Declines
 from sedge_edge.rounds.disk_waits import DiskWaits
+from sedge_edge.rounds.effects import AgentEffect as AgentEffect
+from sedge_edge.rounds.effects import FetchedChunk, SpanEnd
+from sedge_edge.rounds.effects import StartJob as StartJob
 from sedge_edge.rounds.fetching import Fetches
 from sedge_edge.rounds.global_model import steps_left
 from sedge_edge.rounds.handshake import Handshake
+from sedge_edge.rounds.handshake import Identity as Identity
 from sedge_edge.rounds.outbox import Outbox
+from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.resuming import job_for
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import MAX_RUNS, AgentState, StateStore, TooManyRuns
 from sedge_edge.rounds.storage import Blobs, DurableValue, FolderVectors, Vectors
 from sedge_edge.rounds.waiting import Gate, Waiting
 from sedge_edge.training.job import Outcome
-from sedge_edge.training.preparation import Job
 from sedge_protocol.errors import RemoteError, SedgeError, StorageError
 from sedge_protocol.wire import messages, topics
-from sedge_protocol.wire.effects import Effect, Note
+from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.extensions import unannounced
 from sedge_protocol.wire.frame import Frame, open_frame
-from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Message, Order
 from sedge_protocol.wire.peer import Peer
 
@@ -47,32 +48,12 @@ from sedge_protocol.wire.peer import Peer
 GATE_RETRY_S = 60.0
 
 
-@dataclass(frozen=True)
-class StartJob:
-    """Do this job in the worker thread, then call ``finished``, ``failed`` or ``interrupted``."""
-
-    job: Job
-
-
-AgentEffect: TypeAlias = Effect | StartJob
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who the device is, and the hello that describes it."""
-
-    device: str
-    fleet: str
-    keys: DeviceKeys
-    hello: messages.Hello
-
-
 class Agent:
     """The device's core. Methods return the effects they cause, in order.
 
     ``vectors`` holds what never leaves the device; by default it is stored among the blobs. ``gate`` says
     which gates are closed (waiting.py). ``retention`` says which runs are given up, ``limits`` what the
-    device does at most; None is anything.
+    device does at most; None is anything. ``permits`` tells which URLs it may ask for blobs; None is none.
     """
 
     def __init__(
@@ -86,6 +67,7 @@ class Agent:
         gate: Gate | None = None,
         retention: Retention | None = None,
         limits: LimitsConfig | None = None,
+        permits: Permits | None = None,
     ) -> None:
         self.identity = identity
         self.blobs = blobs
@@ -100,7 +82,9 @@ class Agent:
         self._announced = frozenset(hello.codecs)
         self._down = topics.down(fleet, device)
         self._hint = topics.hint(fleet, topics.shard_of(device))
-        self._fetches = Fetches(fleet, blobs, self.vectors.has, self.peer, rng, hello.memory_mb)
+        self._fetches = Fetches(
+            fleet, blobs, self.vectors.has, self.peer, rng, hello.memory_mb, permits
+        )
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
         self.handshake = Handshake(hello, self.peer, rng, lambda: self.state.runs)
         self._declines = Declines(self._store, blobs, self.peer)
@@ -264,6 +248,7 @@ class Agent:
         try:
             if order is not None and self.state.still_wants(order):
                 self._store.finish(order, outcome, steps_left(order, self.vectors.has) or ())
+                self._fetches.places.received -= outcome.report.http_bytes
         except StorageError as exc:  # the order stays and is done again
             return [self._disk.refused_job(exc, now), *self._say(now)]
         self._disk.job_done()
@@ -377,6 +362,17 @@ class Agent:
         effects = self._fetches.chunk(frame, now)
         return [*effects, *self.poll(now)] if effects else []
 
+    def fetched(self, part: FetchedChunk | SpanEnd, now: float) -> list[AgentEffect]:
+        """A chunk has come over HTTP, or the end of what ``FetchSpan`` asked for."""
+        self.budget.passed(now)
+        if isinstance(part, FetchedChunk):
+            self.budget.received(len(part.data))
+        try:
+            effects = self._fetches.fetched(part, now)
+        except StorageError as exc:
+            return [*self._fetches.places.halt(), self._disk.refused(exc, now), *self._say(now)]
+        return [*effects, *self.poll(now)] if effects or isinstance(part, SpanEnd) else []
+
     def _next_job(self, orders: list[Order], now: float) -> list[AgentEffect]:
         """Start the oldest order whose blobs are all here and whose attempts are not exhausted."""
         if self._working is not None or now < (self._disk.job_at or 0.0):
@@ -395,6 +391,7 @@ class Agent:
                 self._working = order
                 self._disk.job_begins()
                 self.budget.works(True)
-                job, notes = job_for(order, self.state, self.blobs, self.vectors)
+                http_bytes = self._fetches.places.received
+                job, notes = job_for(order, self.state, self.blobs, self.vectors, http_bytes)
                 return [*effects, *notes, StartJob(job)]
         return effects

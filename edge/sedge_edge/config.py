@@ -15,6 +15,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from sedge_edge.gates import GatesConfig, minutes
+from sedge_edge.http_downloads import DownloadConfig
 from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.retention import KeepConfig
 from sedge_protocol.errors import ConfigError
@@ -101,6 +102,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gates: GatesConfig = GatesConfig()
     keep: KeepConfig = KeepConfig()
     limits: LimitsConfig = LimitsConfig()
+    download: DownloadConfig = DownloadConfig()
     watts: Annotated[float, Meta(gt=0, le=1e4)] | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -134,6 +136,7 @@ def load_config(path: Path) -> EdgeConfig:
         check_id(edge.device, "device")
         check_id(edge.fleet, "fleet")
         minutes(edge.gates.quiet_hours)
+        edge.download.check()
         _check_tls(edge)
         edge.broker_settings()
         edge.keys()
@@ -161,6 +164,9 @@ def _resolved(edge: EdgeConfig, folder: Path) -> EdgeConfig:
             test=None if data.test is None else _source(data.test, "data.test", folder),
         ),
         serve=ServeConfig(_optional(edge.serve.socket, "serve.socket", folder)),
+        download=replace(
+            edge.download, ca_file=_optional(edge.download.ca_file, "download.ca_file", folder)
+        ),
     )
 
 

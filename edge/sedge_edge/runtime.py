@@ -12,8 +12,11 @@ import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.backends import NO_CODE, UserCode, open_trainer
+from sedge_edge.http_downloads import NO_DOWNLOADS, Downloads
 from sedge_edge.rounds.budget import LimitsConfig
+from sedge_edge.rounds.effects import FetchSpan, StopSpan
 from sedge_edge.rounds.frozen_data import read_bundle
+from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.retention import KeepConfig, Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.storage import WholeBlobs
@@ -77,7 +80,7 @@ class Runtime:
 
     ``work`` starts a job, one at a time; ``wake`` is called, from any thread, when it is done. ``stop`` is
     called once, at the end, and tells the current job that it need not finish. ``examples`` are the
-    training and test examples of the last job, where these may change.
+    training and test examples of the last job, where these may change. ``downloads`` are those over HTTP.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Runtime:
         wake: Callable[[], None],
         stop: Callable[[], None],
         examples: Callable[[], tuple[Examples, Examples]] | None = None,
+        downloads: Downloads = NO_DOWNLOADS,
     ) -> None:
         identity = agent.identity
         self.agent = agent
@@ -98,6 +102,7 @@ class Runtime:
         self._wake = wake
         self._stop = stop
         self._examples = examples
+        self._downloads = downloads
         self._job: Future[Outcome] | None = None
         self._closing = False
         self._log = logging.getLogger(f"sedge.edge.{identity.device}")
@@ -112,7 +117,7 @@ class Runtime:
 
     def timer(self) -> float:
         """When ``step`` is next due."""
-        if self._job is not None and self._job.done():
+        if (self._job is not None and self._job.done()) or self._downloads.waiting:
             return 0.0
         due = self.agent.timer()
         return self.link.timer() if due is None else min(due, self.link.timer())
@@ -133,6 +138,8 @@ class Runtime:
                     self.link.reconnect.devices = self.agent.handshake.fleet_devices
                 case TooLarge():
                     self._log.error("%s", event)
+        for part in self._downloads.taken():
+            self._do(self.agent.fetched(part, time.monotonic()))
         if self._job is not None and self._job.done():
             self._finish(self._job)
         self._do(self.agent.poll(time.monotonic()))
@@ -141,6 +148,7 @@ class Runtime:
         """Stop the current job, or keep its outcome if it is already done; say goodbye; close the link."""
         self._stop()
         self._closing = True
+        self._downloads.stop()
         job = self._job
         # A job that has not begun can be cancelled: its order is still on disk.
         if job is not None and job.cancel():
@@ -182,6 +190,10 @@ class Runtime:
                 case StartJob():
                     self._job = self._work(effect.job)
                     self._job.add_done_callback(lambda _: self._wake())
+                case FetchSpan():
+                    self._downloads.start(effect, self._wake)
+                case StopSpan():
+                    self._downloads.stop()
                 case _:
                     self.link.unsubscribe(effect.topic)
 
@@ -194,18 +206,21 @@ def open_agent(
     gate: Gate | None = None,
     keep: KeepConfig | None = None,
     limits: LimitsConfig | None = None,
+    permits: Permits | None = None,
 ) -> Agent:
     """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``.
 
-    ``keep`` says how much it keeps of runs that are over, ``limits`` what it does at most.
+    ``keep`` says how much it keeps of runs that are over, ``limits`` what it does at most, and ``permits``
+    which URLs it may ask for blobs.
     """
     share = 1.0 if limits is None else limits.disk_share
     journal = Journal(folder / "journal", AgentState, SCHEMA)
     blobs = BlobFolder(folder, share=share)
     retention = Retention(keep or KeepConfig(), blobs.sizes)
     return Agent(
-        identity, blobs, journal, rng, clock_s, gate=gate, retention=retention, limits=limits
-    )
+        identity, blobs, journal, rng, clock_s, gate=gate, retention=retention, limits=limits,
+        permits=permits,
+    )  # fmt: skip
 
 
 def local_context(
@@ -237,6 +252,7 @@ def pooled_runtime(
     wake: Callable[[], None],
     gate: Gate | None = None,
     watts: float | None = None,
+    downloads: Downloads = NO_DOWNLOADS,
 ) -> Runtime:
     """A device that does its own jobs, with its own data, in a thread of ``pool``.
 
@@ -262,7 +278,7 @@ def pooled_runtime(
     def work(job: Job) -> Future[Outcome]:
         return pool.submit(run, job)
 
-    return Runtime(agent, settings, work, wake, stopping.set, lambda: last)
+    return Runtime(agent, settings, work, wake, stopping.set, lambda: last, downloads)
 
 
 def _expected(error: BaseException | None) -> bool:

@@ -5,7 +5,7 @@
     ├── DataError        the user's data set: wrong shape, label, type or an empty set
     ├── ExportError      a model that cannot become programs, or whose programs disagree with torch
     ├── StorageError     the disk: full, unreadable, corrupt, or of another schema
-    ├── LinkError        the broker: unreachable, refused us, or cut the link
+    ├── LinkError        a broker or a server of blobs: unreachable, refused us, or cut the link
     ├── StrategyError    what a strategy returned cannot be used: its run ends, the others go on
     ├── Unencodable      a vector that its coding cannot hold, such as one with an infinity
     ├── LocalError       a bug: our own code broke one of its rules; nobody else's bytes can cause it
@@ -52,7 +52,7 @@ class StorageError(SedgeError):
 
 
 class LinkError(SedgeError):
-    """The broker cannot be reached or does not accept us."""
+    """A broker, or a server of blobs, cannot be reached or does not accept us."""
 
 
 class StrategyError(SedgeError):

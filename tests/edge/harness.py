@@ -17,7 +17,9 @@ from tests.orders import changed
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds.budget import LimitsConfig
+from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, SpanEnd
 from sedge_edge.rounds.frozen_data import read_bundle
+from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.waiting import Closed
 from sedge_edge.training.examples import Examples
@@ -25,9 +27,10 @@ from sedge_edge.training.job import CODECS, WorkerContext, run_job
 from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import Mixed, Predictor, Trained, Trainer, TrainingState
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
-from sedge_protocol.errors import LocalError, SedgeError, StorageError
+from sedge_protocol.errors import LinkError, LocalError, SedgeError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
+from sedge_protocol.host.web import Span
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import (
@@ -208,6 +211,8 @@ class Harness:
         self.gated, self.closed = gated, ""
         self.spares_link = False
         self.limits: LimitsConfig | None = None
+        self.permits: Permits | None = None
+        self.spans: list[FetchSpan] = []
         self.memory_mb = 0
         self.codecs: tuple[str, ...] = CODECS
         self.agent = self.start()
@@ -279,6 +284,7 @@ class Harness:
             incarnation,
             gate=self.gate if self.gated else None,
             limits=self.limits,
+            permits=self.permits,
         )
         agent.will()
         return agent
@@ -383,6 +389,8 @@ class Harness:
             self.listen([effect])
             if isinstance(effect, StartJob):
                 queue += self.work(effect.job)
+            if isinstance(effect, FetchSpan):
+                queue += self.download(effect)
             for frame, message in self.opened([effect] if self.fits(effect) else []):
                 queue += self.answer(frame, message)
             if not queue:  # as the runtime does after every step
@@ -407,6 +415,20 @@ class Harness:
         except SedgeError as exc:
             return self.agent.failed(exc, self.now)
         return self.agent.finished(outcome, self.now)
+
+    def download(self, wanted: FetchSpan) -> list[AgentEffect]:
+        """What the thread that asks web servers does."""
+        self.spans.append(wanted)
+        span = Span(wanted.url, wanted.manifest, wanted.first, wanted.end)
+        effects: list[AgentEffect] = []
+        end = SpanEnd(wanted.number)
+        try:
+            for index, data in span.chunks():
+                part = FetchedChunk(wanted.number, index, data)
+                effects += self.agent.fetched(part, self.now)
+        except LinkError as exc:
+            end = SpanEnd(wanted.number, str(exc))
+        return [*effects, *self.agent.fetched(end, self.now)]
 
     def answer(self, frame: Frame, message: Message | None) -> list[AgentEffect]:
         """What the coordinator does."""

@@ -13,14 +13,17 @@ from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.runs.capabilities import packets_for
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.terms import without_link
+from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_store
-from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+from sedge_protocol.errors import ConfigError, LinkError, SedgeError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.probe import measure, number_of, numbered, probe
+from sedge_protocol.host.web import Span, shown
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LEAST_PACKET_BYTES, MAX_PACKET_BYTES
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
+from sedge_protocol.wire.transfer import describe
 
 # Where sedge-cloud.service reads its configuration, and all that it may write.
 SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge-cloud")
@@ -53,7 +56,8 @@ def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
     check("disk", lambda: _disk(folder))
     check("store", lambda: _store(cloud))
     check("clock", _clock)
-
+    if cloud.blobs.public is not None:
+        check("public", lambda: _public(cloud))
     check("unit", lambda: _unit(cloud, path))
     check("broker", lambda: _broker(cloud))
     check("access", lambda: access_is_whole(cloud))
@@ -90,6 +94,32 @@ def _store(cloud: CloudConfig) -> str:
         return f"sound; {active} devices, {running} of {len(runs)} runs running"
     finally:
         store.close()
+
+
+def _public(cloud: CloudConfig) -> str:
+    """Whether a range of the newest run's model comes from where devices are sent."""
+    store = open_store(cloud)
+    try:
+        names = _models(store)
+        if not names or store.public is None:
+            return "no run yet, so nothing to ask for"
+        url, manifest = store.public(names[-1]), describe(store.blobs.read(names[-1]))
+    finally:
+        store.close()
+    last = manifest.count - 1
+    span = Span(url, manifest, last, manifest.count)
+    with as_caller():
+        sent = dict(span.chunks())
+    if not manifest.matches(last, sent[last]):
+        raise LinkError(f"{shown(url)}: sent other bytes than the store has")
+    if not span.ranged:
+        return f"{shown(url)} is right, but without ranges: what a device has of it is sent again"
+    return f"{shown(url)} is right"
+
+
+def _models(store: Store) -> list[bytes]:
+    """The blob of every run's model, the oldest run first."""
+    return [Run(row, store).state.model for row in store.runs()]
 
 
 def _unit(cloud: CloudConfig, path: Path) -> str:

@@ -87,6 +87,7 @@ def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
             for t in store.traffic(s.run, s.round)
         },
         "link": {"up": known.link_up, "down": known.link_down},
+        "http": known.http,
         "newcomers": known.newcomers,
         "declines": {order.device: order.declined for order in orders if order.declined},
         "rejects": {u.device: f"{u.rejected}: {u.detail}" for u in store.rejected(s.run, s.round)},
@@ -112,6 +113,8 @@ def _closed(
     came = [row for row in traffic if row.device in known.newcomers]
     if came:
         yield f"{f'{len(came)} in their first round':>52} {_means(came, dense)}"
+    if known.http:
+        yield f"      fetched over HTTP besides, as the devices report: {known.http} bytes"
     if s.failure:
         yield f"      {run.status}: {s.failure}"
     if s.replaced:

@@ -72,11 +72,12 @@ class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``ends_at``. ``why`` says what closed it, and ``usual_s`` is how long the last rounds took.
 
     ``up`` and ``down`` are the bytes of all its devices, of these ``newcomer_up`` and ``newcomer_down`` of
-    ``newcomers``, whose first order in the run this was; ``link_up`` and ``link_down`` are what the
-    coordinator sent and received meanwhile. ``whole`` are the devices that had a model and fetched the
-    whole one in the place of changes. ``personal`` counts the personal parameters of the cohort by tensor.
-    ``distrusted`` maps devices to how much their update counted (below 1), and ``late`` are
-    those whose updates for earlier rounds came in this one.
+    ``newcomers``, whose first order in the run this was. ``http`` are bytes besides these, which its
+    devices report to have fetched over HTTP; ``link_up`` and ``link_down`` are what the coordinator sent
+    and received meanwhile. ``whole`` are the devices that had a model and fetched the whole one in the
+    place of changes. ``personal`` counts the personal parameters of the cohort by tensor. ``distrusted``
+    maps devices to how much their update counted (below 1), and ``late`` are those whose updates for
+    earlier rounds came in this one.
     """
 
     run: str
@@ -105,6 +106,7 @@ class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
     down: int = 0
     newcomer_up: int = 0
     newcomer_down: int = 0
+    http: int = 0
     newcomers: tuple[str, ...] = ()
     link_up: int = 0
     link_down: int = 0

@@ -99,6 +99,7 @@ def _moved(sums: RunSums) -> dict[tuple[str, str], int]:
         ("newcomers", "down"): sums.newcomer_down,
         ("devices", "up"): sums.up - sums.newcomer_up,
         ("devices", "down"): sums.down - sums.newcomer_down,
+        ("devices", "http"): sums.http,
         ("coordinator", "up"): sums.link_up,
         ("coordinator", "down"): sums.link_down,
     }

@@ -26,10 +26,11 @@ FORGIVEN = 3
 KEPT = 24
 
 
-class _Took(msgspec.Struct, frozen=True):
-    """The field of a device's report that says how long its training took."""
+class _Costs(msgspec.Struct, frozen=True):
+    """What a device's report says of its round's cost: training, and bytes that no broker has seen."""
 
     seconds: float = 0.0
+    http_bytes: int = 0
 
 
 def catch_up_all(store: Store) -> None:
@@ -53,11 +54,12 @@ def _account(store: Store, row: RoundRow, coded: bytes) -> None:
     run, number = row.run, row.round
     summary = msgspec.msgpack.decode(coded, type=Summary)
     pasts = store.pasts(run, number)
-    parts = _parts(store, row, summary, pasts)
-    took = {
-        update.device: msgspec.msgpack.decode(update.report, type=_Took).seconds
+    costs = {
+        update.device: msgspec.msgpack.decode(update.report, type=_Costs)
         for update in store.updates(run, number)
     }
+    parts = _parts(store, row, summary, pasts, sum(cost.http_bytes for cost in costs.values()))
+    took = {device: cost.seconds for device, cost in costs.items()}
     traffic = {moved.device: moved for moved in store.traffic(run, number)}
     devices = {part.device: part for part in summary.devices}
     given = _Round(row, parts, devices, took, traffic)
@@ -82,7 +84,7 @@ def _account(store: Store, row: RoundRow, coded: bytes) -> None:
     )
 
 
-_SUMMED = ("up", "down", "newcomer_up", "newcomer_down")
+_SUMMED = ("up", "down", "newcomer_up", "newcomer_down", "http")
 
 
 def read_sums(coded: bytes) -> RunSums:
@@ -95,7 +97,9 @@ def _read(pasts: Mapping[str, bytes], name: str) -> DevicePast:
     return DevicePast() if coded is None else msgspec.msgpack.decode(coded, type=DevicePast)
 
 
-def _parts(store: Store, row: RoundRow, summary: Summary, pasts: Mapping[str, bytes]) -> RoundParts:
+def _parts(
+    store: Store, row: RoundRow, summary: Summary, pasts: Mapping[str, bytes], http: int
+) -> RoundParts:
     run, number, devices = row.run, row.round, summary.devices
     answers, traffic = dict(store.answers(run, number)), store.traffic(run, number)
     came = {part.device for part in devices}
@@ -115,6 +119,7 @@ def _parts(store: Store, row: RoundRow, summary: Summary, pasts: Mapping[str, by
         after_worst=worst_tenth(after, summary.metric),
         train_loss=summary.train_loss if before else None,
         **_bytes(traffic, first),
+        http=http,
         newcomers=tuple(sorted(new)),
         whole=tuple(moved.device for moved in traffic if moved.whole),
         late=tuple(update.device for update in store.late_updates(run, number, number)),

@@ -17,15 +17,19 @@ from sedge_cloud.runs.named_blobs import Cut, Describe, NamedBlob
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.terms import its_limit
 from sedge_cloud.runs.versions import steps_since
+from sedge_cloud.store.contract import Public
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.schema import StepRow
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES, MAX_PACKET_BYTES, PUBLISH_BYTES
 from sedge_protocol.wire.messages import EVALUATE, Hello, Order, Step, encode_body
-from sedge_protocol.wire.transfer import fitting_chunk
+from sedge_protocol.wire.places import Place
+from sedge_protocol.wire.transfer import Manifest, fitting_chunk
 
 # Less than a frame holds: made again, an order may need some bytes more for its codec.
 MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
+# From this size on a blob is worth a connection of its own: TLS and HTTP take some 6 kB, 2 % of it.
+PUBLIC_BYTES = 2**18
 # What surrounds an order in its MQTT packet: MQTT's own bytes, the longest topic, and the frame's header.
 AROUND_BYTES = PUBLISH_BYTES + 128 + HEADER.size
 
@@ -37,8 +41,12 @@ def make_order(
     given: OrderRow,
     hello: Hello | None,
     describe: Describe,
+    public: Public | None = None,
 ) -> Order:
-    """A device's order in a round; ``steps`` are ``row.steps``, decoded."""
+    """A device's order in a round; ``steps`` are ``row.steps``, decoded.
+
+    ``public`` gives the URLs at which devices find blobs.
+    """
     work = given.read_work()
     if given.model:
         steps = ()
@@ -46,12 +54,15 @@ def make_order(
         steps = (StepRow(given.holds, given.step, 0),)
     frozen = run.manifest.frozen
     cut = None if frozen is None else describe(frozen.blob.sha256)
+    bundle, model = describe(run.bundles[given.width].sha256), describe(given.model or row.model)
+    shared = [bundle, *([] if given.model else [model]), *([] if cut is None else [cut])]
+    leads = given.holds == row.model_hash or any(step.base_hash == given.holds for step in steps)
     return Order(
         run=row.run,
         round=row.round,
         task="evaluate" if row.task == EVALUATE else "train",
-        bundle=describe(run.bundles[given.width].sha256),
-        model=describe(given.model or row.model),
+        bundle=bundle,
+        model=model,
         model_hash=given.model_hash or row.model_hash,
         steps=tuple(
             Step(step.base_hash, describe(step.blob)) for step in steps_since(steps, given.holds)
@@ -62,6 +73,7 @@ def make_order(
         patch_context=describe(given.patch_context) if given.patch_context else None,
         correction=describe(given.correction) if given.correction else None,
         frozen=None if frozen is None or cut == frozen.blob else cut,
+        places=() if public is None or leads else places(shared, public),
         work=msgspec.structs.replace(
             work, training=work.training or run.config.training_in(row.round)
         ),
@@ -73,11 +85,21 @@ def make_order(
     )
 
 
-class Orders:
-    """Makes the devices' orders, whose blobs are ``cut`` into chunks that fit each device's link."""
+def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
+    """Where the large ones among these blobs lie. What is one device's own has no place."""
+    return tuple(
+        Place(blob.sha256, public(blob.sha256)) for blob in shared if blob.size >= PUBLIC_BYTES
+    )
 
-    def __init__(self, devices: Reach, cut: Cut) -> None:
-        self._devices, self._cut = devices, cut
+
+class Orders:
+    """Makes the devices' orders, whose blobs are ``cut`` into chunks that fit each device's link.
+
+    ``public`` gives the URLs of large blobs, for a device that has to fetch the whole model.
+    """
+
+    def __init__(self, devices: Reach, cut: Cut, public: Public | None = None) -> None:
+        self._devices, self._cut, self._public = devices, cut, public
 
     def all(self, run: Run, current: OpenRound, given: Iterable[OrderRow]) -> dict[str, Order]:
         """The orders of a new round as they go on the wire. Raises ``StrategyError`` for one too large.
@@ -93,8 +115,8 @@ class Orders:
         """A device's order, as it goes on the wire."""
         name = given.device
         hello, describe = self._devices.hello(name), self.describe(name)
-        order = make_order(run, current.row, current.steps, given, hello, describe)
-        return with_steps_that_fit(order, self._devices.max_packet_of(name))
+        order = make_order(run, current.row, current.steps, given, hello, describe, self._public)
+        return trimmed(order, self._devices.max_packet_of(name))
 
     def served(self, run: Run, current: OpenRound, device: str) -> Iterator[NamedBlob]:
         """The blobs that a device of the round may request."""
@@ -146,13 +168,15 @@ def too_large(order: Order, max_packet: int) -> str:
     return f"MessageTooLarge: its order takes {packet} bytes, {its_limit(max_packet)}"
 
 
-def with_steps_that_fit(order: Order, max_packet: int) -> Order:
-    """The order with its newest steps only, as many as a packet has room for.
+def trimmed(order: Order, max_packet: int) -> Order:
+    """The order with its newest steps only, as many as a packet has room for, and places if it has more.
 
     A device that holds an older model fetches the whole one.
     """
     while order.steps and packet_of(order) > max_packet:
         order = msgspec.structs.replace(order, steps=order.steps[1:])
+    if packet_of(order) > max_packet:
+        order = msgspec.structs.replace(order, places=())
     return order
 
 

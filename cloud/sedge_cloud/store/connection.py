@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from sedge_cloud.store import earlier
-from sedge_cloud.store.contract import Blobs, Dialect, Parts
+from sedge_cloud.store.contract import Blobs, Dialect, Parts, Public
 from sedge_cloud.store.schema import MIGRATIONS, SCHEMA, TABLE_NAMES, TABLES
 from sedge_protocol.errors import StorageError
 
@@ -56,8 +56,10 @@ class Database:
     ``folder`` is the state folder on this machine's disk: parts are there, and with SQLite everything.
     """
 
-    def __init__(self, db: Dialect, blobs: Blobs, parts: Parts, folder: Path) -> None:
-        self.folder, self.blobs, self.parts = folder, blobs, parts
+    def __init__(
+        self, db: Dialect, blobs: Blobs, parts: Parts, folder: Path, public: Public | None = None
+    ) -> None:
+        self.folder, self.blobs, self.parts, self.public = folder, blobs, parts, public
         self._db = db
         self._token: int | None = None  # of leases.py, while this process serves
         try:

@@ -6,14 +6,16 @@ The queries are written once (database.py), in SQL that SQLite and PostgreSQL re
 opening.py.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from sedge_protocol.wire.transfer import Manifest
 
 Value = str | int | float | bytes | None
 Values = Sequence[Value] | Mapping[str, Value]
+# The URL at which devices find a blob, by its SHA-256.
+Public: TypeAlias = Callable[[bytes], str]
 
 
 class Cursor(Protocol):

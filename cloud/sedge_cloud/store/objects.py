@@ -41,6 +41,8 @@ WAITING_BYTES = 64 * 2**20
 CONNECT_S, REQUEST_S, REPEAT_S = 4, 120, 5
 # How long a server that has just failed is waited for, in seconds.
 PATIENCE_S = 0.2
+# How long a presigned URL is good for. An order that is sent again has new ones.
+SIGNED = timedelta(days=1)
 # How much of a full cache stays, and how much of an error message.
 KEPT_SHARE, MAX_LINE = 0.9, 400
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -185,6 +187,11 @@ class ObjectBlobs:
             where = f"{length - len(data)} bytes before {offset + length}"
             raise StorageError(f"read blob {self.place}/{sha256.hex()}: it ends {where}")
         return data
+
+    def signed(self, sha256: bytes) -> str:
+        """A URL that whoever has it may GET the blob from, for ``SIGNED``."""
+        with self._errors("sign a URL of", sha256):
+            return obstore.sign(cast("S3Store", self._objects), "GET", sha256.hex(), SIGNED)
 
     def collect(
         self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.store.contract import Blobs, Dialect, Parts
+from sedge_cloud.store.contract import Blobs, Dialect, Parts, Public
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.settings import BlobsConfig, StoreConfig
+from sedge_cloud.store.settings import PRESIGNED, BlobsConfig, StoreConfig
 from sedge_cloud.store.sqlite import Sqlite
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -64,8 +64,8 @@ def _open(
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as exc:
         raise StorageError(f"state folder {folder}: {exc}") from exc
-    blobs, parts = _open_blobs(folder, objects, durable)
-    return Store(_open_rows(folder, rows, durable, any_thread), blobs, parts, folder)
+    blobs, parts, public = _open_blobs(folder, objects, durable)
+    return Store(_open_rows(folder, rows, durable, any_thread), blobs, parts, folder, public)
 
 
 def _open_rows(folder: Path, rows: StoreConfig, durable: bool, any_thread: bool) -> Dialect:
@@ -75,16 +75,20 @@ def _open_rows(folder: Path, rows: StoreConfig, durable: bool, any_thread: bool)
     return postgres.Postgres(rows.url, rows.password())  # type: ignore[no-any-return]
 
 
-def _open_blobs(folder: Path, config: BlobsConfig, durable: bool) -> tuple[Blobs, Parts]:
+def _open_blobs(
+    folder: Path, config: BlobsConfig, durable: bool
+) -> tuple[Blobs, Parts, Public | None]:
+    public = None if config.public is None else lambda sha256: config.place(sha256.hex())
     if config.url is None:
         disk = BlobFolder(folder, durable=durable)
-        return disk, disk
+        return disk, disk, public
     objects = _extra("objects", "blobs.url", config.url)
     blobs = objects.ObjectBlobs(
         config.url, objects.open_objects(config), folder / OBJECTS, config.cache_mb * 2**20
     )
     blobs.require()
-    return blobs, objects.ObjectParts(blobs)
+    signed = blobs.signed if config.public == PRESIGNED else public
+    return blobs, objects.ObjectParts(blobs), signed
 
 
 def _extra(module: str, key: str, url: str) -> Any:

@@ -12,8 +12,9 @@ class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``worst`` figures are means over the worst tenth of its devices, at least one. ``up`` and ``down`` are
     the bytes of all its devices, of these ``newcomer_up`` and ``newcomer_down`` of ``newcomers``, whose
-    first order in the run this was. ``whole`` are the devices that had a model and fetched the whole one in
-    the place of changes. ``personal`` counts the personal parameters of the cohort by tensor.
+    first order in the run this was. ``http`` are bytes besides these, which its devices report to have
+    fetched over HTTP. ``whole`` are the devices that had a model and fetched the whole one in the place of
+    changes. ``personal`` counts the personal parameters of the cohort by tensor.
     ``distrusted`` maps devices to how much their update counted (below 1), and ``late`` are those whose
     updates for earlier rounds came in this one. ``missing`` have not answered. ``failure`` is why the run
     ended with it.
@@ -31,6 +32,7 @@ class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
     down: int = 0
     newcomer_up: int = 0
     newcomer_down: int = 0
+    http: int = 0
     newcomers: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
@@ -51,6 +53,7 @@ class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
     down: int = 0
     newcomer_up: int = 0
     newcomer_down: int = 0
+    http: int = 0
     link_up: int = 0
     link_down: int = 0
     whole: int = 0

@@ -7,11 +7,14 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from sedge_protocol.errors import ConfigError
+from sedge_protocol.errors import ConfigError, LinkError
+from sedge_protocol.host.web import parse, shown
 
 # The same as the first part of the URL's text: what libpq and obstore take.
 DATABASES = ("postgresql", "postgres")
 OBJECT_STORES = ("s3", "file")
+# In ``public``: the store's own URLs, each good for a while; and where a blob's name belongs.
+PRESIGNED, NAME = "presigned", "{name}"
 
 
 class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,9 +62,19 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file with the access key itself."""
     cache_mb: Annotated[int, Meta(ge=1, le=1_000_000)] = 1024
     """How much of the disk below ``state_dir`` copies of blobs may take."""
+    public: str | None = None
+    """Where devices find large blobs: https://host/path, or presigned for URLs of the store's own."""
+
+    def place(self, name: str) -> str:
+        """The public URL of the blob with this name."""
+        assert self.public is not None
+        if NAME in self.public:
+            return self.public.replace(NAME, name)
+        return f"{self.public.rstrip('/')}/{name}"
 
     def check(self, where: str) -> None:
         """Raise ``ConfigError`` for a URL that is none, and for half a key."""
+        self._check_public(where)
         if self.url is None:
             for key in ("endpoint", "region", "key_id", "secret_file"):
                 if getattr(self, key) is not None:
@@ -77,6 +90,19 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if (self.key_id is None) != (self.secret_file is None):
             found = self.key_id or self.secret_file
             raise ConfigError("blobs.key_id", found, "both key_id and secret_file", where)
+
+    def _check_public(self, where: str) -> None:
+        if self.public is None:
+            return
+        expected = f"https://host/path, or with {NAME} where a blob's name belongs"
+        if self.public == PRESIGNED:
+            if self.url is None or not self.url.startswith("s3:"):
+                raise ConfigError("blobs.public", self.public, "blobs.url = s3://…", where)
+            return
+        try:
+            parse(self.place("0" * 64))
+        except LinkError as exc:
+            raise ConfigError("blobs.public", shown(self.public), expected, where) from exc
 
     def below(self, base: Path) -> "BlobsConfig":
         """The same, with paths that start at a folder."""

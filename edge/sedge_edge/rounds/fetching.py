@@ -2,15 +2,18 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import numpy as np
 
 from sedge_edge.rounds.blob_limits import may_begin
+from sedge_edge.rounds.effects import FetchedChunk, SpanEffect, SpanEnd
 from sedge_edge.rounds.frozen_data import bundle_facts
 from sedge_edge.rounds.global_model import needed_blobs
+from sedge_edge.rounds.places import STALL_S, Permits, Places
 from sedge_edge.rounds.state import DISK_RETRY_S
 from sedge_edge.rounds.storage import Blobs
-from sedge_protocol.errors import StorageError
+from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import Frame
@@ -20,12 +23,15 @@ from sedge_protocol.wire.transfer import Fetch, Manifest
 
 OWNER = "fleet"
 
+FetchEffect: TypeAlias = Effect | SpanEffect
+
 
 class Fetches:
     """Every download of the device. Methods raise ``StorageError`` when the disk refuses.
 
     ``holds`` tells whether a vector, such as a version of the global model, is here. Frozen data that does
-    not fit into ``memory_mb`` is not fetched: the job declines the order.
+    not fit into ``memory_mb`` is not fetched: the job declines the order. ``permits`` tells which URLs may
+    be asked over HTTP; None: none.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class Fetches:
         peer: Peer,
         rng: np.random.Generator,
         memory_mb: int = 0,
+        permits: Permits | None = None,
     ) -> None:
         self._fleet = fleet
         self._memory_mb = memory_mb
@@ -49,14 +56,15 @@ class Fetches:
         self._retry_at: dict[bytes, float] = {}
         self._refused: dict[bytes, str] = {}
         self._connected = False
+        self.places = Places(permits, peer.counters, rng)
 
-    def connected(self, now: float) -> list[Effect]:
+    def connected(self, now: float) -> list[FetchEffect]:
         """The link is up (again): subscribe, and request what is missing."""
         self._connected = True
         self._listening.clear()
         for fetch in self._active.values():
             fetch.connected(now)
-        return self._listen()
+        return [*self._listen()]
 
     def woken(self, now: float) -> None:
         """The coordinator is there: what it has left unanswered is due."""
@@ -82,7 +90,7 @@ class Fetches:
         """Why the disk takes one of the blobs not now; empty while it takes all."""
         return next(iter(self._refused.values()), "")
 
-    def sync(self, orders: Iterable[Order], now: float) -> list[Effect]:
+    def sync(self, orders: Iterable[Order], now: float) -> list[FetchEffect]:
         """Fetch exactly what these orders need; without room (``refused``), try again later."""
         pairs = [
             (order, manifest)
@@ -92,18 +100,24 @@ class Fetches:
         ]
         wanted = {manifest.transfer: manifest for _, manifest in pairs}
         self._wanted = {manifest.transfer: order for order, manifest in reversed(pairs)}
+        urls = {
+            manifest.transfer: place.url
+            for order, manifest in reversed(pairs)
+            for place in order.places
+            if place.sha256 == manifest.sha256
+        }
         for transfer in [t for t in self._active if t not in wanted]:
             del self._active[transfer]
         self._retry_at = {t: at for t, at in self._retry_at.items() if t in wanted and at > now}
         self._refused = {t: why for t, why in self._refused.items() if t in self._retry_at}
-        effects: list[Effect] = []
+        effects: list[FetchEffect] = []
         for transfer, manifest in wanted.items():
             if transfer not in self._active and transfer not in self._retry_at:
                 effects += self._begin(transfer, manifest, now)
         for transfer, fetch in list(self._active.items()):
             if fetch.complete:  # a crash or a full disk prevented assembly after the last chunk
                 effects += self._complete(transfer, fetch, now)
-        return [*effects, *self._listen()]
+        return [*effects, *self.places.sync(self._active, urls, now), *self._listen()]
 
     def _begin(self, transfer: bytes, manifest: Manifest, now: float) -> list[Effect]:
         """Start a download. One without room must not stop the downloads of other orders."""
@@ -124,21 +138,52 @@ class Fetches:
         Raises ``FrameError`` for a chunk that does not fit its manifest.
         """
         fetch = self._active.get(frame.transfer)
-        if fetch is None:
-            return []
-        if fetch.chunk(frame.index, frame.body, now):
+        return [] if fetch is None else self._keep(fetch, frame.index, frame.body, now)
+
+    def _keep(self, fetch: Fetch, index: int, data: bytes, now: float) -> list[Effect]:
+        if fetch.chunk(index, data, now):
             try:
-                self._blobs.write_part(OWNER, fetch.manifest, frame.index, frame.body)
+                self._blobs.write_part(OWNER, fetch.manifest, index, data)
             except StorageError:
-                fetch.have.discard(frame.index)
+                fetch.have.discard(index)
                 raise
         if not fetch.complete:
             return []
-        return [*self._complete(frame.transfer, fetch, now), *self._listen()]
+        return [*self._complete(fetch.manifest.transfer, fetch, now), *self._listen()]
 
-    def poll(self, now: float) -> list[Effect]:
+    def fetched(self, part: FetchedChunk | SpanEnd, now: float) -> list[FetchEffect]:
+        """Something has come over HTTP; ignored when its span was stopped."""
+        span = self.places.asked
+        fetch = None if span is None else self._active.get(span.manifest.transfer)
+        if span is None or fetch is None or span.number != part.number:
+            return []
+        if isinstance(part, SpanEnd):
+            if part.error:
+                return self._over_mqtt(part.error, now)
+            self.places.ended()
+            return []
+        try:
+            effects = self._keep(fetch, part.index, part.data, now)
+        except FrameError as exc:
+            return self._over_mqtt(f"{span.url.partition('?')[0]}: {exc}", now)
+        self.places.heard(len(part.data), now)
+        if fetch.complete:
+            self.places.ended()
+        return [*effects]
+
+    def _over_mqtt(self, why: str, now: float) -> list[FetchEffect]:
+        """The server failed: what was to come from it comes over MQTT, from what is here on."""
+        left = [fetch for t, fetch in self._active.items() if self.places.takes(t)]
+        effects: list[FetchEffect] = [*self.places.failed(why, now)]
+        for fetch in left if self._connected else ():
+            fetch.connected(now)
+        return [*effects, *self._listen()]
+
+    def poll(self, now: float) -> list[FetchEffect]:
         """Send the requests that are due, each in the name of the first order that needs the blob."""
-        effects: list[Effect] = []
+        effects: list[FetchEffect] = []
+        if (stall_at := self.places.timer()) is not None and now >= stall_at:
+            effects += self._over_mqtt(f"no chunk came within {STALL_S:.0f} s", now)
         for transfer, fetch in self._active.items():
             missing = fetch.poll(now) if transfer in self._listening else None
             if missing is not None:
@@ -149,7 +194,8 @@ class Fetches:
 
     def timer(self) -> float | None:
         """When ``poll`` is next due."""
-        due = [*self._retry_at.values(), *(fetch.timer() for fetch in self._active.values())]
+        asked = (fetch.timer() for t, fetch in self._active.items() if not self.places.takes(t))
+        due = [*self._retry_at.values(), self.places.timer(), *asked]
         return min((at for at in due if at is not None), default=None)
 
     def _complete(self, transfer: bytes, fetch: Fetch, now: float) -> list[Effect]:
@@ -171,11 +217,12 @@ class Fetches:
         """
         if not self._connected:
             return []
+        wanted = [transfer for transfer in self._active if not self.places.takes(transfer)]
         effects: list[Effect] = [
-            Unsubscribe(self._topic(t)) for t in self._listening if t not in self._active
+            Unsubscribe(self._topic(t)) for t in self._listening if t not in wanted
         ]
-        effects += [Subscribe(self._topic(t)) for t in self._active if t not in self._listening]
-        self._listening = set(self._active)
+        effects += [Subscribe(self._topic(t)) for t in wanted if t not in self._listening]
+        self._listening = set(wanted)
         return effects
 
     def _topic(self, transfer: bytes) -> str:

@@ -68,7 +68,7 @@ def named_blobs(order: Order) -> list[Manifest]:
 
 
 def recut(order: Order, repeated: Order) -> Order:
-    """The order, with its blobs cut as those of the same hash and size are in its repetition."""
+    """The order, with its blobs cut, and in the places, as in its repetition."""
     cut = {(manifest.sha256, manifest.size): manifest for manifest in named_blobs(repeated)}
 
     def again(manifest: Manifest) -> Manifest:
@@ -86,6 +86,7 @@ def recut(order: Order, repeated: Order) -> Order:
         patch_context=maybe(order.patch_context),
         correction=maybe(order.correction),
         frozen=repeated.frozen,
+        places=repeated.places,
     )
 
 

@@ -6,12 +6,14 @@ their session.
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import HEADER, MAX_PACKET_BYTES, start_time
+from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import DOCTOR, Goodbye, Hello, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.reasons import without_numbers
@@ -26,6 +28,16 @@ NO_NONCE = bytes(16)
 # A hint that asks a whole shard for hellos has no MAC: so many are answered at once, then one a minute. A
 # fleet's answers spread over so long that about this many come in a second.
 HINTS, HINT_EVERY_S, HELLOS_A_SECOND = 3, 60.0, 200
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who the device is, and the hello that describes it."""
+
+    device: str
+    fleet: str
+    keys: DeviceKeys
+    hello: Hello
 
 
 class Handshake:

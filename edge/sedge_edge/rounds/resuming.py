@@ -13,7 +13,7 @@ from sedge_protocol.wire.messages import Order
 
 
 def job_for(
-    order: Order, state: AgentState, blobs: Blobs, vectors: Vectors
+    order: Order, state: AgentState, blobs: Blobs, vectors: Vectors, http_bytes: int = 0
 ) -> tuple[Job, list[Note]]:
     """The order's job, and a note for everything that the disk has lost.
 
@@ -36,4 +36,4 @@ def job_for(
             checkpoint = blobs.read(stopped.checkpoint)
         except StorageError as exc:
             lost(f"{exc}; the training starts over")
-    return Job(order, kept, checkpoint), notes
+    return Job(order, kept, checkpoint, http_bytes), notes

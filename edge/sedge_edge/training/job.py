@@ -220,6 +220,7 @@ def complete(
         step_s=spent.step_s,
         temperature_c=spent.temperature_c,
         energy_j=spent.energy_j,
+        http_bytes=job.http_bytes,
     )
     encoded = EncodedDelta(b"", job.kept)
     if order.task == TRAIN and order.work.upload:

@@ -47,11 +47,15 @@ NOTHING = Kept()
 
 @dataclass(frozen=True)
 class Job:
-    """An order whose blobs are all here, what the device has kept of its run, and a checkpoint of it."""
+    """An order whose blobs are all here, what the device has kept of its run, and a checkpoint of it.
+
+    ``http_bytes`` have come over HTTP since the device's last report.
+    """
 
     order: Order
     kept: Kept = NOTHING
     checkpoint: bytes | None = None
+    http_bytes: int = 0
 
 
 @dataclass(frozen=True)

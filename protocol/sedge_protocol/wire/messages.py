@@ -12,6 +12,7 @@ from msgspec import Meta
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import BodyError, LocalError, RemoteError
 from sedge_protocol.wire.frame import MAX_BODY_BYTES, Kind
+from sedge_protocol.wire.places import MAX_PLACES, Place
 from sedge_protocol.wire.topics import ID_PATTERN
 from sedge_protocol.wire.training import Names
 from sedge_protocol.wire.training import Training as Training
@@ -215,9 +216,9 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     SHA-256 of the coded patch, or empty. ``patch_context`` is the mask, a bitmap of n bits, that decoding
     the patch needs: the device's own last one, to be fetched if the device has lost it. ``correction`` is a
     coded vector (n,) that is added to every gradient of the model that is sent. ``frozen`` is the bundle's
-    frozen blob, where that is cut otherwise than the bundle says. Where ``work`` selects,
-    ``context`` is the SHA-256 of the mask, a bitmap of n bits, against which the update may be coded, or
-    empty.
+    frozen blob, where that is cut otherwise than the bundle says. ``places`` are HTTP servers that have
+    some of these blobs as well. Where ``work`` selects, ``context`` is the SHA-256 of the mask, a bitmap of
+    n bits, against which the update may be coded, or empty.
     """
 
     run: Id
@@ -233,6 +234,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     patch_context: Manifest | None = None
     correction: Manifest | None = None
     frozen: Manifest | None = None
+    places: Annotated[tuple[Place, ...], Meta(max_length=MAX_PLACES)] = ()
     work: Work = Work()
     codec: Codec = Codec()
     context: Annotated[bytes, Meta(max_length=32)] = b""
@@ -334,20 +336,9 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 Message: TypeAlias = (
-    Hello
-    | Welcome
-    | Order
-    | Cancel
-    | Goodbye
-    | Offer
-    | Have
-    | Committed
-    | Reject
-    | Busy
-    | Get
-    | Decline
+    Hello | Welcome | Order | Cancel | Goodbye | Offer | Have | Committed | Reject | Busy | Get | Decline
     | Refusal
-)
+)  # fmt: skip
 
 KINDS: dict[type[Message], Kind] = {
     Hello: Kind.HELLO,

@@ -38,7 +38,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     every element set to zero that ``select`` could have chosen and did not. ``patched`` is whether
     the device has chosen to apply its patch, if the order has a ``choice``. ``step_s`` is the time of a
     training step, ``temperature_c`` the highest that the device has seen meanwhile, and ``energy_j`` an
-    estimate of what the work took.
+    estimate of what the work took. ``http_bytes`` came over HTTP since the last report.
     """
 
     run: Id
@@ -59,6 +59,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     step_s: Annotated[float, Meta(ge=0)] | None = None
     temperature_c: float | None = None
     energy_j: Annotated[float, Meta(ge=0)] | None = None
+    http_bytes: Count = 0
 
 
 def max_coded_bytes(size: int) -> int:

@@ -13,6 +13,7 @@ from msgspec import msgpack
 from tests.cloud.helper import CONFIG, as_nobody, make_bundle
 from tests.cloud.stores import in_a_folder, open_store
 from tests.system.harness import RealFleet, free_port, wait_until
+from tests.web import serving
 
 from sedge_cloud.admin import doctor
 from sedge_cloud.admin.doctor import examine
@@ -224,6 +225,30 @@ def test_a_problem_is_found(alone: Path, name: str) -> None:
             "configuration", "disk", "store", "clock", "unit", "broker", "access"
         }  # fmt: skip
         assert "clock" in found.good and "configuration" in found.good
+
+
+@in_a_folder
+@pytest.mark.parametrize(
+    ("manner", "bad", "says"),
+    [
+        ("ranges", False, "is right"),
+        ("whole", False, "is right, but without ranges"),
+        ("lies", True, "sent other bytes than the store has"),
+        ("larger", True, "bytes, expected"),
+        ("fails", True, "answered 503 Service Unavailable"),
+    ],
+)
+def test_where_devices_find_blobs(alone: Path, manner: str, bad: bool, says: str) -> None:
+    folder, config = alone / "state", alone / "cloud.toml"
+    with serving(manner) as server:
+        config.write_text(config.read_text() + f'[blobs]\npublic = "{server.url}"\n')
+        assert "no run yet" in examined(config).good["public"]
+        store = open_store(folder)
+        start_run(store, "run", make_bundle(alone / "bundle"), CONFIG)
+        store.close()
+        server.blobs |= {path.name: path.read_bytes() for path in (folder / "blobs").iterdir()}
+        found = examined(config)
+    assert says in (found.bad if bad else found.good)["public"]
 
 
 def test_certificates_that_are_none(alone: Path) -> None:

@@ -3,18 +3,23 @@
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
-from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, a_hello, fetch_model
+from tests.cloud.helper import CONFIG, FLEET, LAYOUT, RUN, Cloud, a_hello, fetch_model, report_for
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.ingest.traffic import Link, Traffic
+from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
+from sedge_cloud.store.records import RoundParts
 from sedge_cloud.store.rows import TrafficRow
+from sedge_protocol.codec import SparseVector, encode
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import Frame, Kind, seal
 from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.update import encode_update
 
 
 def sent(cloud: Cloud, topic: str) -> int:
@@ -40,6 +45,24 @@ def test_a_round_of_three(tmp_path: Path) -> None:
         assert rows[name].down == own + (sent(cloud, blob) if name in "ab" else 0)
         assert 0 < rows[name].up < 2000 and not rows[name].whole
     assert rows["a"].up > rows["c"].up  # its GET
+
+
+def test_bytes_over_http_count_apart_as_devices_report_them(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path)
+    cloud.hello()
+    for name, came in (("a", 5000), ("b", 700)):
+        order = cloud.order(name)
+        cloud.offer(name, encode_update(report_for(order, http_bytes=came), exactly_zero()))
+    cloud.poll()
+    (closed,) = [row for row in cloud.store.rounds(RUN) if row.parts]
+    parts = msgspec.msgpack.decode(closed.parts, type=RoundParts)
+    assert parts.http == read_sums(cloud.store.sums(RUN)).http == 5700
+    assert parts.down == sum(row.down for row in cloud.store.traffic(RUN, 1))
+
+
+def exactly_zero() -> bytes:
+    """A coded delta without an element."""
+    return encode(SparseVector(LAYOUT.size, np.empty(0, np.uint32), np.empty(0, np.float32)))
 
 
 def chunk(transfer: bytes, index: int) -> Send:

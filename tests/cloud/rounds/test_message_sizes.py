@@ -9,7 +9,7 @@ from tests.cloud.helper import RUN, Cloud, a_hello
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
-from sedge_cloud.rounds.orders import packet_of, with_steps_that_fit
+from sedge_cloud.rounds.orders import packet_of, trimmed
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.frame import LEAST_PACKET_BYTES, MAX_PACKET_BYTES
 from sedge_protocol.wire.messages import MAX_STEPS, Order, Refusal, Step
@@ -82,14 +82,14 @@ def test_an_order_keeps_the_newest_steps_that_fit(tmp_path: Path) -> None:
     steps = tuple(Step(bytes([i]) * 32, whole) for i in range(MAX_STEPS))
     order: Order = msgspec.structs.replace(cloud.order("a"), steps=steps)
     assert packet_of(order) > 65_536
-    fitting = with_steps_that_fit(order, 65_536)
+    fitting = trimmed(order, 65_536)
     assert (
         packet_of(fitting)
         <= 65_536
         < packet_of(msgspec.structs.replace(fitting, steps=steps[-len(fitting.steps) - 1 :]))
     )
     assert fitting.steps and fitting.steps == steps[-len(fitting.steps) :]
-    assert with_steps_that_fit(order, MAX_PACKET_BYTES) is order
+    assert trimmed(order, MAX_PACKET_BYTES) is order
 
 
 def test_an_order_that_does_not_fit_counts_as_declined(tmp_path: Path) -> None:

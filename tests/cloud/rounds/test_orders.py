@@ -6,9 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello
+from tests.cloud.stores import in_a_folder
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig, ScheduleConfig
+from sedge_cloud.rounds.orders import PUBLIC_BYTES, packet_of, trimmed
 from sedge_cloud.runs.capabilities import codec_for
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
@@ -131,6 +133,34 @@ def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:
     current.settle("b")  # it may have lost the receipt and ask still: everyone listens
     found = list(cloud.core.rounds.orders.served(cloud.core.runs[RUN], current, "a"))
     assert {one.receivers for one in found} == {1}
+
+
+@in_a_folder
+def test_large_blobs_have_a_place_for_whoever_needs_them_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16, 0.01))
+    cloud = Cloud(tmp_path, config, ("a", "b", "c"))
+    cloud.store.public = lambda sha256: f"https://cdn.example/{sha256.hex()}"
+    cloud.begin()
+    cloud.hello("a", "b")
+    order = cloud.order("a")
+    assert PUBLIC_BYTES > order.model.size > order.bundle.size
+    assert order.places == ()
+    monkeypatch.setattr("sedge_cloud.rounds.orders.PUBLIC_BYTES", order.model.size)
+    cloud.begin()
+    cloud.hello("a", "b")
+    order = cloud.order("a")
+    (place,) = order.places
+    assert place.sha256 == order.model.sha256
+    assert place.url == f"https://cdn.example/{order.model.sha256.hex()}"
+    assert trimmed(order, packet_of(order) - 1).places == ()
+
+    cloud.hello("c")
+    cloud.answer("a", "b")
+    assert cloud.order("a").steps and cloud.order("a").places == ()  # the steps lead there
+    newcomer = cloud.order("c")
+    assert [place.sha256 for place in newcomer.places] == [newcomer.model.sha256]
 
 
 def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Downloads: what is asked for, where the device listens, and what a bad disk does to it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,7 +42,7 @@ class Bench:
         peer = Peer(UP, KEYS.up, KEYS.down, 1, 0)
         self.fetches = Fetches("test", self.blobs, self.blobs.has, peer, np.random.default_rng(0))
 
-    def asked(self, effects: list[Effect]) -> dict[bytes, set[int]]:
+    def asked(self, effects: Sequence[object]) -> dict[bytes, set[int]]:
         """The chunks asked for, by transfer id."""
         found: dict[bytes, set[int]] = {}
         for send in only(effects, Send):
@@ -66,7 +67,7 @@ def bench(tmp_path: Path) -> Bench:
     return bench
 
 
-def topics(effects: list[Effect], kind: type[Subscribe] | type[Unsubscribe]) -> list[str]:
+def topics(effects: Sequence[object], kind: type[Subscribe] | type[Unsubscribe]) -> list[str]:
     names = {m.transfer.hex(): name for name, m in MANIFESTS.items()}
     return sorted(names[effect.topic.rpartition("/")[2]] for effect in only(effects, kind))
 

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
+from sedge_edge.rounds.effects import FetchSpan, StopSpan
 from sedge_edge.rounds.frozen_data import bundle_facts
 from sedge_edge.rounds.global_model import named_blobs
 from sedge_edge.rounds.state import AgentState
@@ -35,7 +36,7 @@ from sedge_emulate.virtual.result_cache import ResultCache, job_key
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_emulate.workers.worker import Finished, Request
 from sedge_protocol.errors import CodecError, DataError, LocalError, StorageError
-from sedge_protocol.wire.effects import Note, Send, Subscribe
+from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.messages import Order
 
 # What our brokers take (cloud/mosquitto.conf).
@@ -183,7 +184,9 @@ class VirtualDevice:
                     self._log.log(effect.level, "%s", effect.text)
                 case StartJob():
                     self._work(effect.job)
-                case _:
+                case FetchSpan() | StopSpan():
+                    raise AssertionError("no device of a virtual fleet has a web server")
+                case Unsubscribe():
                     broker.unsubscribe(port, effect.topic)
         if self._agent is not None:
             self._look_ahead(self._agent.state)

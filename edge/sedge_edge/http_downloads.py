@@ -1,0 +1,122 @@
+"""[download]: blobs over HTTP. Which servers a device may ask, and the thread that asks them."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, SpanEnd
+from sedge_edge.sensors import link_is_metered
+from sedge_protocol.errors import ConfigError, LinkError
+
+if TYPE_CHECKING:
+    from sedge_protocol.host.web import Span
+
+# Chunks that wait for the disk; a server that is faster than it waits, too.
+WAITING = 4
+# How often a thread that waits for room looks whether it is wanted any more.
+LOOK_S = 0.5
+
+
+class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[download]: which servers may be asked for blobs that an order places there.
+
+    ``hosts`` are their names, any where there is none. ``unmetered``: only while the link costs nothing by
+    volume. ``ca_file`` is their certificates' authority.
+    """
+
+    http: Literal["any", "https", "never"] = "any"
+    hosts: tuple[str, ...] = ()
+    unmetered: bool = False
+    ca_file: Path | None = None
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` for a host that is more than a name, and a file that is no certificate."""
+        for host in self.hosts:
+            if not host or set(host) & set("/:@ "):
+                raise ConfigError("download.hosts", host, "names such as cdn.example.org")
+        if self.ca_file is not None and not self.ca_file.is_file():
+            raise ConfigError("download.ca_file", str(self.ca_file), "a readable file")
+
+    def permits(self, url: str) -> bool:
+        """Whether a URL may be asked now."""
+        if self.http == "never" or (self.unmetered and link_is_metered()):
+            return False
+        return self.names(url)
+
+    def names(self, url: str) -> bool:
+        """Whether a URL is one of those that may be asked."""
+        from sedge_protocol.host.web import parse  # http.client takes memory that few devices need
+
+        try:
+            address = parse(url)
+        except LinkError:
+            return False
+        hosts = {host.lower() for host in self.hosts}
+        return (address.tls or self.http == "any") and (not hosts or address.host in hosts)
+
+
+class Downloads:
+    """Asks for one span at a time, in a thread of its own."""
+
+    def __init__(self, config: DownloadConfig) -> None:
+        self._config = config
+        self._parts: queue.Queue[FetchedChunk | SpanEnd] = queue.Queue(WAITING)
+        self._span: Span | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something has come and was not taken."""
+        return not self._parts.empty()
+
+    def start(self, wanted: FetchSpan, wake: Callable[[], None]) -> None:
+        """Begin to fetch a span; ``wake`` is called, from another thread, whenever something has come."""
+        from sedge_protocol.host.web import Span
+
+        self.stop()
+        ca_file = None if self._config.ca_file is None else str(self._config.ca_file)
+        self._span = span = Span(
+            wanted.url, wanted.manifest, wanted.first, wanted.end, self._config.names, ca_file
+        )
+        work = threading.Thread(
+            target=self._work, args=(span, wanted.number, wake), name="sedge-http", daemon=True
+        )
+        work.start()
+
+    def stop(self) -> None:
+        """Give up what is under way."""
+        if self._span is not None:
+            self._span.stop()
+        self._span = None
+
+    def taken(self) -> Iterator[FetchedChunk | SpanEnd]:
+        """Everything that has come until now."""
+        for _ in range(self._parts.qsize()):
+            yield self._parts.get_nowait()
+
+    def _work(self, span: "Span", number: int, wake: Callable[[], None]) -> None:
+        end = SpanEnd(number)
+        try:
+            for index, data in span.chunks():
+                if not self._hand(span, FetchedChunk(number, index, data), wake):
+                    return
+        except LinkError as exc:
+            end = SpanEnd(number, str(exc))
+        self._hand(span, end, wake)
+
+    def _hand(self, span: "Span", part: FetchedChunk | SpanEnd, wake: Callable[[], None]) -> bool:
+        """Pass a part on as soon as there is room; False once nobody wants it."""
+        while not span.stopped:
+            try:
+                self._parts.put(part, timeout=LOOK_S)
+            except queue.Full:
+                continue
+            wake()
+            return True
+        return False
+
+
+NO_DOWNLOADS = Downloads(DownloadConfig(http="never"))

@@ -1,0 +1,57 @@
+"""What the agent's core asks of its shell beyond the effects that both sides have."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sedge_edge.training.preparation import Job
+from sedge_protocol.wire.effects import Effect
+from sedge_protocol.wire.transfer import Manifest
+
+
+@dataclass(frozen=True)
+class StartJob:
+    """Do this job in the worker thread, then call ``finished``, ``failed`` or ``interrupted``."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class FetchSpan:
+    """GET the chunks from ``first`` to ``end`` - 1 of a blob; each is ``fetched``, and so is the end.
+
+    There is one at a time, unless the one before was stopped. Answers repeat its ``number``.
+    """
+
+    number: int
+    url: str
+    manifest: Manifest
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class StopSpan:
+    """Ask no more for the span with this number; what still comes of it is ignored."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class FetchedChunk:
+    """A chunk of a span, not checked yet."""
+
+    number: int
+    index: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class SpanEnd:
+    """Nothing more comes of a span: it is whole, or failed for this reason."""
+
+    number: int
+    error: str = ""
+
+
+SpanEffect: TypeAlias = FetchSpan | StopSpan
+AgentEffect: TypeAlias = Effect | StartJob | SpanEffect

@@ -1,0 +1,129 @@
+"""Blobs from HTTP servers: which come from there, one at a time, and what follows when that fails.
+
+an order names a place for a blob   it is asked for there, one span of missing chunks after the other
+  -> its chunks are checked by their digests, and kept, like those that come over MQTT
+  -> a wrong chunk, an error, silence   the rest comes over MQTT, and no server is asked for another
+                                        blob before a pause, which doubles from one failure to the next
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from sedge_edge.rounds.effects import FetchSpan, SpanEffect, StopSpan
+from sedge_protocol.wire.effects import Note
+from sedge_protocol.wire.transfer import Fetch
+
+# Without a whole chunk for so long, 1 kB/s of the usual ones, MQTT may do better, and does no worse.
+STALL_S = 60.0
+PAUSE_FIRST_S, PAUSE_MAX_S = 60.0, 3600.0
+# Blobs whose place was wrong, remembered until there are so many.
+MAX_DROPPED = 64
+
+Permits: TypeAlias = Callable[[str], bool]
+
+
+class Places:
+    """Downloads over HTTP. ``permits`` tells whether a URL may be asked now; None: no URL ever.
+
+    ``received`` is the number of bytes that have come and have not been reported.
+    """
+
+    def __init__(
+        self, permits: Permits | None, counters: Counter[str], rng: np.random.Generator
+    ) -> None:
+        self.received = 0
+        self._permits, self._counters, self._rng = permits, counters, rng
+        self._chosen: dict[bytes, str] = {}  # the URL of each transfer that comes from a place
+        self._seen: set[bytes] = set()
+        self._dropped: dict[bytes, None] = {}  # SHA-256 of blobs
+        self._span: FetchSpan | None = None
+        self._number = 0
+        self._stall_at: float | None = None
+        self._pause_until, self._failures = 0.0, 0
+
+    def takes(self, transfer: bytes) -> bool:
+        """Whether this blob comes from a place, so that nothing of it is asked for over MQTT."""
+        return transfer in self._chosen
+
+    @property
+    def asked(self) -> FetchSpan | None:
+        """What is under way."""
+        return self._span
+
+    def sync(
+        self, active: Mapping[bytes, Fetch], urls: Mapping[bytes, str], now: float
+    ) -> list[SpanEffect]:
+        """Choose a source for each download that has begun, and ask for the next span."""
+        self._chosen = {t: url for t, url in self._chosen.items() if t in active}
+        self._seen &= active.keys()
+        effects: list[SpanEffect] = []
+        if self._span is not None and self._span.manifest.transfer not in active:
+            effects += self.halt()
+        for transfer, fetch in active.items():
+            if transfer not in self._seen:
+                self._seen.add(transfer)
+                url = urls.get(transfer)
+                if url is not None and self._may_ask(url, fetch.manifest.sha256, now):
+                    self._chosen[transfer] = url
+        return [*effects, *self._next(active, now)]
+
+    def _may_ask(self, url: str, sha256: bytes, now: float) -> bool:
+        if self._permits is None or now < self._pause_until or sha256 in self._dropped:
+            return False
+        return self._permits(url)
+
+    def _next(self, active: Mapping[bytes, Fetch], now: float) -> list[SpanEffect]:
+        waiting = next((t for t in active if t in self._chosen), None)
+        if self._span is not None or waiting is None:
+            return []
+        fetch = active[waiting]
+        missing = (i for i in range(fetch.manifest.count) if i not in fetch.have)
+        first = next(missing, None)
+        if first is None:
+            return []
+        held = (i for i in range(first, fetch.manifest.count) if i in fetch.have)
+        end = next(held, fetch.manifest.count)
+        self._number += 1
+        self._span = FetchSpan(self._number, self._chosen[waiting], fetch.manifest, first, end)
+        self._stall_at = now + STALL_S
+        return [self._span]
+
+    def heard(self, size: int, now: float) -> None:
+        """A good chunk has come."""
+        self.received += size
+        self._failures = 0
+        self._stall_at = now + STALL_S
+
+    def ended(self) -> None:
+        """The span that was asked for has ended, and all of it has come."""
+        self._span = self._stall_at = None
+
+    def halt(self) -> list[SpanEffect]:
+        """Stop what is under way; it may be asked for again."""
+        span, self._span, self._stall_at = self._span, None, None
+        return [] if span is None else [StopSpan(span.number)]
+
+    def failed(self, why: str, now: float) -> list[SpanEffect | Note]:
+        """The server failed for this blob: it is not asked for that again, and nobody is for a while."""
+        span = self._span
+        if span is None:
+            return []
+        sha256 = span.manifest.sha256
+        self._chosen.clear()
+        while len(self._dropped) >= MAX_DROPPED:
+            del self._dropped[next(iter(self._dropped))]
+        self._dropped[sha256] = None
+        ceiling = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(self._failures, 10))
+        self._pause_until = now + float(self._rng.uniform(0.5 * ceiling, ceiling))
+        self._failures += 1
+        self._counters["http_failed"] += 1
+        text = f"blob {sha256.hex()[:16]}: {why}; the rest comes over MQTT"
+        return [*self.halt(), Note(logging.WARNING, text)]
+
+    def timer(self) -> float | None:
+        """When silence counts as a failure."""
+        return self._stall_at

@@ -1,0 +1,182 @@
+"""A span of a blob from an HTTP server, as the blob's chunks. This file owns http.client.
+
+No header says who asks: no cookie, no password, nothing of the fleet. Nothing larger than a chunk is held
+in memory. What comes is the caller's to check.
+"""
+
+import contextlib
+import re
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+from sedge_protocol.errors import LinkError
+from sedge_protocol.wire.places import MAX_URL
+from sedge_protocol.wire.transfer import Manifest
+
+# How long the server may be silent, in seconds.
+SILENCE_S = 20.0
+MAX_REDIRECTS = 4
+_REDIRECTS = (301, 302, 303, 307, 308)
+_PRINTABLE = re.compile(r"[!-~]+")
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+
+
+class Address(NamedTuple):
+    """The parts of a URL: host, port, whether TLS is used, and what is asked for there."""
+
+    host: str
+    port: int
+    tls: bool
+    target: str
+
+
+def parse(url: str) -> Address:
+    """The parts of an http:// or https:// URL. Raises ``LinkError`` for anything else."""
+    wrong = LinkError(f"{shown(url)}: expected http://host/path or https://host/path")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
+    printable = len(url) <= MAX_URL and _PRINTABLE.fullmatch(url) is not None
+    if not printable or parts.scheme not in ("http", "https") or not host or port == 0:
+        raise wrong
+    if parts.username is not None:
+        raise wrong
+    tls = parts.scheme == "https"
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Address(host, port or (443 if tls else 80), tls, target)
+
+
+def shown(url: str) -> str:
+    """A URL for people: without its query and its user, which may be as good as a password."""
+    start, at, rest = url.partition("?")[0].rpartition("@")
+    return ascii(f"{start.partition('://')[0]}://...@{rest}" if at else rest)[1:-1][:200]
+
+
+class Span:
+    """The chunks from ``first`` to ``end`` - 1 of a blob that ``url`` names.
+
+    A redirection leads only where ``permits`` allows, and never from https to http. ``ca_file`` (PEM) takes
+    the place of the system's authorities. ``ranged`` says whether the server sent the span alone.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        manifest: Manifest,
+        first: int,
+        end: int,
+        permits: Callable[[str], bool] = lambda url: True,
+        ca_file: str | None = None,
+    ) -> None:
+        self.ranged = True
+        self._url, self._manifest, self._first, self._end = url, manifest, first, end
+        self._permits, self._ca_file = permits, ca_file
+        self._connection: HTTPConnection | None = None
+        self.stopped = False
+
+    def chunks(self) -> Iterator[tuple[int, bytes]]:
+        """Number and bytes of one chunk after the other.
+
+        A server that knows no ranges sends all from chunk 0 on. Raises ``LinkError`` for everything that
+        goes wrong, in one line.
+        """
+        try:
+            response = self._answer()
+            for index in range(self._first if self.ranged else 0, self._end):
+                yield index, self._chunk(response, index)
+        except (OSError, HTTPException, ValueError) as exc:
+            raise LinkError(f"{shown(self._url)}: {_why(exc)}") from exc
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+
+    def stop(self) -> None:
+        """End it from another thread: what waits for bytes there raises ``LinkError``."""
+        self.stopped = True
+        connection = self._connection
+        if connection is not None and (sock := connection.sock) is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self) -> HTTPResponse:
+        url, was_tls = self._url, False
+        for _ in range(MAX_REDIRECTS + 1):
+            address = parse(url)
+            if was_tls and not address.tls:
+                raise LinkError(f"{shown(self._url)}: redirects from https to {shown(url)}")
+            if not self._permits(url):
+                raise LinkError(
+                    f"{shown(self._url)}: redirects to {shown(url)}, which edge.toml excludes"
+                )
+            was_tls = address.tls
+            response = self._get(address)
+            if response.status not in _REDIRECTS:
+                self._check(response)
+                return response
+            url = urljoin(url, response.getheader("Location", ""))
+            response.close()
+        raise LinkError(f"{shown(self._url)}: more than {MAX_REDIRECTS} redirections")
+
+    def _get(self, address: Address) -> HTTPResponse:
+        if self.stopped:
+            raise LinkError(f"{shown(self._url)}: stopped")
+        if self._connection is not None:  # to the server that sent us here
+            self._connection.close()
+        self._connection = connection = self._to(address)
+        start, last = (
+            self._manifest.span(self._first)[0],
+            sum(self._manifest.span(self._end - 1)) - 1,
+        )
+        headers = {"Range": f"bytes={start}-{last}", "User-Agent": "sedge"}
+        connection.request("GET", address.target, headers=headers)
+        return connection.getresponse()
+
+    def _to(self, address: Address) -> HTTPConnection:
+        host, port, tls, _ = address
+        if not tls:
+            return HTTPConnection(host, port, timeout=SILENCE_S)
+        context = ssl.create_default_context(cafile=self._ca_file)
+        return HTTPSConnection(host, port, timeout=SILENCE_S, context=context)
+
+    def _check(self, response: HTTPResponse) -> None:
+        """Raise ``LinkError`` for an answer that is not this span, nor the whole blob."""
+        size, start = self._manifest.size, self._manifest.span(self._first)[0]
+        found = ""
+        if response.getheader("Content-Encoding", "identity") != "identity":
+            found = f"encoded as {response.getheader('Content-Encoding')!a}"
+        elif response.status == 206:
+            given = _RANGE.fullmatch(response.getheader("Content-Range", ""))
+            if given is None or int(given[1]) != start or given[3] not in ("*", str(size)):
+                found = f"sent {response.getheader('Content-Range')!a} for the bytes from {start} of {size}"
+        elif response.status == 200:
+            self.ranged = False
+            if response.length not in (None, size):
+                found = f"has {response.length} bytes, expected {size}"
+        else:
+            found = f"answered {response.status} {ascii(response.reason)[1:-1][:80]}"
+        if found:
+            raise LinkError(f"{shown(self._url)}: {found}")
+
+    def _chunk(self, response: HTTPResponse, index: int) -> bytes:
+        length = self._manifest.span(index)[1]
+        data = response.read(length)
+        if len(data) != length:
+            missing = f"{length - len(data)} of {length} bytes of chunk {index}"
+            raise LinkError(f"{shown(self._url)}: ended without {missing}")
+        return data
+
+
+def _why(exc: Exception) -> str:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return f"its certificate: {exc.verify_message}"
+    if isinstance(exc, TimeoutError):
+        return f"silent for {SILENCE_S:.0f} s"
+    if isinstance(exc, OSError) and exc.strerror:
+        return exc.strerror
+    return f"{type(exc).__name__}: {ascii(str(exc))[1:-1][:120]}"

@@ -1,0 +1,17 @@
+"""Where else a blob lies: any HTTP server, named by an order, whose bytes the manifest's digests prove."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+# A presigned URL of an object store, with a session's token in it, takes some 1,500 characters.
+MAX_URL = 2048
+MAX_PLACES = 8
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The blob with this SHA-256 is also what a GET of ``url`` returns, http:// or https://."""
+
+    sha256: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    url: Annotated[str, Meta(max_length=MAX_URL)]

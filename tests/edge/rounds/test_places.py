@@ -1,0 +1,219 @@
+"""An agent, an order that names places, and web servers of every kind: the round is done all the same."""
+
+import hashlib
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.edge.harness import Harness, make_bundle, storage_error, theta_of
+from tests.web import BlobServer, serving
+
+from sedge_edge.rounds.budget import LimitsConfig
+from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, StopSpan
+from sedge_edge.rounds.places import PAUSE_FIRST_S, STALL_S
+from sedge_protocol.wire.effects import Subscribe
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.places import Place
+from sedge_protocol.wire.topics import blob as blob_topic
+
+FLEET_TOPIC = "sedge/1/test/blob/"
+
+
+@pytest.fixture
+def server() -> Generator[BlobServer]:
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Harness:
+    device = Harness(tmp_path)
+    device.permits = lambda url: True
+    device.agent = device.start()
+    device.connect()
+    return device
+
+
+def placed(
+    device: Harness, server: BlobServer, number: int = 1, only_bundle: bool = False
+) -> Order:
+    """An order whose bundle and model the server has as well."""
+    order = device.order(number, theta_of(number))
+    blobs = [order.bundle] if only_bundle else [order.bundle, order.model]
+    server.blobs |= {m.sha256.hex(): device.served[m.transfer] for m in blobs}
+    places = tuple(Place(m.sha256, f"{server.url}/{m.sha256.hex()}") for m in blobs)
+    return device.order(number, theta_of(number), places=places)
+
+
+def test_large_blobs_come_over_http_and_the_report_says_how_much(
+    device: Harness, server: BlobServer
+) -> None:
+    order = placed(device, server)
+    device.give(order)
+    device.settle()
+    assert device.chunks_sent == 0
+    assert device.report().http_bytes == order.bundle.size + order.model.size
+    first = dict(server.headers[0])
+    assert first.pop("Range") == f"bytes=0-{order.bundle.size - 1}"
+    assert first.keys() == {"Host", "Accept-Encoding", "User-Agent"}  # nothing of the fleet
+
+    again = placed(device, server, 2)
+    device.give(again)
+    device.settle()
+    assert (
+        device.report(2).http_bytes == again.model.size
+    )  # what was reported is not reported again
+
+
+@pytest.mark.parametrize(
+    ("manner", "kept", "why"),
+    [
+        ("lies", 2, "the digest does not match"),
+        ("cuts", 2, "ended without"),
+        ("skews", 0, "for the bytes from 0"),
+        ("larger", 0, "expected"),
+        ("circles", 0, "more than 4 redirections"),
+        ("fails", 0, "answered 503 Service Unavailable"),
+        ("garbles", 0, "BadStatusLine"),
+    ],
+)
+def test_a_bad_server_is_left_and_the_rest_comes_over_mqtt(
+    device: Harness, server: BlobServer, manner: str, kept: int, why: str
+) -> None:
+    server.manner = manner
+    order = placed(device, server)
+    device.give(order)
+    device.settle()
+    assert device.chunks_sent == order.bundle.count - kept + order.model.count
+    assert device.agent.peer.counters["http_failed"] == 1
+    (said,) = [note for note in device.notes if "over MQTT" in note]
+    assert why in said
+    assert device.report().http_bytes == sum(order.bundle.span(i)[1] for i in range(kept))
+
+
+@pytest.mark.parametrize(("manner", "requests"), [("whole", 1), ("redirects", 2)])
+def test_servers_without_ranges_and_redirections_serve_as_well(
+    device: Harness, server: BlobServer, manner: str, requests: int
+) -> None:
+    server.manner = manner
+    device.give(placed(device, server, only_bundle=True))
+    device.settle()
+    assert device.report().http_bytes == device.bundle.size
+    assert len(server.asked) == requests
+
+
+def test_nobody_there(device: Harness) -> None:
+    with serving() as server:
+        order = placed(device, server)
+    device.give(order)
+    device.settle()
+    assert device.report().http_bytes == 0
+    assert any("Connection refused; the rest comes over MQTT" in note for note in device.notes)
+
+
+def test_a_server_that_failed_is_asked_again_after_a_pause(
+    device: Harness, server: BlobServer
+) -> None:
+    server.manner = "fails"
+    device.give(placed(device, server))
+    device.settle()
+    assert len(server.asked) == 1
+    server.manner = "ranges"
+    device.give(placed(device, server, 2))
+    device.settle()
+    assert len(server.asked) == 1
+    device.now += PAUSE_FIRST_S
+    device.give(placed(device, server, 3))
+    device.settle()
+    assert device.report(3).http_bytes > 0
+
+
+def test_what_has_come_is_kept_when_the_device_loses_power(
+    device: Harness, server: BlobServer
+) -> None:
+    order = placed(device, server)
+    (span,) = [e for e in device.tell(order) if isinstance(e, FetchSpan)]
+    data = device.served[order.bundle.transfer]
+    for index in (0, 2):
+        offset, length = order.bundle.span(index)
+        device.agent.fetched(
+            FetchedChunk(span.number, index, data[offset : offset + length]), device.now
+        )
+    device.agent = device.start()
+    device.order_at_hand = order
+    device.pump(device.connect())
+    device.settle()
+    asked = [(s.first, s.end) for s in device.spans if s.manifest == order.bundle]
+    assert asked == [(1, 2), (3, order.bundle.count)]
+    assert device.chunks_sent == 0
+
+
+def test_a_server_that_is_silent_is_left(device: Harness, server: BlobServer) -> None:
+    order = placed(device, server)
+    (span,) = [e for e in device.tell(order) if isinstance(e, FetchSpan)]
+    topic = blob_topic("test", order.bundle.transfer)
+    device.now += STALL_S
+    effects = device.agent.poll(device.now)
+    assert StopSpan(span.number) in effects
+    assert Subscribe(topic) in effects
+    data = device.served[order.bundle.transfer][:4096]
+    late = FetchedChunk(span.number, 0, data)
+    assert device.agent.fetched(late, device.now) == []  # of a span that was stopped
+
+
+def test_a_full_disk_stops_a_download_which_goes_on_later(
+    device: Harness, server: BlobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = placed(device, server)
+    (span,) = [e for e in device.tell(order) if isinstance(e, FetchSpan)]
+    with monkeypatch.context() as full:
+        full.setattr(device.agent.blobs, "write_part", storage_error)
+        part = FetchedChunk(span.number, 0, device.served[order.bundle.transfer][:4096])
+        assert StopSpan(span.number) in device.agent.fetched(part, device.now)
+    device.order_at_hand = order
+    device.settle()
+    assert device.chunks_sent == 0
+    assert device.report().http_bytes == order.bundle.size + order.model.size
+
+
+def test_a_device_that_may_not_asks_nobody(device: Harness, server: BlobServer) -> None:
+    device.permits = None
+    device.agent = device.start()
+    device.connect()
+    device.give(placed(device, server))
+    device.settle()
+    assert server.asked == []
+    assert device.report().http_bytes == 0
+
+
+def test_a_limit_of_the_day_holds_for_http_too(tmp_path: Path, server: BlobServer) -> None:
+    device = Harness(tmp_path)
+    device.permits, device.limits = lambda url: True, LimitsConfig(megabytes_per_day=0.01)
+    device.agent = device.start()
+    device.connect()
+    order = placed(device, server)
+    (span,) = [e for e in device.tell(order) if isinstance(e, FetchSpan)]
+    data = device.served[order.bundle.transfer]
+    effects = [
+        effect
+        for index in range(3)
+        for effect in device.agent.fetched(
+            FetchedChunk(span.number, index, data[4096 * index : 4096 * (index + 1)]), device.now
+        )
+    ]
+    assert effects == []
+    device.now += 10  # when gates are looked at
+    assert StopSpan(span.number) in device.agent.poll(device.now)
+
+
+def test_a_bundle_with_another_hash_than_the_place_says_is_none_of_it(
+    device: Harness, server: BlobServer
+) -> None:
+    other = make_bundle(7)
+    order = placed(device, server)
+    sha256 = hashlib.sha256(other).digest()
+    device.give(device.order(1, theta_of(1), places=(Place(sha256, order.places[0].url),)))
+    device.settle()
+    assert server.asked == []
+    assert np.isfinite(device.delta()).all()

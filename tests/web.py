@@ -1,0 +1,144 @@
+"""A web server that has blobs under their SHA-256, and serves them as badly as a test wants."""
+
+import re
+import ssl
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+LOOPBACK = "127.0.0.1"
+
+
+class BlobServer(ThreadingHTTPServer):
+    """``manner`` is one of the methods of ``_Handler``; ``asked`` are the ranges that were asked for."""
+
+    daemon_threads = True
+
+    def __init__(self, manner: str = "ranges", blobs: dict[str, bytes] | None = None) -> None:
+        super().__init__((LOOPBACK, 0), _Handler)
+        self.manner, self.blobs = manner, {} if blobs is None else blobs
+        self.asked: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.ended = threading.Event()
+        self.scheme = "http"
+        self.elsewhere = ""
+
+    @property
+    def url(self) -> str:
+        """Where the blobs are."""
+        return f"{self.scheme}://{LOOPBACK}:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that hang up are part of what is tested."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: BlobServer
+    protocol_version = "HTTP/1.1"
+    _range: ClassVar = re.compile(r"bytes=(\d+)-(\d+)")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.server.headers.append(dict(self.headers.items()))
+        self.server.asked.append(self.headers.get("Range", ""))
+        self.close_connection = True
+        data = self.server.blobs.get(self.path.rpartition("/")[2])
+        if data is None:
+            self.send_error(404)
+        else:
+            getattr(self, self.server.manner)(data)
+
+    def ranges(self, data: bytes, sent: bytes | None = None, skew: int = 0) -> None:
+        """As every static server does."""
+        match = self._range.fullmatch(self.headers.get("Range", ""))
+        assert match is not None, "a request without a range"
+        first, last = int(match[1]) + skew, min(int(match[2]), len(data) - 1)
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        self.send_header("Content-Length", str(last + 1 - first))
+        self.end_headers()
+        self.wfile.write((data if sent is None else sent)[first : last + 1])
+
+    def whole(self, data: bytes) -> None:
+        """Knows no ranges."""
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def larger(self, data: bytes) -> None:
+        """Knows no ranges, and has something else."""
+        self.whole(data + b"more")
+
+    def lies(self, data: bytes) -> None:
+        """Has other bytes from some place on."""
+        self.ranges(data, data[:9000] + bytes(len(data) - 9000))
+
+    def skews(self, data: bytes) -> None:
+        """Sends another range than it was asked for."""
+        self.ranges(data, skew=1)
+
+    def cuts(self, data: bytes) -> None:
+        """Hangs up on the way."""
+        self.ranges(data, data[: len(data) // 2])
+
+    def stalls(self, data: bytes) -> None:
+        """Sends nothing more on the way, and stays."""
+        self.cuts(data)
+        self.wfile.flush()
+        self.server.ended.wait(30)
+
+    def redirects(self, data: bytes) -> None:
+        """Sends everyone elsewhere, or on to its own second name for each blob."""
+        if self.path.startswith("/there/"):
+            self.ranges(data)
+            return
+        self.send_response(302)
+        name = self.path.rpartition("/")[2]
+        self.send_header("Location", f"{self.server.elsewhere or '/there'}/{name}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def circles(self, data: bytes) -> None:
+        """Sends everyone back to where they are."""
+        self.send_response(301)
+        self.send_header("Location", self.path)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def fails(self, data: bytes) -> None:
+        """Is out of order."""
+        self.send_error(503)
+
+    def garbles(self, data: bytes) -> None:
+        """Is no web server."""
+        self.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+
+@contextmanager
+def serving(
+    manner: str = "ranges",
+    blobs: dict[str, bytes] | None = None,
+    certificate: tuple[Path, Path] | None = None,
+) -> Generator[BlobServer]:
+    """A server while the test lasts; with a certificate and its key, over TLS."""
+    server = BlobServer(manner, blobs)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.scheme = "https"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.ended.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -79,6 +79,15 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/ingest/test_rate_limit.py",
         "it asks the buckets",
     ),
+    "sedge_cloud.ingest.ingest": ("tests/cloud/test_coordinator.py", "message by message"),
+    "sedge_cloud.ingest.open_orders": (
+        "tests/cloud/test_coordinator.py",
+        "what devices are sent, and sent again",
+    ),
+    "sedge_cloud.rounds.leader": ("tests/cloud/test_coordinator.py", "with the ingest it needs"),
+    "sedge_cloud.hints": ("tests/cloud/test_coordinator.py", "records without a line of code"),
+    "sedge_cloud.disk_errors": ("tests/cloud/store/test_outages.py", "a store that goes away"),
+    "sedge_cloud.outage": ("tests/cloud/rounds/test_lifecycle.py", "with the round that waits"),
     "sedge_cloud.ingest.device": (
         "tests/cloud/ingest/test_sessions.py",
         "with the fleet that it is one of",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.store.records import Summary
 from sedge_protocol.wire import effects
 from sedge_protocol.wire.update import Report
 

@@ -70,9 +70,9 @@ class Recorder:
         self._write(now, None)
 
     def _write(self, now: float, disk: DiskRow | None) -> None:
-        self._core.progress.poll(now)
+        self._core.ingest.progress.poll(now)
         sessions = self._core.devices.stirred(MOST_SESSIONS)
-        opened = {current.row.run: current for current in self._core.rounds.open_rounds()}
+        opened = self._core.open
         standing = {run: self._standing(current, now) for run, current in opened.items()}
         rounds = [row for run, row in standing.items() if row != self._rounds.get(run)]
         told = self._row, self._core.counters.total()

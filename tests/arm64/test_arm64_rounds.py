@@ -13,7 +13,7 @@ import pytest
 from tests.arm64.emulated import NUMPY, MixedFleet
 from tools.arm64 import guest, packages
 
-from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.store.records import Summary
 from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import FUNCTION, TORCH, load

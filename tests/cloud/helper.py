@@ -23,9 +23,9 @@ from sedge_cloud.coding import EXACT, WHOLE
 from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect
-from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import RunState
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.records import Summary
 from sedge_cloud.store.rows import RunRow
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode

@@ -1,6 +1,7 @@
 """The coordinator: who is heard, what is answered, and that it goes on whatever fails."""
 
 import logging
+import math
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,13 +32,13 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded
+from sedge_cloud.ingest.open_orders import RESEND_S
 from sedge_cloud.ingest.sessions import REFUSE_EVERY_S, VERSION
-from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
-from sedge_cloud.rounds.lifecycle import RESEND_S
-from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import Run, RunState
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.records import Summary
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Layout, Role
@@ -553,7 +554,7 @@ def test_a_disk_that_refuses_to_note_the_revoked_is_asked_again(cloud: Cloud) ->
     cloud.hello()
     cloud.answer("a")
     revoke(cloud, "b")
-    broken = Faults(cloud, 6, StorageError("disk on fire"), after=False)
+    broken = Faults(cloud, 9, StorageError("disk on fire"), after=False)
     cloud.load()
     assert broken.struck == "decline" and cloud.core.open[RUN].settled == {"a"}
     cloud.now += DISK_RETRY_S
@@ -664,7 +665,7 @@ def test_an_order_that_no_frame_holds_ends_its_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speaks: str
 ) -> None:
     """Its round was stored by a version that did not measure it."""
-    monkeypatch.setattr("sedge_cloud.rounds.orders.MAX_ORDER_BYTES", 2**30)
+    monkeypatch.setattr("sedge_cloud.runs.orders.MAX_ORDER_BYTES", 2**30)
     cloud = Cloud(tmp_path)
     names = [(f"{i:04}".ljust(240, "x"), (2,), Role.PARAMETER) for i in range(1200)]
     large = make_bundle(tmp_path / "large", Layout.of(names))
@@ -682,10 +683,12 @@ def test_an_order_that_no_frame_holds_ends_its_run_alone(
         cloud.effects.clear()
         cloud.restart()
         cloud.hello(codecs=("freeze",))
+    if speaks == "poll":  # what the devices could not be sent is an answer, and due at once
+        assert cloud.core.timer() == -math.inf
+        cloud.poll()
     (why,) = cloud.notes(logging.ERROR)
-    assert why.startswith(
-        "run large has failed: round 1: the order of a cannot be sent: ORDER body"
-    )
+    assert why.startswith("run large has failed in round 1: 0 of 2 devices sent an update")
+    assert "its order cannot be sent: ORDER body" in why
     assert [(e.run, e.status) for e in cloud.events(RunEnded)] == [("large", "failed")]
     assert set(cloud.core.open) == {RUN} and cloud.core.timer() is not None
     assert {order.run for order in cloud.messages("b", Order)} == {RUN}
@@ -699,7 +702,7 @@ def test_an_order_is_measured_before_its_round_is_stored(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud.hello()
-    monkeypatch.setattr("sedge_cloud.rounds.orders.MAX_ORDER_BYTES", 10)
+    monkeypatch.setattr("sedge_cloud.runs.orders.MAX_ORDER_BYTES", 10)
     cloud.answer("a", "b")
     (note,) = cloud.notes(logging.ERROR)
     assert note.startswith("run run has failed: round 2 cannot be planned: fedavg, a: an order of ")

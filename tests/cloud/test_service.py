@@ -14,8 +14,8 @@ from tests.cloud.stores import open_store
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.ingest.rate_limit import BURST, COST
-from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.service import RELOAD_S, Service
+from sedge_cloud.store.records import Summary
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
 from sedge_protocol.wire.effects import Send

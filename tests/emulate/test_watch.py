@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.rounds.summary import DeviceSummary, Summary
+from sedge_cloud.store.records import DeviceSummary, Summary
 from sedge_emulate.progress import Progress
 from sedge_emulate.watch import Totals, Watch
 from sedge_protocol.wire.update import Metrics, Report

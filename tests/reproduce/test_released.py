@@ -17,7 +17,7 @@ from tools.reproduce.released import (
 )
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.rounds.assignments import order_seed
+from sedge_cloud.runs.orders import order_seed
 from sedge_cloud.runs.run import Run
 from sedge_edge.training.batches import permutations
 

@@ -23,9 +23,9 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import EXACT, WHOLE, CodecConfig
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import RunState
 from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.records import Summary
 from sedge_edge.agent import Agent, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples

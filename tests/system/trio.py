@@ -16,11 +16,11 @@ from tests.system.harness import RealFleet, wait_until
 from torch import nn
 
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
-from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.records import Summary
 from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.strategy import Context, Update
 from sedge_edge.backends import open_trainer

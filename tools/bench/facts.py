@@ -32,10 +32,10 @@ from sedge_cloud.facts.reader import Reader
 from sedge_cloud.outlets.page.html import status_page
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.rounds.accounts import catch_up
-from sedge_cloud.rounds.summary import DeviceSummary, Summary
 from sedge_cloud.service import on_the_wall
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.records import DeviceSummary, Summary
 from sedge_cloud.store.rows import (
     ClosedRound,
     DeviceRow,

@@ -178,7 +178,7 @@ class Bench:
     def _watch(self) -> None:
         within = self.tracer.within
         within(self.core.run_store, "collect_if_due", "collect")
-        within(self.core.rounds, "_open", "open")
+        within(self.core.leader._rounds, "_open", "open")
         within(scheduler, "plan_cohort", "plan")
         within(coordinator, "catch_up", "account")
 

@@ -9,10 +9,10 @@ import msgspec
 
 from sedge_cloud.admin.models import find_run, global_model, read_bundle
 from sedge_cloud.rounds.assignments import check_assignment
-from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.records import Summary
 from sedge_cloud.strategy import ClientModel
 from sedge_protocol.errors import ConfigError, StrategyError
 from sedge_protocol.host.disk import replace_file, translated

@@ -13,9 +13,9 @@ from sedge_cloud.facts.records import RoundFacts, RunFacts
 from sedge_cloud.figures.numbers import percent
 from sedge_cloud.outlets.terminal import problem_lines, run_lines
 from sedge_cloud.rounds.lifecycle import RUNNING
-from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.records import Summary
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.errors import ConfigError, StrategyError
 

@@ -10,9 +10,9 @@ from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.models import find_run, first_model
 from sedge_cloud.config import RunConfig, Stage
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, STOPPED, new_round
-from sedge_cloud.rounds.orders import make_order, require_sendable
 from sedge_cloud.rounds.plans import plan_newcomer
 from sedge_cloud.runs.capabilities import outline, packets_for, terms_of
+from sedge_cloud.runs.orders import make_order, require_sendable
 from sedge_cloud.runs.run import Run, RunState, state_of
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.runs.terms import Terms, without_link

@@ -5,15 +5,10 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from sedge_cloud.runs.named_blobs import NamedBlob
-from sedge_cloud.store.cache import Cache, Memory
 from sedge_cloud.store.contract import Blobs
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.wire.serving import Serving
-from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, Manifest, describe
 
-# Making a manifest hashes the whole blob, so manifests are cached. One of 2.3 MB has 36 digests of 16 bytes
-# and, besides them, hash, sizes and the object itself.
-_MANIFEST_BYTES = 400
 # Device, or None for the fleet; transfer; index; data.
 Chunk: TypeAlias = tuple[str | None, bytes, int, bytes]
 # Transfer, and the device if the blob goes to one device only.
@@ -23,24 +18,13 @@ Key: TypeAlias = tuple[bytes, str | None]
 class Downloads:
     """Every blob being served."""
 
-    def __init__(self, blobs: Blobs, gather_s: float, memory: Memory) -> None:
+    def __init__(self, blobs: Blobs, gather_s: float) -> None:
         self._blobs = blobs
         self._gather_s = gather_s
         self._active: dict[Key, Serving] = {}
         # Blobs with chunks to send, in the order of their requests; few are shared.
         self._shared: OrderedDict[Key, Serving] = OrderedDict()
         self._private: OrderedDict[Key, Serving] = OrderedDict()
-        self._manifests: Cache[Manifest] = Cache(
-            memory, lambda manifest: len(manifest.digests) + _MANIFEST_BYTES
-        )
-
-    def manifest(self, blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
-        """The manifest of a stored blob."""
-        key = (
-            blob if chunk_bytes == DEFAULT_CHUNK_BYTES else blob + chunk_bytes.to_bytes(4, "little")
-        )
-        cached = self._manifests.get(key)
-        return cached or self._manifests.put(key, describe(self._blobs.read(blob), chunk_bytes))
 
     def request(
         self, device: str, transfer: bytes, missing: bytes, served: Iterable[NamedBlob], now: float

@@ -91,6 +91,9 @@ class Fleet:
         """How many are online."""
         return len(self._kept.online)
 
+    def __contains__(self, device: str) -> bool:
+        return self._kept.find(device) is not None
+
     def hello(self, device: str) -> Hello | None:
         """A device's last hello; None for a device without one, or one that is not enrolled."""
         entry = self._kept.find(device)
@@ -155,7 +158,7 @@ class Fleet:
             self._stirred.setdefault(row.device, row)
 
     def online(self, device: str) -> bool:
-        """Whether a device has said hello, and no goodbye since."""
+        """Whether a device has said hello, and no goodbye since; not if it is not here."""
         return device in self._kept.online
 
     def is_revoked(self, device: str) -> bool:

@@ -13,10 +13,16 @@ from dataclasses import dataclass
 import msgspec
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.rounds.summary import DeviceSummary, Summary
 from sedge_cloud.runs.capabilities import outline
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.records import DevicePast, RoundParts, RunSums, Shortfall
+from sedge_cloud.store.records import (
+    DevicePast,
+    DeviceSummary,
+    RoundParts,
+    RunSums,
+    Shortfall,
+    Summary,
+)
 from sedge_cloud.store.rows import HistoryRow, RoundRow, TrafficRow
 from sedge_protocol.wire.objective import ACCURACY, Metric
 

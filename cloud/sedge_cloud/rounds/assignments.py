@@ -3,12 +3,12 @@
 n = elements of the device's form of the model, k = elements of a patch.
 """
 
-import hashlib
 from collections.abc import Iterable
 
 import msgspec
 import numpy as np
 
+from sedge_cloud.runs.orders import order_seed
 from sedge_cloud.runs.run import Run
 from sedge_cloud.strategy import Assignment
 from sedge_protocol.errors import StrategyError
@@ -17,12 +17,6 @@ from sedge_protocol.wire.messages import PatchChoice, Work
 
 # No order has this number; its seed draws the examples that a device holds out.
 HOLDOUT_ROUND = 0
-
-
-def order_seed(seed: int, number: int, device: str) -> int:
-    """The seed of one device's shuffles in one round, below 2**63."""
-    digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:

@@ -8,13 +8,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+from sedge_cloud.disk_errors import DISK_RETRY_S, disk_error
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.rows import OrderRow, UpdateRow
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
-
-# How long after a disk error the operation is tried again.
-DISK_RETRY_S = 30.0
 
 
 class Housekeeping:
@@ -29,10 +27,10 @@ class Housekeeping:
     def storage_failed(self, error: StorageError, run: str = "") -> Note:
         """Log a disk error, of this run if it concerns one, and schedule a collection."""
         self._wanted = True
-        return self._note(error, run)
+        return disk_error(self._counters, error, run)
 
-    def run_deleted(self) -> None:
-        """Schedule a collection: the operator has deleted a run."""
+    def schedule(self) -> None:
+        """Collect soon: the operator has deleted a run, or a disk has refused something."""
         self._wanted = True
 
     def started(self) -> list[Note]:
@@ -76,12 +74,5 @@ class Housekeeping:
         try:
             collect()
         except StorageError as exc:
-            return [self._note(exc)]
+            return [disk_error(self._counters, exc)]
         return []
-
-    def _note(self, error: StorageError, run: str = "") -> Note:
-        self._counters["storage_errors"] += 1
-        text = str(error)
-        if run and not text.startswith((f"run {run}:", f"run {run},")):
-            text = f"run {run}: {text}"
-        return Note(logging.ERROR, text)

@@ -30,37 +30,26 @@ store has the open rounds: after a restart each goes on with the time that is le
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from typing import TypeVar
 
 import msgspec
 
 from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.config import RunConfig
+from sedge_cloud.outage import RETURN_S
 from sedge_cloud.rounds.resting import Resting
+from sedge_cloud.runs.asked import AskedRound, read_asked
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
-from sedge_cloud.store.schema import StepRow, steps_of
 from sedge_protocol.decimal_shares import ceil_of
 from sedge_protocol.errors import LocalError
-from sedge_protocol.wire.messages import TRAIN, Committed, Reject
-from sedge_protocol.wire.reconnect import CEILINGS_S, Ended, longest_s
+from sedge_protocol.wire.messages import TRAIN
 
 RUNNING, STOPPED, FINISHED, FAILED = "running", "stopped", "finished", "failed"
-# An order without an answer for this long is sent again: a broker may have dropped it.
-RESEND_S = 60.0
-# A device that has connected says hello within so long.
-HELLO_S = 5.0
-# Connections that were refused in a row: more make no wait longer.
-MANY = 9
-# A round whose time was over while the coordinator was away waits so long for devices to come back: as long
-# as they wait at most between two connections to a broker that does not answer, and for their hello.
-RETURN_S = CEILINGS_S[Ended.UNANSWERED] + HELLO_S
 
 
 class Event(StrEnum):
@@ -132,47 +121,18 @@ def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> 
 
 
 @dataclass
-class OpenRound:
+class OpenRound(AskedRound):
     """The open round of a run: who was asked, who has answered, and how long it waits.
 
-    ``settled`` are the devices that no longer owe an answer, ``received`` those of them whose update
-    counts. Of those that still owe one ``present`` are online, and ``excused`` have said that they wait.
     The phase ends at ``ends_at``. Who is not online before ``back_at`` may still be coming back.
     """
 
-    row: RoundRow
-    orders: dict[str, OrderRow]
-    deadline: float
-    settled: set[str] = field(default_factory=set[str])
-    received: set[str] = field(default_factory=set[str])
-    present: set[str] = field(default_factory=set[str])
-    excused: set[str] = field(default_factory=set[str])
+    deadline: float = math.inf
     phase: Phase = Phase.OPEN
     grace_ends: float = math.inf
     back_at: float = 0.0
     looked_at: float = -math.inf
     extended: int = 0
-    resend_at: float = math.inf
-
-    @cached_property
-    def steps(self) -> tuple[StepRow, ...]:
-        """The changes that lead to the round's model, oldest first."""
-        return steps_of(self.row.steps)
-
-    @cached_property
-    def users(self) -> Counter[bytes]:
-        """How many orders name each blob: a model, a patch, its mask, a correction or a sum of steps."""
-        given = self.orders.values()
-        named = [
-            (o.model or self.row.model, o.patch_blob, o.patch_context, o.correction, o.step)
-            for o in given
-        ]
-        return Counter(blob for blobs in named for blob in blobs if blob)
-
-    @cached_property
-    def widths(self) -> Counter[int]:
-        """How many orders there are for each width."""
-        return Counter(order.width for order in self.orders.values())
 
     def needed(self, config: RunConfig) -> int:
         """How many updates are its quorum, as things stand."""
@@ -183,14 +143,10 @@ class OpenRound:
         """When the phase's time is up."""
         return min(self.deadline, self.grace_ends)
 
-    def asked(self, now: float) -> None:
-        """Note that its orders have just been sent."""
-        self.resend_at = now + RESEND_S
-
     def timer(self) -> float:
         """When the round is next due, whether or not messages arrive."""
         waits_for_away = self.back_at > self.looked_at and not self.present - self.excused
-        return min(self.ends_at, self.resend_at, self.back_at if waits_for_away else math.inf)
+        return min(self.ends_at, self.back_at if waits_for_away else math.inf)
 
     def due(self, config: RunConfig, now: float) -> Event | None:
         """The next event, given the answers so far and the time; None if there is none yet."""
@@ -227,43 +183,6 @@ class OpenRound:
             self.deadline, self.grace_ends = now + config.deadline_s, math.inf
             self.extended += 1
 
-    def waiting_for(self, device: str) -> bool:
-        """Whether this device still owes an answer."""
-        return device in self.orders and device not in self.settled
-
-    @property
-    def waiting(self) -> list[str]:
-        """The devices that still owe an answer."""
-        return [name for name in self.orders if name not in self.settled]
-
-    def arrive(self, device: str, waits: bool) -> None:
-        """Note that a device is online, and whether it says that it waits."""
-        if not self.waiting_for(device):
-            return
-        self.present.add(device)
-        if waits:
-            self.excused.add(device)
-        else:
-            self.excused.discard(device)
-
-    def settle(self, device: str) -> None:
-        """Note that a device no longer owes an answer."""
-        self.settled.add(device)
-        self.present.discard(device)
-        self.excused.discard(device)
-
-    def answered(self, device: str, receipt: Committed | Reject) -> None:
-        """Settle a device that has its receipt, new or repeated."""
-        if receipt.round == self.row.round and device in self.orders:
-            self.settle(device)
-            if isinstance(receipt, Committed):
-                self.received.add(device)
-
-    def decline(self, device: str, reason: str) -> None:
-        """Note that a device declines its order."""
-        self.orders[device] = msgspec.structs.replace(self.orders[device], declined=reason)
-        self.settle(device)
-
 
 @dataclass
 class LiveRun:
@@ -292,11 +211,6 @@ class LiveRun:
         self.round = None
 
 
-def return_s(away_s: float, devices: int) -> float:
-    """How long a fleet of so many devices may take to come back from an outage (reconnect.py)."""
-    return longest_s(Ended.UNANSWERED, MANY, away_s, devices) + HELLO_S
-
-
 def needed_updates(config: RunConfig, expected: int) -> int:
     """How many updates are the quorum of a round in which so many devices are expected to answer."""
     return max(ceil_of(config.quorum, expected), config.min_updates)
@@ -321,7 +235,8 @@ def new_round(
         deadline=opened + run.config.deadline_s,
         needed=needed_updates(run.config, len(orders)),
     )
-    return OpenRound(row, {o.device: o for o in orders}, now + run.config.deadline_s)
+    asked = {order.device: order for order in orders}
+    return OpenRound(row, asked, deadline=now + run.config.deadline_s)
 
 
 def resume(
@@ -334,11 +249,7 @@ def resume(
     row = store.current_round(run.name)
     if row is None:
         return None
-    orders = {o.device: o for o in store.orders(run.name, row.round)}
-    answers = [store.update(run.name, row.round, device) for device in orders]
-    settled = {o.device for o in orders.values() if o.declined}
-    settled |= {answer.device for answer in answers if answer is not None}
-    received = {a.device for a in answers if a is not None and not a.rejected}
+    asked = read_asked(store, row)
     in_grace = row.phase == Phase.GRACE
     end_at = row.ends_at if in_grace else row.deadline  # who is offline is known anew
     whole = run.config.deadline_s
@@ -347,7 +258,9 @@ def resume(
         left = most
     end = now + max(left, min(back_s, whole))
     phase = Phase.GRACE if in_grace else Phase.OPEN
-    return OpenRound(row, orders, end, settled, received, phase=phase, extended=row.extended)
+    return OpenRound(
+        row, asked.orders, asked.settled, asked.received, deadline=end, phase=phase, extended=row.extended
+    )  # fmt: skip
 
 
 def counted_updates(run: Run, store: Store, row: RoundRow) -> list[UpdateRow]:

@@ -1,6 +1,9 @@
-"""All that rounds need of devices: who is there, what each can do, and a way to tell it something.
+"""All that rounds need of devices: who is there, and what each can do.
 
-The ingest keeps these promises (sessions.py, traffic.py); rounds know nothing else of it.
+The ingest of this process keeps these promises by what it sees (sessions.py, traffic.py). Where the
+devices are another's, rows say the same: ``sessions`` who is online and waits, ``devices`` who is
+enrolled, revoked, and its hello, ``traffic`` the bytes. Rounds know nothing else of an ingest; what they
+tell it is in hints.py.
 """
 
 from collections.abc import Collection, Iterable
@@ -8,8 +11,7 @@ from typing import Protocol
 
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rows import TrafficRow
-from sedge_protocol.wire.effects import Effect, Send
-from sedge_protocol.wire.messages import Cancel, Hello, Order
+from sedge_protocol.wire.messages import Hello
 
 
 class Reach(Protocol):
@@ -48,30 +50,6 @@ class Reach(Protocol):
 
     def able(self, run: Run) -> list[str]:
         """Ids, sorted, of the devices that are online, do not wait, and can do the run's work."""
-        ...
-
-    def ask(self, device: str, order: Order, now: float) -> Send:
-        """Its order, as a frame."""
-        ...
-
-    def cancel(self, device: str, cancel: Cancel) -> Send:
-        """The end of its order, as a frame."""
-        ...
-
-    def refuse(self, name: str, run: str, what: Iterable[str]) -> list[Effect]:
-        """Tell a device, and the log, what it lacks for a run's work."""
-        ...
-
-    def refuse_unable(self, run: Run, devices: Iterable[str] | None = None) -> list[Effect]:
-        """Refuse those of the devices, or of all, that are online and cannot do the run's work."""
-        ...
-
-
-class Enrolled(Protocol):
-    """Takes over which devices there are."""
-
-    def load(self, now: float) -> list[Effect]:
-        """Who is enrolled now, as the store has it; at the start, who was online before."""
         ...
 
 

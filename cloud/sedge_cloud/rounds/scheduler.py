@@ -1,20 +1,34 @@
-"""Acts on lifecycle.py: opens every run's rounds, sends orders, collects updates, closes.
+"""Acts on lifecycle.py: opens every run's rounds, hears of answers, closes.
 
-cohort.py decides who is drawn, plans.py and orders.py what a device is asked, and closing.py how updates
+cohort.py decides who is drawn, plans.py what a device is asked, and closing.py how updates
 are aggregated.
 """
 
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from sedge_cloud.clocks import Wall
+from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded
+from sedge_cloud.hints import (
+    Answered,
+    Arrived,
+    Begun,
+    Declined,
+    DiskFailed,
+    Hint,
+    Left,
+    LeftOut,
+    Ordered,
+    Over,
+    ToLeader,
+)
 from sedge_cloud.rounds.closing import already_closed, close_round
 from sedge_cloud.rounds.cohort import Draw, next_round, plan_cohort
-from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
+from sedge_cloud.rounds.housekeeping import Housekeeping
 from sedge_cloud.rounds.lifecycle import (
     FAILED,
     FINISHED,
@@ -29,26 +43,26 @@ from sedge_cloud.rounds.lifecycle import (
     next_state,
     resume,
 )
-from sedge_cloud.rounds.orders import Orders, too_large
 from sedge_cloud.rounds.plans import save_terms
 from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
 from sedge_cloud.rounds.serving import resume_serving, serving_run, with_newcomer
-from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.runs.asked import read_answers
 from sedge_cloud.runs.named_blobs import Cut
+from sedge_cloud.runs.orders import Orders
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.records import Summary
 from sedge_cloud.store.rows import RunRow
-from sedge_protocol.errors import ConfigError, LocalError, StorageError, StrategyError
-from sedge_protocol.wire.effects import Note, Send
-from sedge_protocol.wire.messages import TRAIN, Cancel, Order
+from sedge_protocol.errors import ConfigError, StorageError, StrategyError
+from sedge_protocol.wire.effects import Note
+from sedge_protocol.wire.messages import TRAIN, Order
 
 
 class Scheduler:
     """All runs of a fleet and their rounds. ``draw`` chooses the devices of a round.
 
-    ``serving`` is the finished run whose model newcomers get, ``orders`` makes orders, and ``wall`` is the
-    clock that rows go by.
+    ``serving`` is the finished run whose model newcomers get, and ``wall`` is the clock that rows go by.
     """
 
     def __init__(
@@ -66,10 +80,11 @@ class Scheduler:
         self.serving: RunRow | None = None
         self._run_store, self._store = run_store, run_store.store
         self._devices = devices
-        self.orders = Orders(devices, cut, run_store.store.public)
+        self._orders = Orders(devices, cut, run_store.store.public)
         self._housekeeping = housekeeping
         self._counters, self._traffic = counters, traffic
         self._draw, self._wall = draw, wall
+        self._is_stirred = False  # an answer has come since the last poll
         self._back_at = math.inf  # until then devices may be coming back from an outage
 
     def open_round(self, run: str) -> OpenRound | None:
@@ -87,14 +102,17 @@ class Scheduler:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
+        if self._is_stirred:
+            return -math.inf
         due = [live.timer() for live in self.live.values()]
         if self._devices.returning and self._back_at < math.inf:  # the first draw waits for them
             due.append(self._back_at)
         return min((at for at in due if at is not None), default=None)
 
-    def poll(self, now: float) -> list[CloudEffect]:
+    def poll(self, now: float) -> list[CloudEffect | Hint]:
         """Everything that is due. After a disk error a run is tried again later; the others go on."""
-        effects: list[CloudEffect] = []
+        effects: list[CloudEffect | Hint] = []
+        self._is_stirred = False
         for live in list(self.live.values()):
             if now < live.retry_at:
                 continue
@@ -106,7 +124,7 @@ class Scheduler:
                 effects.append(self._housekeeping.storage_failed(exc, live.run.name))
         return effects
 
-    def _advance(self, live: LiveRun, now: float) -> Iterator[CloudEffect]:
+    def _advance(self, live: LiveRun, now: float) -> Iterator[CloudEffect | Hint]:
         """Take a run as far as it can go: collect and close its round, open the next one."""
         disk_failed, live.retry_at = live.retry_at > 0, 0.0
         if live.round is not None:
@@ -116,7 +134,7 @@ class Scheduler:
 
     def _collect(
         self, live: LiveRun, current: OpenRound, now: float, disk_failed: bool
-    ) -> Iterator[CloudEffect]:
+    ) -> Iterator[CloudEffect | Hint]:
         config = live.run.config
         if disk_failed and current.due(config, now) is not None:
             summary = already_closed(live, self._run_store, current)
@@ -137,11 +155,9 @@ class Scheduler:
                 yield _warning(
                     current, f"fewer than {config.min_updates} updates at the deadline; extended"
                 )
-                yield from self._ask(live, current, current.waiting, now)
-        if now >= current.resend_at:
-            yield from self._ask(live, current, current.waiting, now)
+                yield _ordered(current)
 
-    def _open(self, live: LiveRun, now: float) -> Iterator[CloudEffect]:
+    def _open(self, live: LiveRun, now: float) -> Iterator[CloudEffect | Hint]:
         run, devices = live.run, self._devices
         following = next_round(run)
         enough = devices.present >= run.config.min_available_devices
@@ -161,77 +177,97 @@ class Scheduler:
                 for name, features in planned.left_out.items():
                     if live.refused.get(name) != features:  # said once, not at every draw
                         live.refused[name] = features
-                        yield from devices.refuse(name, run.name, features)
+                        yield LeftOut(run.name, name, features)
                 if len(planned.orders) < run.config.min_updates:
                     live.drawn_at = devices.changes
                     return
                 current = new_round(run, number, task, planned.orders, now, self._wall)
-                orders = self.orders.all(run, current, planned.orders)
+                orders = self._orders.all(run, current)
             except StrategyError as exc:  # no retry helps
                 yield from self._fail(live, f"round {number} cannot be planned: {exc}", now)
                 return
             self._store.open_round(current.row, planned.orders)
-        yield from self._begin(live, current, now)
+        yield from self._begin(live, current)
         yield RoundOpened(run.name, number, task, tuple(current.orders))
-        yield from self._ask(live, current, current.waiting, now, orders)
+        yield _ordered(current, made=orders, is_new=True)
 
-    def _begin(self, live: LiveRun, current: OpenRound, now: float) -> list[Note]:
+    def _begin(self, live: LiveRun, current: OpenRound) -> list[Note]:
         """Enter an open round; from here on ``present`` and ``excused`` are kept up to date."""
         live.round, current.back_at = current, self._back_at
-        current.asked(now)
-        return self.refresh_presence(current)
+        return self._refresh_presence(current)
 
-    def refresh_presence(self, current: OpenRound) -> list[Note]:
+    def refresh(self, current: OpenRound) -> list[Note]:
+        """Read what other processes have received for a round; look up who is there."""
+        row = current.row
+        read_answers(current, self._store.receipts(row.run, row.round))
+        for name, reason in self._store.answers(row.run, row.round):
+            if reason and current.waiting_for(name):
+                current.decline(name, reason)
+        return self._refresh_presence(current)
+
+    def _refresh_presence(self, current: OpenRound) -> list[Note]:
         """Look up which devices of a round are online and which wait; revoked ones decline."""
         waiting = current.waiting
         current.present = {name for name in waiting if self._devices.online(name)}
         current.excused = {name for name in waiting if self._waits(name)}
         revoked = (name for name in waiting if self._devices.is_revoked(name))
-        return [self.decline(current, name, "revoked") for name in revoked]
+        return [self._decline(current, name, "revoked") for name in revoked]
 
     def _waits(self, device: str) -> bool:
         """Whether a device begins no orders for now, as its last hello says."""
         hello = self._devices.hello(device)
         return hello is not None and bool(hello.waits)
 
-    def arrive(self, device: str, now: float) -> list[CloudEffect]:
-        """A device has said hello: send it the orders that it has not answered, unless it waits."""
-        effects, waits = list[CloudEffect](), self._waits(device)
-        for live in list(self.live.values()):  # a copy: a run whose order cannot be sent ends
-            if live.round is not None and live.round.waiting_for(device):
-                live.round.arrive(device, waits)
-                effects += self._send(live, live.round, [device], now)
-        return effects + self._serve(device, now)
+    def hear(self, hint: ToLeader, now: float) -> list[CloudEffect | Hint]:
+        """What an ingest has done."""
+        match hint:
+            case Arrived():
+                return self._arrived(hint, now)
+            case Left():
+                for current in self.open_rounds():
+                    current.present.discard(hint.device)
+            case Answered() | Declined():
+                asked = self.open_round(hint.run)
+                if asked is None or asked.row.round != hint.round:
+                    return []
+                if isinstance(hint, Answered):
+                    asked.answered(hint.device, hint.counts)
+                else:
+                    asked.decline(hint.device, hint.reason)
+                self._is_stirred = True
+            case DiskFailed():
+                self._housekeeping.schedule()
+        return []
 
-    def _serve(self, device: str, now: float) -> list[CloudEffect]:
+    def _arrived(self, hint: Arrived, now: float) -> list[CloudEffect | Hint]:
+        """A device has said hello; it may be able now to do what it has declined."""
+        waits = self._waits(hint.device)
+        for live in self.live.values():
+            if hint.renewed:
+                live.resting.renew(hint.device)
+            if live.round is not None:
+                live.round.arrive(hint.device, waits)
+        return self._serve(hint.device, now)
+
+    def _serve(self, device: str, now: float) -> list[CloudEffect | Hint]:
         """Order a device that missed the end of a finished run to train from its last model."""
         live = None if self.serving is None else self.live.get(self.serving.run)
         if live is None:
             return []
-        run, devices, effects = live.run, self._devices, list[CloudEffect]()
+        run, devices, effects = live.run, self._devices, list[CloudEffect | Hint]()
         try:
             given = run, self._run_store, live.round, device, devices, now, self._wall
             current = with_newcomer(*given)
             if current is not None:
                 live.round = current
                 current.arrive(device, waits=False)
-                effects += self._ask(live, current, [device], now)
+                effects.append(_ordered(current, (device,)))
         except StorageError as exc:
             effects.append(self._housekeeping.storage_failed(exc, run.name))
         except (StrategyError, ConfigError) as exc:
             text = f"run {run.name} cannot serve {device}: {exc}"
             effects.append(Note(logging.WARNING, text))
         return effects
-
-    def renewed(self, device: str) -> None:
-        """A device may be able now to do what it has declined."""
-        for live in self.live.values():
-            live.resting.renew(device)
-
-    def leave(self, device: str) -> None:
-        """A device is offline until its next hello."""
-        for current in self.open_rounds():
-            current.present.discard(device)
 
     def connected(self, back_at: float) -> None:
         """The coordinator's link is up: devices may be coming back until this time."""
@@ -245,51 +281,13 @@ class Scheduler:
         for current in self.open_rounds():
             current.present.clear()
 
-    def decline(self, current: OpenRound, device: str, reason: str) -> Note:
-        """A device declines its order: the round does not wait for it."""
+    def _decline(self, current: OpenRound, device: str, reason: str) -> Note:
+        """Decline an order in its device's place: the round does not wait for it."""
         row = current.row
         self._store.decline(row.run, row.round, device, reason)
         current.decline(device, reason)
         self._counters["declined"] += 1
         return _warning(current, f"{device} declines: {reason!r}")
-
-    def _ask(
-        self,
-        live: LiveRun,
-        current: OpenRound,
-        names: Sequence[str],
-        now: float,
-        orders: Mapping[str, Order] | None = None,
-    ) -> list[CloudEffect]:
-        """Send orders, for the first time or again; ``orders`` has those already made."""
-        current.asked(now)
-        return self._send(live, current, names, now, orders)
-
-    def _send(
-        self,
-        live: LiveRun,
-        current: OpenRound,
-        names: Sequence[str],
-        now: float,
-        made: Mapping[str, Order] | None = None,
-    ) -> list[CloudEffect]:
-        effects: list[CloudEffect] = []
-        for name in names:
-            if not self._devices.online(name) or self._waits(name):
-                continue
-            try:
-                order = (made or {}).get(name)
-                order = order or self.orders.one(live.run, current, current.orders[name])
-                if why := too_large(order, self._devices.max_packet_of(name)):
-                    effects.append(self.decline(current, name, why))
-                else:
-                    effects.append(self._devices.ask(name, order, now))
-            except StorageError as exc:
-                effects.append(self._housekeeping.storage_failed(exc, live.run.name))
-            except (StrategyError, LocalError) as exc:  # larger than a frame: no retry helps
-                why = f"round {current.row.round}: the order of {name} cannot be sent: {exc}"
-                return effects + self._fail(live, why, now)
-        return effects
 
     def _reject_lost(self, run: Run, current: OpenRound) -> Iterator[Note]:
         """Reject those of the round's updates that the disk has lost."""
@@ -300,11 +298,14 @@ class Scheduler:
                 current.received.discard(lost.device)
             yield _warning(current, f"rejected the update of {lost.device}: {lost.detail}")
 
-    def _closed(self, live: LiveRun, current: OpenRound, summary: Summary) -> Iterator[CloudEffect]:
+    def _closed(
+        self, live: LiveRun, current: OpenRound, summary: Summary
+    ) -> Iterator[CloudEffect | Hint]:
         """Report a round that was aggregated into the next global model; the run goes on or ends."""
         trained = current.received if current.row.task == TRAIN else ()
         live.resting.closed(current.orders.values(), trained)
         yield RoundClosed(summary)
+        yield Over(summary.run)
         if summary.failure:
             text = f"run {summary.run} has failed in round {summary.round}: {summary.failure}"
             yield Note(logging.ERROR, text)
@@ -317,45 +318,46 @@ class Scheduler:
             self.serving = serving_run(self._store.runs())
         yield from self._housekeeping.round_closed(len(current.orders))
 
-    def forget(self, run: str) -> list[CloudEffect]:
+    def forget(self, run: str) -> list[CloudEffect | Hint]:
         """The operator has deleted a run."""
         live = self.live.pop(run, None)
         if live is None or live.run.status != RUNNING:
             return []
         return [*self._void(live, "the run was deleted"), RunEnded(run, "deleted")]
 
-    def add_run(self, row: RunRow, now: float) -> list[CloudEffect]:
+    def add_run(self, row: RunRow, now: float) -> list[CloudEffect | Hint]:
         """Load a run from the store, or again once it was resumed; its open round, if it is running."""
         run = Run(row, self._store)
         closed = run.state.round
         declines = self._store.declines(run.name, closed + 1 - MAX_ROUNDS, closed)
-        live, effects = LiveRun(run, Resting.of(declines)), list[CloudEffect]()
+        live, effects = LiveRun(run, Resting.of(declines)), list[CloudEffect | Hint]()
         if live.run.status == RUNNING:
             try:
                 # Loaded now: without them devices would work for nothing.
                 _ = live.run.strategy, live.run.patch_values
                 current = resume(live.run, self._store, now, self._wall)
                 if current is not None:
-                    effects += self._begin(live, current, now)
-                    effects += self._ask(live, current, current.waiting, now)
+                    effects += self._begin(live, current)
+                    effects.append(_ordered(current))
                 save_terms(live.run, self._run_store, row.terms)
-                effects += self._devices.refuse_unable(live.run)
+                effects.append(Begun(run.name))
             except (ConfigError, StrategyError) as exc:
                 effects += self._fail(live, f"its strategy cannot be loaded: {exc}", now)
         elif live.run.status == FINISHED:
             live.round = resume_serving(live.run, self._run_store, now, self._wall)
             if live.round is not None:
-                effects += self._begin(live, live.round, now)
+                effects += self._begin(live, live.round)
+                effects.append(_ordered(live.round))
         self.live[live.run.name] = live
         return effects
 
-    def stop(self, live: LiveRun) -> list[CloudEffect]:
+    def stop(self, live: LiveRun) -> list[CloudEffect | Hint]:
         """The operator has stopped a run: its open round ends without being aggregated."""
         void = self._void(live, "the run was stopped")
         live.end(Event.STOP)
         return [*void, RunEnded(live.run.name, live.run.status)]
 
-    def _fail(self, live: LiveRun, why: str, now: float) -> list[CloudEffect]:
+    def _fail(self, live: LiveRun, why: str, now: float) -> list[CloudEffect | Hint]:
         """End a run that cannot go on; one that was stopped in the meantime stays stopped."""
         if live.run.status != RUNNING:  # finished: an order for one more device cannot be sent
             return [Note(logging.ERROR, f"run {live.run.name}: {why}")]
@@ -366,11 +368,21 @@ class Scheduler:
         text = f"run {live.run.name} has failed: {why}"
         return [*void, Note(logging.ERROR, text), RunEnded(live.run.name, live.run.status, why)]
 
-    def _void(self, live: LiveRun, why: str) -> list[Send]:
+    def _void(self, live: LiveRun, why: str) -> list[Over]:
         """Cancel a run's open round on the devices that still work for it."""
-        waiting = live.round.waiting if live.round is not None else []
-        void = Cancel(live.run.name, 0, why)
-        return [self._devices.cancel(name, void) for name in waiting]
+        return [Over(live.run.name, why)] if live.round is not None else []
+
+
+def _ordered(
+    current: OpenRound,
+    to: tuple[str, ...] | None = None,
+    made: Mapping[str, Order] | None = None,
+    is_new: bool = False,
+) -> Ordered:
+    """The orders of a round are to be sent to these devices, or to all that owe an answer."""
+    names = tuple(current.waiting) if to is None else to
+    settled = frozenset(current.settled)
+    return Ordered(current.row, current.orders, settled, names, made or {}, is_new)
 
 
 def _warning(current: OpenRound, text: str) -> Note:

@@ -9,59 +9,10 @@ import numpy as np
 
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.records import DeviceSummary, Summary
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
-from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.reasons import without_numbers
 from sedge_protocol.wire.update import Report
-
-
-class DeviceSummary(msgspec.Struct, frozen=True):
-    """One device's part in a closed round, with the run's metric before and after training.
-
-    Its update ``counted`` in full (1) or shortened to this share (outliers.py).
-    """
-
-    device: str
-    num_examples: int
-    before: float
-    after: float
-    update_bytes: int
-    step_s: float | None = None
-    temperature_c: float | None = None
-    energy_j: float | None = None
-    counted: float = 1.0
-
-
-class Summary(msgspec.Struct, frozen=True):
-    """A closed round.
-
-    ``personal`` counts patch elements by tensor, summed over the cohort; where a device picks a part of
-    its patch, only that part counts. ``failure`` says why the round ended the run, whose global model then
-    stays as it was. ``distrusted`` maps devices whose updates were shortened or left out to the factor
-    (outliers.py), and ``late`` names those whose updates for earlier rounds counted in this one.
-    ``replaced`` says that the strategy replaced the global model, so that every element of the change is
-    sent although the run's broadcast sends a share.
-    ``before`` and ``after`` are means of ``metric``. ``why_declined`` is the reason that most of the
-    ``declined`` gave, and how many; numbers in it do not tell reasons apart.
-    """
-
-    run: str
-    round: int
-    task: str
-    cohort: int
-    declined: int
-    devices: tuple[DeviceSummary, ...]
-    train_loss: float
-    before: float
-    after: float
-    update_bytes: int
-    personal: dict[str, int]
-    failure: str = ""
-    distrusted: dict[str, float] = {}
-    late: tuple[str, ...] = ()
-    replaced: bool = False
-    metric: Metric = ACCURACY
-    why_declined: str = ""
 
 
 def summarise(

@@ -115,6 +115,14 @@ class Store(Receipts):
         sql = "SELECT * FROM rounds WHERE run = ? AND open = 1 ORDER BY round"
         return next(iter(self._rows(RoundRow, sql, run)), None)
 
+    def open_rounds(self) -> list[RoundRow]:
+        """The open rounds of the runs that are running, and of those that serve newcomers."""
+        sql = (
+            "SELECT * FROM rounds WHERE open = 1 AND run IN"
+            " (SELECT run FROM runs WHERE status IN ('running', 'finished')) ORDER BY run, round"
+        )
+        return self._rows(RoundRow, sql)
+
     def round(self, run: str, number: int) -> RoundRow | None:
         """One round."""
         sql = "SELECT * FROM rounds WHERE run = ? AND round = ?"

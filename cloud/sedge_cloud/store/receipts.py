@@ -51,6 +51,13 @@ class Receipts(Observed):
         sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND device = ?"
         return next(iter(self._rows(UpdateRow, sql, run, number, device)), None)
 
+    def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
+        """The devices with a receipt in a round, each with whether its update was taken."""
+        sql = "SELECT device, rejected FROM updates WHERE run = ? AND round = ? ORDER BY device"
+        with self._db.errors():
+            rows = self._db.execute(sql, (run, number)).fetchall()
+        return [(str(device), not rejected) for device, rejected in rows]
+
     def reject(self, row: UpdateRow) -> None:
         """Turn an accepted update into this rejected one."""
         with self._transaction() as db:

@@ -10,7 +10,6 @@ from tests.cloud.stores import in_a_folder, open_store
 
 from sedge_cloud.ingest.downloads import Downloads
 from sedge_cloud.runs.named_blobs import NamedBlob
-from sedge_cloud.store.cache import Memory
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -32,7 +31,7 @@ def downloads(tmp_path: Path) -> Downloads:
     blobs = BlobFolder(tmp_path)
     blobs.write(BLOB)
     blobs.write(PATCH)
-    return Downloads(blobs, GATHER_S, Memory(2**20))
+    return Downloads(blobs, GATHER_S)
 
 
 def ask(downloads: Downloads, device: str, missing: set[int], expected: int, now: float) -> None:

@@ -8,9 +8,9 @@ import pytest
 from tests.cloud.helper import CONFIG, FLEET, LAYOUT, RUN, Cloud, a_hello, fetch_model, report_for
 
 from sedge_cloud.coding import BroadcastConfig
+from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.ingest.traffic import Link, Traffic
 from sedge_cloud.rounds.accounts import read_sums
-from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
 from sedge_cloud.store.records import RoundParts
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.codec import SparseVector, encode

@@ -7,7 +7,8 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, small_update
 from tests.cloud.stores import open_store
 
 from sedge_cloud.rounds import closing
-from sedge_cloud.rounds.summary import Summary, summarise
+from sedge_cloud.rounds.summary import summarise
+from sedge_cloud.store.records import Summary
 from sedge_cloud.store.rows import UpdateRow
 from sedge_protocol.wire.transfer import describe
 

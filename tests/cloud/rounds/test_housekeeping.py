@@ -12,8 +12,9 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, u
 from tests.cloud.stores import disk_of, in_a_folder
 
 from sedge_cloud.config import RunConfig
+from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.ingest import uploads as inbox
-from sedge_cloud.rounds.housekeeping import DISK_RETRY_S, Housekeeping
+from sedge_cloud.rounds.housekeeping import Housekeeping
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Busy, Offer, Order, Reject
 from sedge_protocol.wire.transfer import describe

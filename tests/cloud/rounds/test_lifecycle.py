@@ -27,11 +27,12 @@ from tests.cloud.stores import in_a_folder, open_store
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.rounds.assignments import order_seed
+from sedge_cloud.outage import RETURN_S
 from sedge_cloud.rounds.cohort import draw_cohort, next_round
-from sedge_cloud.rounds.lifecycle import RETURN_S, ROUND, Event, OpenRound, Phase, next_state
+from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_state
 from sedge_cloud.rounds.lifecycle import RUN as RUN_TABLE
 from sedge_cloud.rounds.summary import personal_elements
+from sedge_cloud.runs.orders import order_seed
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
@@ -124,9 +125,8 @@ def an_open_round(size: int, settled: int, received: int) -> OpenRound:
     orders = [OrderRow(RUN, 1, f"d{i}", b"", b"", b"") for i in range(size)]
     row = RoundRow(RUN, 1, "train", True, b"", b"", None)
     names = [order.device for order in orders]
-    return OpenRound(
-        row, {o.device: o for o in orders}, 100.0, set(names[:settled]), set(names[:received])
-    )
+    asked = {order.device: order for order in orders}
+    return OpenRound(row, asked, set(names[:settled]), set(names[:received]), deadline=100.0)
 
 
 @pytest.mark.parametrize(

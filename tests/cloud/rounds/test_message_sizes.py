@@ -9,7 +9,7 @@ from tests.cloud.helper import RUN, Cloud, a_hello
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
-from sedge_cloud.rounds.orders import packet_of, trimmed
+from sedge_cloud.runs.orders import packet_of, trimmed
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.frame import LEAST_PACKET_BYTES, MAX_PACKET_BYTES
 from sedge_protocol.wire.messages import MAX_STEPS, Order, Refusal, Step
@@ -45,7 +45,7 @@ def test_blobs_are_cut_for_the_smaller_of_both_limits(
     say(cloud, "b", 0)
     order = cloud.order("a")
     assert {m.chunk_bytes for m in (order.bundle, order.model)} == {chunk_bytes}
-    served = cloud.core.rounds.orders.served(cloud.core.runs[RUN], cloud.core.open[RUN], "a")
+    served = cloud.core.ingest.open.orders.served(cloud.core.runs[RUN], cloud.core.open[RUN], "a")
     assert {blob.manifest.transfer for blob in served} == {
         order.bundle.transfer,
         order.model.transfer,
@@ -96,7 +96,8 @@ def test_an_order_that_does_not_fit_counts_as_declined(tmp_path: Path) -> None:
     """It was made when more came through: the round does not wait for its deadline."""
     cloud = Cloud(tmp_path)
     cloud.hello()
-    current = cloud.core.open[RUN]
+    current = cloud.core.ingest.open.round(RUN)
+    assert current is not None
     current.orders["a"] = msgspec.structs.replace(current.orders["a"], patch=bytes(30_000))
     say(cloud, "a", 20_000)
     (row,) = (row for row in cloud.store.orders(RUN, 1) if row.declined)

@@ -10,8 +10,8 @@ from tests.cloud.stores import in_a_folder
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig, ScheduleConfig
-from sedge_cloud.rounds.orders import PUBLIC_BYTES, packet_of, trimmed
 from sedge_cloud.runs.capabilities import codec_for
+from sedge_cloud.runs.orders import PUBLIC_BYTES, packet_of, trimmed
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.codec import Compression, ValueCoding
@@ -126,12 +126,12 @@ def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:
     order = cloud.order("a")
     assert len(order.steps) == 1
     current = cloud.core.open[RUN]
-    found = list(cloud.core.rounds.orders.served(cloud.core.runs[RUN], current, "a"))
+    found = list(cloud.core.ingest.open.orders.served(cloud.core.runs[RUN], current, "a"))
     assert [one.manifest for one in found] == [order.bundle, order.model, order.steps[0].blob]
     assert {one.receivers for one in found} == {2}
     current.settle("a")
     current.settle("b")  # it may have lost the receipt and ask still: everyone listens
-    found = list(cloud.core.rounds.orders.served(cloud.core.runs[RUN], current, "a"))
+    found = list(cloud.core.ingest.open.orders.served(cloud.core.runs[RUN], current, "a"))
     assert {one.receivers for one in found} == {1}
 
 
@@ -147,7 +147,7 @@ def test_large_blobs_have_a_place_for_whoever_needs_them_whole(
     order = cloud.order("a")
     assert PUBLIC_BYTES > order.model.size > order.bundle.size
     assert order.places == ()
-    monkeypatch.setattr("sedge_cloud.rounds.orders.PUBLIC_BYTES", order.model.size)
+    monkeypatch.setattr("sedge_cloud.runs.orders.PUBLIC_BYTES", order.model.size)
     cloud.begin()
     cloud.hello("a", "b")
     order = cloud.order("a")
@@ -170,11 +170,11 @@ def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
     for name, start, patch in (("a", b"1", b""), ("b", b"1", b"p"), ("c", b"2", b"p")):
         row = msgspec.structs.replace(current.orders[name], model=start, patch_blob=patch)
         current.orders[name] = row
-    cloud.core.rounds.orders._cut = describe
+    cloud.core.ingest.open.orders._cut = describe
     found = {
         name: {
             one.manifest.sha256: one.receivers
-            for one in cloud.core.rounds.orders.served(cloud.core.runs[RUN], current, name)
+            for one in cloud.core.ingest.open.orders.served(cloud.core.runs[RUN], current, name)
         }
         for name in current.orders
     }

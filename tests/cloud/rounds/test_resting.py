@@ -53,9 +53,8 @@ def test_a_round_counts_without_devices_that_wait(
     names = [f"d{i}" for i in range(4)]
     orders = {name: OrderRow(RUN, 1, name, b"", b"", b"") for name in names}
     answered = set(names[:received])
-    current = OpenRound(
-        RoundRow(RUN, 1, "train", True, b"", b"", None), orders, 100.0, answered, set(answered)
-    )
+    row = RoundRow(RUN, 1, "train", True, b"", b"", None)
+    current = OpenRound(row, orders, answered, set(answered), deadline=100.0)
     for name in names:
         current.arrive(name, waits=name in names[4 - excused :])
     assert current.due(config(**values), 0.0) is event

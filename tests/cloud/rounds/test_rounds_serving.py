@@ -11,7 +11,8 @@ from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.admin.runs import resume_run, start_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.facts.reader import Reader
-from sedge_cloud.rounds.lifecycle import FINISHED, RESEND_S, RUNNING
+from sedge_cloud.ingest.open_orders import RESEND_S
+from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.wire.messages import Cancel, Committed, Decline, Get, Order

@@ -10,7 +10,7 @@ from tests.cloud.helper import Cloud, random_theta, update
 from tests.cloud.servers import Servers
 from tests.cloud.stores import on_servers
 
-from sedge_cloud.rounds.housekeeping import DISK_RETRY_S
+from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.rounds.lifecycle import FINISHED
 from sedge_cloud.store.postgres import RECONNECT_S
 from sedge_protocol.wire.messages import Busy, Committed

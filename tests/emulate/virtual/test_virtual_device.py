@@ -18,10 +18,10 @@ from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig, TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import Event, RoundClosed, RunEnded, UpdateReceived
-from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.records import Summary
 from sedge_edge.agent import Agent, Identity
 from sedge_edge.rounds.waiting import OPEN, Closed
 from sedge_edge.training.job import CODECS

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.store.records import Summary
 from sedge_emulate.result import RoundResult, TensorShare, spread
 
 

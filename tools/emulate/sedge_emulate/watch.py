@@ -9,7 +9,7 @@ import msgspec
 
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.rounds.lifecycle import FINISHED
-from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.store.records import Summary
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import RoundResult
 from sedge_emulate.summaries import round_result

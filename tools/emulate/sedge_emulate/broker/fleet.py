@@ -20,9 +20,9 @@ from sedge_cloud.config import BrokerConfig, CloudConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import Event, RunEnded
 from sedge_cloud.rounds.lifecycle import RUNNING
-from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.service import Service, on_the_wall
 from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.records import Summary
 from sedge_edge.runtime import Runtime
 from sedge_emulate.broker.device import Site, bring_up, enrol
 from sedge_emulate.data.shares import Shares

@@ -22,9 +22,9 @@ from sedge_cloud.admin.run_report import run_remarks
 from sedge_cloud.config import RunConfig
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.records import RoundFacts, RunFacts
-from sedge_cloud.rounds.summary import DeviceSummary, Summary
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.records import DeviceSummary, Summary
 from sedge_cloud.store.rows import RunRow
 from sedge_emulate.report.page import write_report
 from sedge_emulate.result import (

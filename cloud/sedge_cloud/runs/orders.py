@@ -5,13 +5,13 @@ fits; a step of the global model never does. It leaves the coordinator once for 
 every order it would save a device 1.7 % of its bytes.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
-from sedge_cloud.rounds.assignments import order_seed
-from sedge_cloud.rounds.lifecycle import OpenRound
-from sedge_cloud.rounds.reach import Reach
+from sedge_cloud.runs.asked import AskedRound
 from sedge_cloud.runs.capabilities import codec_for
 from sedge_cloud.runs.named_blobs import Cut, Describe, NamedBlob
 from sedge_cloud.runs.run import Run
@@ -32,6 +32,12 @@ MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
 PUBLIC_BYTES = 2**18
 # What surrounds an order in its MQTT packet: MQTT's own bytes, the longest topic, and the frame's header.
 AROUND_BYTES = PUBLISH_BYTES + 128 + HEADER.size
+
+
+def order_seed(seed: int, number: int, device: str) -> int:
+    """The seed of one device's shuffles in one round, below 2**63."""
+    digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def make_order(
@@ -92,33 +98,45 @@ def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
     )
 
 
+class Links(Protocol):
+    """What an order depends on besides its rows: the devices, by id."""
+
+    def hello(self, device: str) -> Hello | None:
+        """Its last hello; None for a device without one, or not enrolled."""
+        ...
+
+    def max_packet_of(self, device: str) -> int:
+        """The largest MQTT packet that comes through to it."""
+        ...
+
+
 class Orders:
     """Makes the devices' orders, whose blobs are ``cut`` into chunks that fit each device's link.
 
     ``public`` gives the URLs of large blobs, for a device that has to fetch the whole model.
     """
 
-    def __init__(self, devices: Reach, cut: Cut, public: Public | None = None) -> None:
+    def __init__(self, devices: Links, cut: Cut, public: Public | None = None) -> None:
         self._devices, self._cut, self._public = devices, cut, public
 
-    def all(self, run: Run, current: OpenRound, given: Iterable[OrderRow]) -> dict[str, Order]:
+    def all(self, run: Run, current: AskedRound) -> dict[str, Order]:
         """The orders of a new round as they go on the wire. Raises ``StrategyError`` for one too large.
 
         They are made before the round is stored: with such an order it could only fail.
         """
         return {
-            row.device: require_sendable(run, self.one(run, current, row), row.device)
-            for row in given
+            name: require_sendable(run, self.one(run, current, given), name)
+            for name, given in current.orders.items()
         }
 
-    def one(self, run: Run, current: OpenRound, given: OrderRow) -> Order:
+    def one(self, run: Run, current: AskedRound, given: OrderRow) -> Order:
         """A device's order, as it goes on the wire."""
         name = given.device
         hello, describe = self._devices.hello(name), self.describe(name)
         order = make_order(run, current.row, current.steps, given, hello, describe, self._public)
         return trimmed(order, self._devices.max_packet_of(name))
 
-    def served(self, run: Run, current: OpenRound, device: str) -> Iterator[NamedBlob]:
+    def served(self, run: Run, current: AskedRound, device: str) -> Iterator[NamedBlob]:
         """The blobs that a device of the round may request."""
         return named_blobs(run, current, device, self.describe(device))
 
@@ -129,7 +147,7 @@ class Orders:
 
 
 def named_blobs(
-    run: Run, current: OpenRound, device: str, describe: Describe
+    run: Run, current: AskedRound, device: str, describe: Describe
 ) -> Iterator[NamedBlob]:
     """The blobs that a device's order in an open round names: the shared ones, then its own."""
     given, waiting = current.orders[device], max(1, len(current.present - current.excused))

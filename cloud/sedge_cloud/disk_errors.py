@@ -1,0 +1,19 @@
+"""Disk errors, as they are counted and logged; what failed is tried again."""
+
+import logging
+from collections import Counter
+
+from sedge_protocol.errors import StorageError
+from sedge_protocol.wire.effects import Note
+
+# How long after a disk error the operation is tried again.
+DISK_RETRY_S = 30.0
+
+
+def disk_error(counters: Counter[str], error: StorageError, run: str = "") -> Note:
+    """Count a disk error, of this run if it concerns one; what to log."""
+    counters["storage_errors"] += 1
+    text = str(error)
+    if run and not text.startswith((f"run {run}:", f"run {run},")):
+        text = f"run {run}: {text}"
+    return Note(logging.ERROR, text)

@@ -1,0 +1,370 @@
+"""The ingest: takes the frames of its devices and the time, and returns effects and hints.
+
+    hello     -> welcome, and the open orders that the device still owes an answer
+    get       -> chunks of a blob; requests are gathered briefly and served to the whole fleet at once
+    offer     -> the stored receipt | busy | have
+    chunk     -> written; after the last one: validated, stored with its receipt -> committed
+    decline   -> stored; the round no longer waits for this device
+    goodbye   -> the device is offline
+
+It reads devices, sessions (once), runs, open rounds with their orders and receipts, and writes hellos,
+receipts with their client models and updates, declines, traffic and, by recorder.py, sessions. Nothing of a
+leader is asked for: what it does is in the rows, and hints.py says it sooner.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from sedge_cloud.clocks import Wall
+from sedge_cloud.disk_errors import disk_error
+from sedge_cloud.events import CloudEffect, UpdateReceived
+from sedge_cloud.hints import (
+    Answered,
+    Arrived,
+    Begun,
+    DiskFailed,
+    Hint,
+    Left,
+    LeftOut,
+    Ordered,
+    Over,
+    ToIngest,
+)
+from sedge_cloud.ingest.admission import Admission
+from sedge_cloud.ingest.device import Device
+from sedge_cloud.ingest.downloads import Downloads
+from sedge_cloud.ingest.muting import Muting
+from sedge_cloud.ingest.open_orders import OpenOrders
+from sedge_cloud.ingest.progress import Progress
+from sedge_cloud.ingest.rate_limit import LogQuota
+from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.ingest.traffic import Traffic
+from sedge_cloud.ingest.uploads import RETRY_MS, Answer, Uploads
+from sedge_cloud.outage import Outage
+from sedge_cloud.runs.loaded import Runs
+from sedge_cloud.runs.manifests import Manifests
+from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.rows import TrafficRow
+from sedge_protocol.errors import RemoteError, StorageError, VersionError
+from sedge_protocol.wire import messages
+from sedge_protocol.wire.effects import Note, Send
+from sedge_protocol.wire.frame import Frame, asks, latest_incarnation
+from sedge_protocol.wire.messages import Hello, Message
+from sedge_protocol.wire.transfer import from_bitmap
+
+
+class Ingest:
+    """The devices of a fleet, and what they send; ``devices`` keeps the promises of ``Reach``."""
+
+    def __init__(
+        self,
+        fleet: str,
+        run_store: RunStore,
+        manifests: Manifests,
+        gather_s: float,
+        incarnation: int,
+        versions: Sequence[int],
+        counters: Counter[str],
+        wall: Wall,
+    ) -> None:
+        self.store = run_store.store
+        self.counters = counters
+        self.devices = Fleet(fleet, incarnation, self.store, versions, wall)
+        self.progress = Progress(self.devices)
+        self.traffic = Traffic()
+        self.outage = Outage()
+        self._runs = Runs(self.store)
+        self.open = OpenOrders(self.store, self._runs, self.devices, manifests.of, counters)
+        self._downloads = Downloads(self.store.blobs, gather_s)
+        self._uploads = Uploads(self.store, run_store, self.open.find)
+        self._log = LogQuota()
+        self._muting = Muting(fleet, self.devices, self._left)
+        self._admission = Admission(self.devices, self._log, counters, self._muting)
+        self._incarnation, self._wall = incarnation, wall
+        self._started: float | None = None
+        self._told: list[Hint] = []
+
+    def load(self, now: float) -> list[CloudEffect | Hint]:
+        """Take over devices and runs from the store. Raises ``StorageError``."""
+        effects: list[CloudEffect | Hint] = [*self.devices.load(now)]
+        if self._started is None:
+            self._started = now
+        self._runs.load()
+        for current in self.open.rounds():
+            self.open.refresh_presence(current)
+        return self._counted(effects)
+
+    def load_orders(self, now: float) -> list[CloudEffect | Hint]:
+        """Take over what a leader in another process has done. Raises ``StorageError``."""
+        return self._counted(self.open.load(now))
+
+    def connected(self, now: float, silent_s: float, max_packet: int) -> list[CloudEffect | Hint]:
+        """The link is up: ask every device for a hello, which is answered with its open orders.
+
+        ``silent_s`` as in ``Outage``; ``max_packet`` is the largest MQTT packet that comes through.
+        """
+        self.devices.max_packet = max_packet
+        self.outage.ends(now, silent_s, self.devices.num_active)
+        return self._counted([*self.devices.request_hellos()])
+
+    def disconnected(self, now: float) -> None:
+        """The link is down: every device is offline until its next hello."""
+        self.devices.disconnected(now)
+        self.outage.begins(now)
+        self._muting.disconnected()
+        self._downloads.clear()
+        self.traffic.disconnected()
+        self.open.disconnected()
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        parts = self._downloads, self._uploads, self._log, self._muting, self.open
+        return min((at for part in parts if (at := part.timer()) is not None), default=None)
+
+    def poll(self, now: float) -> list[CloudEffect | Hint]:
+        """Everything that is due but chunks."""
+        effects: list[CloudEffect | Hint] = self.commit(now)
+        due: list[CloudEffect | Hint] = [*self._admission.poll()]
+        try:
+            for effect in self._poll_devices(now):  # keeps the effects that precede an error
+                due.append(effect)
+        except StorageError as exc:
+            due += self._failed(exc)
+        return effects + self._counted([*due, *self._take_told(), *self._log.poll(now)])
+
+    def _poll_devices(self, now: float) -> Iterator[CloudEffect | Hint]:
+        yield from self._muting.poll(now)
+        if self.devices.returning and now >= self.outage.back_at:
+            yield from self.devices.give_up_returning()
+        for device, transfer, have in self._uploads.poll(now):
+            yield self.devices[device].peer.message(have, transfer)
+        yield from self.open.poll(now)
+
+    def serve(self, now: float, room: int) -> list[CloudEffect | Hint]:
+        """At most ``room`` chunks of what devices have asked for."""
+        try:
+            chunks = [self.devices.chunk(*chunk) for chunk in self._downloads.poll(now, room)]
+        except StorageError as exc:  # the device asks again
+            return self._failed(exc)
+        return self._counted([*chunks])
+
+    def hear(self, hint: ToIngest, now: float) -> list[CloudEffect | Hint]:
+        """What the leader has done."""
+        match hint:
+            case Ordered():
+                if hint.is_new:
+                    self.traffic.opened(hint.row.run, hint.orders)
+                return self._counted(self.open.ordered(hint, now))
+            case Over():
+                self.traffic.closed(hint.run)
+                self._downloads.clear()  # a device that still needs a blob in the next round asks again
+                return self._counted(self.open.over(hint))
+            case Begun():
+                try:
+                    self._runs.load()
+                    run = self._runs.get(hint.run)
+                except StorageError as exc:
+                    return self._failed(exc)
+                return self._counted([] if run is None else [*self.devices.refuse_unable(run)])
+            case LeftOut():
+                refusal = self.devices.refuse(hint.device, hint.run, hint.features)
+                return self._counted([*refusal])
+
+    def admits(self, topic: str, payload: bytes, now: float) -> bool:
+        """Whether a frame is to be received (admission.py); asked once about each."""
+        return self._admission.admits(topic, payload, now)
+
+    def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect | Hint]:
+        """Process an admitted frame. Bad bytes are counted, logged and answered; they change nothing.
+
+        A frame that the disk refused counts as lost: its sender repeats it.
+        """
+        try:
+            device = self.devices.sender(topic)
+            if device is None:
+                return self._counted([*self.devices.refuse_sender(topic, payload, now)])
+        except StorageError as exc:
+            return self._failed(exc)
+        self.devices.note(device, heard=self._wall(now))
+        self.traffic.received(device.row.device, payload)
+        effects = self._counted(self._open_and_dispatch(device, topic, payload, now))
+        effects = self._log.admit(f"device {device.row.device}", effects, now)
+        return effects + self.commit(now) if self._uploads.is_turn_full else effects
+
+    def commit(self, now: float) -> list[CloudEffect | Hint]:
+        """End a turn: store the updates that ``receive`` was given, and only then answer them."""
+        effects: list[CloudEffect | Hint] = []
+        failed: StorageError | None = None
+        for name, transfer, answer in self._uploads.commit():
+            device = self.devices[name]
+            if isinstance(answer, StorageError):
+                busy = messages.Busy(RETRY_MS, "storage")
+                effects.append(device.peer.message(busy, transfer))
+                if answer is not failed:  # one for all if all have failed
+                    effects += self._failed(answer)
+                failed = answer
+            else:
+                answered = self._answer(device, transfer, answer)
+                effects += self._log.admit(f"device {name}", answered, now)
+        return self._counted(effects)
+
+    def _counted(self, effects: list[CloudEffect | Hint]) -> list[CloudEffect | Hint]:
+        """The same effects, after every device's bytes were counted."""
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.traffic.sent(effect)
+        return effects
+
+    def _failed(self, error: StorageError) -> list[CloudEffect | Hint]:
+        return [disk_error(self.counters, error), DiskFailed()]
+
+    def _open_and_dispatch(
+        self, device: Device, topic: str, payload: bytes, now: float
+    ) -> list[CloudEffect | Hint]:
+        try:
+            if asks(payload):
+                return [*self.devices.answer_doctor(device, payload)]
+            # The latest that can be genuine: ours, a clock reading, plus the time since then.
+            latest = latest_incarnation(self._incarnation + now - (self._started or 0.0))
+            opened = device.peer.open(payload, topic, latest)
+            if opened is None:
+                return [*self.devices.stale_frame(device, payload, now)]
+            return self._dispatch(device, *opened, now)
+        except RemoteError as exc:
+            self.counters["version" if isinstance(exc, VersionError) else "refused"] += 1
+            return [*self.devices.bad_frame(device, exc, now), *self._take_told()]
+        except StorageError as exc:
+            return self._failed(exc)
+
+    def _dispatch(
+        self, device: Device, frame: Frame, message: Message | None, now: float
+    ) -> list[CloudEffect | Hint]:
+        name = device.row.device
+        match message:
+            case None:
+                return self._chunk(device, frame, now)
+            case Hello():
+                return self._hello(device, frame, message, now)
+            case messages.Goodbye():
+                if device.hello is not None and device.hello.nonce == message.nonce:
+                    self._left(device, now)
+                return self._take_told()
+            case messages.Get():
+                return self._get(device, frame.transfer, message, now)
+            case messages.Offer():
+                return self._offer(device, frame.transfer, message, now)
+            case messages.Decline():
+                reason = f"{message.reason}: {message.detail}"
+                return self.open.decline(message.run, message.round, name, reason)
+            case _:
+                raise RemoteError(f"{type(message).__name__} from {name} is not for a coordinator")
+
+    def _left(self, device: Device, now: float) -> None:
+        """A device is offline until its next hello."""
+        self.devices.leave(device, now)
+        self.open.leave(device.row.device)
+        self._told.append(Left(device.row.device))
+
+    def _take_told(self) -> list[CloudEffect | Hint]:
+        told, self._told = self._told, []
+        return [*told]
+
+    def _hello(
+        self, device: Device, frame: Frame, hello: Hello, now: float
+    ) -> list[CloudEffect | Hint]:
+        name = device.row.device
+        try:
+            device.peer.agree(hello.versions)
+        except VersionError:  # whatever it spoke before, no order reaches it now
+            self._left(device, now)
+            raise
+        hello, known = self.devices.limited(hello), device.hello
+        is_renewed = device.is_another(hello, frame.incarnation)
+        has_moved = known is not None and hello.max_packet != known.max_packet
+        if frame.incarnation != device.row.incarnation or has_moved or hello.waits != device.waits:
+            self.store.save_hello(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
+            device.row = msgspec.structs.replace(device.row, incarnation=frame.incarnation)
+        effects: list[CloudEffect | Hint] = [device.peer.message(self.devices.welcome(hello.nonce))]
+        if not device.online:
+            effects.append(Note(logging.INFO, f"device {name} is online"))
+        self.devices.arrive(device, hello, now)
+        for run in self._runs.running():
+            effects += self.devices.refuse_unable(run, [name])
+        return [*effects, *self.open.arrive(name, now), Arrived(name, is_renewed)]
+
+    def _get(
+        self, device: Device, transfer: bytes, get: messages.Get, now: float
+    ) -> list[CloudEffect | Hint]:
+        current, name = self.open.round(get.run), device.row.device
+        run = self._runs.get(get.run)
+        if run is None or current is None or self.open.find(get.run, get.round, name) is None:
+            text = "the round is over"
+            return [device.peer.message(messages.Cancel(get.run, get.round, text))]
+        orders, wanted = self.open.orders, from_bitmap(get.missing, 8 * len(get.missing))
+        served = orders.served(run, current, name)
+        queued, one = self._downloads.request(name, transfer, get.missing, served, now)
+        device.bucket.charge(queued)
+        self.progress.fetches(device, transfer, get, one.what, one.manifest.count, now)
+        self.traffic.asked(name, transfer, wanted)
+        if transfer != orders.describe(name)(current.row.model).transfer:
+            return []
+        if not current.orders[name].holds or run.config.broadcast.whole:
+            return []
+        # It fetches the whole model, although it had one and the run broadcasts changes. That is stored at
+        # once: a restart within the round forgets everything else about its bytes.
+        if self.traffic.fell_back(get.run, name):
+            self.counters["whole_models"] += 1
+            self.store.save_traffic([TrafficRow(get.run, get.round, name, 0, 0, True)])
+        return []
+
+    def _offer(
+        self, device: Device, transfer: bytes, offer: messages.Offer, now: float
+    ) -> list[CloudEffect | Hint]:
+        try:
+            run = self._runs.get(offer.run)
+            answer = self._uploads.offer(device.row.device, transfer, offer, run, now)
+            if isinstance(answer.reply, messages.Have):
+                self.progress.sends(device, offer.run, offer.round, now)
+        except StorageError as exc:
+            return self._busy(device, transfer, exc)
+        return self._answer(device, transfer, answer)
+
+    def _chunk(self, device: Device, frame: Frame, now: float) -> list[CloudEffect | Hint]:
+        try:
+            answer = self._uploads.chunk(device.row.device, frame, self._runs.get, now)
+        except StorageError as exc:
+            return self._busy(device, frame.transfer, exc)
+        return self._answer(device, frame.transfer, answer)
+
+    def _busy(
+        self, device: Device, transfer: bytes, error: StorageError
+    ) -> list[CloudEffect | Hint]:
+        later = messages.Busy(RETRY_MS, "storage")
+        return [device.peer.message(later, transfer), *self._failed(error)]
+
+    def _answer(self, device: Device, transfer: bytes, answer: Answer) -> list[CloudEffect | Hint]:
+        effects: list[CloudEffect | Hint] = []
+        reply, row, name = answer.reply, answer.row, device.row.device
+        if reply is not None:
+            effects.append(device.peer.message(reply, transfer))
+        if isinstance(reply, messages.Committed | messages.Reject):
+            self.devices.keeps(reply.run, name)
+            counts = isinstance(reply, messages.Committed)
+            self.open.answered(reply.run, reply.round, name, counts)
+            effects.append(Answered(reply.run, reply.round, name, counts))
+        if row is None:
+            return effects
+        if answer.report is not None:
+            self.counters["late" if row.late else "updates"] += 1
+            received = UpdateReceived(
+                row.run, row.round, row.device, answer.report, row.size, row.late > 0
+            )
+            effects.append(received)
+        else:
+            self.counters["rejected"] += 1
+            text = f"run {row.run}, round {row.round}: rejected the update of {row.device}: "
+            effects.append(Note(logging.WARNING, f"{text}{row.rejected}: {row.detail}"))
+        return effects

@@ -1,0 +1,205 @@
+"""The orders of open rounds, as an ingest sends them to its devices: rows, sent again while unanswered.
+
+hello                  the orders that the device has not answered, unless it waits
+a round opens, or its deadline is extended
+                       all that are unanswered, to the devices that are online
+no answer for a while  the same
+the round is over      nothing; where the run was stopped or has failed, its devices are told
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from sedge_cloud.disk_errors import disk_error
+from sedge_cloud.events import CloudEffect
+from sedge_cloud.hints import Declined, DiskFailed, Hint, Ordered, Over
+from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.runs.asked import AskedRound, read_answers, read_asked
+from sedge_cloud.runs.loaded import Runs
+from sedge_cloud.runs.named_blobs import Cut
+from sedge_cloud.runs.orders import Orders, too_large
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rows import OrderRow, RoundRow
+from sedge_protocol.errors import LocalError, StorageError, StrategyError
+from sedge_protocol.wire.effects import Note
+from sedge_protocol.wire.messages import Cancel, Order
+
+# An order without an answer for this long is sent again: a broker may have dropped it.
+RESEND_S = 60.0
+# What devices are told that still work for a run that has ended; it has no status once it is deleted.
+WHY_OVER = {
+    "": "the run was deleted",
+    "stopped": "the run was stopped",
+    "failed": "the run has failed",
+}
+
+
+class OpenOrders:
+    """The open rounds, by run, and what their devices are sent. Methods may raise ``StorageError``."""
+
+    def __init__(
+        self, store: Store, runs: Runs, devices: Fleet, cut: Cut, counters: Counter[str]
+    ) -> None:
+        self.orders = Orders(devices, cut, store.public)
+        self._store = store
+        self._runs = runs
+        self._devices = devices
+        self._counters = counters
+        self._open: dict[str, AskedRound] = {}
+        self._resend_at: dict[str, float] = {}
+
+    def round(self, run: str) -> AskedRound | None:
+        """A run's open round, if it has one."""
+        return self._open.get(run)
+
+    def rounds(self) -> Iterable[AskedRound]:
+        """Every open round."""
+        return self._open.values()
+
+    def find(self, run: str, number: int, device: str) -> tuple[OrderRow, RoundRow] | None:
+        """A device's order in an open round, and the round."""
+        current = self._open.get(run)
+        if current is None or current.row.round != number or device not in current.orders:
+            return None
+        return current.orders[device], current.row
+
+    def load(self, now: float) -> list[CloudEffect | Hint]:
+        """Take over from the rows what the leader of another process has opened, extended or ended."""
+        effects: list[CloudEffect | Hint] = []
+        rows = {row.run: row for row in self._store.open_rounds()}
+        for name in self._open.keys() - rows.keys():
+            effects += self.over(Over(name, WHY_OVER.get(self._runs.status(name), "")))
+        for name, row in rows.items():
+            known = self._open.get(name)
+            if known is not None and known.row.round == row.round and row.phase != "serving":
+                read_answers(known, self._store.receipts(name, row.round))
+                continue
+            asked = read_asked(self._store, row)
+            before = known.orders if known is not None and known.row.round == row.round else {}
+            new = tuple(name for name in asked.orders if name not in before)
+            if new:
+                settled = frozenset(asked.settled)
+                effects += self.ordered(Ordered(row, asked.orders, settled, new), now)
+        return effects
+
+    def ordered(self, hint: Ordered, now: float) -> list[CloudEffect | Hint]:
+        """Orders are there: send those that are to be sent."""
+        current = AskedRound(hint.row, dict(hint.orders), set(hint.settled))
+        self._open[hint.row.run] = current
+        self.refresh_presence(current)
+        return self._ask(current, hint.to, now, hint.made)
+
+    def over(self, hint: Over) -> list[CloudEffect | Hint]:
+        """A run's round is over."""
+        current = self._open.pop(hint.run, None)
+        self._resend_at.pop(hint.run, None)
+        if current is None or not hint.why:
+            return []
+        void = Cancel(hint.run, 0, hint.why)
+        return [
+            self._devices.cancel(name, void) for name in current.waiting if name in self._devices
+        ]
+
+    def refresh_presence(self, current: AskedRound) -> None:
+        """Look up which devices of a round are online, and which wait."""
+        online = [name for name in current.waiting if self._devices.online(name)]
+        current.present = set(online)
+        current.excused = {name for name in online if self._waits(name)}
+
+    def arrive(self, device: str, now: float) -> list[CloudEffect | Hint]:
+        """A device has said hello."""
+        effects: list[CloudEffect | Hint] = []
+        for current in list(self._open.values()):
+            if current.waiting_for(device):
+                current.arrive(device, self._waits(device))
+                effects += self._send(current, [device], now)
+        return effects
+
+    def leave(self, device: str) -> None:
+        """A device is offline until its next hello."""
+        for current in self._open.values():
+            current.present.discard(device)
+
+    def disconnected(self) -> None:
+        """Every device is offline."""
+        for current in self._open.values():
+            current.present.clear()
+
+    def answered(self, run: str, number: int, device: str, counts: bool) -> None:
+        """A device has its receipt for an order; ``counts``: of an update that was taken."""
+        current = self._open.get(run)
+        if current is not None and current.row.round == number:
+            current.answered(device, counts)
+
+    def decline(self, run: str, number: int, device: str, reason: str) -> list[CloudEffect | Hint]:
+        """A device declines its order: stored before the round no longer waits for it."""
+        current = self._open.get(run)
+        if current is None or current.row.round != number or not current.waiting_for(device):
+            return []
+        self._store.decline(run, number, device, reason)
+        current.decline(device, reason)
+        self._counters["declined"] += 1
+        text = f"run {run}, round {number}: {device} declines: {reason!r}"
+        return [Note(logging.WARNING, text), Declined(run, number, device, reason)]
+
+    def timer(self) -> float | None:
+        """When ``poll`` next wants to be called."""
+        return min(self._resend_at.values(), default=None)
+
+    def poll(self, now: float) -> Iterator[CloudEffect | Hint]:
+        """Send again what has not been answered for long."""
+        for run in [run for run, at in self._resend_at.items() if now >= at]:
+            current = self._open[run]
+            yield from self._ask(current, current.waiting, now)
+
+    def _ask(
+        self,
+        current: AskedRound,
+        names: Iterable[str],
+        now: float,
+        made: Mapping[str, Order] | None = None,
+    ) -> list[CloudEffect | Hint]:
+        self._resend_at[current.row.run] = now + RESEND_S
+        return self._send(current, names, now, made)
+
+    def _send(
+        self,
+        current: AskedRound,
+        names: Iterable[str],
+        now: float,
+        made: Mapping[str, Order] | None = None,
+    ) -> list[CloudEffect | Hint]:
+        """Send orders, for the first time or again; ``made`` has those already made.
+
+        An order that does not get through to its device, for now or for good, is declined in its place.
+        """
+        effects: list[CloudEffect | Hint] = []
+        for name in names:
+            if not self._devices.online(name) or self._waits(name):
+                continue
+            try:
+                effects += self._send_one(current, name, (made or {}).get(name), now)
+            except StorageError as exc:
+                effects += [disk_error(self._counters, exc, current.row.run), DiskFailed()]
+        return effects
+
+    def _send_one(
+        self, current: AskedRound, name: str, order: Order | None, now: float
+    ) -> list[CloudEffect | Hint]:
+        run = self._runs.get(current.row.run)
+        if run is None:  # it is being deleted
+            return []
+        try:
+            order = order or self.orders.one(run, current, current.orders[name])
+            why = too_large(order, self._devices.max_packet_of(name))
+            if not why:
+                return [self._devices.ask(name, order, now)]
+        except (StrategyError, LocalError) as exc:  # larger than a frame: no retry helps
+            why = f"its order cannot be sent: {exc}"
+        return self.decline(run.name, current.row.round, name, why)
+
+    def _waits(self, device: str) -> bool:
+        """Whether a device begins no orders for now, as its last hello says."""
+        hello = self._devices.hello(device)
+        return hello is not None and bool(hello.waits)

@@ -1,0 +1,102 @@
+"""An open round by its rows: who was asked what, who owes an answer, and which of these are there.
+
+Leader and ingest each have their own of it, from the same rows.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import msgspec
+
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rows import OrderRow, RoundRow
+from sedge_cloud.store.schema import StepRow, steps_of
+
+
+@dataclass
+class AskedRound:
+    """The devices of an open round.
+
+    ``settled`` are those that no longer owe an answer, ``received`` those of them whose update counts. Of
+    those that still owe one ``present`` are online, and ``excused`` have said that they wait.
+    """
+
+    row: RoundRow
+    orders: dict[str, OrderRow]
+    settled: set[str] = field(default_factory=set[str])
+    received: set[str] = field(default_factory=set[str])
+    present: set[str] = field(default_factory=set[str])
+    excused: set[str] = field(default_factory=set[str])
+
+    @cached_property
+    def steps(self) -> tuple[StepRow, ...]:
+        """The changes that lead to the round's model, oldest first."""
+        return steps_of(self.row.steps)
+
+    @cached_property
+    def users(self) -> Counter[bytes]:
+        """How many orders name each blob: a model, a patch, its mask, a correction or a sum of steps."""
+        given = self.orders.values()
+        named = [
+            (o.model or self.row.model, o.patch_blob, o.patch_context, o.correction, o.step)
+            for o in given
+        ]
+        return Counter(blob for blobs in named for blob in blobs if blob)
+
+    @cached_property
+    def widths(self) -> Counter[int]:
+        """How many orders there are for each width."""
+        return Counter(order.width for order in self.orders.values())
+
+    def waiting_for(self, device: str) -> bool:
+        """Whether this device still owes an answer."""
+        return device in self.orders and device not in self.settled
+
+    @property
+    def waiting(self) -> list[str]:
+        """The devices that still owe an answer."""
+        return [name for name in self.orders if name not in self.settled]
+
+    def arrive(self, device: str, waits: bool) -> None:
+        """Note that a device is online, and whether it says that it waits."""
+        if not self.waiting_for(device):
+            return
+        self.present.add(device)
+        if waits:
+            self.excused.add(device)
+        else:
+            self.excused.discard(device)
+
+    def settle(self, device: str) -> None:
+        """Note that a device no longer owes an answer."""
+        self.settled.add(device)
+        self.present.discard(device)
+        self.excused.discard(device)
+
+    def answered(self, device: str, counts: bool) -> None:
+        """Settle a device that has its receipt; ``counts``: for an update that was taken."""
+        if device in self.orders:
+            self.settle(device)
+            if counts:
+                self.received.add(device)
+
+    def decline(self, device: str, reason: str) -> None:
+        """Note that a device declines its order."""
+        self.orders[device] = msgspec.structs.replace(self.orders[device], declined=reason)
+        self.settle(device)
+
+
+def read_asked(store: Store, row: RoundRow) -> AskedRound:
+    """An open round as the store has it; who is there is not in it."""
+    asked = AskedRound(row, {order.device: order for order in store.orders(row.run, row.round)})
+    asked.settled.update(name for name, order in asked.orders.items() if order.declined)
+    read_answers(asked, store.receipts(row.run, row.round))
+    return asked
+
+
+def read_answers(asked: AskedRound, receipts: Iterable[tuple[str, bool]]) -> None:
+    """Settle the devices with a receipt: (device, whether its update was taken)."""
+    for device, counts in receipts:
+        asked.answered(device, counts)

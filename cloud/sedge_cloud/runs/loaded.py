@@ -1,0 +1,48 @@
+"""The runs that an ingest works for, from their rows alone: loaded when one is asked for."""
+
+from sedge_cloud.runs.run import Run
+from sedge_cloud.store.database import Store
+from sedge_protocol.errors import StorageError
+
+RUNNING = "running"
+
+
+class Runs:
+    """Runs by name. What they are is fixed when they begin; how far they are is not to be read here."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loaded: dict[str, Run] = {}
+        self._statuses: dict[str, str] = {}
+
+    def load(self) -> None:
+        """Look which runs there are. One that begins anew is read again when it is wanted."""
+        rows = {row.run: row for row in self._store.runs()}
+        self._statuses = {name: row.status for name, row in rows.items()}
+        for name, run in list(self._loaded.items()):
+            row = rows.get(name)
+            if row is None or (row.created, row.config) != (run.created, run.coded_config):
+                del self._loaded[name]
+
+    def status(self, name: str) -> str:
+        """A run's status when it was last looked for; empty if there is no such run."""
+        return self._statuses.get(name, "")
+
+    def get(self, name: str) -> Run | None:
+        """A run, even one that has ended; None if there is none. Raises ``StorageError``."""
+        if name not in self._loaded and name in self._statuses:
+            row = next((row for row in self._store.runs() if row.run == name), None)
+            if row is not None:
+                self._loaded[name] = Run(row, self._store)
+        return self._loaded.get(name)
+
+    def running(self) -> list[Run]:
+        """Every run that has not ended and can be read; the leader says why another cannot."""
+        found: list[Run] = []
+        for name in [name for name, status in self._statuses.items() if status == RUNNING]:
+            try:
+                run = self.get(name)
+            except StorageError:
+                continue
+            found += [] if run is None else [run]
+        return found

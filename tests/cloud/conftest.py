@@ -12,20 +12,16 @@ from tests.cloud.helper import Cloud
 from tests.cloud.servers import Servers
 
 HERE = Path(__file__).parent
-# What has a store and does something with it that depends on the kind; the rest runs in folders only, since
-# the servers take five times as long.
+# What depends on the kind of store: its statements and blobs, crashes, and who else is at it. What a
+# coordinator makes of rows that it has read runs in folders only: servers take five times as long.
 ON_BOTH = {
-    "admin/test_cloud_doctor.py", "admin/test_cloud_models.py", "admin/test_cloud_runs.py",
-    "admin/test_commands.py", "admin/test_copying.py", "admin/test_model_export.py",
-    "admin/test_resumed_runs.py", "admin/test_revocation.py", "admin/test_run_report.py",
-    "facts/test_problems.py", "ingest/test_downloads.py", "ingest/test_sessions.py",
-    "ingest/test_traffic.py", "ingest/test_uploads.py",
-    "outlets/test_status_server.py", "processes/test_membership.py", "rounds/test_closing.py",
-    "rounds/test_housekeeping.py",
-    "rounds/test_lifecycle.py", "rounds/test_orders.py", "rounds/test_rounds_serving.py",
-    "runs/test_client_models.py", "runs/test_runs.py", "store/test_crashes.py",
-    "store/test_database.py", "store/test_leases.py", "store/test_receipts.py", "store/test_retention.py",
-    "test_context.py", "test_coordinator.py", "test_hostile_device.py", "test_service.py",
+    "admin/test_cloud_doctor.py", "admin/test_commands.py", "admin/test_copying.py",
+    "admin/test_resumed_runs.py", "facts/test_problems.py", "ingest/test_sessions.py",
+    "ingest/test_uploads.py", "outlets/test_status_server.py", "processes/test_membership.py",
+    "rounds/test_closing.py", "rounds/test_housekeeping.py", "rounds/test_lifecycle.py",
+    "rounds/test_rounds_serving.py", "store/test_crashes.py", "store/test_database.py",
+    "store/test_leases.py", "store/test_receipts.py", "store/test_retention.py",
+    "test_coordinator.py", "test_hostile_device.py", "test_service.py",
 }  # fmt: skip
 
 

@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 from tests.cloud import given
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for
-from tests.cloud.stores import in_a_folder
 
 from sedge_cloud.coding import CodecConfig
 from sedge_cloud.runs import run_store as ledgers
@@ -157,7 +156,6 @@ def test_a_late_update_finds_its_context(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.trained.tobytes() == start.tobytes()
 
 
-@in_a_folder
 def test_a_mask_that_the_disk_has_lost_is_no_context(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, SPARSE)
     say_hello(cloud)

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, FLEET, Cloud, random_theta, small_update, update
 from tests.cloud.killed import kills
-from tests.cloud.stores import in_a_folder, open_store
+from tests.cloud.stores import open_store
 
 from sedge_cloud.admin import backup as backups
 from sedge_cloud.admin.backup import HEAD, Head, back_up, restore
@@ -33,7 +33,6 @@ from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.messages import Committed, Reject
 
-pytestmark = in_a_folder  # from and to servers: test_copying.py
 LONG = msgspec.structs.replace(CONFIG, num_rounds=4, evaluate=False)
 
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, pieces, random_theta, update
-from tests.cloud.stores import in_a_folder, open_store
+from tests.cloud.stores import open_store
 
 from sedge_cloud.ingest.downloads import Downloads
 from sedge_cloud.runs.named_blobs import NamedBlob
@@ -239,7 +239,6 @@ def test_who_was_not_drawn_gets_nothing(cloud: Cloud, tmp_path: Path) -> None:
     assert cloud.messages("late", Cancel) and cloud.messages("late", Order) == []
 
 
-@in_a_folder
 def test_a_blob_that_cannot_be_read_is_noted_and_asked_for_again(
     cloud: Cloud, tmp_path: Path
 ) -> None:

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, small_update, update
-from tests.cloud.stores import in_a_folder
 
 from sedge_cloud.algorithms.outliers import lengths
 from sedge_cloud.config import RunConfig
@@ -139,7 +138,6 @@ def test_a_turn_ends_when_much_has_arrived(cloud: Cloud, monkeypatch: pytest.Mon
     assert {row.device for row in cloud.store.updates(RUN, 1)} == {"a", "b"}
 
 
-@in_a_folder
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_process_killed_at_any_flush_of_a_turn_has_all_of_it_or_nothing(
     tmp_path: Path, at: int

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello
-from tests.cloud.stores import in_a_folder
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig, ScheduleConfig
@@ -135,7 +134,6 @@ def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:
     assert {one.receivers for one in found} == {1}
 
 
-@in_a_folder
 def test_large_blobs_have_a_place_for_whoever_needs_them_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

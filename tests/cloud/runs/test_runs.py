@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, update
-from tests.cloud.stores import in_a_folder
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.ingest import uploads as inbox
@@ -96,7 +95,6 @@ def test_a_run_whose_bundle_is_gone(cloud: Cloud) -> None:
             Run(row, cloud.store)
 
 
-@in_a_folder
 def test_a_model_that_cannot_be_read_now_is_waited_for(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cloud.helper import FLEET, Cloud
 from tests.cloud.store.before.make_folder import close_round
-from tests.cloud.stores import in_a_folder, open_store
+from tests.cloud.stores import open_store
 
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.store import connection
@@ -20,7 +20,6 @@ from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.schema import MIGRATIONS
 from sedge_protocol.errors import StorageError
 
-pytestmark = in_a_folder
 BEFORE = Path(__file__).with_name("before")
 
 

@@ -12,7 +12,6 @@ import obstore
 import pytest
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, MemoryStore
-from tests.cloud.stores import in_a_folder
 
 from sedge_cloud.store import objects
 from sedge_cloud.store.database import Store
@@ -22,7 +21,6 @@ from sedge_cloud.store.sqlite import Sqlite
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.transfer import describe
 
-pytestmark = in_a_folder
 NOTHING = bytes(32)
 
 

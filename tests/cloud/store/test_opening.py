@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cloud.servers import Servers
-from tests.cloud.stores import in_a_folder, on_servers
+from tests.cloud.stores import on_servers
 
 from sedge_cloud.config import load_cloud
 from sedge_cloud.store.opening import open_store
@@ -20,7 +20,6 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-@in_a_folder
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -49,7 +48,6 @@ def test_a_place_that_is_none_is_refused(tmp_path: Path, text: str, said: str) -
     assert "secret" not in str(caught.value).replace("secret_file", "")
 
 
-@in_a_folder
 def test_files_with_secrets_are_beside_the_configuration(tmp_path: Path) -> None:
     text = (
         '[store]\nurl = "postgresql://u@127.0.0.1:1/d"\npassword_file = "database"\n'
@@ -63,7 +61,6 @@ def test_files_with_secrets_are_beside_the_configuration(tmp_path: Path) -> None
     assert (cloud.store.password(), cloud.blobs.secret()) == ("one", "two")
 
 
-@in_a_folder
 def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(__import__("sys").modules, "sedge_cloud.store.postgres", raising=False)
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
@@ -124,7 +121,6 @@ def test_a_wrong_bucket_is_one_line(
     assert len(str(caught.value).splitlines()) == 1 and "not-the-secret" not in str(caught.value)
 
 
-@in_a_folder
 def test_another_fleets_store_is_refused(tmp_path: Path) -> None:
     cloud = load_cloud(written(tmp_path, ""))
     open_store(cloud).close()

@@ -16,7 +16,8 @@ HERE = Path(__file__).parent
 # coordinator makes of rows that it has read runs in folders only: servers take five times as long.
 ON_BOTH = {
     "admin/test_cloud_doctor.py", "admin/test_commands.py", "admin/test_copying.py",
-    "admin/test_resumed_runs.py", "facts/test_problems.py", "ingest/test_sessions.py",
+    "admin/test_resumed_runs.py", "facts/test_large_fleet.py", "facts/test_problems.py",
+    "ingest/test_sessions.py",
     "ingest/test_uploads.py", "outlets/test_status_server.py", "processes/test_membership.py",
     "rounds/test_closing.py", "rounds/test_housekeeping.py", "rounds/test_lifecycle.py",
     "rounds/test_rounds_serving.py", "store/test_crashes.py", "store/test_database.py",

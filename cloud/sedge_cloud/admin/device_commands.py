@@ -11,7 +11,7 @@ from sedge_cloud.admin.device_names import device_names
 from sedge_cloud.admin.revocation import SIGHUP, revoke_device
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import DeviceState
-from sedge_cloud.facts.selection import Wanted, choose
+from sedge_cloud.facts.selection import Wanted
 from sedge_cloud.outlets import terminal as lines
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.console import json_text
@@ -119,10 +119,11 @@ def _revoke(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    facts = open_reader(arguments).read()
+    reader = open_reader(arguments)
+    facts = reader.read()
     state: DeviceState | None = "online" if arguments.online else arguments.state
     wanted = Wanted(state, arguments.search, arguments.offset, arguments.limit)
-    chosen, found = choose(facts.devices, wanted)
+    chosen, found = reader.choose(facts, wanted)
     if arguments.json:
         for device in chosen:
             print(json_text(device))
@@ -130,8 +131,8 @@ def _list(arguments: argparse.Namespace) -> int:
     print(lines.DEVICES)
     for device in chosen:
         print(lines.device_line(device, facts.at))
-    if len(chosen) < len(facts.devices):
-        print(f"{len(chosen)} of {found} that were found, {len(facts.devices)} in all")
+    if len(chosen) < (known := sum(facts.states.values())):
+        print(f"{len(chosen)} of {found} that were found, {known} in all")
     for problem in facts.problems:
         print(lines.problem_line(problem, facts.at))
     return 0

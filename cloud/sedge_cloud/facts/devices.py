@@ -1,12 +1,13 @@
 """One device as facts: from its row, its session, and its histories in the runs that there are."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import msgspec
 
 from sedge_cloud.facts.records import Code, DeviceFacts, DeviceState, Problem, printable, when
+from sedge_cloud.store.database import Store
 from sedge_cloud.store.records import DevicePast
 from sedge_cloud.store.rows import DeviceRow, HistoryRow, SessionRow
 from sedge_protocol.wire.messages import Hello
@@ -94,6 +95,18 @@ class KnownDevice:
         distrusted = {name: why.counted} if why.kind == "distrusted" else {}
         run = next(reversed(self.pasts))
         return next(refusals(run, why.round, when(why.at), declined, rejected, distrusted))
+
+
+def read_devices(store: Store, names: Collection[str]) -> dict[str, KnownDevice]:
+    """Those of these devices that there are, by id, as their rows are now."""
+    known = {name: KnownDevice(row) for name, row in store.devices_named(names).items()}
+    for device in known.values():
+        device.take_row(device.row)
+    for session in store.sessions_named(known):
+        known[session.device].session = session
+    for history in store.histories_named(known):
+        known[history.device].take_history(history)
+    return known
 
 
 def change(past: DevicePast) -> float | None:

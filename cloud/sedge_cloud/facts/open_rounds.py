@@ -1,7 +1,7 @@
 """What an open round waits for, and what a run without one does: who, why, and since when."""
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -27,10 +27,13 @@ class _Took(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Waits:
-    """How a run's open round stands now, by the wall clock; ``unable`` are devices without work in it."""
+    """How a run's open round stands now, by the wall clock; ``unable`` are devices without work in it.
+
+    ``devices`` gives the facts of devices by id, these among others.
+    """
 
     terms: Terms
-    devices: Mapping[str, DeviceFacts]
+    devices: Callable[[Sequence[str]], Mapping[str, DeviceFacts]]
     unable: Mapping[str, str]
     now: float
 
@@ -47,6 +50,8 @@ class Waits:
         answered = here | rejected.keys() | declined.keys()
         usual = statistics.median(took) if 2 * len(answered) >= len(orders) and took else None
         running = not run.has_ended
+        owing = [name for name, _ in orders if running and name not in answered]
+        devices = self.devices(owing)
         return RoundFacts(
             run=row.run,
             round=row.round,
@@ -66,9 +71,8 @@ class Waits:
             whole=tuple(moved.device for moved in store.traffic(row.run, row.round) if moved.whole),
             late=tuple(u.device for u in store.late_updates(row.run, row.round, row.round)),
             waiting=tuple(
-                self._awaited(self.devices[name], (row.run, row.round), when(row.opened), usual)
-                for name, _ in orders
-                if running and name not in answered
+                self._awaited(devices[name], (row.run, row.round), when(row.opened), usual)
+                for name in owing
             ),
         )
 

@@ -194,14 +194,14 @@ def device_problems(facts: Fleet) -> Iterator[Problem]:
 
 def _never_connected(facts: Fleet) -> Iterator[Problem]:
     """A few are named; many are one line, as a fleet is often enrolled before it is deployed."""
-    names = [d.device for d in facts.devices if d.state == "never" and not _is_unheard(facts, d)]
-    if len(names) <= MAX_NAMED:
+    never = [device for device in facts.devices if device.state == "never"]
+    names = [device.device for device in never if not _is_unheard(facts, device)]
+    count = len(names) + facts.states["never"] - len(never)
+    if count <= MAX_NAMED:
         for name in names:
             yield _problem("device_never", name, NEVER, severity="warning")
     else:
-        text = (
-            f"{len(names)} enrolled devices are not yet deployed: none of them has ever connected"
-        )
+        text = f"{count} enrolled devices are not yet deployed: none of them has ever connected"
         yield _problem("device_never", "devices", text, severity="warning")
 
 

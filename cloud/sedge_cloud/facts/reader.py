@@ -7,19 +7,22 @@ beside a running service, in its process or in another, and only reads.
 import shutil
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
-from sedge_cloud.facts.devices import KnownDevice
+from sedge_cloud.facts.devices import KnownDevice, read_devices
 from sedge_cloud.facts.open_rounds import Waits, run_waits
 from sedge_cloud.facts.problems import device_problems, problems
 from sedge_cloud.facts.records import (
     CoordinatorFacts,
     DeviceFacts,
+    DeviceState,
     DiskFacts,
     Fleet,
     Problem,
@@ -28,8 +31,10 @@ from sedge_cloud.facts.records import (
     printable,
     when,
 )
+from sedge_cloud.facts.selection import Wanted, choose
 from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.devices import Choice
 from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rows import CoordinatorRow, DiskRow, RoundRow, RunRow
 from sedge_protocol.errors import StorageError
@@ -43,6 +48,10 @@ LAST_ROUNDS = 400
 # The rounds whose time says how long one usually takes.
 _USUAL = 9
 _ALL = 2**31 - 1
+# Of a larger fleet a reader knows so many devices, those of which something was seen last, and counts all
+# of them again after so long.
+MAX_DEVICES = 20_000
+COUNT_S = 10.0
 _DAY_S, _HOUR_S = 86_400.0, 3600.0
 
 
@@ -96,6 +105,8 @@ class Reader:
     # All of them, made anew when one has changed.
     _all: tuple[DeviceFacts, ...] = ()
     _wrong: "_Wrong | None" = None
+    _states: dict[DeviceState, int] = field(default_factory=dict[DeviceState, int])
+    _counted: tuple[float, int, bool] = (0.0, -1, False)
 
     def read(self, now: float | None = None) -> Fleet:
         """All facts, at this wall clock. Raises ``StorageError`` when the store cannot be read."""
@@ -112,10 +123,45 @@ class Reader:
                 problems=(),
                 runs=tuple(self._run(run, changed, now) for run in runs),
                 devices=self._all,
+                states=self._count(coordinator.running, now),
             )
         return msgspec.structs.replace(
             facts, problems=problems(facts, self._device_problems(facts))
         )
+
+    def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
+        """The wanted devices by id, and how many there are on all pages; at most ``MAX_DEVICES``."""
+        if not facts.is_large:
+            return choose(facts.devices, wanted)
+        running = facts.coordinator.running
+        choice = Choice(wanted.state, wanted.search, running)
+        most = min(wanted.limit or MAX_DEVICES, MAX_DEVICES)
+        with self.store.reading():
+            names = self.store.page(choice, wanted.offset, most)
+            known, found = read_devices(self.store, names), self.store.count(choice)
+        return [known[name].facts(running) for name in names], found
+
+    def _count(self, running: bool, now: float) -> dict[DeviceState, int]:
+        """How many devices are in each state."""
+        if len(self._devices) < MAX_DEVICES:
+            states: Counter[DeviceState] = Counter(device.state for device in self._all)
+            self._states = {state: states[state] for state in get_args(DeviceState)}
+            return self._states
+        at, change, was_running = self._counted
+        if (running, self._since) == (was_running, change) or 0 <= now - at < COUNT_S:
+            return self._states
+        self._counted = now, self._since, running
+        census = self.store.census()
+        heard = census.all - census.revoked - census.never
+        online = census.online if running else 0
+        self._states = {
+            "online": online,
+            "offline": heard - online if running else 0,
+            "never": census.never,
+            "revoked": census.revoked,
+            "unknown": 0 if running else heard,
+        }
+        return self._states
 
     def _device_problems(self, facts: Fleet) -> tuple[Problem, ...]:
         """What is wrong with devices: found again when one has changed, and now and then as time passes."""
@@ -127,33 +173,64 @@ class Reader:
         return last.found
 
     def _read_devices(self, running: bool, runs: set[str]) -> set[str]:
-        """Read the devices that have changed; their names."""
+        """Read the devices that have changed; the names of those with a new row."""
         gone, since = self._runs.keys() - runs, self._since
         for name in gone:
             del self._runs[name]
+        for name in list(self._devices)[: max(0, len(self._devices) - MAX_DEVICES)]:
+            del self._devices[name], self._facts[name]
         self._since = self.store.change()
-        changed = {row.device: row for row in self.store.changed_devices(since)}
-        for name, row in changed.items():
-            self._devices.setdefault(name, KnownDevice(row)).take_row(row)
-        stirred = {row.device: row for row in self.store.sessions(since)}
-        for name, session in stirred.items():
-            if name in self._devices:
-                self._devices[name].session = session
-        accounted = self.store.histories(since)
+        rows = self.store.changed_devices(since, MAX_DEVICES)
+        sessions = self.store.sessions(since, MAX_DEVICES)
+        accounted = self.store.histories(since, MAX_DEVICES)
+        names = [row.device for row in rows]
+        drawn = dict.fromkeys(
+            [*names, *(s.device for s in sessions), *(h.device for h in accounted)]
+        )
+        fresh = [name for name in drawn if name not in self._devices]
+        for row in rows:
+            if row.device in self._devices:
+                self._devices[row.device].take_row(row)
+        for session in sessions:
+            if session.device in self._devices:
+                self._devices[session.device].session = session
         for history in accounted:
             if history.device in self._devices:
                 self._devices[history.device].take_history(history)
-        drawn = changed.keys() | stirred.keys() | {history.device for history in accounted}
+        for name in drawn:  # what has changed last is given up last
+            if name in self._devices:
+                self._devices[name] = self._devices.pop(name)
+        changed = set(names) | self._take(fresh[-MAX_DEVICES:])
         if running != self._running or gone:
-            self._running, drawn = running, set(self._devices)
-        for name in drawn & self._devices.keys():
+            self._running, drawn = running, dict.fromkeys(self._devices)
+        self._draw(drawn, gone)
+        return changed & self._devices.keys()
+
+    def _take(self, names: Collection[str]) -> set[str]:
+        """Read devices that are not known yet; which of them there are."""
+        known = read_devices(self.store, names)
+        self._devices.update((name, known[name]) for name in names if name in known)
+        return set(known)
+
+    def _draw(self, names: Iterable[str], gone: Collection[str] = ()) -> None:
+        """Make the facts of devices anew; these runs are ``gone``."""
+        found, running = [name for name in names if name in self._devices], bool(self._running)
+        is_longer = any(name not in self._facts for name in found)
+        for name in found:
             self._devices[name].forget(gone)
             self._facts[name] = self._devices[name].facts(running)
-        if changed.keys() - self._facts.keys() or since < 0 or changed:
+        if is_longer:
             self._facts = dict(sorted(self._facts.items()))
-        if drawn:
+        if found or len(self._facts) != len(self._all):
             self._all = tuple(self._facts.values())
-        return set(changed)
+
+    def _facts_of(self, names: Sequence[str]) -> Mapping[str, DeviceFacts]:
+        """The facts of these devices among others."""
+        missing = [name for name in names if name not in self._facts]
+        if missing:
+            self._take(missing)
+            self._draw(missing)
+        return self._facts
 
     def _run(self, row: RunRow, changed: set[str], now: float) -> RunFacts:
         known = self._runs.get(row.run)
@@ -170,7 +247,7 @@ class Reader:
         opened, current, why = self._read_rounds(row, known), None, ""
         unable = known.unable if running else {}
         if opened is not None:
-            current = Waits(terms, self._facts, unable, now).open_round(self.store, row, opened)
+            current = Waits(terms, self._facts_of, unable, now).open_round(self.store, row, opened)
             current = msgspec.structs.replace(current, usual_s=_usual(known.closed))
         if running and current is None:
             if known.waits[0] is not self._all:

@@ -218,7 +218,11 @@ class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """All facts about a fleet at one moment; problems come first, the worst on top."""
+    """All facts about a fleet at one moment; problems come first, the worst on top.
+
+    ``states`` counts all devices by state; ``devices`` are all of them or, of a large fleet, those of which
+    something was seen last.
+    """
 
     fleet: str
     at: datetime
@@ -227,6 +231,22 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
     runs: tuple[RunFacts, ...]
     devices: tuple[DeviceFacts, ...]
+    states: dict[DeviceState, int]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there are more devices than ``devices`` has."""
+        return len(self.devices) < sum(self.states.values())
+
+    @property
+    def online(self) -> int:
+        """How many devices are online."""
+        return self.states["online"]
+
+    @property
+    def active(self) -> int:
+        """How many devices are not revoked."""
+        return sum(self.states.values()) - self.states["revoked"]
 
     def run(self, name: str) -> RunFacts | None:
         """A run by its name."""

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 
 from sedge_cloud.facts.reader import Reader
-from sedge_cloud.facts.records import Essence, Fleet, essence
+from sedge_cloud.facts.records import DeviceFacts, Essence, Fleet, essence
+from sedge_cloud.facts.selection import Wanted
 
 # Facts are at least this old before they are read again, however many look,
 FRESH_S = 1.0
@@ -50,6 +51,13 @@ class Snapshot:
                 self._changes += now != self._essence
                 self._essence = now
             return self._facts, self._changes
+
+    def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
+        """The wanted devices by id, and how many there are on all pages. Raises ``SedgeError``."""
+        with self._lock:
+            if self._reader is None:
+                self._reader = self._open()
+            return self._reader.choose(facts, wanted)
 
     def expire(self) -> None:
         """Read again at the next look: something was done."""

@@ -80,7 +80,7 @@ def _of_fleet(facts: Fleet) -> tuple[Entities, dict[str, object]]:
     state = {
         "run": run.run if run else None,
         "round": run.closed_rounds if run else None,
-        "online": sum(device.state == "online" for device in facts.devices),
+        "online": facts.online,
         "problems": len(facts.problems),
         "problem": "ON" if facts.problems else "OFF",
         **_values(metric, last.before if last else None, last.after if last else None),

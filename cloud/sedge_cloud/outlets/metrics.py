@@ -33,7 +33,7 @@ class _Facts:
         yield _labelled("problems", "Problems by code", "code",
                         Counter(p.code for p in facts.problems), get_args(Code))  # fmt: skip
         yield _labelled("devices", "Devices by state", "state",
-                        Counter(d.state for d in facts.devices), get_args(DeviceState))  # fmt: skip
+                        Counter(facts.states), get_args(DeviceState))  # fmt: skip
         events = CounterMetricFamily(
             "sedge_events", "What the coordinator counts", labels=["event"]
         )

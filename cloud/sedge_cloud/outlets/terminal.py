@@ -86,11 +86,10 @@ def problem_lines(problems: Sequence[Problem], at: datetime) -> Iterator[str]:
 
 def headline(facts: Fleet) -> str:
     """The fleet in one line."""
-    online = sum(1 for device in facts.devices if device.state == "online")
-    active = sum(1 for device in facts.devices if device.state != "revoked")
     running = sum(1 for run in facts.runs if run.status == "running")
     return (
-        f"fleet {facts.fleet}, {facts.at.astimezone():%H:%M:%S}: {online} of {active} devices online, "
+        f"fleet {facts.fleet}, {facts.at.astimezone():%H:%M:%S}: "
+        f"{facts.online} of {facts.active} devices online, "
         f"{running} of {len(facts.runs)} runs running, {len(facts.problems)} problems"
     )
 

@@ -3,7 +3,7 @@
 What differs between databases is a ``Dialect`` (sqlite.py, postgres.py); the queries are in database.py.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -199,6 +199,11 @@ class Database:
             ]
         except msgspec.ValidationError as exc:
             raise StorageError(f"{self.place}: damaged {kind.__name__}: {exc}") from exc
+
+    def _named(self, kind: type[R], sql: str, names: Collection[str]) -> list[R]:
+        """The rows with any of these values, which ``sql`` has a place for, a portion at a time."""
+        some = portions(sorted(names))
+        return [row for each in some for row in self._rows(kind, sql.format(marks(each)), *each)]
 
     @contextmanager
     def reading(self) -> Generator[None]:

@@ -5,12 +5,59 @@ and rows are read by name, or a portion at a time.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from sedge_cloud.store.connection import marks, portions
 from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.leases import Leases
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.errors import ConfigError
+
+
+class Census(NamedTuple):
+    """How many devices there are: all, and of these the revoked, the never heard, and the online ones."""
+
+    all: int
+    revoked: int
+    never: int
+    online: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Some of the devices: in a ``state``, with ``search`` in their id; online only while ``running``."""
+
+    state: str | None = None
+    search: str = ""
+    running: bool = True
+
+    def where(self) -> tuple[str, list[str]]:
+        """The condition on a row ``d`` of devices, and its values."""
+        conditions, values = ["1 = 1"], list[str]()
+        if self.state is not None:
+            conditions.append(self._in_state(self.state))
+        if self.search:  # an id has neither % nor _
+            conditions.append("d.device LIKE ? ESCAPE '!'")
+            text = self.search.lower()
+            values.append("%" + text.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%")
+        return " AND ".join(conditions), values
+
+    def _in_state(self, state: str) -> str:
+        if state == "revoked":
+            return "d.revoked = 1"
+        if state == "never":
+            return "d.revoked = 0 AND d.hello IS NULL"
+        if (state == "unknown") == self.running:
+            return "1 = 0"
+        known, online = (
+            "d.revoked = 0 AND d.hello IS NOT NULL",
+            "SELECT device FROM sessions WHERE online = 1",
+        )
+        here = {
+            "online": f" AND d.device IN ({online})",
+            "offline": f" AND d.device NOT IN ({online})",
+        }
+        return known + here.get(state, "")
 
 
 class Devices(Leases):
@@ -28,18 +75,39 @@ class Devices(Leases):
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
         """Those of these devices that are enrolled or revoked, by id."""
-        sql = "SELECT * FROM devices WHERE device IN ({})"
-        rows = (
-            self._rows(DeviceRow, sql.format(marks(some)), *some)
-            for some in portions(sorted(names))
-        )
-        return {row.device: row for some in rows for row in some}
+        rows = self._named(DeviceRow, "SELECT * FROM devices WHERE device IN ({})", names)
+        return {row.device: row for row in rows}
 
     def enrolment(self) -> int:
         """A number that grows whenever devices are enrolled, revoked or reissued."""
         with self._db.errors():
             row = self._db.execute("SELECT value FROM meta WHERE key = 'enrolment'").fetchone()
         return int(row[0])
+
+    def census(self) -> Census:
+        """How many devices there are, and of these: revoked, without a hello yet, online."""
+        sql = (
+            "SELECT (SELECT COUNT(*) FROM devices), (SELECT COUNT(*) FROM devices WHERE revoked = 1),"
+            " (SELECT COUNT(*) FROM devices WHERE hello IS NULL AND revoked = 0),"
+            " (SELECT COUNT(*) FROM sessions WHERE online = 1)"
+        )
+        with self._db.errors():
+            return Census(*map(int, self._db.execute(sql).fetchone()))
+
+    def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
+        """The devices of a choice, by id, at most so many after the first ``offset``."""
+        where, values = wanted.where()
+        sql = f"SELECT d.device FROM devices d WHERE {where} ORDER BY d.device LIMIT ? OFFSET ?"
+        with self._db.errors():
+            rows = self._db.execute(sql, (*values, most, offset))
+            return [str(row[0]) for row in rows]
+
+    def count(self, wanted: Choice) -> int:
+        """How many devices a choice has."""
+        where, values = wanted.where()
+        with self._db.errors():
+            sql = f"SELECT COUNT(*) FROM devices d WHERE {where}"
+            return int(self._db.execute(sql, values).fetchone()[0])
 
     def names(self, most: int) -> list[str]:
         """Ids, in order, of the devices that are enrolled and not revoked, at most so many."""

@@ -4,7 +4,7 @@
 last. So a reader that has seen all changes up to one number asks for the later ones only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -19,6 +19,8 @@ from sedge_cloud.store.rows import (
 )
 
 KEPT_S = 7 * 86_400.0
+# All of them, as a number that both databases take.
+MOST_ROWS = 2**31 - 1
 # What a recorder writes anew of an open round.
 _STANDING = ("phase", "ends_at", "deadline", "needed", "extended")
 
@@ -53,20 +55,32 @@ class Observed(Devices):
                 self._put(db, "disk", disk)
                 db.execute("DELETE FROM disk WHERE at < ?", (disk.at - KEPT_S,))
 
-    def sessions(self, since: int = -1) -> list[SessionRow]:
-        """The sessions that changed after the transaction ``since``, the longest ago first."""
-        sql = "SELECT * FROM sessions WHERE changed > ? ORDER BY changed, device"
-        return self._rows(SessionRow, sql, since)
+    def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
+        """The sessions that changed last after the transaction ``since``, the longest ago first."""
+        sql = "SELECT * FROM sessions WHERE changed > ? ORDER BY changed DESC, device DESC LIMIT ?"
+        return self._rows(SessionRow, sql, since, most)[::-1]
 
-    def changed_devices(self, since: int = -1) -> list[DeviceRow]:
-        """The devices that changed after the transaction ``since``, the longest ago first."""
-        sql = "SELECT * FROM devices WHERE changed > ? ORDER BY changed, device"
-        return self._rows(DeviceRow, sql, since)
+    def changed_devices(self, since: int = -1, most: int = MOST_ROWS) -> list[DeviceRow]:
+        """The devices that changed last after the transaction ``since``, the longest ago first."""
+        sql = "SELECT * FROM devices WHERE changed > ? ORDER BY changed DESC, device DESC LIMIT ?"
+        return self._rows(DeviceRow, sql, since, most)[::-1]
 
-    def histories(self, since: int = -1) -> list[HistoryRow]:
-        """The histories that changed after the transaction ``since``, the longest ago first."""
-        sql = "SELECT * FROM histories WHERE changed > ? ORDER BY changed, run, device"
-        return self._rows(HistoryRow, sql, since)
+    def histories(self, since: int = -1, most: int = MOST_ROWS) -> list[HistoryRow]:
+        """The histories that changed last after the transaction ``since``, the longest ago first."""
+        sql = (
+            "SELECT * FROM histories WHERE changed > ?"
+            " ORDER BY changed DESC, run DESC, device DESC LIMIT ?"
+        )
+        return self._rows(HistoryRow, sql, since, most)[::-1]
+
+    def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
+        """What was seen of these devices."""
+        return self._named(SessionRow, "SELECT * FROM sessions WHERE device IN ({})", names)
+
+    def histories_named(self, names: Collection[str]) -> list[HistoryRow]:
+        """What the closed rounds say of these devices, a device's longest unchanged row first."""
+        sql = "SELECT * FROM histories WHERE device IN ({}) ORDER BY changed, run, device"
+        return self._named(HistoryRow, sql, names)
 
     def coordinator(self) -> CoordinatorRow:
         """The service as it was last seen; a fresh row if there never was one."""

@@ -77,6 +77,8 @@ OBJECTS: Mapping[str, str] = {
     "changed_sessions": "CREATE INDEX changed_sessions ON sessions (changed)",
     "changed_histories": "CREATE INDEX changed_histories ON histories (changed)",
     "enrolled_devices": "CREATE INDEX enrolled_devices ON devices (revoked, device)",
+    "silent_devices": "CREATE INDEX silent_devices ON devices (device)"
+    " WHERE hello IS NULL AND revoked = 0",
     "online_sessions": "CREATE INDEX online_sessions ON sessions (device) WHERE online = 1",
 }  # fmt: skip
 # Who serves a fleet: it stays with its store, when all other rows are copied to another.
@@ -112,7 +114,7 @@ _NEW_IN_4 = (
     "open_rounds", "late_updates", "sessions", "histories", "coordinator", "disk", "changed_devices",
     "changed_sessions", "changed_histories",
 )  # fmt: skip
-_NEW_IN_5 = ("enrolled_devices", "online_sessions")
+_NEW_IN_5 = ("enrolled_devices", "silent_devices", "online_sessions")
 _EMPTY = "CAST('' AS BLOB)"
 _PHASE = "CASE open WHEN 1 THEN 'open' ELSE 'closed' END"
 MIGRATIONS: Mapping[int, str] = {

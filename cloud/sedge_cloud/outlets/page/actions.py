@@ -44,7 +44,8 @@ def find(verb: str, name: str, facts: Fleet) -> Action:
         return Action(verb, name, text, lambda store, cloud: _delete(store, name))
     if verb == "revoke":
         device = next((device for device in facts.devices if device.device == name), None)
-        if device is None or device.state == "revoked":
+        is_revoked = device is not None and device.state == "revoked"
+        if is_revoked or (device is None and not facts.is_large):  # otherwise the store knows
             raise ConfigError("name", name, "the id of a device that is not revoked")
         text = "The coordinator no longer listens to this device until `device reissue`."
         return Action(verb, name, text, lambda store, cloud: revoke_device(store, cloud, name))

@@ -24,24 +24,28 @@ BEAT_S = 5.0
 FIRST_PAGE = Wanted(limit=MAX_DEVICES)
 
 
-def status_page(facts: Fleet, run: str | None = None, wanted: Wanted = FIRST_PAGE) -> str:
+def status_page(
+    facts: Fleet,
+    run: str | None = None,
+    wanted: Wanted = FIRST_PAGE,
+    listed: tuple[Sequence[DeviceFacts], int] | None = None,
+) -> str:
     """The page with some devices, and one run's rounds.
 
-    That is the named one, else the newest that is running, else the newest.
+    That is the named one, else the newest that is running, else the newest. ``listed`` are the wanted
+    devices, and how many there are on all pages, where the facts of a large fleet do not have them.
     """
     shown = _shown(facts, run)
-    listed, found = choose(_ordered(facts), wanted)
+    devices, found = listed or choose(_ordered(facts), wanted)
     return _environment().get_template("status.html").render(
         title=f"fleet {facts.fleet}",
         facts=facts,
         run=shown,
-        devices=listed,
+        devices=devices,
         found=found,
         wanted=wanted,
         states=get_args(DeviceState),
         named_run=run,
-        online=sum(1 for device in facts.devices if device.state == "online"),
-        active=sum(1 for device in facts.devices if device.state != "revoked"),
         troubled={problem.subject for problem in facts.problems},
         ago=partial(age, now=facts.at),
         at=partial(clock, now=facts.at),

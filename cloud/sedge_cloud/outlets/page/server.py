@@ -30,7 +30,7 @@ from starlette.routing import Route
 from sedge_cloud.admin.revocation import Revocation
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import Fleet
-from sedge_cloud.facts.selection import Wanted, choose
+from sedge_cloud.facts.selection import Wanted
 from sedge_cloud.facts.snapshot import FRESH_S, Snapshot
 from sedge_cloud.outlets.metrics import exposition
 from sedge_cloud.outlets.page import actions, html
@@ -57,14 +57,16 @@ class Pages:
         self._facts: Fleet | None = None
         self._drawn: dict[tuple[str | None, Wanted], str] = {}
 
-    def page(self, facts: Fleet, run: str | None, wanted: Wanted) -> str:
-        """The page of these facts with one run and these devices."""
+    def page(self, snapshot: Snapshot, run: str | None, wanted: Wanted) -> str:
+        """The page of the facts as they are, with one run and these devices."""
+        facts = snapshot.facts()
         if facts is not self._facts or len(self._drawn) >= MAX_DRAWN:
             self._facts = facts
             self._drawn.clear()
         key = (run if run is None or facts.run(run) else None), wanted
         if key not in self._drawn:
-            self._drawn[key] = html.status_page(facts, *key)
+            listed = snapshot.choose(facts, wanted) if facts.is_large else None
+            self._drawn[key] = html.status_page(facts, *key, listed)
         return self._drawn[key]
 
 
@@ -140,8 +142,8 @@ class StatusServer:
 
     async def _page(self, request: Request) -> Response:
         query = request.query_params
-        facts = self._snapshot.facts()
-        text = self._pages.page(facts, query.get("run"), _wanted(request, html.MAX_DEVICES))
+        wanted = _wanted(request, html.MAX_DEVICES)
+        text = self._pages.page(self._snapshot, query.get("run"), wanted)
         return Response(text, media_type="text/html")
 
     async def _script(self, request: Request) -> Response:
@@ -219,7 +221,8 @@ class StatusServer:
         return _json({"error": "no such run"}, 404) if run is None else _json(run)
 
     async def _devices(self, request: Request) -> Response:
-        return _json(choose(self._snapshot.facts().devices, _wanted(request, None))[0])
+        wanted = _wanted(request, None)
+        return _json(self._snapshot.choose(self._snapshot.facts(), wanted)[0])
 
     async def _problems(self, request: Request) -> Response:
         return _json(self._snapshot.facts().problems)

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Sequence
 from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.config import KeepConfig
 from sedge_cloud.disk_errors import DISK_RETRY_S, disk_error
-from sedge_cloud.events import CloudEffect, RoundClosed
+from sedge_cloud.events import CloudEffect
 from sedge_cloud.hints import Hint, ToIngest, ToLeader
 from sedge_cloud.ingest.ingest import Ingest
 from sedge_cloud.ingest.sessions import Fleet
-from sedge_cloud.rounds.accounts import catch_up
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.rounds.leader import Leader
 from sedge_cloud.rounds.lifecycle import OpenRound
@@ -146,9 +145,4 @@ class Coordinator:
                 effects += self._passed_on(self.ingest.hear(one, now), now)
             else:
                 effects.append(one)
-            if isinstance(one, RoundClosed):
-                try:
-                    catch_up(self.store, one.summary.run)
-                except StorageError as exc:  # the round is closed all the same
-                    effects.append(disk_error(self.counters, exc))
         return effects

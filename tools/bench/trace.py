@@ -30,7 +30,6 @@ from unittest.mock import patch
 
 from tools.bench.coordinator import FLEET, RUN, Device, make_bundle, synthetic_delta
 
-from sedge_cloud import coordinator
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
@@ -43,7 +42,7 @@ from sedge_protocol.wire.messages import Hello
 SIZE = 100_000
 SHARE = 0.3  # of the elements: more than an offer holds, so that the update comes in a chunk
 GENERATOR = 0x20  # the flag of a generator's code object (inspect.CO_GENERATOR)
-STEPS = ("hello", "offer", "last chunk", "close", "account", "collect", "plan", "open")
+STEPS = ("hello", "offer", "last chunk", "close", "collect", "plan", "open")
 
 
 @dataclass
@@ -180,7 +179,6 @@ class Bench:
         within(self.core.run_store, "collect_if_due", "collect")
         within(self.core.leader._rounds, "_open", "open")
         within(scheduler, "plan_cohort", "plan")
-        within(coordinator, "catch_up", "account")
 
     def _hello(self, device: Device) -> None:
         frame = device.peer.seal(

@@ -90,7 +90,11 @@ def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
         "http": known.http,
         "newcomers": known.newcomers,
         "declines": {order.device: order.declined for order in orders if order.declined},
-        "rejects": {u.device: f"{u.rejected}: {u.detail}" for u in store.rejected(s.run, s.round)},
+        "rejects": {
+            u.device: f"{u.rejected}: {u.detail}"
+            for u in store.received(s.run, s.round)
+            if u.rejected
+        },
     }
 
 
@@ -129,7 +133,9 @@ def _closed(
     yield from _reasons("declined", (why.partition(":")[0] for why in declined.values()))
     for device, why in islice(declined.items(), MOST_DECLINES):
         yield f"        {device}: {why}"
-    yield from _reasons("rejected", (row.rejected for row in store.rejected(s.run, s.round)))
+    yield from _reasons(
+        "rejected", (row.rejected for row in store.received(s.run, s.round) if row.rejected)
+    )
 
 
 def _means(rows: Sequence[TrafficRow], dense: int) -> str:

@@ -39,10 +39,10 @@ class Waits:
 
     def open_round(self, store: Store, run: RunRow, row: RoundRow) -> RoundFacts:
         """The round that is open in the store; a finished run serves newcomers, one that ended is void."""
-        orders, updates = store.answers(row.run, row.round), store.updates(row.run, row.round)
+        orders, receipts = store.answers(row.run, row.round), store.received(row.run, row.round)
+        updates = [update for update in receipts if not update.rejected and not update.late]
         rejected = {
-            u.device: printable(f"{u.rejected}: {u.detail}")
-            for u in store.rejected(row.run, row.round)
+            u.device: printable(f"{u.rejected}: {u.detail}") for u in receipts if u.rejected
         }
         declined = {name: printable(why) for name, why in orders if why}
         here = {update.device for update in updates}

@@ -289,7 +289,7 @@ class Reader:
         for one in self.store.last_rounds(row.run, known.read, most):
             if one.open:
                 return one
-            if one.closed and not one.parts:  # closed this moment, and not accounted for yet
+            if one.closed and not one.parts:  # of an earlier version, and not accounted for yet
                 return None
             known.read = one.round
             if one.parts:  # otherwise it served newcomers

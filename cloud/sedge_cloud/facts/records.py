@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from sedge_cloud.store.records import RunSums
+from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # Everything that can be wrong, by name: labels of metrics, and what notices and filters go by. The last one
@@ -63,21 +63,14 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime | None = None
 
 
-class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One round. ``worst`` figures are means over the worst tenth of its devices, at least one.
+class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
+    """One round. What is in ``RoundParts`` is known of a closed one; of an open one, as far as it has come.
 
     An open round has what it waits for: while its ``phase`` is open it closes with ``needed`` updates, or
     at its ``deadline`` with ``least``; ``extended`` says how often that passed with fewer. With its quorum
     it is in its ``grace``, and ``offline`` where all who are online have answered: then it closes at
     ``ends_at``. ``why`` says what closed it, and ``usual_s`` is how long the last rounds took.
-
-    ``up`` and ``down`` are the bytes of all its devices, of these ``newcomer_up`` and ``newcomer_down`` of
-    ``newcomers``, whose first order in the run this was. ``http`` are bytes besides these, which its
-    devices report to have fetched over HTTP; ``link_up`` and ``link_down`` are what the coordinator sent
-    and received meanwhile. ``whole`` are the devices that had a model and fetched the whole one in the
-    place of changes. ``personal`` counts the personal parameters of the cohort by tensor. ``distrusted``
-    maps devices to how much their update counted (below 1), and ``late`` are those whose updates for
-    earlier rounds came in this one.
+    ``link_up`` and ``link_down`` are what the coordinator sent and received meanwhile.
     """
 
     run: str
@@ -86,8 +79,6 @@ class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["open", "closed", "newcomers", "void"]
     opened: datetime | None = None
     closed: datetime | None = None
-    cohort: int
-    updates: int
     needed: int = 0
     least: int = 0
     deadline: datetime | None = None
@@ -96,29 +87,9 @@ class RoundFacts(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     extended: int = 0
     usual_s: float | None = None
-    metric: Metric = ACCURACY
-    before: float | None = None
-    before_worst: float | None = None
-    after: float | None = None
-    after_worst: float | None = None
-    train_loss: float | None = None
-    up: int = 0
-    down: int = 0
-    newcomer_up: int = 0
-    newcomer_down: int = 0
-    http: int = 0
-    newcomers: tuple[str, ...] = ()
     link_up: int = 0
     link_down: int = 0
-    whole: tuple[str, ...] = ()
-    late: tuple[str, ...] = ()
-    personal: dict[str, int] = {}
-    declined: dict[str, str] = {}
-    rejected: dict[str, str] = {}
-    distrusted: dict[str, float] = {}
-    missing: tuple[str, ...] = ()
     waiting: tuple[Waiting, ...] = ()
-    failure: str = ""
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):

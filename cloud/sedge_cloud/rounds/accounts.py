@@ -1,10 +1,10 @@
 """What a closed round adds up to: its figures, each device's past, the run's sums. Once for each round.
 
-    close, then at once   round's rows -> parts of the round, histories of its devices, sums of the run
-    start                 the same for rounds that a crash, or an earlier version, has left without
+    round's rows -> parts of the round, histories of its devices, sums of the run
 
-Everything follows from committed rows. Whoever looks reads this alone of a closed round, so that looking
-costs the same after ten rounds and after ten thousand.
+They are written by the commit that closes the round; at the start, for rounds that an earlier version has
+left without. Whoever looks reads this alone of a closed round, so that looking costs the same after ten
+rounds and after ten thousand.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from sedge_cloud.store.records import (
     Shortfall,
     Summary,
 )
-from sedge_cloud.store.rows import HistoryRow, RoundRow, TrafficRow
+from sedge_cloud.store.rows import Accounts, HistoryRow, RoundRow, TrafficRow, UpdateRow
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # A device whose update was distrusted has to send so many good ones before that is forgotten.
@@ -40,7 +40,7 @@ class _Costs(msgspec.Struct, frozen=True):
 
 
 def catch_up_all(store: Store) -> None:
-    """Account for what a crash has left, or an earlier version. Raises ``StorageError``."""
+    """Account for what an earlier version has left. Raises ``StorageError``."""
     for row in store.runs():
         catch_up(store, row.run)
         if not row.terms:
@@ -52,29 +52,42 @@ def catch_up(store: Store, run: str) -> None:
     """Account for a run's closed rounds that are not yet. Raises ``StorageError``."""
     for row in store.unaccounted(run, read_sums(store.sums(run)).round):
         if row.summary is not None:  # otherwise it served newcomers
-            _account(store, row, row.summary)
+            summary = msgspec.msgpack.decode(row.summary, type=Summary)
+            store.account(account(store, row, summary, dict(store.answers(run, row.round))))
 
 
-def _account(store: Store, row: RoundRow, coded: bytes) -> None:
-    """Account for one closed round, the next of its run, with this summary."""
+def account(
+    store: Store,
+    row: RoundRow,
+    summary: Summary,
+    answers: Mapping[str, str],
+    moved: Sequence[TrafficRow] = (),
+) -> Accounts:
+    """Account for one closed round, the next of its run.
+
+    ``answers`` says of each of its devices why it has declined, or nothing; ``moved`` is not stored yet.
+    """
     run, number = row.run, row.round
-    summary = msgspec.msgpack.decode(coded, type=Summary)
-    pasts = store.pasts(run, number)
+    traffic = _traffic(store.traffic(run, number), moved)
+    receipts = store.received(run, number)
     costs = {
         update.device: msgspec.msgpack.decode(update.report, type=_Costs)
-        for update in store.updates(run, number)
+        for update in receipts
+        if not update.rejected and not update.late
     }
-    parts = _parts(store, row, summary, pasts, sum(cost.http_bytes for cost in costs.values()))
+    came = {part.device for part in summary.devices}
+    pasts = store.pasts(run, {*answers, *came, *summary.distrusted})
+    late = store.late_updates(run, number, number)
+    given = _Given(summary, answers, receipts, late, list(traffic.values()))
+    parts = _parts(given, pasts, sum(cost.http_bytes for cost in costs.values()))
     took = {device: cost.seconds for device, cost in costs.items()}
-    traffic = {moved.device: moved for moved in store.traffic(run, number)}
     devices = {part.device: part for part in summary.devices}
-    given = _Round(row, parts, devices, took, traffic)
-    asked = parts.newcomers + tuple(pasts)
-    others = parts.distrusted.keys() - set(asked)  # their late updates counted
-    pasts |= {name: past for name in others if (past := store.past(run, name)) is not None}
+    closed = _Round(row, parts, devices, took, traffic)
+    # Of those who were not asked, late updates may have counted.
+    names = sorted({*(answers or came), *summary.distrusted})
     histories = [
-        HistoryRow(run, name, number, msgspec.msgpack.encode(given.of(name, _read(pasts, name))))
-        for name in sorted({*asked, *others})
+        HistoryRow(run, name, number, msgspec.msgpack.encode(closed.of(name, _read(pasts, name))))
+        for name in names
     ]
     sums = read_sums(store.sums(run))
     sums = RunSums(
@@ -85,9 +98,18 @@ def _account(store: Store, row: RoundRow, coded: bytes) -> None:
         whole=sums.whole + len(parts.whole),
         **{key: getattr(sums, key) + getattr(parts, key) for key in _SUMMED},
     )
-    store.account(
-        run, number, msgspec.msgpack.encode(parts), histories, msgspec.msgpack.encode(sums)
-    )
+    coded = msgspec.msgpack.encode(parts), msgspec.msgpack.encode(sums)
+    return Accounts(run, number, *coded, tuple(histories))
+
+
+def _traffic(stored: Iterable[TrafficRow], moved: Iterable[TrafficRow]) -> dict[str, TrafficRow]:
+    """The bytes of a round's devices; who has fetched the whole model may be stored already."""
+    traffic = {row.device: row for row in stored}
+    for row in moved:
+        before = traffic.get(row.device)
+        whole = row.whole or (before is not None and before.whole)
+        traffic[row.device] = msgspec.structs.replace(row, whole=whole)
+    return dict(sorted(traffic.items()))
 
 
 _SUMMED = ("up", "down", "newcomer_up", "newcomer_down", "http")
@@ -103,14 +125,24 @@ def _read(pasts: Mapping[str, bytes], name: str) -> DevicePast:
     return DevicePast() if coded is None else msgspec.msgpack.decode(coded, type=DevicePast)
 
 
-def _parts(
-    store: Store, row: RoundRow, summary: Summary, pasts: Mapping[str, bytes], http: int
-) -> RoundParts:
-    run, number, devices = row.run, row.round, summary.devices
-    answers, traffic = dict(store.answers(run, number)), store.traffic(run, number)
+@dataclass(frozen=True)
+class _Given:
+    """The rows of a closed round: who was asked and why some declined, what came, also late, and bytes."""
+
+    summary: Summary
+    answers: Mapping[str, str]
+    receipts: Sequence[UpdateRow]
+    late: Sequence[UpdateRow]
+    traffic: Sequence[TrafficRow]
+
+
+def _parts(given: _Given, pasts: Mapping[str, bytes], http: int) -> RoundParts:
+    summary, devices, answers, traffic = (
+        given.summary, given.summary.devices, given.answers, given.traffic
+    )  # fmt: skip
     came = {part.device for part in devices}
     declined = {name: why for name, why in answers.items() if why and name not in came}
-    rejected = {u.device: f"{u.rejected}: {u.detail}" for u in store.rejected(run, number)}
+    rejected = {u.device: f"{u.rejected}: {u.detail}" for u in given.receipts if u.rejected}
     new = tuple(name for name in (answers or came) if name not in pasts)  # [keep] may have thinned
     first = [moved for moved in traffic if moved.device in set(new)]
     before, after = ([getattr(part, key) for part in devices] for key in ("before", "after"))
@@ -128,7 +160,7 @@ def _parts(
         http=http,
         newcomers=tuple(sorted(new)),
         whole=tuple(moved.device for moved in traffic if moved.whole),
-        late=tuple(update.device for update in store.late_updates(run, number, number)),
+        late=tuple(update.device for update in given.late),
         personal=summary.personal,
         declined=declined,
         rejected=rejected,

@@ -9,6 +9,7 @@ import msgspec
 
 from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.algorithms.robust import distrusted
+from sedge_cloud.rounds.accounts import account
 from sedge_cloud.rounds.lifecycle import (
     RUN,
     RUNNING,
@@ -43,13 +44,18 @@ def close_round(
         row = store.round(run.name, current.row.round)
         if row is None:
             raise StorageError(f"run {run.name}: round {current.row.round} is deleted")
+        answers = dict(store.answers(run.name, row.round))
+        for name in [name for name in current.waiting if answers.get(name)]:
+            current.decline(name, answers[name])
         summary, state, status = _conclude(run, run_store, row, current)
         names = [device.device for device in summary.devices]
         moved, link = traffic.of_round(row.run, row.round, names)
+        up, down = link
+        over = msgspec.structs.replace(row, closed=at, up=up, down=down)
         coded, reached = msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state)
         closed = ClosedRound(
-            row.run, row.round, row.receipts, coded, reached, status, at, why, summary.failure, moved,
-            *link,
+            row.run, row.round, row.receipts, coded, reached, status, at, why, summary.failure, moved, up,
+            down, account(store, over, summary, answers, moved),
         )  # fmt: skip
         if store.close_round(closed):
             _move_on(live, state, status)

@@ -6,7 +6,7 @@ What differs between databases is a ``Dialect`` (sqlite.py, postgres.py); the qu
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -204,6 +204,15 @@ class Database:
         """The rows with any of these values, which ``sql`` has a place for, a portion at a time."""
         some = portions(sorted(names))
         return [row for each in some for row in self._rows(kind, sql.format(marks(each)), *each)]
+
+    def _among(self, sql: str, run: str, values: Sequence[str | int], *more: int) -> list[Any]:
+        """The rows for any of these values, a portion of them at a time."""
+        with self._db.errors():
+            return [
+                row
+                for some in portions(values)
+                for row in self._db.execute(sql.format(marks(some)), (run, *more, *some))
+            ]
 
     @contextmanager
     def reading(self) -> Generator[None]:

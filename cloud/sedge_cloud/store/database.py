@@ -6,7 +6,6 @@ which notices by ``version``.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import msgspec
 
@@ -190,6 +189,8 @@ class Store(Receipts):
                 sql = "UPDATE runs SET why = ?, ended = ? WHERE run = ? AND status != 'stopped'"
                 db.execute(sql, (closed.failure, closed.closed, run))
             self._save_traffic(db, closed.traffic)
+            if closed.accounts is not None:
+                self.account(closed.accounts)
         return True
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
@@ -203,8 +204,9 @@ class Store(Receipts):
         return next(iter(self._rows(OrderRow, sql, run, number, device)), None)
 
     def decline(self, run: str, number: int, device: str, reason: str) -> None:
-        """Note that a device declines its order."""
+        """Note that a device declines its order; it counts as a receipt of an open round."""
         with self._transaction() as db:
+            self._count_receipt(db, run, number)
             db.execute(
                 "UPDATE orders SET declined = ? WHERE run = ? AND round = ? AND device = ?",
                 (reason, run, number, device),
@@ -282,15 +284,6 @@ class Store(Receipts):
             named = {bytes(row[0]) for row in rows if row[0]}
             coded = self._db.execute("SELECT steps FROM rounds WHERE open = 1").fetchall()
         return named.union(*({step.blob for step in steps_of(bytes(row[0]))} for row in coded))
-
-    def _among(self, sql: str, run: str, values: Sequence[str | int], *more: int) -> list[Any]:
-        """The rows for any of these values, a portion of them at a time."""
-        with self._db.errors():
-            return [
-                row
-                for some in portions(values)
-                for row in self._db.execute(sql.format(marks(some)), (run, *more, *some))
-            ]
 
     def _save_traffic(self, db: Dialect, rows: Sequence[TrafficRow]) -> None:
         for some in portions(rows, len(TrafficRow.__struct_fields__)):

@@ -10,6 +10,7 @@ import msgspec
 
 from sedge_cloud.store.devices import Devices
 from sedge_cloud.store.rows import (
+    Accounts,
     CoordinatorRow,
     DeviceRow,
     DiskRow,
@@ -97,16 +98,14 @@ class Observed(Devices):
             row = self._db.execute("SELECT value FROM meta WHERE key = 'change'").fetchone()
         return int(row[0])
 
-    def account(
-        self, run: str, number: int, parts: bytes, histories: Sequence[HistoryRow], sums: bytes
-    ) -> None:
-        """Store what a closed round adds up to. Nothing is flushed: it can be done again."""
-        with self._transaction(flush=False) as db:
+    def account(self, it: Accounts) -> None:
+        """Store what a closed round adds up to."""
+        with self._transaction() as db:
             sql = "UPDATE rounds SET parts = ? WHERE run = ? AND round = ?"
-            db.execute(sql, (parts, run, number))
-            db.execute("UPDATE runs SET sums = ? WHERE run = ?", (sums, run))
+            db.execute(sql, (it.parts, it.run, it.round))
+            db.execute("UPDATE runs SET sums = ? WHERE run = ?", (it.sums, it.run))
             changed = self._stamp(db)
-            for row in histories:
+            for row in it.histories:
                 row = msgspec.structs.replace(row, changed=changed)
                 self._put(db, "histories", row, keys=2)
 
@@ -121,22 +120,11 @@ class Observed(Devices):
             row = self._db.execute("SELECT sums FROM runs WHERE run = ?", (run,)).fetchone()
         return bytes(row[0]) if row else b""
 
-    def pasts(self, run: str, number: int) -> dict[str, bytes]:
-        """The pasts of those of a round's devices that have one, by device."""
-        sql = (
-            "SELECT h.device, h.past FROM orders o JOIN histories h"
-            " ON h.run = o.run AND h.device = o.device"
-            " WHERE o.run = ? AND o.round = ? ORDER BY h.device"
-        )
-        with self._db.errors():
-            return {str(name): bytes(past) for name, past in self._db.execute(sql, (run, number))}
-
-    def past(self, run: str, device: str) -> bytes | None:
-        """A device's past in a run."""
-        sql = "SELECT past FROM histories WHERE run = ? AND device = ?"
-        with self._db.errors():
-            row = self._db.execute(sql, (run, device)).fetchone()
-        return bytes(row[0]) if row else None
+    def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
+        """The pasts of those of these devices that have one in a run, by device."""
+        sql = "SELECT device, past FROM histories WHERE run = ? AND device IN ({}) ORDER BY device"
+        rows = self._among(sql, run, sorted(devices))
+        return {str(device): bytes(past) for device, past in rows}
 
     def answers(self, run: str, number: int) -> list[tuple[str, str]]:
         """The devices with an order in a round, by id, each with the reason for which it has declined."""

@@ -109,9 +109,9 @@ class Receipts(Observed):
         )
         return self._rows(UpdateRow, sql, run, since, number)
 
-    def rejected(self, run: str, number: int) -> list[UpdateRow]:
-        """The rejected updates of a round, by device."""
-        sql = "SELECT * FROM updates WHERE run = ? AND round = ? AND rejected != '' ORDER BY device"
+    def received(self, run: str, number: int) -> list[UpdateRow]:
+        """Every receipt of a round by device, also of updates that were rejected or came late."""
+        sql = "SELECT * FROM updates WHERE run = ? AND round = ? ORDER BY device"
         return self._rows(UpdateRow, sql, run, number)
 
     def update_blob(self, sha256: bytes) -> bytes:

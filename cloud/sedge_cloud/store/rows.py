@@ -253,6 +253,29 @@ class TrafficRow(msgspec.Struct, frozen=True):
     whole: bool
 
 
+class HistoryRow(msgspec.Struct, frozen=True):
+    """What the closed rounds of a run say of a device: ``past`` is MessagePack of ``DevicePast``.
+
+    ``round`` is the last one in which it had a part; ``changed`` as in ``SessionRow``.
+    """
+
+    run: str
+    device: str
+    round: int
+    past: bytes
+    changed: int = 0
+
+
+class Accounts(msgspec.Struct, frozen=True):
+    """What a closed round adds up to: MessagePack of its ``RoundParts`` and of the run's ``RunSums``."""
+
+    run: str
+    round: int
+    parts: bytes
+    sums: bytes
+    histories: tuple[HistoryRow, ...] = ()
+
+
 class ClosedRound(msgspec.Struct, frozen=True):
     """What closing a round writes, all in one transaction.
 
@@ -275,6 +298,7 @@ class ClosedRound(msgspec.Struct, frozen=True):
     traffic: tuple[TrafficRow, ...] = ()
     up: int = 0
     down: int = 0
+    accounts: Accounts | None = None
 
 
 class SessionRow(msgspec.Struct, frozen=True):
@@ -301,19 +325,6 @@ class SessionRow(msgspec.Struct, frozen=True):
     state_since: float = 0.0
     done: int = 0
     total: int = 0
-    changed: int = 0
-
-
-class HistoryRow(msgspec.Struct, frozen=True):
-    """What the closed rounds of a run say of a device: ``past`` is MessagePack of ``DevicePast``.
-
-    ``round`` is the last one in which it had a part; ``changed`` as in ``SessionRow``.
-    """
-
-    run: str
-    device: str
-    round: int
-    past: bytes
     changed: int = 0
 
 

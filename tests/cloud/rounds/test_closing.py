@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tests.cloud.helper import CONFIG, RUN, Cloud, small_update
+from tests.cloud.helper import CONFIG, RUN, Cloud, Crash, small_update
 from tests.cloud.stores import open_store
 
 from sedge_cloud.rounds import closing
+from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.rounds.summary import summarise
 from sedge_cloud.store.records import Summary
 from sedge_cloud.store.rows import UpdateRow
@@ -38,3 +39,44 @@ def test_an_update_that_another_process_receives_meanwhile_counts(
     assert times == 2
     assert [device.device for device in cloud.summaries()[0].devices] == ["a", "b", "c"]
     assert other.receive(UpdateRow(RUN, 1, "d", b"d" * 32, b"", 1, 0)).late == 2
+
+
+def test_what_a_round_adds_up_to_is_in_the_commit_that_closes_it(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies right after it leaves nothing to be made good."""
+    cloud.hello()
+    for name in "ab":
+        cloud.offer(name, small_update(cloud.order(name)))
+
+    def dies(*args: object) -> None:
+        raise Crash
+
+    monkeypatch.setattr(closing, "_move_on", dies)
+    with pytest.raises(Crash):
+        cloud.poll()
+    assert read_sums(cloud.store.sums(RUN)).closed == 1
+    assert {row.device for row in cloud.store.histories()} == {"a", "b"}
+    (row,) = cloud.store.rounds(RUN)
+    assert row.parts and not row.open
+
+
+def test_a_decline_that_another_process_receives_meanwhile_is_in_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = Cloud(tmp_path, CONFIG, devices=("a", "b", "c"))
+    cloud.hello()
+    for name in "ab":
+        cloud.offer(name, small_update(cloud.order(name)))
+    other, times = open_store(tmp_path / "state"), 0
+
+    def meanwhile(*args: object) -> Summary:
+        nonlocal times
+        times += 1
+        if times == 1:
+            other.decline(RUN, 1, "c", "busy: elsewhere")
+        return summarise(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(closing, "summarise", meanwhile)
+    cloud.poll(CONFIG.deadline_s + 1)
+    assert times == 2 and cloud.summaries()[0].declined == 1

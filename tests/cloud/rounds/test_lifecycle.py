@@ -483,7 +483,7 @@ def test_a_restart_finds_the_round_as_it_was(tmp_path: Path, away_s: float, left
     cloud.now += away_s
     cloud.restart()
     after = cloud.core.open[RUN]
-    assert after.row == msgspec.structs.replace(before.row, receipts=2)  # of a and b
+    assert after.row == msgspec.structs.replace(before.row, receipts=3)  # with the decline
     assert after.orders == before.orders
     assert after.settled == before.settled == {"a", "b", "c"}
     assert after.received == before.received == {"a"}

@@ -2,7 +2,7 @@
 
 import math
 
-from sedge_protocol.wire.reconnect import CEILINGS_S, Ended, longest_s
+from sedge_protocol.wire.reconnect import CEILINGS_S, HELLOS_A_SECOND, Ended, longest_s
 
 # A device that has connected says hello within so long.
 HELLO_S = 5.0
@@ -14,8 +14,12 @@ RETURN_S = CEILINGS_S[Ended.UNANSWERED] + HELLO_S
 
 
 def return_s(away_s: float, devices: int) -> float:
-    """How long a fleet of so many devices may take to come back from an outage (reconnect.py)."""
-    return longest_s(Ended.UNANSWERED, MANY, away_s, devices) + HELLO_S
+    """How long a fleet of so many devices may take to come back from an outage (reconnect.py).
+
+    Those whose own link has held are asked by hints, and spread their answers (WIRE.md, 1.10).
+    """
+    by_hints_s = devices / HELLOS_A_SECOND
+    return max(longest_s(Ended.UNANSWERED, MANY, away_s, devices), by_hints_s) + HELLO_S
 
 
 class Outage:

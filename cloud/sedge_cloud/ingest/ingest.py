@@ -209,6 +209,7 @@ class Ingest:
             else:
                 answered = self._answer(device, transfer, answer)
                 effects += self._log.admit(f"device {name}", answered, now)
+                effects += [] if answer.left is None else self._failed(answer.left)
         return self._counted(effects)
 
     def _counted(self, effects: list[CloudEffect | Hint]) -> list[CloudEffect | Hint]:

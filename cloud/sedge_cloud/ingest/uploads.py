@@ -90,11 +90,15 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Answer:
-    """The reply, and the receipt if one was just written; ``report`` comes with a good one only."""
+    """The reply, and the receipt if one was just written; ``report`` comes with a good one only.
+
+    ``left`` says why what had arrived in chunks is still on the disk: a collection removes it.
+    """
 
     reply: Message | None = None
     row: UpdateRow | None = None
     report: Report | None = None
+    left: StorageError | None = None
 
 
 class Uploads:
@@ -191,15 +195,16 @@ class Uploads:
     def _answer(self, arrived: Arrived, row: UpdateRow | StorageError) -> Answer | StorageError:
         if isinstance(row, StorageError):
             return row
-        sha256 = arrived.manifest.sha256
+        sha256, left = arrived.manifest.sha256, None
         try:
             if arrived.has_part:
                 self._parts.discard_part(arrived.device, arrived.manifest)
-        except StorageError as exc:  # the next offer gets the receipt, and a collection the part
-            return exc
+        except StorageError as exc:
+            left = exc
         if row.blob != sha256:  # of an update that another process has received meanwhile
-            return Answer(receipt(row, sha256))
-        return Answer(receipt(row, sha256), row, None if row.rejected else arrived.report)
+            return Answer(receipt(row, sha256), left=left)
+        report = None if row.rejected else arrived.report
+        return Answer(receipt(row, sha256), row, report, left)
 
     def poll(self, now: float) -> list[tuple[str, bytes, Have]]:
         """Progress reports that are due: (device, transfer id, message)."""

@@ -17,6 +17,7 @@ from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import DOCTOR, Goodbye, Hello, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.reasons import without_numbers
+from sedge_protocol.wire.reconnect import HELLOS_A_SECOND
 from sedge_protocol.wire.transfer import SILENCE_S, backoff
 
 # A coordinator that receives hellos answers one well before this many, which take some 20 seconds.
@@ -25,9 +26,8 @@ WARN_AFTER_HELLOS = 6
 WARN_EVERY_S = 3600.0
 # The nonce of the welcome by which a coordinator makes one device say hello.
 NO_NONCE = bytes(16)
-# A hint that asks a whole shard for hellos has no MAC: so many are answered at once, then one a minute. A
-# fleet's answers spread over so long that about this many come in a second.
-HINTS, HINT_EVERY_S, HELLOS_A_SECOND = 3, 60.0, 200
+# A hint that asks a whole shard for hellos has no MAC: so many are answered at once, then one a minute.
+HINTS, HINT_EVERY_S = 3, 60.0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,9 @@ SOON_S = 5.0
 OUTAGE_PART = 36
 # Roughly how many devices come back in a second: after a short cut, and after a longer outage.
 FIRST_DEVICES_A_SECOND, DEVICES_A_SECOND = 100, 10
+# A fleet that is asked for hellos by hints spreads its answers over so long that about this many come in a
+# second.
+HELLOS_A_SECOND = 200
 # The size of a fleet whose coordinator has not said it.
 UNKNOWN_DEVICES = 100
 # Whoever reads the log of a long outage must see that it went on.

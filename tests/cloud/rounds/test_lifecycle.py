@@ -27,7 +27,7 @@ from tests.cloud.stores import in_a_folder, open_store
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
-from sedge_cloud.outage import RETURN_S
+from sedge_cloud.outage import RETURN_S, return_s
 from sedge_cloud.rounds.cohort import draw_cohort, next_round
 from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_state
 from sedge_cloud.rounds.lifecycle import RUN as RUN_TABLE
@@ -38,6 +38,7 @@ from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import Cancel, Committed, Decline, Goodbye, Order, Reject, Welcome
+from sedge_protocol.wire.reconnect import HELLOS_A_SECOND
 from sedge_protocol.wire.update import encode_update
 
 NAMES = [f"d{i:02}" for i in range(40)]
@@ -470,6 +471,11 @@ def test_a_round_that_closes_as_the_operator_stops_the_run(cloud: Cloud) -> None
     cloud.store.set_status(RUN, "stopped")  # our own commit: not noticed before the round closes
     cloud.poll()
     assert cloud.run_row().status == "stopped" and len(cloud.summaries()) == 1
+
+
+def test_a_large_fleet_that_spreads_its_answers_to_hints_is_waited_for() -> None:
+    assert return_s(away_s=0.0, devices=100_000) > 100_000 / HELLOS_A_SECOND
+    assert return_s(away_s=0.0, devices=1000) == RETURN_S
 
 
 @pytest.mark.parametrize(("away_s", "left_s"), [(20.0, 80.0), (90.0, RETURN_S), (1e6, RETURN_S)])

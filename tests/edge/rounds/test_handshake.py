@@ -7,7 +7,6 @@ import pytest
 from tests.edge.harness import DOWN, KEYS, UP
 
 from sedge_edge.rounds.handshake import (
-    HELLOS_A_SECOND,
     HINT_EVERY_S,
     HINTS,
     WARN_AFTER_HELLOS,
@@ -17,6 +16,7 @@ from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Goodbye, Hello, Message, Welcome
 from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.reconnect import HELLOS_A_SECOND
 from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S
 
 

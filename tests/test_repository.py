@@ -75,6 +75,10 @@ FILE_CALLS = {
 FILES_OF_ITS_OWN = {"sedge_protocol.wire.bundle": "a bundle is a folder before it is sent"}
 # Modules without a test file of their own name, and where they are tested.
 TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
+    "sedge_emulate.workers.local": (
+        "tests/emulate/workers/test_workers_pool.py",
+        "whose processes they are",
+    ),
     "sedge_cloud.ingest.admission": (
         "tests/cloud/ingest/test_rate_limit.py",
         "it asks the buckets",

@@ -29,6 +29,7 @@ from sedge_emulate.progress import Progress
 from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Totals, Watch
+from sedge_emulate.workers.local import LocalWorkers
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_emulate.workers.setup import WorkerSetup
 from sedge_protocol.wire.update import Report
@@ -107,7 +108,7 @@ def test_ten_rounds_of_the_released_run(tmp_path: Path) -> None:
     plan = Plan(EmulationConfig(strategies=(StrategyConfig("fedobp"),)), SEED)
     strategy_run = StrategyRun("golden", run, tmp_path / "golden", resumed=False)
     log = Log()
-    with closing(WorkerPool(setup, 2, hold=True)) as pool:
+    with closing(WorkerPool(LocalWorkers(setup, 2), hold=True)) as pool:
         fleet = VirtualFleet(
             strategy_run, tmp_path / "bundle", shares, plan, pool, bytes(32), released.draw
         )

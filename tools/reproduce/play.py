@@ -25,6 +25,7 @@ from sedge_emulate.result import Model, spread
 from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Watch
+from sedge_emulate.workers.local import LocalWorkers
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import load
@@ -102,7 +103,7 @@ def play(trial: Trial, home: Path, workers: int, progress: Progress) -> Outcome:
         trial.cell.name, _run(trial), folder, resumed=True, narrower=stage.narrower
     )
     progress.strategy(trial.title, trial.rounds)
-    with closing(WorkerPool(setup, workers, hold=True)) as pool:
+    with closing(WorkerPool(LocalWorkers(setup, workers), hold=True)) as pool:
         # Only the jobs that a killed start has computed are kept; the coordinator begins anew.
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
         jobs, plan = stage.name(pool.trainer), Plan(stage.config, trial.seed)

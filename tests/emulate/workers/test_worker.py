@@ -2,10 +2,8 @@
 
 import hashlib
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import msgspec
@@ -281,18 +279,6 @@ def test_our_own_bugs_are_not_told_to_a_coordinator(
     monkeypatch.setattr(module, "prepare", broken)
     with pytest.raises(LocalError, match="a rule is broken"):
         Worker(setup).perform([request_of(maker, 0, maker.order())])
-
-
-def test_workers_that_are_asked_together_wait_for_each_other(
-    setup: WorkerSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_worker", Worker(setup))
-    monkeypatch.setattr(module, "_everyone", Barrier(2))
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(module.describe, True)
-        with pytest.raises(TimeoutError):
-            first.result(timeout=0.2)
-        assert pool.submit(module.describe, True).result() == first.result() == module.describe()
 
 
 def test_a_gpu_that_cannot_be_used_is_noted(

@@ -1,6 +1,6 @@
 """The pool: who does which jobs together, and what becomes of jobs, errors and processes.
 
-What it decides is tested on an executor that only takes notes; what processes do, on real ones.
+What it decides is tested on workers that only take notes; what processes do, on real ones.
 """
 
 import os
@@ -23,8 +23,8 @@ from sedge_edge.rounds.global_model import BrokenSteps
 from sedge_edge.training.job import Outcome
 from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import TrainingDiverged
-from sedge_emulate.workers import pool as module
 from sedge_emulate.workers import worker
+from sedge_emulate.workers.local import LocalWorkers
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_emulate.workers.setup import WorkerSetup
 from sedge_emulate.workers.worker import Answers, Failed, Finished, Request
@@ -34,30 +34,31 @@ from sedge_protocol.wire.messages import Step, Training
 WIDTH = 3
 
 
-class FakeExecutor:
-    """An executor that takes notes. ``groups`` are the devices of each, ``answers`` what they wait for."""
+class FakeWorkers:
+    """Workers that take notes. ``groups`` are the devices of each, ``answers`` what they wait for."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 1) -> None:
+        self.count = count
         self.groups: list[list[int]] = []
         self.answers: list[Future[Answers]] = []
         self.broken = False
-        self.described: list[tuple[bool, ...]] = []
-        self._processes: dict[int, Any] = {}
+        self.described = 0
 
-    def submit(self, function: Callable[..., object], *arguments: Any) -> Future[Any]:
-        if self.broken:
-            raise BrokenProcessPool("a process has gone")
+    def submit(self, function: Callable[..., object], *arguments: object) -> Future[Any]:
+        assert function is worker.describe
         future: Future[Any] = Future()
-        if function is worker.describe:
-            self.described.append(arguments)
-            future.set_result(("noted", WIDTH, ["the CPU trains"]))
-        else:
-            requests: Sequence[Request] = arguments[0]
-            self.groups.append([request.device for request in requests])
-            self.answers.append(future)
+        self.described += 1
+        future.set_result(("noted", WIDTH, ["the CPU trains"]))
         return future
 
-    def shutdown(self, wait: bool, cancel_futures: bool) -> None:
+    def perform(self, requests: Sequence[Request]) -> Future[Answers]:
+        if self.broken:
+            raise BrokenProcessPool("a process has gone")
+        self.groups.append([request.device for request in requests])
+        self.answers.append(Future())
+        return self.answers[-1]
+
+    def close(self) -> None:
         for future in self.answers:
             future.cancel()
 
@@ -69,19 +70,7 @@ class FakeExecutor:
 
 
 REPORT: Any = None
-NO_SETUP: Any = None
 NO_JOB: Any = None
-
-
-@pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch) -> FakeExecutor:
-    executor = FakeExecutor()
-
-    def no_processes(*arguments: object) -> FakeExecutor:
-        return executor
-
-    monkeypatch.setattr(module, "ProcessPoolExecutor", no_processes)
-    return executor
 
 
 def submit(pool: WorkerPool, sizes: Sequence[int]) -> list[Future[Finished]]:
@@ -90,124 +79,119 @@ def submit(pool: WorkerPool, sizes: Sequence[int]) -> list[Future[Finished]]:
     return [pool.submit(Request(size, NO_JOB, home), size) for size in sizes]
 
 
-def test_jobs_go_in_groups_of_which_the_last_are_the_largest_first(executor: FakeExecutor) -> None:
-    pool = WorkerPool(NO_SETUP, 2, hold=True)
+def test_jobs_go_in_groups_of_which_the_last_are_the_largest_first() -> None:
+    workers = FakeWorkers(2)
+    pool = WorkerPool(workers, hold=True)
     assert (pool.trainer, pool.workers) == ("noted", 2)
     assert pool.notes == ["the CPU trains"]
-    assert executor.described == [
-        (False,),
-        (True,),
-        (True,),
-    ]  # one chooses, then all of them open theirs
+    assert workers.described == 2  # each opens its trainer
     sizes = [1, 5, 2, 9, 9, 7, 3, 8, 4, 6, 10]
     jobs = submit(pool, sizes)
     # As soon as a group is full it goes; one more group than workers lies ready.
-    assert executor.groups == [[5, 2, 1], [9, 9, 7], [8, 4, 3]]
+    assert workers.groups == [[5, 2, 1], [9, 9, 7], [8, 4, 3]]
     pool.flush()
-    executor.answer(1)
-    assert executor.groups[3:] == [[10]]  # the last two are one for each worker
+    workers.answer(1)
+    assert workers.groups[3:] == [[10]]  # the last two are one for each worker
     assert [job.done() for job in jobs] == [size in (9, 7) for size in sizes]
     for place in (0, 2, 3, 4):
-        executor.answer(place)
+        workers.answer(place)
     assert [job.result().update[0] for job in jobs] == sizes
     assert pool.train_s == 2.5
     assert pool.peak_rss == 2000  # two processes had two groups each
 
 
 def test_in_virtual_time_the_smallest_go_first_but_for_the_very_large_and_the_last(
-    executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(globals(), "WIDTH", 1)
-    pool = WorkerPool(NO_SETUP, 1, hold=True)
+    workers = FakeWorkers()
+    pool = WorkerPool(workers, hold=True)
     # The first two find the worker free; the average of the others is 17.
     submit(pool, [10, 11, 14, 12, 40, 13, 15, 12, 13])
     for place in range(9):
-        executor.answer(place)
-    done = [device for group in executor.groups for device in group]
+        workers.answer(place)
+    done = [device for group in workers.groups for device in group]
     assert done == [10, 11, 40, 12, 12, 13, 13, 15, 14]
 
 
-def test_on_a_broker_the_largest_always_go_first(
-    executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_broker_the_largest_always_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "WIDTH", 1)
-    pool = WorkerPool(NO_SETUP, 1)
+    workers = FakeWorkers()
+    pool = WorkerPool(workers)
     submit(pool, [10, 11, 14, 12, 40, 13, 15, 12, 13])
     for place in range(9):
-        executor.answer(place)
-    done = [device for group in executor.groups for device in group]
+        workers.answer(place)
+    done = [device for group in workers.groups for device in group]
     assert done == [10, 11, 40, 15, 14, 13, 13, 12, 12]
 
 
-def test_of_equals_the_first_goes_first(executor: FakeExecutor) -> None:
-    pool = WorkerPool(NO_SETUP, 1, hold=True)
+def test_of_equals_the_first_goes_first() -> None:
+    workers = FakeWorkers()
+    pool = WorkerPool(workers, hold=True)
     for device in range(5):
         pool.submit(Request(device, NO_JOB, Path()), 7)
     pool.flush()
-    assert executor.groups == [[0, 1, 2], [3, 4]]
+    assert workers.groups == [[0, 1, 2], [3, 4]]
 
 
-def test_without_hold_a_job_begins_at_once_where_somebody_is_free(executor: FakeExecutor) -> None:
-    pool = WorkerPool(NO_SETUP, 1)
+def test_without_hold_a_job_begins_at_once_where_somebody_is_free() -> None:
+    workers = FakeWorkers()
+    pool = WorkerPool(workers)
     submit(pool, [1, 2, 3, 4, 5, 6])
-    assert executor.groups == [[1], [2]]
-    executor.answer(0)
-    assert executor.groups[2:] == [[6, 5, 4]]
+    assert workers.groups == [[1], [2]]
+    workers.answer(0)
+    assert workers.groups[2:] == [[6, 5, 4]]
 
 
-def test_jobs_are_held_back_until_they_fill_a_group_or_are_asked_for(
-    executor: FakeExecutor,
-) -> None:
-    pool = WorkerPool(NO_SETUP, 1, hold=True)
+def test_jobs_are_held_back_until_they_fill_a_group_or_are_asked_for() -> None:
+    workers = FakeWorkers()
+    pool = WorkerPool(workers, hold=True)
     submit(pool, [1, 2])
-    assert executor.groups == []
+    assert workers.groups == []
     pool.flush()
-    assert executor.groups == [[2, 1]]
+    assert workers.groups == [[2, 1]]
     submit(pool, [3, 4])
-    executor.answer(0)
-    assert executor.groups == [[2, 1]]  # two may yet become three
+    workers.answer(0)
+    assert workers.groups == [[2, 1]]  # two may yet become three
     submit(pool, [5])
-    assert executor.groups == [[2, 1], [5, 4, 3]]
+    assert workers.groups == [[2, 1], [5, 4, 3]]
 
 
-def test_waiting_jobs_are_divided_over_idle_workers(
-    executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_jobs_are_divided_over_idle_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """60 devices, 4 workers, and a trainer that likes 64 at once."""
     monkeypatch.setitem(globals(), "WIDTH", 64)
-    pool = WorkerPool(NO_SETUP, 4, hold=True)
+    workers = FakeWorkers(4)
+    pool = WorkerPool(workers, hold=True)
     submit(pool, [7] * 60)
     pool.flush()
-    assert [len(group) for group in executor.groups] == [15, 15, 15, 15]
+    assert [len(group) for group in workers.groups] == [15, 15, 15, 15]
     submit(pool, [7] * 10)
     pool.flush()  # nobody is idle: one more group lies ready, and the others find something left
-    assert [len(group) for group in executor.groups[4:]] == [3]
+    assert [len(group) for group in workers.groups[4:]] == [3]
     for place in range(5):
-        executor.answer(place)
-    assert [len(group) for group in executor.groups[5:]] == [2, 2, 1, 1, 1]
+        workers.answer(place)
+    assert [len(group) for group in workers.groups[5:]] == [2, 2, 1, 1, 1]
 
 
-def test_what_is_asked_for_while_all_are_busy_goes_when_somebody_is_free(
-    executor: FakeExecutor,
-) -> None:
-    pool = WorkerPool(NO_SETUP, 1, hold=True)
+def test_what_is_asked_for_while_all_are_busy_goes_when_somebody_is_free() -> None:
+    workers = FakeWorkers()
+    pool = WorkerPool(workers, hold=True)
     submit(pool, [1, 2, 3, 4, 5, 6, 7, 8])
     pool.flush()
-    assert executor.groups == [[3, 2, 1], [6, 5, 4]]
-    executor.answer(0)
-    assert executor.groups == [[3, 2, 1], [6, 5, 4], [8, 7]]
+    assert workers.groups == [[3, 2, 1], [6, 5, 4]]
+    workers.answer(0)
+    assert workers.groups == [[3, 2, 1], [6, 5, 4], [8, 7]]
 
 
 @pytest.mark.parametrize("when", ["at work", "between"])
-def test_a_broken_pool_fails_every_job_and_none_waits_for_ever(
-    executor: FakeExecutor, when: str
-) -> None:
-    pool = WorkerPool(NO_SETUP, 1, hold=True)
-    executor.broken = when == "between"
+def test_a_broken_pool_fails_every_job_and_none_waits_for_ever(when: str) -> None:
+    workers = FakeWorkers()
+    pool = WorkerPool(workers, hold=True)
+    workers.broken = when == "between"
     jobs = submit(pool, list(range(1, 20)))
     pool.flush()
-    executor.broken = True
-    for answers in executor.answers:
+    workers.broken = True
+    for answers in workers.answers:
         answers.set_exception(BrokenProcessPool("a process has gone"))
     later = submit(pool, [1, 2])
     pool.flush()
@@ -219,29 +203,31 @@ def test_a_broken_pool_fails_every_job_and_none_waits_for_ever(
 
 
 @pytest.mark.parametrize("when", ["at work", "between"])
-def test_a_broken_pool_fails_jobs_however_many_wait(executor: FakeExecutor, when: str) -> None:
+def test_a_broken_pool_fails_jobs_however_many_wait(when: str) -> None:
     """One after the other, and not each within the one before: Python's stack holds a thousand calls."""
-    pool = WorkerPool(NO_SETUP, 1, hold=True)
+    workers = FakeWorkers()
+    pool = WorkerPool(workers, hold=True)
     jobs = submit(pool, [1] * 5000)
-    executor.broken = True
+    workers.broken = True
     if when == "at work":
-        executor.answers[0].set_exception(BrokenProcessPool("a process has gone"))
+        workers.answers[0].set_exception(BrokenProcessPool("a process has gone"))
     else:  # this process sees it first, as it hands out what waits
-        executor.answer(0)
+        workers.answer(0)
     assert all(job.done() for job in jobs[2 * WIDTH :])
     for job in jobs[2 * WIDTH :]:
         assert isinstance(job.exception(), LinkError)
 
 
-def test_an_unknown_error_is_the_jobs(executor: FakeExecutor) -> None:
-    pool = WorkerPool(NO_SETUP, 1)
+def test_an_unknown_error_is_the_jobs() -> None:
+    workers = FakeWorkers()
+    pool = WorkerPool(workers)
     (job,) = submit(pool, [1])
-    executor.answers[0].set_exception(ZeroDivisionError("a bug"))
+    workers.answers[0].set_exception(ZeroDivisionError("a bug"))
     with pytest.raises(ZeroDivisionError, match="a bug"):
         job.result()
     assert pool.failure is None
     submit(pool, [2])
-    assert executor.groups == [[1], [2]]
+    assert workers.groups == [[1], [2]]
 
 
 @pytest.mark.parametrize(
@@ -253,19 +239,19 @@ def test_an_unknown_error_is_the_jobs(executor: FakeExecutor) -> None:
         ("ExportError", LocalError),  # not something that a job may raise
     ],
 )
-def test_errors_keep_their_class(
-    executor: FakeExecutor, kind: str, expected: type[Exception]
-) -> None:
-    pool = WorkerPool(NO_SETUP, 1)
+def test_errors_keep_their_class(kind: str, expected: type[Exception]) -> None:
+    workers = FakeWorkers()
+    pool = WorkerPool(workers)
     (job,) = submit(pool, [1])
-    executor.answers[0].set_result(Answers([Failed(kind, "why")], 0.1, 1, 1))
+    workers.answers[0].set_result(Answers([Failed(kind, "why")], 0.1, 1, 1))
     with pytest.raises(expected, match="why") as caught:
         job.result()
     assert type(caught.value) is expected
 
 
-def test_closing_gives_up_what_is_begun_and_what_waits(executor: FakeExecutor) -> None:
-    pool = WorkerPool(NO_SETUP, 1, hold=True)
+def test_closing_gives_up_what_is_begun_and_what_waits() -> None:
+    workers = FakeWorkers()
+    pool = WorkerPool(workers, hold=True)
     jobs = submit(pool, list(range(1, 20)))
     pool.flush()
     pool.close()
@@ -273,7 +259,7 @@ def test_closing_gives_up_what_is_begun_and_what_waits(executor: FakeExecutor) -
         with pytest.raises(CancelledError):
             job.result(timeout=0)
     pool.flush()
-    assert len(executor.groups) == 2
+    assert len(workers.groups) == 2
 
 
 # Real processes.
@@ -286,7 +272,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
 
 @pytest.fixture(scope="module")
 def pool(setup: WorkerSetup) -> Generator[WorkerPool]:
-    with closing(WorkerPool(setup, 1)) as pool:
+    with closing(WorkerPool(LocalWorkers(setup, 1))) as pool:
         yield pool
 
 
@@ -356,12 +342,12 @@ def test_a_bug_in_a_process_is_shown_here(pool: WorkerPool, maker: OrderMaker) -
 
 def test_a_trainer_that_there_is_not(setup: WorkerSetup) -> None:
     with pytest.raises(ConfigError, match="one of auto") as caught:
-        WorkerPool(with_backend(setup, "nonsense"), 1)
+        WorkerPool(LocalWorkers(with_backend(setup, "nonsense"), 1))
     assert (caught.value.key, caught.value.found) == ("trainer", "nonsense")
 
 
 def test_a_worker_that_dies_is_a_clear_error(setup: WorkerSetup, maker: OrderMaker) -> None:
-    with closing(WorkerPool(setup, 2)) as pool:
+    with closing(WorkerPool(LocalWorkers(setup, 2))) as pool:
         request = request_of(maker, 1)
         pool.submit(request, 1).result()
         endless = request_of(maker, 2, training=Training(local_epochs=1000, learning_rate=0.01))
@@ -376,14 +362,15 @@ def test_a_worker_that_dies_is_a_clear_error(setup: WorkerSetup, maker: OrderMak
 
 
 def test_closing_ends_processes_that_are_at_work(setup: WorkerSetup, maker: OrderMaker) -> None:
-    pool = WorkerPool(setup, 2)
+    workers = LocalWorkers(setup, 2)
+    pool = WorkerPool(workers)
     endless = request_of(maker, 2, training=Training(local_epochs=1000, learning_rate=0.01))
     jobs = [pool.submit(replace(endless, key=bytes([i]) * 32), i) for i in range(9)]
     pool.submit(request_of(maker, 0), 100)
-    processes = list((pool._executor._processes or {}).values())
-    assert len(processes) == 2
+    pids = list(workers._executor._processes)
+    assert len(pids) == 2
     pool.close()
-    assert not any(process.is_alive() for process in processes)
+    assert not any(map(alive, pids))
     assert all(job.done() for job in jobs)
     assert jobs[-1].cancelled()
 
@@ -392,11 +379,13 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from tests.emulate.workers.fleet_of_four import make_setup
+from sedge_emulate.workers.local import LocalWorkers
 from sedge_emulate.workers.pool import WorkerPool
 
 if __name__ == "__main__":
-    pool = WorkerPool(make_setup(Path(sys.argv[1])), 1)
-    print(*pool._executor._processes, flush=True)
+    workers = LocalWorkers(make_setup(Path(sys.argv[1])), 1)
+    WorkerPool(workers)
+    print(*workers._executor._processes, flush=True)
     time.sleep(600)
 """
 

@@ -23,6 +23,7 @@ from sedge_emulate.report.page import write_report
 from sedge_emulate.report.terminal import print_table
 from sedge_emulate.result import Machine, Result, StrategyResult, write_json
 from sedge_emulate.strategy_run import result_of
+from sedge_emulate.workers.local import LocalWorkers
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
@@ -96,7 +97,7 @@ def emulate(
         base = arguments.fleet.absolute().parent
         stage = set_up(config, base, out, arguments.resume, progress.note)
         pool = stack.enter_context(
-            closing(WorkerPool(stage.setup, stage.workers, hold=url is None))
+            closing(WorkerPool(LocalWorkers(stage.setup, stage.workers), hold=url is None))
         )
         for text in pool.notes:
             progress.note(text)

@@ -1,4 +1,4 @@
-"""The worker processes that train for virtual devices, one for each core, and the queue of their jobs.
+"""The queue of the jobs of virtual devices, and which of them go to a worker together.
 
 Jobs wait here until a worker is free. The largest goes first, so that no worker is left alone with it at
 the end. In virtual time (``hold``) that holds only for jobs far above the average and for the last few.
@@ -9,22 +9,18 @@ several devices at once.
 
 import itertools
 import math
-import multiprocessing
-import os
-import signal
 from bisect import bisect_left, insort
-from collections.abc import Generator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
+from typing import Any, Protocol
 
 from sedge_edge.rounds.global_model import BrokenSteps
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.workers import worker
-from sedge_emulate.workers.setup import WorkerSetup
 from sedge_emulate.workers.worker import Answers, Failed, Finished, Request
 from sedge_protocol.errors import (
     CodecError,
@@ -38,16 +34,32 @@ from sedge_protocol.layout import Theta
 
 # In virtual time too, a job this many times as large as the average waiting one goes first.
 LARGE = 2.0
-# Each worker computes on one core; more threads would only wait for each other.
-ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _ERRORS: dict[str, type[SedgeError]] = {
     kind.__name__: kind
     for kind in (BrokenSteps, CodecError, DataError, StorageError, TrainingDiverged)
 }
 
 
+class Workers(Protocol):
+    """``count`` processes that train, on this host (``local.py``) or on many."""
+
+    count: int
+
+    def submit(self, function: Callable[..., Any], *arguments: object) -> Future[Any]:
+        """Call a function of ``worker`` in one of the processes."""
+        ...
+
+    def perform(self, requests: Sequence[Request]) -> Future[Answers]:
+        """Do the jobs of a group in one of the processes."""
+        ...
+
+    def close(self) -> None:
+        """End the processes."""
+        ...
+
+
 class WorkerPool:
-    """``workers`` processes. Each gets its share of the waiting jobs, at most the trainer's width.
+    """The jobs of ``workers``. Each gets its share of those that wait, at most the trainer's width.
 
     ``hold`` keeps jobs back until they fill a group, or until ``flush``.
     ``failure`` is what every job raises once a worker has died. ``notes`` say why the trainer is not on the
@@ -56,10 +68,11 @@ class WorkerPool:
     Raises the trainer's ``ConfigError`` and ``LinkError`` when a worker cannot start.
     """
 
-    def __init__(self, setup: WorkerSetup, workers: int, hold: bool = False) -> None:
-        self.workers = workers
+    def __init__(self, workers: Workers, hold: bool = False) -> None:
+        self.workers = workers.count
         self.train_s = 0.0
         self.failure: LinkError | None = None
+        self._processes = workers
         self._closed = False
         self._hold = hold
         self._lock = Lock()
@@ -69,29 +82,17 @@ class WorkerPool:
         self._busy = 0
         self._draining = False
         self._peaks: dict[int, int] = {}
-        for variable in ONE_THREAD:
-            os.environ[variable] = "1"
-        context = multiprocessing.get_context("spawn")
-        self._executor = ProcessPoolExecutor(
-            workers, context, worker.start, (setup, context.Barrier(workers))
-        )
         try:
-            self.trainer, self._width, self.notes = self._describe(1)
-            # The pool starts a process when it is first needed; here, not in the middle of a round.
-            self._describe(workers)
+            # Each opens its trainer here, and not in the middle of a round.
+            opened = [workers.submit(worker.describe) for _ in range(self.workers)]
+            answers = [one.result() for one in opened]
+            self.trainer, self._width, self.notes = answers[0]
         except BrokenProcessPool as exc:
             self.close()
             raise self._shown(exc) from exc
         except BaseException:
             self.close()
             raise
-
-    def _describe(self, times: int) -> tuple[str, int, list[str]]:
-        """The trainer's name, width and notes, requested this often at once: of one worker, or of all."""
-        with _shielded():
-            described = [self._executor.submit(worker.describe, times > 1) for _ in range(times)]
-        answers = [one.result() for one in described]
-        return answers[0]
 
     @property
     def peak_rss(self) -> int:
@@ -110,11 +111,10 @@ class WorkerPool:
     def judge(self, theta: Theta) -> float | None:
         """The metric of a whole model (n,) on the central test set; None where its loss is not finite."""
         try:
-            with _shielded():
-                asked = self._executor.submit(worker.judge, theta)
-            return asked.result()
+            judged: float | None = self._processes.submit(worker.judge, theta).result()
         except BrokenProcessPool as exc:
             raise self._shown(exc) from exc
+        return judged
 
     def flush(self) -> None:
         """Hand out all jobs that wait now, without waiting for groups to fill up."""
@@ -127,8 +127,7 @@ class WorkerPool:
         while group := self._next_group():
             requests = [waiting.request for waiting in group]
             try:
-                with _shielded():
-                    done = self._executor.submit(worker.perform, requests)
+                done = self._processes.perform(requests)
             except RuntimeError as exc:  # broken, or closed in this moment
                 self._give_up(group, exc)
             else:
@@ -141,9 +140,7 @@ class WorkerPool:
             group, self._waiting = self._waiting, []
         for waiting in group:
             waiting.future.cancel()
-        for process in list((self._executor._processes or {}).values()):
-            process.terminate()
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._processes.close()
 
     def _next_group(self) -> list["_Waiting"]:
         """The next jobs for a free worker. One group more than there are workers is handed out ahead, so
@@ -235,13 +232,3 @@ class _Waiting:
     number: int
     request: Request = field(compare=False)
     future: "Future[Finished]" = field(compare=False)
-
-
-@contextmanager
-def _shielded() -> Generator[None]:
-    """A process started in this context never gets SIGINT: Ctrl-C is for this process to handle."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -5,14 +5,12 @@ trainer are batched over the jobs of a group (``lockstep.py``). All of this runs
 ``pool.py`` is the side that starts it.
 """
 
-import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.synchronize import Barrier
+from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 from typing import TypeAlias
@@ -39,9 +37,6 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, load
 from sedge_protocol.wire.messages import EVALUATE, TRAIN
-
-# How long a process that was asked to exit may take to finish its answer.
-LEAVE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -274,75 +269,36 @@ def _failed(error: SedgeError) -> Failed:
 
 
 _worker: Worker | None = None
-_everyone: Barrier | None = None
-_busy = False
-_ending = False
 
 
-def start(setup: WorkerSetup, everyone: Barrier) -> None:
-    """Begin a worker process, which ends when the process that started it does, however that ends.
-
-    ``everyone`` is the barrier of all workers of a pool.
-    """
-    global _worker, _everyone
-    signal.signal(signal.SIGTERM, _end)
-    Thread(target=_follow, daemon=True).start()
-    _worker, _everyone = Worker(setup), everyone
+def start(setup: WorkerSetup, ended: Connection) -> None:
+    """Begin a worker process, which ends when the other end of the pipe ``ended`` is closed."""
+    global _worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    Thread(target=_follow, args=(ended,), daemon=True).start()
+    _worker = Worker(setup)
 
 
-def describe(together: bool = False) -> tuple[str, int, list[str]]:
-    """The trainer of this process: its name, how many devices it trains at once, and notes on its choice.
-
-    With ``together`` it answers once all workers were asked, so that no worker answers twice.
-    """
-    with _stoppable():
-        bundle, _ = load(_this().setup.bundle)
-        trainer = _this().trainer(bundle)
-        if together and _everyone is not None:
-            _everyone.wait()
-        return trainer.name, trainer.width, _this().notes
+def describe() -> tuple[str, int, list[str]]:
+    """The trainer of this process: its name, how many devices it trains at once, notes on its choice."""
+    bundle, _ = load(_this().setup.bundle)
+    trainer = _this().trainer(bundle)
+    return trainer.name, trainer.width, _this().notes
 
 
 def judge(theta: Theta) -> float | None:
     """The metric of a whole model (n,) on the central test set, found in this process."""
-    with _stoppable():
-        return _this().judge(theta)
+    return _this().judge(theta)
 
 
 def perform(requests: Sequence[Request]) -> Answers:
     """Do the jobs of a group in this process."""
-    with _stoppable():
-        return _this().perform(requests)
+    return _this().perform(requests)
 
 
-@contextmanager
-def _stoppable() -> Generator[None]:
-    """SIGTERM interrupts work in this context. Elsewhere half an answer would block the pool."""
-    global _busy
-    _busy = True
-    try:
-        if _ending:
-            raise KeyboardInterrupt
-        yield
-    finally:
-        _busy = False
-
-
-def _end(number: int, frame: object) -> None:
-    """SIGTERM: abandon the job at hand, begin no other, and exit."""
-    global _ending
-    _ending = True
-    # The pool may be unable to tell this process to exit: SIGALRM then ends it.
-    signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
-    if _busy:
-        raise KeyboardInterrupt
-
-
-def _follow() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _follow(ended: Connection) -> None:
+    ended.poll(None)
+    os._exit(1)
 
 
 def _this() -> Worker:

@@ -34,7 +34,7 @@ LEVELS = {"SEVERE": logging.ERROR, "WARNING": logging.WARNING, "INFO": logging.I
 class JavaCore:
     """The core in Java, with the methods of ``sedge_edge.agent.Agent`` that the harness calls."""
 
-    def __init__(self, class_path: str, folder: Path) -> None:
+    def __init__(self, class_path: str, folder: Path, *options: str) -> None:
         words = [
             *JAVA,
             "-cp",
@@ -42,6 +42,7 @@ class JavaCore:
             "org.sedge.edge.rounds.ServeCore",
             str(folder),
             SECRET.hex(),
+            *options,
         ]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -91,14 +92,14 @@ class JavaCore:
 class JavaHarness(Harness):
     """The harness around the core in Java."""
 
-    def __init__(self, folder: Path, class_path: str) -> None:
-        self._class_path = class_path
+    def __init__(self, folder: Path, class_path: str, *options: str) -> None:
+        self._class_path, self._options = class_path, options
         super().__init__(folder)
 
     def start(self, incarnation: int = 1) -> Any:
         if hasattr(self, "agent"):
             self.close()
-        return JavaCore(self._class_path, self.folder)
+        return JavaCore(self._class_path, self.folder, *self._options)
 
     def close(self) -> None:
         """End its process."""

@@ -138,7 +138,8 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
             meter.add(context.clock() - began, steps - (0 if state is None else state.steps))
         return answer
 
-    same = job_hash(job.order, job.kept, prepared.train)
+    order = msgspec.structs.replace(job.order, places=())  # they may have changed meanwhile
+    same = job_hash(order, job.kept, prepared.train)
     attempt = Attempt(decode_checkpoint(job.checkpoint, same), ask, context.clock)
     try:
         result = run_to_end(prepared.local_training, attempt.answer)

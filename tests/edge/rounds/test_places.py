@@ -70,11 +70,11 @@ def test_large_blobs_come_over_http_and_the_report_says_how_much(
     ("manner", "kept", "why"),
     [
         ("lies", 2, "the digest does not match"),
-        ("cuts", 2, "ended without"),
+        ("cuts", 2, "ended on the way"),
         ("skews", 0, "for the bytes from 0"),
         ("larger", 0, "expected"),
         ("circles", 0, "more than 4 redirections"),
-        ("fails", 0, "answered 503 Service Unavailable"),
+        ("fails", 0, "answered 503"),
         ("garbles", 0, "BadStatusLine"),
     ],
 )

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.edge.harness import DriftTrainer, Harness, drift, examples, only
@@ -18,6 +19,7 @@ from sedge_edge.training.trainer import Mixed, Trained, TrainingState, TrainingS
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Cancel, Order, OwnModel, Training
+from sedge_protocol.wire.places import Place
 from sedge_protocol.wire.update import Metrics
 
 STEPS = 4
@@ -210,6 +212,10 @@ def test_training_pauses_while_the_gate_is_closed(tmp_path: Path) -> None:
 
 def test_training_goes_on_after_a_restart(device: Harness) -> None:
     name = paused(device, 3)
+    assert device.order_at_hand is not None
+    places = (Place(bytes(32), "https://cdn.example/signed?anew"),)
+    device.order_at_hand = msgspec.structs.replace(device.order_at_hand, places=places)
+    device.tell(device.order_at_hand)  # it is kept with its new places
     device.pump(device.reboot())
     device.settle()
     assert isinstance(device.trainer, Stepping) and device.trainer.steps == STEPS

@@ -9,8 +9,10 @@ import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Journal;
 import org.sedge.edge.host.Link;
 import org.sedge.edge.host.Machine;
+import org.sedge.edge.host.WebSpan;
 import org.sedge.edge.rounds.Abilities;
 import org.sedge.edge.rounds.AgentCore;
+import org.sedge.edge.rounds.Downloader;
 import org.sedge.edge.rounds.Effects;
 import org.sedge.edge.training.Job;
 import org.sedge.edge.training.JobRunner;
@@ -77,6 +79,7 @@ public final class Agent {
     };
     private double quietSince = Double.NaN;
     private Thread worker;
+    private WebSpan download;
 
     /**
      * Opens the device's state in a folder of its own.
@@ -103,6 +106,7 @@ public final class Agent {
             core = new AgentCore(config.fleet, config.device, keys, hello(backends, parts), blobs,
                     new Journal(new File(stateFolder, "journal")), random, System.currentTimeMillis() / 1000,
                     config.limits, new Shell(), listener);
+            core.allow(new Web(config.downloads));
             opened = true;
         } finally {
             if (!opened) {
@@ -211,6 +215,7 @@ public final class Agent {
             core.goodbye();
         } finally {
             stopping = true;
+            stopDownload();
             link.close();
             abandonWorker();
             ended.countDown();
@@ -352,6 +357,95 @@ public final class Agent {
             } catch (RuntimeException | Error error) { // of a backend, whose faults must not end the app
                 LOG.log(Level.SEVERE, "a job failed", error);
                 return new Ended(null, null, new CodecError("a backend failed: " + error, error));
+            }
+        }
+    }
+
+    private void stopDownload() {
+        if (download != null) {
+            download.stop();
+        }
+        download = null;
+    }
+
+    /** Asks web servers, in a thread of its own. */
+    private final class Web implements Downloader {
+        private static final long CLOSED_CHECK_MS = 200;
+        private final Downloads allowed;
+
+        Web(Downloads allowed) {
+            this.allowed = allowed;
+        }
+
+        @Override
+        public boolean permits(String url) {
+            return allowed.permits(url);
+        }
+
+        @Override
+        public void stop() {
+            stopDownload();
+        }
+
+        @Override
+        public void fetch(final Span span) {
+            stopDownload();
+            if (stopping) { // its parts would find nobody
+                return;
+            }
+            final WebSpan begun = new WebSpan(span, allowed);
+            download = begun;
+            Thread thread = new Thread("sedge-http") {
+                @Override
+                public void run() {
+                    String error = begun.fetch(new WebSpan.Taker() {
+                        @Override
+                        public boolean chunk(int index, byte[] data) {
+                            return hand(begun, new Part(span.number, index, data, null));
+                        }
+                    });
+                    hand(begun, new Part(span.number, -1, null, error));
+                }
+            };
+            thread.setDaemon(true);
+            thread.start();
+        }
+
+        /** Waits for room among the tasks; whether anybody still wants it. */
+        private boolean hand(WebSpan begun, Runnable part) {
+            try {
+                while (!begun.stopped()) {
+                    if (tasks.offer(part, CLOSED_CHECK_MS, TimeUnit.MILLISECONDS)) {
+                        return true;
+                    }
+                }
+            } catch (InterruptedException error) { // nobody's wish; the core's own patience ends it then
+                Thread.currentThread().interrupt();
+            }
+            return false;
+        }
+    }
+
+    /** A chunk over HTTP or, without one, the end of a span. */
+    private final class Part implements Runnable {
+        private final int number;
+        private final int index;
+        private final byte[] data;
+        private final String error;
+
+        Part(int number, int index, byte[] data, String error) {
+            this.number = number;
+            this.index = index;
+            this.data = data;
+            this.error = error;
+        }
+
+        @Override
+        public void run() {
+            if (data == null) {
+                core.fetchEnded(number, error, Link.now());
+            } else {
+                core.fetched(number, index, data, Link.now());
             }
         }
     }

@@ -29,6 +29,8 @@ public final class AgentConfig {
     public final boolean tls;
     /** What the device does at most; to be set before the agent is made. */
     public Limits limits = Limits.DEFAULT;
+    /** Which web servers it may ask for large blobs; to be set before the agent is made. */
+    public Downloads downloads = Downloads.ANY;
 
     /** Throws {@code ConfigError} for a value that cannot be used. */
     public AgentConfig(String device, String fleet, String url, byte[] secret, String caPem)
@@ -60,19 +62,20 @@ public final class AgentConfig {
 
     /** The certificates of {@link #caPem}; null: the system's count. Throws {@code ConfigError} for a text without any. */
     public Collection<? extends Certificate> certificates() throws SedgeException {
-        if (caPem == null) {
-            return null;
-        }
+        return caPem == null ? null : certificates(caPem, "broker.ca_file");
+    }
+
+    static Collection<? extends Certificate> certificates(String text, String key) throws SedgeException {
         try {
-            InputStream pem = new ByteArrayInputStream(caPem.getBytes(StandardCharsets.US_ASCII));
+            InputStream pem = new ByteArrayInputStream(text.getBytes(StandardCharsets.US_ASCII));
             Collection<? extends Certificate> found = CertificateFactory.getInstance("X.509").generateCertificates(pem);
             if (!found.isEmpty()) {
                 return found;
             }
         } catch (CertificateException error) {
-            throw new SedgeException.ConfigError("broker.ca_file", error.getMessage(), "certificates as PEM");
+            throw new SedgeException.ConfigError(key, error.getMessage(), "certificates as PEM");
         }
-        throw new SedgeException.ConfigError("broker.ca_file", "no certificate", "certificates as PEM");
+        throw new SedgeException.ConfigError(key, "no certificate", "certificates as PEM");
     }
 
     private static String id(String key, String value) throws SedgeException {

@@ -18,15 +18,11 @@ import java.net.SocketTimeoutException;
 import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
-import java.security.KeyStore;
-import java.security.cert.Certificate;
 import java.util.Arrays;
 
-import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLException;
 import javax.net.ssl.SSLParameters;
 import javax.net.ssl.SSLSocket;
-import javax.net.ssl.TrustManagerFactory;
 
 /**
  * One connection to the broker in MQTT 3.1.1, as far as the protocol has it: a clean session, a will, QoS 0.
@@ -256,7 +252,7 @@ public final class MqttConnection {
         bare.setTcpNoDelay(true);
         bare.setSoTimeout(CONNECT_TIMEOUT_MS);
         if (config.tls) {
-            SSLSocket secured = (SSLSocket) context().getSocketFactory()
+            SSLSocket secured = (SSLSocket) Authorities.context(config.certificates()).getSocketFactory()
                     .createSocket(bare, config.host, config.port, true);
             SSLParameters parameters = secured.getSSLParameters();
             parameters.setEndpointIdentificationAlgorithm("HTTPS"); // the certificate must name the host
@@ -265,23 +261,6 @@ public final class MqttConnection {
             socket = secured;
         }
         reached = true;
-    }
-
-    private SSLContext context() throws GeneralSecurityException, IOException, SedgeException {
-        SSLContext context = SSLContext.getInstance("TLS");
-        if (config.caPem == null) {
-            context.init(null, null, null);
-            return context;
-        }
-        KeyStore authorities = KeyStore.getInstance(KeyStore.getDefaultType());
-        authorities.load(null, null);
-        for (Certificate found : config.certificates()) {
-            authorities.setCertificateEntry("authority-" + authorities.size(), found);
-        }
-        TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
-        trust.init(authorities);
-        context.init(null, trust.getTrustManagers(), null);
-        return context;
     }
 
     private byte[] connect(String clientId, String password, String willTopic, byte[] will) throws IOException {

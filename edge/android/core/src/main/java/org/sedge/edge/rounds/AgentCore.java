@@ -21,6 +21,7 @@ import org.sedge.edge.wire.Messages.Hello;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Refusal;
 import org.sedge.edge.wire.Messages.Reject;
+import org.sedge.edge.wire.Messages.Report;
 import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.Peer;
 import org.sedge.edge.wire.Struct;
@@ -90,6 +91,11 @@ public final class AgentCore {
         fetches = new Fetches(fleet, blobs, peer, random, limits);
         outbox = new Outbox(store, blobs, peer, random);
         declines = new Declines(peer, this.effects, listener);
+    }
+
+    /** From now on blobs may come over HTTP as well. */
+    public void allow(Downloader downloader) {
+        fetches.places.allow(downloader);
     }
 
     /** Whether the coordinator has welcomed this connection's hello. */
@@ -261,6 +267,28 @@ public final class AgentCore {
         }
     }
 
+    /** A chunk of a span has come over HTTP; it is not checked yet. */
+    public void fetched(int number, int index, byte[] data, double now) {
+        effects.received(data);
+        budget.passed(now);
+        budget.received(data.length);
+        try {
+            if (fetches.fetched(number, index, data, now, effects)) {
+                poll(now);
+            }
+        } catch (StorageError error) {
+            fetches.places.halt();
+            waits.begin(error, now);
+            say(now);
+        }
+    }
+
+    /** Nothing more comes of a span. {@code error}: why; null where it is whole. */
+    public void fetchEnded(int number, String error, double now) {
+        fetches.fetchEnded(number, error, now, effects);
+        poll(now);
+    }
+
     /** Whether the job that runs has used up what the device trains in a day; from any thread. */
     public boolean mustStop(double now) {
         return budget.mustStop(now);
@@ -280,6 +308,7 @@ public final class AgentCore {
         try {
             if (store.stillWants(order)) {
                 store.finish(order, outcome);
+                fetches.places.received -= outcome.report.get(Report.HTTP_BYTES);
             }
         } catch (StorageError error) { // the order stays, and is done again
             waits.beginJob(error, now);
@@ -479,7 +508,7 @@ public final class AgentCore {
                 budget.works(true);
                 waits.jobBegins();
                 listener.training(order.get(Order.RUN), order.get(Order.ROUND).intValue());
-                effects.start(Resuming.job(order, store, blobs, effects));
+                effects.start(Resuming.job(order, store, blobs, effects, fetches.places.received));
                 return;
             }
         }

@@ -10,13 +10,16 @@ import org.sedge.edge.wire.Kind;
 import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Get;
 import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Messages.Place;
 import org.sedge.edge.wire.Peer;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Topics;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.BitSet;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -37,6 +40,8 @@ final class Fetches {
     private final Set<String> listening = new HashSet<>();
     private final Map<String, Double> retryAt = new LinkedHashMap<>();
     private final Map<String, String> refused = new LinkedHashMap<>();
+    /** The blobs among them that come over HTTP. */
+    final Places places;
     private boolean connected;
 
     Fetches(String fleet, Blobs blobs, Peer peer, Random random, BlobLimits limits) {
@@ -45,6 +50,7 @@ final class Fetches {
         this.peer = peer;
         this.random = random;
         this.limits = limits;
+        places = new Places(random);
     }
 
     void connected(double now, Effects effects) {
@@ -89,12 +95,18 @@ final class Fetches {
     /** Fetches exactly what these orders need; without room ({@link #refused}), tries again later. */
     void sync(Collection<Struct> orders, double now, Effects effects) throws StorageError {
         Map<String, Manifest> manifests = new LinkedHashMap<>();
+        Map<String, String> urls = new HashMap<>();
         wanted.clear();
         for (Struct order : orders) {
             for (Manifest manifest : missing(order)) {
                 if (limits.mayBegin(order, manifest)) {
                     manifests.put(Hex.encode(manifest.transfer), manifest);
                     wanted.putIfAbsent(Hex.encode(manifest.transfer), order);
+                    for (Struct place : order.get(Order.PLACES)) {
+                        if (Arrays.equals(place.get(Place.SHA256), manifest.sha256)) {
+                            urls.putIfAbsent(Hex.encode(manifest.transfer), place.get(Place.URL));
+                        }
+                    }
                 }
             }
         }
@@ -116,6 +128,7 @@ final class Fetches {
                 complete(transfer, now, effects);
             }
         }
+        places.sync(active, urls, now);
         listen(effects);
     }
 
@@ -140,23 +153,83 @@ final class Fetches {
         if (fetch == null) {
             return false;
         }
-        if (fetch.chunk(frame.index, frame.body, now)) {
+        keep(fetch, frame.index, frame.body, now, effects);
+        return true;
+    }
+
+    private void keep(Fetch fetch, long index, byte[] data, double now, Effects effects)
+            throws StorageError, FrameError {
+        if (fetch.chunk(index, data, now)) {
             try {
-                blobs.writePart(fetch.manifest, (int) frame.index, frame.body);
+                blobs.writePart(fetch.manifest, (int) index, data);
             } catch (StorageError error) {
-                fetch.have.clear((int) frame.index);
+                fetch.have.clear((int) index);
                 throw error;
             }
         }
         if (fetch.complete()) {
-            complete(transfer, now, effects);
+            complete(Hex.encode(fetch.manifest.transfer), now, effects);
             listen(effects);
         }
-        return true;
+    }
+
+    /** The download that a span over HTTP is for; null for a span that was stopped. */
+    private Fetch spanned(int number) {
+        Downloader.Span span = places.asked();
+        boolean current = span != null && span.number == number;
+        return current ? active.get(Hex.encode(span.manifest.transfer)) : null;
+    }
+
+    /** Stores a chunk that has come over HTTP. Whether something else follows from it. */
+    boolean fetched(int number, int index, byte[] data, double now, Effects effects) throws StorageError {
+        Fetch fetch = spanned(number);
+        if (fetch == null) {
+            return false;
+        }
+        try {
+            keep(fetch, index, data, now, effects);
+        } catch (FrameError error) {
+            overMqtt(places.asked().url.split("\\?")[0] + ": " + error.getMessage(), now, effects);
+            return true;
+        }
+        places.heard(data.length, now);
+        if (fetch.complete()) {
+            places.ended();
+        }
+        return fetch.complete();
+    }
+
+    /** Nothing more comes of a span. {@code error}: why; null where it is whole. */
+    void fetchEnded(int number, String error, double now, Effects effects) {
+        if (spanned(number) != null && error != null) {
+            overMqtt(error, now, effects);
+        } else if (spanned(number) != null) {
+            places.ended();
+        }
+    }
+
+    /** The server failed: what was to come from it comes over MQTT, from what is here on. */
+    private void overMqtt(String why, double now, Effects effects) {
+        List<Fetch> left = new ArrayList<>();
+        for (Map.Entry<String, Fetch> entry : active.entrySet()) {
+            if (places.takes(entry.getKey())) {
+                left.add(entry.getValue());
+            }
+        }
+        places.failed(why, now, effects);
+        for (Fetch fetch : left) {
+            if (connected) {
+                fetch.connected(now);
+            }
+        }
+        listen(effects);
     }
 
     /** Sends the requests that are due, each in the name of the first order that needs the blob. */
     void poll(double now, Effects effects) {
+        if (places.stalled(now)) {
+            overMqtt("no chunk came within " + Math.round(Places.STALL_S) + " s", now, effects);
+        }
         for (Map.Entry<String, Fetch> entry : active.entrySet()) {
             Fetch fetch = entry.getValue();
             BitSet asked = listening.contains(entry.getKey()) ? fetch.poll(now) : null;
@@ -171,12 +244,12 @@ final class Fetches {
     }
 
     double timer() {
-        double due = Double.NaN;
+        double due = places.timer();
         for (double at : retryAt.values()) {
             due = Backoff.earlier(due, at);
         }
-        for (Fetch fetch : active.values()) {
-            due = Backoff.earlier(due, fetch.timer());
+        for (Map.Entry<String, Fetch> entry : active.entrySet()) {
+            due = Backoff.earlier(due, places.takes(entry.getKey()) ? Double.NaN : entry.getValue().timer());
         }
         return due;
     }
@@ -198,13 +271,13 @@ final class Fetches {
             return;
         }
         for (String transfer : new ArrayList<>(listening)) {
-            if (!active.containsKey(transfer)) {
+            if (!active.containsKey(transfer) || places.takes(transfer)) {
                 listening.remove(transfer);
                 effects.unsubscribe(Topics.blob(fleet, Hex.decode(transfer)));
             }
         }
         for (String transfer : active.keySet()) {
-            if (listening.add(transfer)) {
+            if (!places.takes(transfer) && listening.add(transfer)) {
                 effects.subscribe(Topics.blob(fleet, Hex.decode(transfer)));
             }
         }

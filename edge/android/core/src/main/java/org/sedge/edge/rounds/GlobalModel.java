@@ -55,7 +55,7 @@ public final class GlobalModel {
         return found;
     }
 
-    /** The order, with its blobs cut as those of the same hash and size are in its repetition. */
+    /** The order, with its blobs cut, and in the places, as in its repetition. */
     static Struct recut(Struct order, Struct repeated) {
         Map<String, Manifest> cut = new HashMap<>();
         List<Manifest> named = ownBlobs(repeated);
@@ -79,7 +79,7 @@ public final class GlobalModel {
             Manifest blob = step.get(Step.BLOB);
             steps.add(step.with(Step.BLOB, cut.getOrDefault(identity(blob), blob)));
         }
-        return again.with(Order.STEPS, steps);
+        return again.with(Order.STEPS, steps).with(Order.PLACES, repeated.get(Order.PLACES));
     }
 
     private static String identity(Manifest manifest) {

@@ -14,13 +14,14 @@ final class Resuming {
     private Resuming() {}
 
     /** The order's job, without what the disk has lost, of which there is a note. */
-    static Job job(Struct order, StateStore store, Blobs blobs, Effects effects) {
+    static Job job(Struct order, StateStore store, Blobs blobs, Effects effects, long httpBytes) {
         Struct found = store.keptFor(order);
         Struct kept = found == null ? Run.SCHEMA.empty() : found;
         for (Field<byte[]> field : Arrays.asList(Run.MODEL, Run.RESIDUAL, Run.MOMENTS)) {
             kept = kept.with(field, there(kept.get(field), field.key, order, blobs, effects));
         }
-        return new Job(order, kept, there(store.checkpoint(order), "checkpoint", order, blobs, effects));
+        byte[] checkpoint = there(store.checkpoint(order), "checkpoint", order, blobs, effects);
+        return new Job(order, kept, checkpoint, httpBytes);
     }
 
     private static byte[] there(byte[] name, String what, Struct order, Blobs blobs, Effects effects) {

@@ -9,10 +9,13 @@ public final class Job {
     public final Struct kept;
     /** Where an earlier attempt was stopped, a blob; null: nowhere. */
     public final byte[] checkpoint;
+    /** How many have come over HTTP since the device's last report. */
+    public final long httpBytes;
 
-    public Job(Struct order, Struct kept, byte[] checkpoint) {
+    public Job(Struct order, Struct kept, byte[] checkpoint, long httpBytes) {
         this.order = order;
         this.kept = kept;
         this.checkpoint = checkpoint;
+        this.httpBytes = httpBytes;
     }
 }

@@ -34,6 +34,7 @@ import java.nio.ByteOrder;
 import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 import java.util.function.BooleanSupplier;
@@ -98,7 +99,7 @@ public final class JobRunner {
             Struct report = attempt.report(trained, test).with(Report.RUN, order.get(Order.RUN))
                     .with(Report.ROUND, order.get(Order.ROUND)).with(Report.TASK, order.get(Order.TASK))
                     .with(Report.LAYOUT_HASH, bundle.layout.hash).with(Report.MODEL_HASH, order.get(Order.MODEL_HASH))
-                    .with(Report.PATCH_HASH, order.get(Order.PATCH_HASH))
+                    .with(Report.PATCH_HASH, order.get(Order.PATCH_HASH)).with(Report.HTTP_BYTES, job.httpBytes)
                     .with(Report.NUM_EXAMPLES, (long) train.count());
             return complete(job, report, bundle.metric, start, trained.theta, kept, attempt.moments);
         }
@@ -206,7 +207,8 @@ public final class JobRunner {
             shape.add(extent);
         }
         MessageDigest digest = Digests.sha256();
-        digest.update(MsgPack.pack(Arrays.asList(job.order, job.kept.get(Run.MODEL), job.kept.get(Run.RESIDUAL),
+        Struct order = job.order.with(Order.PLACES, Collections.emptyList()); // they may have changed meanwhile
+        digest.update(MsgPack.pack(Arrays.asList(order, job.kept.get(Run.MODEL), job.kept.get(Run.RESIDUAL),
                 job.kept.get(Run.MOMENTS), shape)));
         Rows targets = bundle.target == null ? train.inputs : train.targets;
         ByteBuffer row = ByteBuffer.allocate(targets.rowSize * targets.type.size).order(ByteOrder.LITTLE_ENDIAN);

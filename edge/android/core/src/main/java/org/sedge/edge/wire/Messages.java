@@ -136,6 +136,12 @@ public final class Messages {
         public static final Field<Manifest> BLOB = SCHEMA.required("blob", Manifest.TYPE);
     }
 
+    public static final class Place {
+        public static final Schema SCHEMA = Schema.whole();
+        public static final Field<byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
+        public static final Field<String> URL = SCHEMA.required("url", Type.text(0, 2048));
+    }
+
     public static final class Work {
         public static final Schema SCHEMA = Schema.sparse();
         public static final Field<List<String>> KEEP = SCHEMA.optional("keep", NAMES, NO_WORDS);
@@ -167,6 +173,8 @@ public final class Messages {
         public static final Field<Manifest> PATCH_CONTEXT =
                 SCHEMA.optional("patch_context", Type.orNil(Manifest.TYPE), null);
         public static final Field<Manifest> CORRECTION = SCHEMA.optional("correction", Type.orNil(Manifest.TYPE), null);
+        public static final Field<List<Struct>> PLACES =
+                SCHEMA.optional("places", Type.list(Place.SCHEMA, 0, 8), Collections.emptyList());
         public static final Field<Struct> WORK = SCHEMA.optional("work", Work.SCHEMA, Work.SCHEMA.empty());
         public static final Field<Struct> CODEC = SCHEMA.optional("codec", Codec.SCHEMA, Codec.SCHEMA.empty());
         public static final Field<byte[]> CONTEXT = SCHEMA.optional("context", Type.bytes(0, 32), NO_BYTES);
@@ -275,5 +283,6 @@ public final class Messages {
         public static final Field<Double> STEP_S = SCHEMA.optional("step_s", Type.orNil(POSITIVE), null);
         public static final Field<Double> TEMPERATURE_C = SCHEMA.optional("temperature_c", Type.orNil(Type.FINITE), null);
         public static final Field<Double> ENERGY_J = SCHEMA.optional("energy_j", Type.orNil(POSITIVE), null);
+        public static final Field<Long> HTTP_BYTES = SCHEMA.optional("http_bytes", Type.COUNT, 0L);
     }
 }

@@ -130,7 +130,7 @@ public class RoundVectorsTest {
         Outcome outcome;
         try {
             Struct kept = store.keptFor(order);
-            outcome = runner.run(new Job(order, kept == null ? Run.SCHEMA.empty() : kept, null), () -> false);
+            outcome = runner.run(new Job(order, kept == null ? Run.SCHEMA.empty() : kept, null, 0), () -> false);
         } catch (SedgeException error) {
             assertEquals(where, wanted.get("declined"), error.reason());
             store.drop("line");

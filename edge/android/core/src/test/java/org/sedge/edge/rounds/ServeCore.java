@@ -1,10 +1,13 @@
 package org.sedge.edge.rounds;
 
 import org.sedge.edge.AgentListener;
+import org.sedge.edge.Downloads;
 import org.sedge.edge.SedgeException.BrokenSteps;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.host.BlobFolder;
+import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Journal;
+import org.sedge.edge.host.WebSpan;
 import org.sedge.edge.training.Job;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Hex;
@@ -15,18 +18,25 @@ import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.util.Collections;
 import java.util.Random;
 import java.util.logging.Level;
 
 /**
- * A core that a test in Python drives: {@code FOLDER SECRET}. A line of standard input is a call, its answer one line
- * for each effect and a dot.
+ * A core that a test in Python drives: {@code FOLDER SECRET [CA-FILE]}. A line of standard input is a call, its answer
+ * one line for each effect and a dot. What it asks web servers for, it has before it answers.
  */
-public final class ServeCore implements Effects, AgentListener {
-    private ServeCore() {}
+public final class ServeCore implements Effects, AgentListener, Downloader {
+    private final Downloads downloads;
+    private Span asked;
+
+    private ServeCore(Downloads downloads) {
+        this.downloads = downloads;
+    }
 
     public static void main(String[] words) throws Exception {
-        ServeCore shell = new ServeCore();
+        String ca = words.length < 3 ? null : new String(Disk.read(new File(words[2])), StandardCharsets.US_ASCII);
+        ServeCore shell = new ServeCore(Downloads.from(true, Collections.<String>emptyList(), ca));
         File folder = new File(words[0]);
         AgentCore core;
         try {
@@ -37,6 +47,7 @@ public final class ServeCore implements Effects, AgentListener {
             shell.say("refused " + error.getMessage());
             return;
         }
+        core.allow(shell);
         core.will();
         shell.say(".");
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -56,9 +67,36 @@ public final class ServeCore implements Effects, AgentListener {
                 default:
                     core.poll(now);
             }
+            shell.download(core, now);
             shell.say(".");
         }
     }
+
+    private void download(AgentCore core, double now) {
+        while (asked != null) {
+            Span span = asked;
+            asked = null;
+            WebSpan web = new WebSpan(span, downloads);
+            String error = web.fetch((index, data) -> {
+                core.fetched(span.number, index, data, now);
+                return true;
+            });
+            core.fetchEnded(span.number, error, now);
+        }
+    }
+
+    @Override
+    public boolean permits(String url) {
+        return downloads.permits(url);
+    }
+
+    @Override
+    public void fetch(Span span) {
+        asked = span;
+    }
+
+    @Override
+    public void stop() { }
 
     private void say(String line) {
         System.out.println(line);

@@ -40,7 +40,7 @@ public final class DoOrders {
         for (int i = 4; i < words.length; i++) {
             try {
                 Outcome outcome = runner.run(
-                        new Job(Order.SCHEMA.decode(Disk.read(new File(words[i]))), kept, null), () -> false);
+                        new Job(Order.SCHEMA.decode(Disk.read(new File(words[i]))), kept, null, 0), () -> false);
                 kept = outcome.kept;
                 System.out.println(Hex.encode(outcome.update));
             } catch (SedgeException error) {

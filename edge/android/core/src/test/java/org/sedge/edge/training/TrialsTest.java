@@ -159,7 +159,7 @@ public class TrialsTest {
     private Job job(byte[] packed) throws SedgeException {
         blobs.write(packed);
         return new Job(Order.SCHEMA.empty().with(Order.BUNDLE, Manifest.describe(packed, 4096)), Run.SCHEMA.empty(),
-                new byte[] {7});
+                new byte[] {7}, 0);
     }
 
     /** Opens the bundle's programs as a job does; "" or why not. */

@@ -1,0 +1,62 @@
+package org.sedge.edge;
+
+import java.net.URI;
+import java.net.URISyntaxException;
+import java.security.cert.Certificate;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.Locale;
+import java.util.Set;
+
+/** Which web servers a device may ask for the large blobs of an order that names them; the rest comes over MQTT. */
+public final class Downloads {
+    /** Whatever orders name; Android itself lets apps use plain http only where their manifest says so. */
+    public static final Downloads ANY = new Downloads(true, true, Collections.<String>emptySet(), null);
+    public static final Downloads NEVER = new Downloads(false, false, Collections.<String>emptySet(), null);
+    private static final int MAX_URL = 2048;
+
+    /** The certificates of the servers' authority; null: the system's count. */
+    public final Collection<? extends Certificate> authorities;
+    private final boolean secure;
+    private final boolean plain;
+    private final Set<String> hosts;
+
+    private Downloads(boolean secure, boolean plain, Set<String> hosts, Collection<? extends Certificate> authorities) {
+        this.secure = secure;
+        this.plain = plain;
+        this.hosts = hosts;
+        this.authorities = authorities;
+    }
+
+    /**
+     * Servers that may be asked.
+     *
+     * @param plain whether over http, too, and not over https alone
+     * @param hosts their names; empty: any
+     * @param caPem the authority of their certificates, PEM; null: the system's authorities
+     * @throws SedgeException for a text without certificates
+     */
+    public static Downloads from(boolean plain, Collection<String> hosts, String caPem) throws SedgeException {
+        Set<String> names = new HashSet<>();
+        for (String host : hosts) {
+            names.add(host.toLowerCase(Locale.ROOT));
+        }
+        return new Downloads(true, plain, names,
+                caPem == null ? null : AgentConfig.certificates(caPem, "download.ca_file"));
+    }
+
+    /** Whether a URL is one of those that may be asked. */
+    public boolean permits(String url) {
+        try {
+            URI parts = new URI(url);
+            String host = parts.getHost();
+            boolean usable = url.length() <= MAX_URL && host != null && parts.getUserInfo() == null
+                    && parts.getPort() != 0 && parts.getPort() < 65536;
+            boolean known = "https".equals(parts.getScheme()) ? secure : plain && "http".equals(parts.getScheme());
+            return usable && known && (hosts.isEmpty() || hosts.contains(host.toLowerCase(Locale.ROOT)));
+        } catch (URISyntaxException error) {
+            return false;
+        }
+    }
+}

@@ -1,0 +1,105 @@
+"""The agent in Java before web servers of every kind: it fetches, leaves and says what Python's does."""
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.android.test_java_words import JavaHarness, warned
+from tests.edge.harness import Harness, theta_of
+from tests.protocol.test_mqtt_secure import make_ca, make_certificate
+from tests.web import LOOPBACK, BlobServer, serving
+
+from sedge_edge.rounds.effects import FetchSpan
+from sedge_protocol.wire.messages import Get, Order
+from sedge_protocol.wire.places import Place
+from sedge_protocol.wire.transfer import from_bitmap
+
+MANNERS = (
+    "ranges", "whole", "redirects", "lies", "cuts", "skews", "larger", "circles", "fails",
+)  # fmt: skip
+
+
+@pytest.fixture
+def pair(class_path: str, tmp_path: Path) -> Iterator[tuple[Harness, Harness]]:
+    """A device in Python and one in Java, connected, each with a disk of its own."""
+    java, python = JavaHarness(tmp_path / "java", class_path), Harness(tmp_path / "python")
+    python.permits = lambda url: True
+    python.agent = python.start()
+    for device in (python, java):
+        device.connect()
+    yield python, java
+    java.close()
+
+
+def placed(device: Harness, server: BlobServer) -> Order:
+    """An order whose bundle and model the server has as well."""
+    order = device.order()
+    blobs = [order.bundle, order.model]
+    server.blobs |= {m.sha256.hex(): device.served[m.transfer] for m in blobs}
+    places = tuple(Place(m.sha256, f"{server.url}/{m.sha256.hex()}") for m in blobs)
+    return device.order(1, theta_of(1), places=places)
+
+
+def told(device: Harness, order: Order) -> list[Any]:
+    """Everything that follows from an order at once, downloads included."""
+    effects: list[Any] = []
+    queue = deque[Any](device.tell(order))
+    while queue:
+        effects.append(queue.popleft())
+        if isinstance(effects[-1], FetchSpan):
+            queue += device.download(effects[-1])
+    return effects
+
+
+def gets(device: Harness, effects: list[Any]) -> list[set[int]]:
+    """The chunks that are asked for over MQTT."""
+    counts = {m.transfer: m.count for m in device.manifests.values()}
+    return [
+        from_bitmap(message.missing, counts[frame.transfer])
+        for frame, message in device.opened(effects)
+        if isinstance(message, Get)
+    ]
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+def test_a_server(pair: tuple[Harness, Harness], manner: str) -> None:
+    said, asked, requests = [], [], []
+    for device in pair:
+        with serving(manner) as server:
+            effects = told(device, placed(device, server))
+            said.append([text.replace(server.url, "") for text in warned(device, effects)])
+            asked.append(gets(device, effects))
+            requests.append(server.asked)
+            assert all(headers["User-Agent"] == "sedge" for headers in server.headers)
+    assert said[0] == said[1]
+    assert asked[0] == asked[1]
+    assert requests[0] == requests[1]
+    assert bool(asked[0]) == bool(said[0]) == (manner not in ("ranges", "whole", "redirects"))
+
+
+def test_nobody_there(pair: tuple[Harness, Harness]) -> None:
+    for device in pair:
+        with serving() as server:
+            order = placed(device, server)
+        effects = told(device, order)
+        (said,) = warned(device, effects)
+        assert "Connection refused" in said and len(gets(device, effects)) == 2
+
+
+def test_java_trusts_the_authority_that_it_was_given(class_path: str, tmp_path: Path) -> None:
+    make_ca(tmp_path, "ca")
+    make_ca(tmp_path, "other")
+    make_certificate(tmp_path, "server", "ca", f"IP:{LOOPBACK}")
+    certificate = tmp_path / "server.crt", tmp_path / "server.key"
+    for authority, good in (("ca", True), ("other", False)):
+        java = JavaHarness(
+            tmp_path / f"by-{authority}", class_path, str(tmp_path / f"{authority}.crt")
+        )
+        java.connect()
+        with serving("ranges", certificate=certificate) as server:
+            effects = told(java, placed(java, server))
+        assert bool(gets(java, effects)) == (not good)
+        assert ("PKIX path" in str(warned(java, effects))) == (not good)
+        java.close()

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -23,13 +23,14 @@ from sedge_protocol.wire.messages import Id, Training
 
 # Prefix of a coordinator's account at the broker; a device's account is its id.
 COORDINATOR = "coordinator-"
-# The paths in cloud.toml's [broker].
-_FILES = ("password_file", "ca_file", "cert_file", "key_file", "device_password_file")
+# The ends of those keys in cloud.toml that are paths.
+_PATHS = ("_file", "_dir")
 # Characters that need no escape in a TOML string, without spaces, which no host name has.
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
 
 # What becomes of an update that arrives after its round: it updates the client model, or counts as well.
 LateUpdates = Literal["remember", "count"]
+T = TypeVar("T", bound=msgspec.Struct)
 Option = bool | int | float | str | list[bool | int | float | str]
 
 
@@ -265,7 +266,7 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notify: NotifyConfig = NotifyConfig()
     home_assistant: HomeAssistantConfig = HomeAssistantConfig()
     gather_ms: Annotated[int, Meta(ge=0, le=60_000)] = 1000
-    log_level: str = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     memory_share: Annotated[float, Meta(gt=0, le=0.8)] = SHARE
     keep: KeepConfig = KeepConfig()
     store: StoreConfig = StoreConfig()
@@ -290,38 +291,26 @@ def load_run(path: Path) -> RunConfig:
 
 def load_cloud(path: Path) -> CloudConfig:
     """Read cloud.toml; its relative paths start at its own folder. Raises ``ConfigError``."""
-    cloud = config.load(path, CloudConfig)
-    levels = ("debug", "info", "warning", "error")
-    if cloud.log_level not in levels:
-        raise ConfigError("log_level", cloud.log_level, f"one of {', '.join(levels)}", str(path))
-    base = path.resolve().parent
-    named = {key: value for key in _FILES if (value := getattr(cloud.broker, key)) is not None}
-    for key, value in (
-        ("state_dir", cloud.state_dir),
-        *((f"broker.{k}", v) for k, v in named.items()),
-    ):
-        if "\0" in value:
-            raise ConfigError(key, value, "a path without NUL", str(path))
+    cloud, where = config.load(path, CloudConfig), str(path)
     for key in ("url", "device_url"):
         _require_url(f"broker.{key}", getattr(cloud.broker, key), path)
-    broker = msgspec.structs.replace(
-        cloud.broker, **{key: str(base / value) for key, value in named.items()}
-    )
-    http = cloud.http
-    http.check(str(path))
-    cloud.notify.check(str(path))
-    if http.token_file is not None:
-        http = msgspec.structs.replace(http, token_file=str(base / http.token_file))
-    cloud.store.check(str(path))
-    cloud.blobs.check(str(path))
-    return msgspec.structs.replace(
-        cloud,
-        broker=broker,
-        http=http,
-        state_dir=str(base / cloud.state_dir),
-        store=cloud.store.below(base),
-        blobs=cloud.blobs.below(base),
-    )
+    for part in (cloud.http, cloud.notify, cloud.store, cloud.blobs):
+        part.check(where)
+    return _rebased(cloud, path.resolve().parent, where)
+
+
+def _rebased(settings: T, base: Path, where: str, prefix: str = "") -> T:
+    """The same with its paths starting at a folder. Raises ``ConfigError`` for one with NUL."""
+    changed: dict[str, object] = {}
+    for name in settings.__struct_fields__:
+        value = getattr(settings, name)
+        if isinstance(value, msgspec.Struct):
+            changed[name] = _rebased(value, base, where, f"{prefix}{name}.")
+        elif isinstance(value, str) and name.endswith(_PATHS):
+            if "\0" in value:
+                raise ConfigError(f"{prefix}{name}", value, "a path without NUL", where)
+            changed[name] = str(base / value)
+    return msgspec.structs.replace(settings, **changed)
 
 
 def _require_url(key: str, url: str | None, path: Path) -> None:
@@ -340,14 +329,9 @@ def _require_url(key: str, url: str | None, path: Path) -> None:
 def broker_settings(cloud: CloudConfig) -> BrokerSettings:
     """How to connect to the broker. Raises ``ConfigError`` when the password file cannot be read."""
     broker = cloud.broker
-    password = None
-    if broker.password_file is not None:
-        try:
-            password = Path(broker.password_file).read_text().strip()
-        except (OSError, UnicodeDecodeError) as exc:
-            raise ConfigError(
-                "broker.password_file", broker.password_file, f"a file ({exc})"
-            ) from exc
+    password = broker.password_file
+    if password is not None:
+        password = config.named_text(password, "broker.password_file").strip()
     return BrokerSettings(
         broker.url,
         cloud.name,

@@ -212,20 +212,11 @@ def _check_tls(edge: EdgeConfig) -> None:
             raise ConfigError(
                 key, str(path), f"an mqtts:// or wss:// url together with it, not {broker.url}"
             )
-        read = _read_private if key == "broker.key_file" else _read
+        read = _read_private if key == "broker.key_file" else config.named_text
         read(path, key)
     for key, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
         if files[f"broker.{key}"] is not None and files[f"broker.{other}"] is None:
             raise ConfigError(f"broker.{other}", None, f"a file that goes with broker.{key}")
-
-
-def _read(path: Path, key: str) -> str:
-    try:
-        return path.read_text()
-    except OSError as exc:
-        raise ConfigError(key, str(path), f"a readable file ({exc.strerror})") from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(key, str(path), "a text file") from exc
 
 
 def _read_private(path: Path, key: str) -> str:
@@ -233,7 +224,7 @@ def _read_private(path: Path, key: str) -> str:
 
     Group access is allowed, because systemd passes credentials with mode 0440 and an access list.
     """
-    text = _read(path, key)
+    text = config.named_text(path, key)
     mode = path.stat().st_mode & 0o777
     if mode & _OTHERS:
         raise ConfigError(key, f"{path} (mode {mode:04o})", "a file closed to others (chmod o= it)")

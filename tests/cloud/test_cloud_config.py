@@ -119,7 +119,7 @@ def test_relative_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.Mo
         ('fleet = "f"\ngather_ms = -1', "gather_ms: found -1, expected a whole number >= 0"),
         ('fleet = "f"\ngather_ms = 60001', "gather_ms: found 60001, expected a whole number <= 60000"),
         ('fleet = "f"\ngather_ms = 1.5', "gather_ms: found 1.5, expected a whole number"),
-        ('fleet = "f"\nlog_level = "loud"', "log_level: found 'loud', expected one of debug, info"),
+        ('fleet = "f"\nlog_level = "loud"', "log_level: found 'loud', expected one of 'debug', "),
         ('fleet = "f"\nbroker = "here"', "broker: found 'here', expected a table"),
         ('fleet = "f"\n[broker]\nurl = 1', "broker.url: found 1, expected a string"),
         ('fleet = "f"\n[broker]\nurI = "x"', "broker.urI: found an unknown key, expected 'url'?"),
@@ -171,7 +171,7 @@ def test_a_password_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for name in ("none", ".", "binary"):
         cloud = CloudConfig("f", broker=BrokerConfig(password_file=str(tmp_path / name)))
-        with pytest.raises(ConfigError, match=r"broker.password_file: .*expected a file") as caught:
+        with pytest.raises(ConfigError, match=r"broker.password_file: .*expected a (readable|text) file") as caught:
             broker_settings(cloud)
         assert len(str(caught.value).splitlines()) == 1
 

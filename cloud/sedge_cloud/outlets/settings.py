@@ -1,7 +1,6 @@
 """[http], [notify], [home_assistant] in cloud.toml: who may look at the fleet, who is told of what."""
 
 import ipaddress
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -9,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.toml import named_text
 
 # As long as 16 random bytes in hexadecimal: it cannot be guessed, so attempts need not be counted.
 MIN_TOKEN = 32
@@ -45,10 +45,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The token that opens the page; None where none is needed. Raises ``ConfigError``."""
         if self.token_file is None:
             return None
-        try:
-            token = Path(self.token_file).read_text().strip()
-        except (OSError, UnicodeDecodeError) as exc:
-            raise ConfigError("http.token_file", self.token_file, f"a file ({exc})") from exc
+        token = named_text(self.token_file, "http.token_file").strip()
         if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable():
             expected = f"{MIN_TOKEN} or more plain characters, as `openssl rand -hex 32` writes"
             raise ConfigError("http.token_file", f"{len(token)} characters", expected)

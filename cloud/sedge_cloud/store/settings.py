@@ -1,6 +1,5 @@
 """[store] and [blobs] in cloud.toml: where the rows and the blobs are, if not in the state folder."""
 
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -8,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from sedge_protocol.errors import ConfigError, LinkError
+from sedge_protocol.host.toml import named_text
 from sedge_protocol.host.web import parse, shown
 
 # The same as the first part of the URL's text: what libpq and obstore take.
@@ -37,14 +37,10 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             shown = f"{scheme}://…" if has_password else self.url
             raise ConfigError("store.url", shown, expected, where)
 
-    def below(self, base: Path) -> "StoreConfig":
-        """The same, with paths that start at a folder."""
-        path = self.password_file and str(base / self.password_file)
-        return msgspec.structs.replace(self, password_file=path)
-
     def password(self) -> str | None:
         """The password; None without a file. Raises ``ConfigError``."""
-        return _secret("store.password_file", self.password_file)
+        path = self.password_file
+        return path and named_text(path, "store.password_file").strip()
 
 
 class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,14 +100,10 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except LinkError as exc:
             raise ConfigError("blobs.public", shown(self.public), expected, where) from exc
 
-    def below(self, base: Path) -> "BlobsConfig":
-        """The same, with paths that start at a folder."""
-        path = self.secret_file and str(base / self.secret_file)
-        return msgspec.structs.replace(self, secret_file=path)
-
     def secret(self) -> str | None:
         """The access key; None without a file. Raises ``ConfigError``."""
-        return _secret("blobs.secret_file", self.secret_file)
+        path = self.secret_file
+        return path and named_text(path, "blobs.secret_file").strip()
 
 
 def _look(key: str, url: str, where: str) -> tuple[str, bool]:
@@ -121,12 +113,3 @@ def _look(key: str, url: str, where: str) -> tuple[str, bool]:
         return parts.scheme, parts.password is not None
     except ValueError as exc:
         raise ConfigError(key, url, f"a URL ({exc})", where) from exc
-
-
-def _secret(key: str, path: str | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text().strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(key, path, f"a file ({exc})") from exc

@@ -92,6 +92,16 @@ def load_text(text: str, type: type[T], where: str) -> T:
         raise _explained(exc, table, type, where) from exc
 
 
+def named_text(path: Path | str, key: str) -> str:
+    """The text of a file that a configuration names by ``key``. Raises ``ConfigError``."""
+    try:
+        return Path(path).read_text()
+    except OSError as exc:
+        raise ConfigError(key, str(path), f"a readable file ({exc.strerror})") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(key, str(path), "a text file") from exc
+
+
 def _decode(type: type[object], value: object) -> object:
     if type is not Path:
         raise NotImplementedError(type)

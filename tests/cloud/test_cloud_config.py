@@ -171,7 +171,9 @@ def test_a_password_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for name in ("none", ".", "binary"):
         cloud = CloudConfig("f", broker=BrokerConfig(password_file=str(tmp_path / name)))
-        with pytest.raises(ConfigError, match=r"broker.password_file: .*expected a (readable|text) file") as caught:
+        with pytest.raises(
+            ConfigError, match=r"broker.password_file: .*expected a (readable|text) file"
+        ) as caught:
             broker_settings(cloud)
         assert len(str(caught.value).splitlines()) == 1
 

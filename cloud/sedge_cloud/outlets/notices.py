@@ -1,7 +1,7 @@
 """Tells somebody of problems that nobody may be looking at: by a webhook, or a command of the operator's.
 
-What is new in a reading of the facts is sent, from a thread of its own (threads.py). A receiver that hangs
-or fails holds up this thread alone, and is logged once until it works again.
+What is new in a reading of the facts is sent from a thread of its own (supervisor.py). A receiver that
+hangs or fails holds up this thread alone, and is logged once until it works again.
 """
 
 import http.client
@@ -16,23 +16,24 @@ import msgspec
 
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import Code, Fleet, Problem
+from sedge_cloud.outlets.onsets import Onsets
 from sedge_cloud.outlets.settings import NotifyConfig
 
 # What is worth waking somebody for; everything else is on the page.
-TOLD: frozenset[Code] = frozenset({
+NOTIFY_CODES: frozenset[Code] = frozenset({
     "broker_down", "broker_limit", "coordinator_silent", "coordinator_error", "disk_low", "disk_full",
     "run_failed", "round_stuck", "round_below_quorum", "device_lost",
 })  # fmt: skip
 TIMEOUT_S = 20.0
-# A fleet that loses its network loses every device: the first ones are told, and how many more there are.
-MOST = 5
+# A fleet that loses its network loses every device: the first notices say how many more there are.
+MAX_NOTICES = 5
 # urllib's own errors are OSErrors; those of the answer's form are not.
 _FAILURES = OSError, http.client.HTTPException, subprocess.SubprocessError, ValueError
 _log = logging.getLogger("sedge.notify")
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What a receiver gets, as JSON; ``more`` problems of this moment are not told by themselves."""
+    """What a receiver gets, as JSON; ``more`` problems of this moment have no notice of their own."""
 
     fleet: str
     problem: Problem
@@ -40,40 +41,25 @@ class Notice(msgspec.Struct, frozen=True):
     more: int = 0
 
 
-class Gate:
-    """Decides what is told: what two readings in a row have, once in ``every_s`` seconds."""
-
-    def __init__(self, fleet: str, every_s: float) -> None:
-        self._fleet = fleet
-        self._every_s = every_s
-        self._last: set[tuple[str, str]] = set()
-        self._told: dict[tuple[str, str], float] = {}
-
-    def pass_on(self, problems: Iterable[Problem], now: float) -> list[Notice]:
-        """The notices of a reading; ``now`` in seconds."""
-        seen = {(p.code, p.subject): p for p in problems if p.code in TOLD}
-        self._told = {key: at for key, at in self._told.items() if now < at + self._every_s}
-        new = [key for key in seen if key in self._last and key not in self._told]
-        self._last = set(seen)
-        self._told.update(dict.fromkeys(new, now))
-        told, more = new[:MOST], len(new[MOST:])
-        return [
-            Notice(self._fleet, seen[key], f"{seen[key].subject}: {seen[key].text}", more)
-            for key in told
-        ]
-
-
 class Notices:
-    """Tells the receivers that cloud.toml names what they have not been told yet."""
+    """Sends the receivers that cloud.toml names a notice of each problem that has begun."""
 
     def __init__(self, cloud: CloudConfig) -> None:
-        self._gate = Gate(cloud.fleet, cloud.notify.every_s)
+        self._fleet = cloud.fleet
+        self._onsets = Onsets(cloud.notify.every_s)
         self._send = Sender(cloud.notify)
 
     def __call__(self, facts: Fleet) -> None:
         """Take a reading."""
-        for notice in self._gate.pass_on(facts.problems, time.monotonic()):
+        for notice in self.due(facts.problems, time.monotonic()):
             self._send(notice)
+
+    def due(self, problems: Iterable[Problem], now: float) -> list[Notice]:
+        """The notices of a reading; ``now`` in seconds."""
+        seen = {(p.code, p.subject): p for p in problems if p.code in NOTIFY_CODES}
+        new = self._onsets.new(seen, now)
+        more = max(0, len(new) - MAX_NOTICES)
+        return [Notice(self._fleet, p, f"{p.subject}: {p.text}", more) for p in new[:MAX_NOTICES]]
 
 
 class Sender:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from sedge_cloud.facts.records import Fleet, Problem
+from sedge_cloud.outlets.onsets import Key, Onsets
 
 MOST = 20
 QUIET_S = 600.0
@@ -22,12 +23,11 @@ Line: TypeAlias = tuple[int, str]
 
 
 class ProblemLog:
-    """What has been logged. A problem has begun when two readings in a row have it."""
+    """Logs each problem that has begun, and its end."""
 
     def __init__(self) -> None:
-        self._last: set[tuple[str, str]] = set()
-        self._open: dict[tuple[str, str], Problem] = {}
-        self._logged: dict[tuple[str, str], float] = {}
+        self._onsets = Onsets(QUIET_S)
+        self._open: dict[Key, Problem] = {}
 
     def __call__(self, facts: Fleet) -> None:
         """Take a reading, and log what is new in it."""
@@ -37,13 +37,9 @@ class ProblemLog:
     def lines(self, problems: Iterable[Problem], now: float) -> list[Line]:
         """The new lines with their levels; ``now`` in seconds."""
         seen = {(p.code, p.subject): p for p in problems}
-        self._logged = {key: at for key, at in self._logged.items() if now < at + QUIET_S}
-        told = self._open.keys() | self._logged.keys()
-        begun = [seen[key] for key in seen if key in self._last and key not in told]
+        begun = self._onsets.new({key: seen[key] for key in seen if key not in self._open}, now)
         ended = [self._open.pop(key) for key in self._open.keys() - seen.keys()]
-        self._last = set(seen)
         self._open.update(((p.code, p.subject), p) for p in begun)
-        self._logged.update(((p.code, p.subject), now) for p in begun)
         return [*_begun(begun), *_ended(ended)]
 
 

@@ -14,11 +14,13 @@ import pytest
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts import snapshot
 from sedge_cloud.facts.records import Code, Problem
-from sedge_cloud.outlets import notices
+from sedge_cloud.outlets import notices as sending
 from sedge_cloud.outlets import running as beside_module
-from sedge_cloud.outlets.notices import MOST, Gate, Notice, Sender
+from sedge_cloud.outlets.notices import MAX_NOTICES, Notice, Notices, Sender
 from sedge_cloud.outlets.settings import NotifyConfig
 from sedge_protocol.host.mqtt import BrokerSettings
+
+EVERY_100_S = CloudConfig("home", notify=NotifyConfig(every_s=100))
 
 
 def problem(subject: str, code: Code = "device_lost") -> Problem:
@@ -27,24 +29,24 @@ def problem(subject: str, code: Code = "device_lost") -> Problem:
 
 
 def test_what_lasts_is_told_once_in_a_while() -> None:
-    gate = Gate("home", 100.0)
+    notices = Notices(EVERY_100_S)
     lost, mild = problem("pi-1"), problem("pi-1", "device_waits")
-    assert gate.pass_on([lost, mild], 0) == []  # perhaps it is back at the next look
-    (notice,) = gate.pass_on([lost, mild], 10)
+    assert notices.due([lost, mild], 0) == []  # perhaps it is back at the next look
+    (notice,) = notices.due([lost, mild], 10)
     assert (notice.text, notice.problem, notice.more) == ("pi-1: is offline", lost, 0)
-    assert gate.pass_on([lost], 20) == []
-    assert gate.pass_on([], 30) == []
-    assert gate.pass_on([lost], 40) == [] == gate.pass_on([lost], 50)  # it flaps
-    assert len(gate.pass_on([lost], 111)) == 1
+    assert notices.due([lost], 20) == []
+    assert notices.due([], 30) == []
+    assert notices.due([lost], 40) == [] == notices.due([lost], 50)  # it flaps
+    assert len(notices.due([lost], 111)) == 1
 
 
 def test_a_fleet_without_network_is_a_few_notices() -> None:
-    gate = Gate("home", 100.0)
+    notices = Notices(EVERY_100_S)
     everyone = [problem(f"pi-{i}") for i in range(1000)]
-    gate.pass_on(everyone, 0)
-    told = gate.pass_on(everyone, 10)
-    assert len(told) == MOST and {n.more for n in told} == {1000 - MOST}
-    assert gate.pass_on(everyone, 20) == []
+    notices.due(everyone, 0)
+    told = notices.due(everyone, 10)
+    assert len(told) == MAX_NOTICES and {n.more for n in told} == {1000 - MAX_NOTICES}
+    assert notices.due(everyone, 20) == []
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):
@@ -152,7 +154,7 @@ def test_the_thread_tells_what_the_store_has(
         seen.append(msgspec.json.decode(body, type=Notice).problem)
         told.set()
 
-    monkeypatch.setattr(notices, "_post", post)
+    monkeypatch.setattr(sending, "_post", post)
     monkeypatch.setattr("sedge_cloud.facts.problems.ENOUGH_FREE_BYTES", 2**80)
     settings = NotifyConfig("http://example.invalid")
     cloud = CloudConfig(fleet="home", state_dir=str(tmp_path), notify=settings)

@@ -1,13 +1,20 @@
 """``sedge-emulate cost``: its arithmetic by hand, and its command on a tiny fleet that really trains."""
 
+import io
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
+from sedge_emulate import cost as costs
 from sedge_emulate.__main__ import main
 from sedge_emulate.cost import Prices, Use, measured, month
-from sedge_emulate.result import StrategyResult, read_json
+from sedge_emulate.emulation import Stage
+from sedge_emulate.result import Result, StrategyResult
+from sedge_emulate.run import emulate
 from sedge_protocol.errors import DataError
 
 FLEET = """\
@@ -49,18 +56,36 @@ def test_no_rounds_cost_what_joining_and_waiting_cost() -> None:
     assert (bill.link_bytes, bill.energy_j, bill.price) == (3, 0, 0)
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("cost") / "fleet.toml"
-    path.write_text(FLEET)
-    return path
+@dataclass
+class Ran:
+    """What the command ran, and what it said."""
+
+    fleet: Path
+    text: str
+    result: Result
 
 
 @pytest.fixture(scope="module")
-def strategy(fleet: Path) -> StrategyResult:
-    """The same three rounds, as `run` gives them."""
-    assert main(["run", str(fleet), "--out", str(fleet.parent / "out")]) == 0
-    return read_json(fleet.parent / "out" / "result.json").strategies[0]
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    fleet, said = tmp_path_factory.mktemp("cost") / "fleet.toml", io.StringIO()
+    fleet.write_text(FLEET)
+    kept: list[Result] = []
+
+    def keep(*arguments: Any) -> tuple[Stage, Result]:
+        stage, result = emulate(*arguments)
+        kept.append(result)
+        return stage, result
+
+    words = ("--rounds", "3", "--rounds-per-day", "2", "--days", "5", "--per-mb", "2")
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(said):
+        patched.setattr(costs, "emulate", keep)
+        assert main(["cost", str(fleet), *words]) == 0
+    return Ran(fleet, said.getvalue(), *kept)
+
+
+@pytest.fixture
+def strategy(ran: Ran) -> StrategyResult:
+    return ran.result.strategies[0]
 
 
 def test_a_tiny_run_is_measured(strategy: StrategyResult) -> None:
@@ -82,18 +107,13 @@ def test_a_tiny_run_is_measured(strategy: StrategyResult) -> None:
     assert both / 5120 <= later.units <= later.messages + both / 5120
 
 
-def test_the_command_says_what_was_measured(
-    fleet: Path, strategy: StrategyResult, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("--rounds", "3", "--rounds-per-day", "2", "--days", "5", "--per-mb", "2")
-    assert main(["cost", str(fleet), *words]) == 0
-    text = capsys.readouterr().out
+def test_the_command_says_what_was_measured(ran: Ran, strategy: StrategyResult) -> None:
     first, later = measured(strategy)
     prices = Prices(2, 5, 24, 80, 100, 1, 0, 3, 2, 0)
     bill = month(first, later, prices)
     rows = {
         line.split("│")[1].strip(): line.split("│")[2:5]
-        for line in text.splitlines()
+        for line in ran.text.splitlines()
         if "│" in line
     }
     for name, key in (("bytes up", "up"), ("bytes down", "down"), ("messages", "messages"),
@@ -104,13 +124,18 @@ def test_the_command_says_what_was_measured(
     assert rows["price"][2].strip() == f"{bill.price:,.4f}"
 
 
-def test_one_round_is_too_few(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cost", str(fleet), "--rounds", "1"]) == 2
+def test_one_round_is_too_few(
+    ran: Ran, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = [replace(one, rounds=one.rounds[:1]) for one in ran.result.strategies]
+    short = replace(ran.result, strategies=first)
+    monkeypatch.setattr(costs, "emulate", lambda *_: (None, short))
+    assert main(["cost", str(ran.fleet), "--rounds", "1"]) == 2
     assert "no device came twice" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["cost", str(fleet), "--days", "-1"])
+        main(["cost", str(ran.fleet), "--days", "-1"])
 
 
 def test_a_run_without_updates_is_an_error(strategy: StrategyResult) -> None:
     with pytest.raises(DataError, match="larger number"):
-        measured(msgspec.structs.replace(strategy, rounds=[]))
+        measured(replace(strategy, rounds=[]))

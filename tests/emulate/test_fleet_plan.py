@@ -1,0 +1,67 @@
+"""The plan of a fleet on paper: its arithmetic by hand, and its command on results that are kept."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sedge_emulate.__main__ import main
+from sedge_emulate.fleet_plan import DeviceCosts, Fleet, ProcessCosts, Traffic, planned
+
+DEVICE = DeviceCosts(
+    parameters=10, first=Traffic(100, 1000, 8, 9), later=Traffic(10, 50, 4, 5), broadcast_bytes=30,
+    device_row_bytes=7, connection_bytes=2000,
+)  # fmt: skip
+CLOUD = ProcessCosts(update_ms=20, idle_device_hour_ms=3, update_row_bytes=11, processes=2)
+FLEET = Fleet(
+    devices=1000, share=0.1, online=0.5, rounds_per_day=2, days=10, per_mb=3, per_million_units=5,
+    per_million_connection_minutes=7,
+)  # fmt: skip
+
+
+def test_a_plan_by_hand() -> None:
+    found = planned(FLEET, DEVICE, CLOUD)
+    # 100 devices in each of 20 rounds: 2,000 updates, of which 1,000 are a device's first.
+    assert found.updates == 2000
+    pings = 2 * 500 * 10 * 86_400 / 30
+    assert (found.up, found.down) == (1000 * 110 + pings, 1000 * 1050 + pings)
+    # The broadcast leaves once a round; what is a device's own leaves for it.
+    assert found.sent == 20 * 30 + 1000 * (1000 - 30) + 1000 * (50 - 30)
+    assert (found.messages, found.units) == (12_000, 14_000)
+    assert found.cpu_s == pytest.approx(2000 * 0.02 + 500 * 240 * 0.003)
+    assert found.rows_bytes == 1000 * 7 + 2000 * 11
+    assert (found.connections, found.broker_bytes) == (500, 1_000_000)
+    minutes = 500 * 10 * 24 * 60
+    priced = (found.up + found.down) / 1e6 * 3 + 14_000 / 1e6 * 5 + minutes / 1e6 * 7
+    assert found.price == pytest.approx(priced)
+
+
+def test_a_fleet_that_is_not_asked_often_has_fewer_newcomers_than_devices() -> None:
+    found = planned(msgspec.structs.replace(FLEET, rounds_per_day=0.1, online=0), DEVICE, CLOUD)
+    assert (found.updates, found.up, found.messages) == (100, 100 * 100, 100 * 8)
+
+
+def test_the_command_reads_what_benchmarks_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cost", "--devices", "1e7", "--results", str(tmp_path)]
+    assert main(words) == 2
+    assert "python -m tools.bench.fleet_costs" in capsys.readouterr().err
+    (tmp_path / "fleet_costs.json").write_bytes(msgspec.json.encode(DEVICE))
+    (tmp_path / "processes.json").write_bytes(msgspec.json.encode(CLOUD))
+    assert main(words) == 0
+    found = capsys.readouterr().out
+    assert "10,000,000 devices, 1 rounds a day with 100,000 of them" in found
+    assert "3,000,000" in found  # updates of thirty days
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [((), "--devices"), (("--devices", "1e7", "--share", "2"), "--share: found 2.0, expected a share")],
+)  # fmt: skip
+def test_wrong_words_get_one_line(
+    words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cost", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line

@@ -1,0 +1,136 @@
+"""What one device and one idle connection cost, for the plan of a fleet (``sedge-emulate cost``).
+
+    python -m tools.bench.fleet_costs [--connections 5000] [--rounds 6]
+
+Traffic is that of ``examples/demo.toml`` under FedOBP, over the emulator's own link: a device's first round
+with everything that a newcomer fetches, and a later one. A broadcast reaches all devices and leaves the
+coordinator once, which tells it from what each device gets for itself. A device's row is the growth of the
+database by devices that are enrolled. A connection is the growth of Mosquitto's memory by clients that are
+subscribed as a device is, and say nothing. The last line is JSON.
+"""
+
+import argparse
+import json
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import msgspec
+
+from sedge_cloud.store.opening import open_folder
+from sedge_emulate.broker.brokers import Broker
+from sedge_emulate.cost import Use, measured
+from sedge_emulate.fleet_plan import DeviceCosts, Traffic
+from sedge_emulate.result import Result, read_json
+from sedge_protocol.wire.keys import SECRET_BYTES
+from sedge_protocol.wire.topics import down, hint, shard_of
+
+DEMO = Path(__file__).parents[2] / "examples" / "demo.toml"
+STRATEGY = "FedOBP"
+ENROLLED = 20_000
+
+
+def demo(folder: Path, rounds: int) -> Result:
+    """The demo's fleet for a few rounds."""
+    words = ["run", str(DEMO), "--only", STRATEGY, "--rounds", str(rounds), "--link", "memory"]
+    command = [sys.executable, "-m", "sedge_emulate", *words, "--out", str(folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return read_json(folder / "result.json")
+
+
+def broadcast_bytes(result: Result) -> float:
+    """What leaves the coordinator once for all in a later round, mean over rounds.
+
+    down = devices * (broadcast + own) and sent = broadcast + devices * own.
+    """
+    later = [r for r in result.strategies[0].rounds if not r.newcomers]
+    shared = [(r.bytes_down - r.coordinator_up) / (r.num_updates - 1) for r in later]
+    return sum(shared) / len(shared)
+
+
+def row_bytes(folder: Path) -> float:
+    """The growth of the database by an enrolled device."""
+    with closing(open_folder(folder, durable=False)) as store:
+        path = folder / "sedge.sqlite"
+        store.add_devices({"first": bytes(SECRET_BYTES)})
+    before = path.stat().st_size
+    with closing(open_folder(folder, durable=False)) as store:
+        store.add_devices({f"device-{i:07}": bytes(SECRET_BYTES) for i in range(ENROLLED)})
+    return (path.stat().st_size - before) / ENROLLED
+
+
+def packet(kind: int, body: bytes) -> bytes:
+    """An MQTT packet of less than 128 bytes."""
+    return bytes([kind, len(body)]) + body
+
+
+def text(value: str) -> bytes:
+    """A string of MQTT."""
+    return struct.pack("!H", len(value)) + value.encode()
+
+
+def connect(port: int, device: str) -> socket.socket:
+    """A silent client of MQTT 5, subscribed as a device is."""
+    link = socket.create_connection(("127.0.0.1", port))
+    flags = bytes([5, 2, 0, 0, 0])  # version 5, clean start, no keepalive, no properties
+    link.sendall(packet(0x10, text("MQTT") + flags + text(device)))
+    head = link.recv(2, socket.MSG_WAITALL)
+    link.recv(head[1], socket.MSG_WAITALL)
+    for topic in (down("fleet", device), hint("fleet", shard_of(device))):
+        link.sendall(packet(0x82, b"\0\1\0" + text(topic) + b"\0"))
+        link.recv(2 + 4, socket.MSG_WAITALL)
+    return link
+
+
+def connection_bytes(count: int) -> float:
+    """The growth of Mosquitto's memory by one connection."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, count + 1000), most))
+    with Broker() as broker, ExitStack() as stack:
+        before = memory(broker.pid)
+        for number in range(count):
+            stack.enter_context(connect(broker.port, f"device-{number:07}"))
+        return (memory(broker.pid) - before) / count
+
+
+def memory(pid: int | None) -> int:
+    """A process's resident bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(next(line.split()[1] for line in status.splitlines() if "VmRSS" in line))
+
+
+def traffic(use: Use) -> Traffic:
+    """The same for the plan."""
+    return Traffic(round(use.up), round(use.down), round(use.messages, 2), round(use.units, 2))
+
+
+def main() -> None:
+    """Print what was measured, then JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--connections", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=6)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sedge-costs-") as name:
+        result = demo(Path(name) / "demo", options.rounds)
+        row = row_bytes(Path(name) / "rows")
+    first, later = measured(result.strategies[0])
+    found = DeviceCosts(
+        parameters=result.model.parameters,
+        first=traffic(first),
+        later=traffic(later),
+        broadcast_bytes=round(broadcast_bytes(result)),
+        device_row_bytes=round(row),
+        connection_bytes=round(connection_bytes(options.connections)),
+    )
+    for key, value in msgspec.to_builtins(found).items():
+        print(f"{key:<18} {value}")
+    print(json.dumps({"bench": "fleet_costs", **msgspec.to_builtins(found)}))
+
+
+if __name__ == "__main__":
+    main()

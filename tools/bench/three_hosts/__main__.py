@@ -1,0 +1,194 @@
+"""Whether three coordinators lose nothing whatever goes wrong, and how soon they go on.
+
+    python -m tools.bench.three_hosts [--fault NAME] [--seed K | --seeds N] [--devices 60] [--hosts 3]
+
+Each host is a network namespace with a name, an address and processes of its own: three (or fewer) with
+``sedge-cloud serve``, one each for Mosquitto, PostgreSQL, an S3 server (SeaweedFS), and the devices. The
+devices take part in a FedAvg and a FedOBP run at once; in the middle of a round something goes wrong; both
+runs must go on for two rounds. A seed chooses the moment and the victim. Afterwards:
+
+lost    updates whose devices have a receipt and that did not count
+twice   updates that counted twice
+bytes   whether every round of both runs has the bytes that one undisturbed process makes on SQLite
+s       from the fault to the next accepted update of the devices that it concerned, or from the return of
+        what nobody can do without
+
+It needs root, PostgreSQL, Mosquitto and the Python packages of the extra "scale" and of the tests. Nothing
+outlives it. The last line is JSON; the exit status is 1 when a check failed or a target was missed.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tools.bench.three_hosts import checks
+from tools.bench.three_hosts.faults import FAULTS
+from tools.bench.three_hosts.fleet import (
+    AGENTS,
+    BROKER,
+    HOSTS,
+    RUNS,
+    Fleet,
+    make_bundle,
+    open_servers,
+)
+from tools.bench.three_hosts.network import Network, isolated, missing
+from tools.bench.three_hosts.scene import Scene
+from tools.bench.three_hosts.watch import wait_for
+
+from sedge_cloud.store.opening import open_store
+
+TARGET_S = 15.0
+UNDISTURBED_ROUNDS = 24
+# Seconds without a further round after which an undisturbed fleet is taken for stuck.
+STUCK_S = 60.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a fault did; ``wrong`` says what was not as it must be, in words."""
+
+    fault: str
+    seed: int
+    receipts: int
+    lost: int
+    twice: int
+    same_bytes: bool
+    seconds: float | None
+    rounds: int
+    wrong: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether everything was as it must be."""
+        in_time = self.seconds is not None and self.seconds <= TARGET_S
+        return not (self.lost or self.twice or self.wrong) and self.same_bytes and in_time
+
+    def line(self) -> str:
+        """A line of the table."""
+        seconds = "-" if self.seconds is None else f"{self.seconds:.1f}"
+        same = "same" if self.same_bytes else "DIFFER"
+        return (
+            f"{self.fault:<20} {self.seed:>4} {self.receipts:>8} {self.lost:>5} {self.twice:>5} "
+            f"{same:>7} {seconds:>6} {self.rounds:>6}  {self.wrong}"
+        )
+
+
+HEAD = f"{'fault':<20} {'seed':>4} {'receipts':>8} {'lost':>5} {'twice':>5} {'bytes':>7} {'s':>6} rounds"
+
+
+def undisturbed(
+    network: Network, folder: Path, devices: int, rounds: int, bundle: Path
+) -> dict[str, checks.Course]:
+    """The rounds of one process with SQLite and a folder."""
+    folder.mkdir()
+    with closing(Fleet(network, folder, HOSTS[:1], None, devices)) as fleet:
+        fleet.start_all()
+        fleet.begin(bundle)
+
+        with closing(open_store(fleet.config)) as store:
+            for number in range(1, rounds + 1):
+                wait_for(
+                    lambda number=number: all(store.round(run, number) for run in RUNS),  # type: ignore[misc]
+                    STUCK_S,
+                    f"undisturbed round {number}",
+                )
+        return checks.courses(fleet.config)
+
+
+def judged(
+    fleet: Fleet, fault: str, seed: int, seconds: float | None, wrong: str,
+    expected: dict[str, checks.Course],
+) -> Row:  # fmt: skip
+    """The row of a fleet that is at rest."""
+    received, found = checks.receipts(fleet.log(AGENTS)), checks.courses(fleet.config)
+    lost = [one for run, course in found.items() for one in checks.lost(received, run, course)]
+    twice = [one for course in found.values() for one in checks.twice(course)]
+    differ = [
+        f"{run}: {text}" for run in RUNS if (text := checks.differs(found[run], expected[run]))
+    ]
+    refused = checks.refusals(fleet.log(AGENTS))[:1]
+    words = [wrong, *map(str, lost[:1]), *twice[:1], *differ, *refused]
+    rounds = min(len(found[run].closed) for run in RUNS)
+    return Row(
+        fault, seed, sum(received.values()), len(lost), len(twice), not differ, seconds, rounds,
+        "; ".join(word for word in words if word),
+    )  # fmt: skip
+
+
+def played(scene: Scene, fault: str, seed: int, expected: dict[str, checks.Course]) -> Row:
+    """One fault."""
+    seconds, wrong = None, ""
+    try:
+        scene.reach_the_middle()
+        victims = FAULTS[fault](scene)
+        scene.go_on()
+        seconds = scene.watch.after(victims.since, victims.devices)
+    except TimeoutError as exc:
+        wrong = str(exc)
+    scene.fleet.stop()
+    return judged(scene.fleet, fault, seed, seconds, wrong, expected)
+
+
+def play(options: argparse.Namespace, folder: Path) -> list[Row]:
+    """All faults with all seeds."""
+    network = Network()
+    for host in (*HOSTS, BROKER, AGENTS):
+        network.add(host)
+    bundle = make_bundle(folder)
+    began = time.monotonic()
+    expected = undisturbed(network, folder / "undisturbed", options.devices, options.rounds, bundle)
+    print(f"{options.rounds} undisturbed rounds in {time.monotonic() - began:.0f} s", flush=True)
+    print(HEAD, flush=True)
+    rows: list[Row] = []
+    seeds = range(options.seeds) if options.seeds else [options.seed]
+    with closing(open_servers(network)) as servers:
+        for seed in seeds:
+            for fault in options.fault or FAULTS:
+                place = folder / f"{fault}-{seed}"
+                place.mkdir()
+                hosts = HOSTS[: options.hosts]
+                with closing(
+                    Scene(network, servers, place, hosts, options.devices, seed, bundle)
+                ) as scene:
+                    rows.append(played(scene, fault, seed, expected))
+                print(rows[-1].line(), flush=True)
+    return rows
+
+
+def main() -> int:
+    """Play, and print a table and a line of JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--fault", action="append", choices=FAULTS, help="only this one; repeatable"
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--seed", type=int, default=0)
+    which.add_argument("--seeds", type=int, default=0, help="so many seeds, from 0")
+    parser.add_argument("--devices", type=int, default=60)
+    parser.add_argument("--hosts", type=int, choices=(1, 2, 3), default=3)
+    parser.add_argument("--rounds", type=int, default=UNDISTURBED_ROUNDS, help="undisturbed ones")
+    parser.add_argument("--keep", type=Path, help="a new folder for files and logs, which stays")
+    options = parser.parse_args()
+    if (why := missing()) is not None:
+        print(f"three_hosts: {why}", file=sys.stderr)
+        return 2
+    status = isolated("tools.bench.three_hosts", sys.argv[1:])
+    if status is not None:
+        return status
+    with tempfile.TemporaryDirectory(prefix="sedge-hosts-") as name:
+        folder = options.keep or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = play(options, folder.absolute())
+    work = {"devices": options.devices, "hosts": options.hosts, "runs": RUNS, "target_s": TARGET_S}
+    print(json.dumps({"bench": "three_hosts", **work, "rows": [asdict(row) for row in rows]}))
+    return int(not all(row.good for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

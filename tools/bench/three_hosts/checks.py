@@ -1,0 +1,99 @@
+"""What must hold after a fault, from the store's rows and from what the devices have logged.
+
+lost    an update whose device has its receipt, and that no row has or that its closed round left out
+twice   an update that counted twice: within a round, or as a late one of another round too
+differ  the first round whose bytes are not those of the undisturbed process
+"""
+
+import re
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from tools.bench.three_hosts.fleet import RUNS
+
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.rounds.summary import Summary
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.opening import open_store
+
+_RECEIPT = re.compile(r"^sedge\.edge\.(\S+) run (\S+), round (\d+): update stored", re.MULTILINE)
+_REFUSED = re.compile(
+    r"^sedge\.edge\.(\S+) (run \S+, round \d+: update rejected: .*)$", re.MULTILINE
+)
+Update = tuple[str, int, str]
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a run has left: the global model of each round, and what its closed rounds counted."""
+
+    models: list[bytes]
+    closed: list[Summary]
+    rows: set[Update]
+
+    @property
+    def rounds(self) -> list[tuple[object, ...]]:
+        """What of each closed round follows from bytes alone: no times, no temperatures."""
+        return [
+            (s.task, s.train_loss, s.personal, s.distrusted, s.late,
+             [(d.device, d.num_examples, d.before, d.after, d.counted) for d in s.devices])
+            for s in self.closed
+        ]  # fmt: skip
+
+
+def receipts(log: Path) -> Counter[Update]:
+    """The receipts that devices have logged; a repeated one is logged once."""
+    found = _RECEIPT.findall(log.read_text())
+    return Counter((run, int(number), device) for device, run, number in found)
+
+
+def refusals(log: Path) -> list[str]:
+    """The updates that were rejected, in the words of their devices."""
+    return [f"{device}: {text}" for device, text in _REFUSED.findall(log.read_text())]
+
+
+def courses(config: CloudConfig) -> dict[str, Course]:
+    """Each run, as the store has it."""
+    with closing(open_store(config)) as store:
+        return {name: _course(store, name) for name in RUNS}
+
+
+def _course(store: Store, name: str) -> Course:
+    rows = store.rounds(name)
+    summaries = [msgspec.msgpack.decode(row.summary, type=Summary) for row in rows if row.summary]
+    updates = {(name, row.round, u.device) for row in rows for u in store.updates(name, row.round)}
+    return Course([row.model_hash for row in rows], summaries, updates)
+
+
+def lost(received: Counter[Update], run: str, course: Course) -> list[Update]:
+    """The updates with a receipt that are in no row, or that their closed round left out."""
+    counted = {s.round: {d.device for d in s.devices} for s in course.closed}
+    mine = [update for update in received if update[0] == run]
+    return [
+        (run, number, device)
+        for run, number, device in mine
+        if (run, number, device) not in course.rows or device not in counted.get(number, {device})
+    ]
+
+
+def twice(course: Course) -> list[str]:
+    """The updates that counted more than once."""
+    counted = Counter((s.round, d.device) for s in course.closed for d in s.devices)
+    again = [f"round {number}: {device}" for (number, device), n in counted.items() if n > 1]
+    return again + [f"round {s.round}: {device} late" for s in course.closed for device in s.late]
+
+
+def differs(course: Course, undisturbed: Course) -> str:
+    """The first round that is another; empty for none."""
+    for what in ("models", "rounds"):
+        mine, others = getattr(course, what), getattr(undisturbed, what)
+        if len(mine) > len(others):
+            return f"{len(mine)} rounds, and {len(others)} undisturbed ones: more --rounds"
+        pairs = zip(mine, others, strict=False)
+        number = next((i for i, (a, b) in enumerate(pairs, 1) if a != b), None)
+        if number is not None:
+            return f"{what}, number {number}"
+    return ""

@@ -1,0 +1,120 @@
+"""What goes wrong. Each fault ends with everything back where it was, and tells where to look.
+
+``Victims.since`` is when an update could be accepted again: when the fault began where others carry on,
+when a shared server was back where nobody can. ``devices`` are those that the fault concerned.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tools.bench.three_hosts.fleet import AGENTS, BROKER, OBJECTS
+from tools.bench.three_hosts.scene import Scene
+
+# A host that is gone for good is replaced by others after this long, and comes back later still.
+REPLACED_S = 20.0
+CUT_S = 60.0
+PAUSED_S = 30.0
+# A server that somebody restarts.
+SERVER_S = 10.0
+OBJECTS_S = 20.0
+
+
+@dataclass(frozen=True)
+class Victims:
+    """Where to look for the next update."""
+
+    since: float
+    devices: frozenset[str]
+
+
+def _all(scene: Scene) -> Victims:
+    return Victims(time.monotonic(), scene.devices)
+
+
+def _killed(scene: Scene, host: str) -> Victims:
+    found = Victims(time.monotonic(), scene.served_by(host))
+    scene.fleet.kill(host)
+    if len(scene.fleet.hosts) > 1:
+        time.sleep(REPLACED_S)
+    scene.fleet.start(host)
+    return found
+
+
+def leader_killed(scene: Scene) -> Victims:
+    """The coordinator that leads dies; its host comes back later."""
+    return _killed(scene, scene.leader())
+
+
+def ingest_killed(scene: Scene) -> Victims:
+    """A coordinator that does not lead dies; its host comes back later."""
+    return _killed(scene, scene.follower())
+
+
+def host_cut_off(scene: Scene) -> Victims:
+    """Nothing reaches a host for a minute, and nobody is told."""
+    host = scene.any_host()
+    found = Victims(time.monotonic(), scene.served_by(host))
+    scene.network.cut(host)
+    time.sleep(CUT_S)
+    scene.network.heal(host)
+    return found if len(scene.fleet.hosts) > 1 else _all(scene)
+
+
+def process_paused(scene: Scene) -> Victims:
+    """A coordinator sleeps until its leases are gone, and wakes in the middle of what it did."""
+    host = scene.any_host()
+    found = Victims(time.monotonic(), scene.served_by(host))
+    scene.fleet.processes[host].send(signal.SIGSTOP)
+    time.sleep(PAUSED_S)
+    scene.fleet.processes[host].send(signal.SIGCONT)
+    return found if len(scene.fleet.hosts) > 1 else _all(scene)
+
+
+def database_killed(scene: Scene) -> Victims:
+    """PostgreSQL dies, and is started again."""
+    scene.servers.postgres.stop()
+    time.sleep(SERVER_S)
+    scene.servers.postgres.start()
+    return _all(scene)
+
+
+def objects_unreachable(scene: Scene) -> Victims:
+    """Nothing reaches the object store for a while, and nobody is told."""
+    scene.network.cut(OBJECTS)
+    time.sleep(OBJECTS_S)
+    scene.network.heal(OBJECTS)
+    return _all(scene)
+
+
+def broker_restarted(scene: Scene) -> Victims:
+    """The broker dies and comes back without anything that it knew."""
+    scene.fleet.kill(BROKER)
+    time.sleep(SERVER_S)
+    scene.fleet.start(BROKER)
+    return _all(scene)
+
+
+def all_at_once(scene: Scene) -> Victims:
+    """Every process on every machine dies at one moment; all come back in any order."""
+    for name in (*scene.fleet.hosts, AGENTS, BROKER):
+        scene.fleet.kill(name)
+    scene.servers.postgres.stop()
+    scene.servers.objects.stop()
+    names = (*scene.fleet.hosts, AGENTS, BROKER)
+    parts: list[Callable[[], None]] = [scene.servers.postgres.start, scene.servers.objects.start]
+    parts += [partial(scene.fleet.start, name) for name in names]
+    for place in scene.rng.permutation(len(parts)):
+        parts[place]()
+    return _all(scene)
+
+
+FAULTS: dict[str, Callable[[Scene], Victims]] = {
+    fault.__name__.replace("_", "-"): fault
+    for fault in (
+        leader_killed, ingest_killed, host_cut_off, process_paused, database_killed, objects_unreachable,
+        broker_restarted, all_at_once,
+    )
+}  # fmt: skip

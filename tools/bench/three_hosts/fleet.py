@@ -1,0 +1,178 @@
+"""A fleet on hosts: the files that the product's own commands write, and each part's process."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tests.cloud.servers import Place, Servers
+from tests.system.harness import ENVIRONMENT, command
+from tools.bench.three_hosts import client
+from tools.bench.three_hosts.network import Network, Process
+
+from sedge_cloud.config import CloudConfig, load_cloud
+from sedge_emulate.broker.brokers import find_mosquitto
+from sedge_emulate.broker.ports import wait_until_accepting
+
+ROOT = Path(__file__).parents[3]
+HOSTS = ("host-1", "host-2", "host-3")
+BROKER, ROWS, OBJECTS, AGENTS = "broker", "rows", "objects", "agents"
+RUNS = ("fedavg", "fedobp")
+FLEET = "hosts"
+PORT = 1883
+START_S = 60.0
+# Updates of several chunks in one run, of one inside the offer in the other. A round needs every device, so
+# that its bytes do not depend on who is late; nothing is closed by a clock.
+_RUN = """\
+strategy = "{strategy}"
+num_rounds = 100000
+min_available_devices = {devices}
+min_train_devices = {devices}
+min_updates = {devices}
+deadline_s = 600000
+offline_grace_s = 600000
+{more}
+[training]
+learning_rate = 0.5
+"""
+_MORE = {
+    "fedavg": '[codec]\nvalues = "fp32"\nfraction = 1.0\n[broadcast]\nvalues = "fp32"\nfraction = 1.0',
+    "fedobp": "options = { quantile = 0.99 }",
+}
+# As sedge-cloud.service has it: what ends by itself is started again.
+_AGAIN = ("sh", "-c", 'while true; do "$@"; sleep 5; done', "sh")
+_STORE = """
+[store]
+url = "{url}"
+[blobs]
+url = "{blobs.url}"
+endpoint = "{blobs.endpoint}"
+region = "{blobs.region}"
+key_id = "{blobs.key_id}"
+secret_file = "objects-secret"
+"""
+
+
+def open_servers(network: Network) -> Servers:
+    """PostgreSQL and the object store, each on a host of its own."""
+    places = [Place(network.add(name), network.within(name)) for name in (ROWS, OBJECTS)]
+    return Servers(*places)
+
+
+def make_bundle(folder: Path) -> Path:
+    """The model that all runs begin with."""
+    shutil.copy(Path(client.__file__), folder / "client.py")
+    command(
+        "sedge_export", "bundle", "client:initial", "--sample-shape", str(client.INPUTS), "--batch-size",
+        "16", "--num-classes", str(client.CLASSES), "--name", "softmax", "--out", "bundle", folder=folder,
+    )  # fmt: skip
+    return folder / "bundle"
+
+
+@dataclass
+class Fleet:
+    """Files, and the processes that run now. Without servers its one host keeps the state in a folder."""
+
+    network: Network
+    folder: Path
+    hosts: tuple[str, ...]
+    servers: Servers | None
+    count: int
+
+    def __post_init__(self) -> None:
+        self.processes: dict[str, Process] = {}
+        self.cpu_s = 0.0
+        self.admin = self.folder / "admin"
+        # Devices are machines of their own, whose disks do not wait for one another.
+        (self.folder / "devices").mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.folder / "devices"], check=True)
+        self.broker = self.network.addresses[BROKER]
+        command("sedge_cloud", "init", str(self.admin), "--fleet", FLEET,
+                "--url", f"mqtt://{self.broker}:{PORT}")  # fmt: skip
+        if self.servers is not None:
+            self._write_store(self.servers)
+        self.cloud(
+            "device", "add", "d", "--count", str(self.count), "--out", str(self.folder / "devices")
+        )
+        for number, home in enumerate(sorted((self.folder / "devices").iterdir())):
+            rng = np.random.default_rng(number)
+            x = rng.normal(0, 1, (50, client.INPUTS)).astype(np.float32)
+            np.savez(home / "train.npz", x=x, y=rng.integers(0, client.CLASSES, 50))
+        shutil.copy(Path(client.__file__), self.folder / "devices" / "client.py")
+        if self.servers is not None:
+            for host in self.hosts:
+                shutil.copytree(self.admin, self.home(host))
+
+    def _write_store(self, servers: Servers) -> None:
+        rows, blobs = servers.place(self.folder / "state")
+        shutil.copy(blobs.secret_file or "", self.admin / "objects-secret")
+        with (self.admin / "cloud.toml").open("a") as config:
+            config.write(_STORE.format(url=rows.url, blobs=blobs))
+
+    @property
+    def config(self) -> CloudConfig:
+        """What cloud.toml says."""
+        return load_cloud(self.admin / "cloud.toml")
+
+    def home(self, host: str) -> Path:
+        """A host's own copy of cloud.toml, and its state folder."""
+        return self.admin if self.servers is None else self.folder / host
+
+    def cloud(self, *words: str) -> str:
+        """What a ``sedge-cloud`` command says, which must go well."""
+        return command("sedge_cloud", "-c", str(self.admin / "cloud.toml"), *words)
+
+    def begin(self, bundle: Path, runs: tuple[str, ...] = RUNS) -> None:
+        """Begin the runs."""
+        for name in runs:
+            text = _RUN.format(strategy=name, devices=self.count, more=_MORE[name])
+            path = self.folder / f"{name}.toml"
+            path.write_text(text)
+            self.cloud("run", "start", name, "--bundle", str(bundle), "--run-file", str(path))
+
+    def start(self, name: str) -> None:
+        """Start a part: a coordinator by its host's name, the broker, the agents."""
+        if name == BROKER:
+            mosquitto = find_mosquitto()
+            assert mosquitto is not None, "no Mosquitto to start: apt-get install mosquitto"
+            self._start(name, [mosquitto, "-c", str(self.admin / "mosquitto.conf")])
+            process = self.processes[name].popen
+            wait_until_accepting(self.broker, PORT, START_S, lambda: process.poll() is None)
+        elif name == AGENTS:
+            module = "tools.bench.three_hosts.agents"
+            self._start(name, [sys.executable, "-m", module, str(self.folder / "devices")])
+        else:
+            config = str(self.home(name) / "cloud.toml")
+            self._start(name, [*_AGAIN, sys.executable, "-m", "sedge_cloud", "-c", config, "serve"])
+
+    def _start(self, name: str, words: list[str]) -> None:
+        environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
+        self.processes[name] = self.network.start(name, words, self.log(name), environment)
+
+    def start_all(self) -> None:
+        """Start every part."""
+        for name in (BROKER, *self.hosts, AGENTS):
+            self.start(name)
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        process = self.processes.pop(name)
+        process.kill()
+        self.cpu_s += process.cpu_s if name in self.hosts else 0.0
+
+    def stop(self) -> None:
+        """Kill everything that runs."""
+        for name in list(self.processes):
+            self.kill(name)
+
+    def close(self) -> None:
+        """Kill everything that runs, and give the memory of the devices' disks back."""
+        self.stop()
+        subprocess.run(["umount", self.folder / "devices"], check=True)
+
+    def log(self, name: str) -> Path:
+        """Where a part's process writes, all its lives together."""
+        return self.folder / f"{name}.log"

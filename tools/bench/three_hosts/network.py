@@ -1,0 +1,161 @@
+"""Hosts as network namespaces on one bridge: each has a name, an address, and processes of its own.
+
+``isolated`` runs this program again in namespaces of its own: whatever way it ends, its processes, mounts,
+bridge and hosts end with it, and nothing of them is seen outside. It needs root.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NET = "10.77.0"
+DRIVER = f"{NET}.1"
+INSIDE = "SEDGE_THREE_HOSTS"
+_UNSHARE = (
+    "setpriv", "--pdeathsig", "KILL",
+    "unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child",
+)  # fmt: skip
+# Processes of a host see its name and one another, and nobody else's, as on a machine of its own.
+_ALONE = ("unshare", "--uts", "--pid", "--fork", "--mount-proc", "--kill-child")
+_NAMED = ("sh", "-c", 'hostname "$0" && exec "$@"')
+
+
+def missing() -> str | None:
+    """What this machine lacks, in one line; None for nothing."""
+    if os.getuid() != 0:
+        return "three hosts are network namespaces: run this as root"
+    lacking = [name for name in ("ip", "unshare", "setpriv", "mount") if shutil.which(name) is None]
+    if lacking:
+        return f"no command {', '.join(lacking)}: apt-get install iproute2 util-linux"
+    probed = subprocess.run([*_UNSHARE, "ip", "link", "add", "probe", "type", "bridge"],
+                            capture_output=True, text=True, check=False)  # fmt: skip
+    if probed.returncode != 0:
+        return f"no network namespace with a bridge: {probed.stderr.strip().splitlines()[-1]}"
+    return None
+
+
+def isolated(module: str, arguments: Sequence[str]) -> int | None:
+    """None inside of the namespaces; outside, the exit status of this program within them."""
+    if os.environ.get(INSIDE) == "1":
+        return None
+    command = [*_UNSHARE, sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, env={**os.environ, INSIDE: "1"}) as inside:
+        try:
+            return inside.wait()
+        except KeyboardInterrupt:
+            inside.kill()
+            return 130
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+@dataclass
+class Process:
+    """A process on a host, with everything that it has started, in a group of its own."""
+
+    popen: subprocess.Popen[bytes]
+    cpu_s: float = 0.0
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to all of them."""
+        os.killpg(self.popen.pid, number)
+
+    def kill(self) -> None:
+        """End them at once. ``cpu_s`` is then what they have used, in processor seconds."""
+        self.send(signal.SIGKILL)
+        self.ended()
+
+    def ended(self) -> int:
+        """Wait for the end; the exit status."""
+        _, status, used = os.wait4(self.popen.pid, 0)
+        self.popen.returncode = os.waitstatus_to_exitcode(status)
+        self.cpu_s = used.ru_utime + used.ru_stime
+        return self.popen.returncode
+
+    def used_s(self) -> float:
+        """The processor seconds of the program so far: of the one child of the wrappers around it."""
+        ticks = os.sysconf("SC_CLK_TCK")
+        return sum(_times(pid)[1] for pid in _below(self.popen.pid)) / ticks
+
+
+def _times(pid: int) -> tuple[int, int]:
+    """A process's parent, and the ticks that it has used; (0, 0) when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0, 0
+    return int(fields[1]), int(fields[11]) + int(fields[12])
+
+
+def _below(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    parents = {
+        int(p.name): _times(int(p.name))[0] for p in Path("/proc").iterdir() if p.name.isdigit()
+    }
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+@dataclass
+class Network:
+    """The bridge and the hosts on it. The caller itself is on the bridge, at ``DRIVER``."""
+
+    addresses: dict[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        Path("/run/netns").mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)
+        _ip("link", "set", "lo", "up")
+        _ip("link", "add", "bridge", "type", "bridge")
+        _ip("addr", "add", f"{DRIVER}/24", "dev", "bridge")
+        _ip("link", "set", "bridge", "up")
+
+    def add(self, host: str) -> str:
+        """A new host; its address."""
+        address = f"{NET}.{10 + len(self.addresses)}"
+        _ip("netns", "add", host)
+        _ip("link", "add", host, "type", "veth", "peer", "name", "eth0", "netns", host)
+        _ip("link", "set", host, "master", "bridge", "up")
+        _ip("-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
+        for device in ("eth0", "lo"):
+            _ip("-n", host, "link", "set", device, "up")
+        self.addresses[host] = address
+        return address
+
+    def cut(self, host: str) -> None:
+        """From now on nothing reaches a host or leaves it, and nobody is told."""
+        _ip("link", "set", host, "down")
+
+    def heal(self, host: str) -> None:
+        """Undo ``cut``."""
+        _ip("link", "set", host, "up")
+
+    def sent_bytes(self, host: str) -> int:
+        """The bytes that have left a host, with all headers of the wire."""
+        return int(Path(f"/sys/class/net/{host}/statistics/rx_bytes").read_text())
+
+    def within(self, host: str) -> tuple[str, ...]:
+        """The command within which a server of this host runs."""
+        return ("ip", "netns", "exec", host)
+
+    def start(
+        self, host: str, words: Sequence[str], log: Path, environment: Mapping[str, str]
+    ) -> Process:
+        """Start a program on a host; what it says goes to the log."""
+        command = [*self.within(host), *_ALONE, *_NAMED, host, *words]
+        with log.open("ab") as output:
+            return Process(
+                subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                    env=dict(environment), process_group=0,
+                )
+            )  # fmt: skip

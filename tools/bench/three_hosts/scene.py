@@ -1,0 +1,79 @@
+"""A fleet in the middle of its rounds, for a fault to happen to."""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from tests.cloud.servers import Servers
+from tools.bench.three_hosts.fleet import Fleet
+from tools.bench.three_hosts.network import Network
+from tools.bench.three_hosts.watch import Watch, wait_for
+
+from sedge_protocol.wire.topics import shard_of
+
+# The lease of whoever leads; those of shards have the shards' names.
+LEADER = "leader"
+PATIENCE_S = 180.0
+
+
+class Scene:
+    """A fleet over servers, with its watch; ``rng`` chooses moments and victims."""
+
+    def __init__(
+        self, network: Network, servers: Servers, folder: Path, hosts: tuple[str, ...], devices: int,
+        seed: int, bundle: Path,
+    ) -> None:  # fmt: skip
+        self.network, self.servers = network, servers
+        self.rng = np.random.default_rng(seed)
+        self.fleet = Fleet(network, folder, hosts, servers, devices)
+        self._stack = ExitStack()
+        self._stack.callback(self.fleet.close)
+        self.devices = frozenset(
+            home.name for home in (folder / "devices").iterdir() if home.is_dir()
+        )
+        self.watch = Watch(self.fleet.config.store.url or "")
+        self._stack.callback(self.watch.close)
+        self.fleet.start_all()
+        self.fleet.begin(bundle)
+
+    def reach_the_middle(self) -> None:
+        """Wait until a round has closed, and a part of the next one's updates is there."""
+        wait_for(lambda: self.watch.closed() >= 1, PATIENCE_S, "a round of each run closes")
+        seen = len(self.watch.accepted)
+        more = int(self.rng.integers(1, 2 * len(self.devices)))
+        wait_for(
+            lambda: len(self.watch.accepted) >= seen + more, PATIENCE_S, f"{more} updates come"
+        )
+        time.sleep(float(self.rng.uniform(0, 0.3)))
+
+    def go_on(self, rounds: int = 2) -> None:
+        """Wait until each run has closed so many rounds more."""
+        goal = self.watch.closed() + rounds
+        wait_for(
+            lambda: self.watch.closed() >= goal, PATIENCE_S, f"round {goal} of each run closes"
+        )
+
+    def served_by(self, host: str) -> frozenset[str]:
+        """The devices whose shards are a host's; all of them where it is the only one."""
+        if len(self.fleet.hosts) == 1:
+            return self.devices
+        holders = self.watch.holders()
+        return frozenset(d for d in self.devices if holders.get(shard_of(d)) == host)
+
+    def leader(self) -> str:
+        """The host that leads."""
+        return self.fleet.hosts[0] if len(self.fleet.hosts) == 1 else self.watch.holders()[LEADER]
+
+    def follower(self) -> str:
+        """A host that does not lead; the only one where there is one."""
+        others = [host for host in self.fleet.hosts if host != self.leader()]
+        return str(self.rng.choice(others or self.fleet.hosts))
+
+    def any_host(self) -> str:
+        """One of the hosts."""
+        return str(self.rng.choice(self.fleet.hosts))
+
+    def close(self) -> None:
+        """End every process of the fleet; the servers stay."""
+        self._stack.close()

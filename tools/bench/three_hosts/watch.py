@@ -1,0 +1,73 @@
+"""When each update was accepted, and each round closed, as the database shows it ten times a second."""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+
+import psycopg
+from tools.bench.three_hosts.checks import Update
+
+LOOK_S = 0.1
+
+
+class Watch(threading.Thread):
+    """Looks until it is closed; while the database is away it keeps trying. Times are monotonic seconds."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._url, self._ended = url, threading.Event()
+        self._db: psycopg.Connection | None = None
+        self.accepted: dict[Update, float] = {}
+        self.opened: dict[str, int] = {}
+        self.start()
+
+    def run(self) -> None:
+        """The thread's work."""
+        while not self._ended.wait(LOOK_S):
+            try:
+                self._look()
+            except psycopg.Error:
+                self._db = None
+
+    def _look(self) -> None:
+        if self._db is None:
+            self._db = psycopg.connect(self._url, autocommit=True, connect_timeout=2)
+        newest = "SELECT run, MAX(round) FROM rounds GROUP BY run"
+        opened: dict[str, int] = dict(self._db.execute(newest).fetchall())
+        since = min(opened.values(), default=0) - 1
+        rows = self._db.execute(
+            "SELECT run, round, device FROM updates WHERE round >= %s", (since,)
+        )
+        now = time.monotonic()
+        for row in rows.fetchall():
+            self.accepted.setdefault((row[0], row[1], row[2]), now)
+        self.opened = opened
+
+    def closed(self) -> int:
+        """How many rounds every run has closed at least."""
+        return min(self.opened.values(), default=0) - 1
+
+    def after(self, since: float, devices: Collection[str]) -> float | None:
+        """Seconds from a moment to the next accepted update of one of these devices, if there was one."""
+        times = [at for update, at in self.accepted.items() if update[2] in devices and at >= since]
+        return min(times, default=since) - since if times else None
+
+    def holders(self) -> dict[str, str]:
+        """The host that holds each lease."""
+        sql = "SELECT l.name, p.host FROM leases l JOIN processes p ON p.token = l.token"
+        with psycopg.connect(self._url, connect_timeout=2) as db:
+            return dict(db.execute(sql).fetchall())
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self.join()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait for something. Raises ``TimeoutError``."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {seconds:g} s: {what}")
+        time.sleep(LOOK_S)

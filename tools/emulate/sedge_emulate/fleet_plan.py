@@ -1,0 +1,181 @@
+"""``sedge-emulate cost`` without a fleet file: what a fleet of any size costs its operator, on paper.
+
+    cohort = devices * share                        updates = cohort * rounds_per_day * days
+    bytes  = first of each device + (updates - newcomers) * a later round + keepalives
+    leaves = rounds * broadcast + updates * (down - broadcast): a broadcast leaves the coordinators once
+    CPU    = updates * cpu of one update + online device-hours * cpu of an idle hour
+    broker = connections * memory of one            rows = devices * row + updates * rows of an update
+
+Every figure of one device, one update and one connection was measured by a benchmark, which keeps it as
+JSON (``python -m tools.bench.fleet_costs``, ``python -m tools.bench.processes``); nothing of it is here.
+Prices and the metering of a cloud's broker are the user's. What the fleet's size alone changes, such as a
+database's depth, is not modelled: benchmarks of large stores measure it.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from sedge_emulate.meter import PING_BYTES
+from sedge_protocol.errors import ConfigError, DataError
+from sedge_protocol.host.mqtt import KEEPALIVE_S
+
+# Where a checkout keeps what its benchmarks measured.
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
+SECONDS_A_DAY = 86_400
+T = TypeVar("T")
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """A device's round: MQTT bytes each way, messages and begun units of 5 KB both ways."""
+
+    up: float
+    down: float
+    messages: float
+    units: float
+
+
+class DeviceCosts(msgspec.Struct, frozen=True):
+    """``fleet_costs.json``: of one device, and of one connection at the broker."""
+
+    parameters: int
+    first: Traffic
+    later: Traffic
+    broadcast_bytes: float
+    device_row_bytes: float
+    connection_bytes: float
+
+
+class ProcessCosts(msgspec.Struct, frozen=True):
+    """``processes.json``: processor milliseconds and stored bytes of coordinators."""
+
+    update_ms: float
+    idle_device_hour_ms: float
+    update_row_bytes: float
+    processes: int
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """The user's fleet: ``share`` of the devices in a round, ``online`` of them connected at a time."""
+
+    devices: float
+    share: float
+    online: float
+    rounds_per_day: float
+    days: float
+    per_mb: float
+    per_million_units: float
+    per_million_connection_minutes: float
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What ``days`` of the fleet take."""
+
+    updates: float
+    up: float
+    down: float
+    sent: float
+    messages: float
+    units: float
+    cpu_s: float
+    rows_bytes: float
+    connections: float
+    broker_bytes: float
+    connection_minutes: float
+    price: float
+
+
+def planned(fleet: Fleet, device: DeviceCosts, cloud: ProcessCosts) -> Plan:
+    """The plan. Each device that takes part does so for a first time once."""
+    rounds = fleet.rounds_per_day * fleet.days
+    updates = fleet.devices * fleet.share * rounds
+    newcomers = min(fleet.devices, updates)
+    connections = fleet.devices * fleet.online
+    online_s = connections * fleet.days * SECONDS_A_DAY
+    pings = PING_BYTES * online_s / KEEPALIVE_S
+
+    def both(name: str) -> float:
+        first, later = getattr(device.first, name), getattr(device.later, name)
+        return float(newcomers * first + (updates - newcomers) * later)
+
+    up, down, units = both("up") + pings, both("down") + pings, both("units")
+    minutes = online_s / 60
+    price = (
+        (up + down) / 1e6 * fleet.per_mb
+        + units / 1e6 * fleet.per_million_units
+        + minutes / 1e6 * fleet.per_million_connection_minutes
+    )
+    return Plan(
+        updates=updates,
+        up=up,
+        down=down,
+        sent=rounds * device.broadcast_bytes + both("down") - updates * device.broadcast_bytes,
+        messages=both("messages"),
+        units=units,
+        cpu_s=(updates * cloud.update_ms + online_s / 3600 * cloud.idle_device_hour_ms) / 1000,
+        rows_bytes=fleet.devices * device.device_row_bytes + updates * cloud.update_row_bytes,
+        connections=connections,
+        broker_bytes=connections * device.connection_bytes,
+        connection_minutes=minutes,
+        price=price,
+    )
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Run the command; its exit status. Raises ``ConfigError``, and ``DataError`` without a result."""
+    if arguments.devices is None:
+        raise ConfigError("--devices", "nothing", "the fleet's, as 1e7; or a fleet file")
+    for option in ("share", "online"):
+        if not 0 <= getattr(arguments, option) <= 1:
+            raise ConfigError(f"--{option}", getattr(arguments, option), "a share, 0 to 1")
+    results: Path = arguments.results or RESULTS
+    device = _kept(results / "fleet_costs.json", DeviceCosts, "tools.bench.fleet_costs")
+    cloud = _kept(results / "processes.json", ProcessCosts, "tools.bench.processes")
+    fleet = msgspec.convert(vars(arguments), Fleet)
+    Console().print(_table(fleet, planned(fleet, device, cloud), device, cloud))
+    return 0
+
+
+def _kept(path: Path, kind: type[T], program: str) -> T:
+    """A benchmark's result."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, ValueError) as exc:  # ValueError: msgspec's errors
+        expected = f"what `python -m {program}` keeps; in a checkout, or by --results FOLDER"
+        raise DataError(f"{path}: {exc}, expected {expected}") from exc
+
+
+def _table(fleet: Fleet, found: Plan, device: DeviceCosts, cloud: ProcessCosts) -> Table:
+    cohort = fleet.devices * fleet.share
+    table = Table(
+        title=f"{fleet.devices:,.0f} devices, {fleet.rounds_per_day:g} rounds a day with {cohort:,.0f} of "
+        f"them, {device.parameters:,} parameters, {fleet.days:g} days",
+        caption=f"One update: {cloud.update_ms:.1f} ms of {cloud.processes} coordinators.",
+    )
+    table.add_column("")
+    table.add_column("in all", justify="right")
+    table.add_column("a second, on average", justify="right")
+    seconds = max(fleet.days * SECONDS_A_DAY, 1e-9)
+    for text, figure in (
+        ("updates", found.updates),
+        ("messages", found.messages),
+        ("units of 5 KB", found.units),
+        ("bytes from devices", found.up),
+        ("bytes to devices", found.down),
+        ("bytes that leave the coordinators", found.sent),
+        ("processor seconds of coordinators", found.cpu_s),
+        ("connection minutes", found.connection_minutes),
+    ):
+        table.add_row(text, f"{figure:,.0f}", f"{figure / seconds:,.2f}")
+    for text, figure in (
+        ("connections at a time", found.connections),
+        ("bytes of memory for connections at the brokers", found.broker_bytes),
+        ("bytes of rows", found.rows_bytes),
+        ("price", found.price),
+    ):
+        table.add_row(text, f"{figure:,.0f}", "")
+    return table

@@ -162,18 +162,16 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def training_rounds(self, number: int) -> int:
         """How many of the first ``number`` rounds are training rounds."""
         trained = last = 0
+        most, planned = math.inf, self.num_rounds
         for stage in self.earlier:
             if number <= stage.last:
-                found = self._trainings(number - last, stage.num_rounds - trained)
-                return min(stage.trained, trained + found)
+                most, planned = stage.trained, stage.num_rounds
+                break
             trained, last = stage.trained, stage.last
-        return trained + self._trainings(number - last, self.num_rounds - trained)
-
-    def _trainings(self, number: int, planned: int) -> int:
-        """How many of a stage's first ``number`` rounds train, when ``planned`` are to."""
-        if not self.evaluates:
-            return number
-        return min(planned, number - number // ((self.evaluate_every or planned) + 1))
+        number, planned = number - last, planned - trained
+        if self.evaluates:
+            number = min(planned, number - number // ((self.evaluate_every or planned) + 1))
+        return int(min(most, trained + number))
 
     def check(self, where: str = "") -> "RunConfig":
         """The same config. Raises ``ConfigError`` for what types and ranges alone do not catch."""

@@ -94,7 +94,7 @@ class Ingest:
             self._started = now
         self._runs.load()
         for current in self.open.rounds():
-            self.open.refresh_presence(current)
+            current.look(self.devices.presence)
         return self._counted(effects)
 
     def load_orders(self, now: float) -> list[CloudEffect | Hint]:

@@ -87,7 +87,7 @@ class OpenOrders:
         """Orders are there: send those that are to be sent."""
         current = AskedRound(hint.row, dict(hint.orders), set(hint.settled))
         self._open[hint.row.run] = current
-        self.refresh_presence(current)
+        current.look(self._devices.presence)
         return self._ask(current, hint.to, now, hint.made)
 
     def over(self, hint: Over) -> list[CloudEffect | Hint]:
@@ -101,18 +101,12 @@ class OpenOrders:
             self._devices.cancel(name, void) for name in current.waiting if name in self._devices
         ]
 
-    def refresh_presence(self, current: AskedRound) -> None:
-        """Look up which devices of a round are online, and which wait."""
-        online = [name for name in current.waiting if self._devices.online(name)]
-        current.present = set(online)
-        current.excused = {name for name in online if self._waits(name)}
-
     def arrive(self, device: str, now: float) -> list[CloudEffect | Hint]:
         """A device has said hello."""
         effects: list[CloudEffect | Hint] = []
         for current in list(self._open.values()):
             if current.waiting_for(device):
-                current.arrive(device, self._waits(device))
+                current.arrive(device, self._devices.presence(device).waits)
                 effects += self._send(current, [device], now)
         return effects
 
@@ -176,7 +170,7 @@ class OpenOrders:
         """
         effects: list[CloudEffect | Hint] = []
         for name in names:
-            if not self._devices.online(name) or self._waits(name):
+            if name not in current.present or name in current.excused:
                 continue
             try:
                 effects += self._send_one(current, name, (made or {}).get(name), now)
@@ -198,8 +192,3 @@ class OpenOrders:
         except (StrategyError, LocalError) as exc:  # larger than a frame: no retry helps
             why = f"its order cannot be sent: {exc}"
         return self.decline(run.name, current.row.round, name, why)
-
-    def _waits(self, device: str) -> bool:
-        """Whether a device begins no orders for now, as its last hello says."""
-        hello = self._devices.hello(device)
-        return hello is not None and bool(hello.waits)

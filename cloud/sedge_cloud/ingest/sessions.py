@@ -12,6 +12,7 @@ from sedge_cloud.ingest.device import UNSEEN, Device
 from sedge_cloud.ingest.first_version import WHY, FirstVersion
 from sedge_cloud.ingest.kept import Kept
 from sedge_cloud.ingest.rate_limit import RATE, cost
+from sedge_cloud.runs.asked import Presence
 from sedge_cloud.runs.capabilities import lacking
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
@@ -161,17 +162,22 @@ class Fleet:
         """Whether a device has said hello, and no goodbye since; not if it is not here."""
         return device in self._kept.online
 
-    def is_revoked(self, device: str) -> bool:
-        """Whether a device takes part no longer."""
-        return self[device].row.revoked
+    def presence(self, device: str) -> Presence:
+        """Whether a device is there; of one that is not enrolled nothing is so."""
+        entry = self._kept.find(device)
+        if entry is None:
+            return Presence(False, False, False)
+        waits = entry.hello is not None and bool(entry.hello.waits)
+        return Presence(entry.session.online, waits, entry.row.revoked)
 
     def ask(self, device: str, order: Order, now: float) -> Send:
         """A device's order, as a frame."""
         entry = self[device]
         if (entry.session.run, entry.session.round) != (order.run, order.round):
             at = self.wall(now)
-            self.note(entry, run=order.run, round=order.round, state=ASKED, state_since=at)
-            self.note(entry, done=0, total=0)
+            self.note(
+                entry, run=order.run, round=order.round, state=ASKED, state_since=at, done=0, total=0
+            )  # fmt: skip
         return entry.peer.message(order)
 
     def cancel(self, device: str, cancel: Cancel) -> Send:

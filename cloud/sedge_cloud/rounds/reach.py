@@ -9,6 +9,7 @@ tell it is in hints.py.
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from sedge_cloud.runs.asked import Presence
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.wire.messages import Hello
@@ -32,16 +33,12 @@ class Reach(Protocol):
         """Those that were online before the last outage, and have not come back yet."""
         ...
 
-    def online(self, device: str) -> bool:
-        """Whether it has said hello, and no goodbye since."""
+    def presence(self, device: str) -> Presence:
+        """Whether it is there; of one that is not enrolled nothing is so."""
         ...
 
     def hello(self, device: str) -> Hello | None:
         """Its last hello, which says whether it waits; None for a device without one, or not enrolled."""
-        ...
-
-    def is_revoked(self, device: str) -> bool:
-        """Whether it takes part no longer."""
         ...
 
     def max_packet_of(self, device: str) -> int:

@@ -207,16 +207,8 @@ class Scheduler:
 
     def _refresh_presence(self, current: OpenRound) -> list[Note]:
         """Look up which devices of a round are online and which wait; revoked ones decline."""
-        waiting = current.waiting
-        current.present = {name for name in waiting if self._devices.online(name)}
-        current.excused = {name for name in waiting if self._waits(name)}
-        revoked = (name for name in waiting if self._devices.is_revoked(name))
+        revoked = current.look(self._devices.presence)
         return [self._decline(current, name, "revoked") for name in revoked]
-
-    def _waits(self, device: str) -> bool:
-        """Whether a device begins no orders for now, as its last hello says."""
-        hello = self._devices.hello(device)
-        return hello is not None and bool(hello.waits)
 
     def hear(self, hint: ToLeader, now: float) -> list[CloudEffect | Hint]:
         """What an ingest has done."""
@@ -241,7 +233,7 @@ class Scheduler:
 
     def _arrived(self, hint: Arrived, now: float) -> list[CloudEffect | Hint]:
         """A device has said hello; it may be able now to do what it has declined."""
-        waits = self._waits(hint.device)
+        waits = self._devices.presence(hint.device).waits
         for live in self.live.values():
             if hint.renewed:
                 live.resting.renew(hint.device)

@@ -77,9 +77,9 @@ def personal_elements(
     elements: Counter[str] = Counter()
     for order in orders:
         layout, patched = run.layout(order.width), picked.get(order.device)
-        patch = run_store.applied_patch(order, layout.size, patched)
         unknown = patched is None and order.read_work().choice is not None
-        if patch is None or unknown:
+        patch = None if unknown or patched is False else run_store.patch(order, layout.size)
+        if patch is None:
             continue
         if patch.indices is None:
             counts = [tensor.size for tensor in layout.tensors]

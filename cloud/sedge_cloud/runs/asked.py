@@ -4,15 +4,24 @@ Leader and ingest each have their own of it, from the same rows.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.schema import StepRow, steps_of
+
+
+class Presence(NamedTuple):
+    """Whether a device is online, says that it begins no orders for now, and takes part no longer."""
+
+    online: bool
+    waits: bool
+    revoked: bool
 
 
 @dataclass
@@ -58,6 +67,20 @@ class AskedRound:
     def waiting(self) -> list[str]:
         """The devices that still owe an answer."""
         return [name for name in self.orders if name not in self.settled]
+
+    def look(self, presence: Callable[[str], Presence]) -> list[str]:
+        """Look up which devices are there; those that take part no longer."""
+        revoked: list[str] = []
+        self.present, self.excused = set(), set()
+        for name in self.waiting:
+            online, waits, is_revoked = presence(name)
+            if online:
+                self.present.add(name)
+            if waits:
+                self.excused.add(name)
+            if is_revoked:
+                revoked.append(name)
+        return revoked
 
     def arrive(self, device: str, waits: bool) -> None:
         """Note that a device is online, and whether it says that it waits."""

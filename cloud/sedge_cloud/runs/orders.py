@@ -180,8 +180,7 @@ def packet_of(order: Order) -> int:
 
 def too_large(order: Order, max_packet: int) -> str:
     """Why an order does not get through where packets have at most so many bytes; empty if it does."""
-    packet = packet_of(order)
-    if max_packet >= MAX_PACKET_BYTES or packet <= max_packet:
+    if max_packet >= MAX_PACKET_BYTES or (packet := packet_of(order)) <= max_packet:
         return ""
     return f"MessageTooLarge: its order takes {packet} bytes, {its_limit(max_packet)}"
 

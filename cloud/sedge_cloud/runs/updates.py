@@ -37,30 +37,31 @@ class RoundUpdates:
         return list(map(self._measure, range(len(self.accepted))))
 
     @cached_property
-    def _reports(self) -> list[Report]:
-        return [msgspec.msgpack.decode(row.report, type=Report) for row, _ in self.accepted]
-
-    def _num_examples(self, i: int) -> int:
-        return min(self._reports[i].num_examples, max(1, self.accepted[i][1].num_train))
+    def _known(self) -> list[tuple[UpdateRow, OrderRow, Report, int, int]]:
+        """Of each update its rows, its report, its number of examples and its size, without a vector."""
+        known: list[tuple[UpdateRow, OrderRow, Report, int, int]] = []
+        for row, order in self.accepted:
+            report = msgspec.msgpack.decode(row.report, type=Report)
+            examples = min(report.num_examples, max(1, order.num_train))
+            known.append((row, order, report, examples, self.run.layout(order.width).size))
+        return known
 
     def _measure(self, i: int) -> Measured:
-        (row, order), size = self.accepted[i], self.run.layout(self.accepted[i][1].width).size
+        row, order, _, examples, size = self._known[i]
         patch, delta = row.patch_length, row.delta_length
         if patch is None or delta is None or (row.late and order.patch_hash):  # from another model
             return measure(self._update(i))
-        return Measured(
-            row.device, self._num_examples(i), order.width, size, order.trusted, patch, delta
-        )
+        return Measured(row.device, examples, order.width, size, order.trusted, patch, delta)
 
     def _update(self, i: int) -> Update:
-        (row, order), report = self.accepted[i], self._reports[i]
-        size = self.run.layout(order.width).size
+        row, order, report, examples, size = self._known[i]
+        vectors, chose_none = self.vectors, report.patched is False
         return Update(
             row.device,
-            self._num_examples(i),
-            self.vectors.theta(order.model, size) if order.model else self.base,
-            self.vectors.applied_patch(order, size, report.patched),
-            self.vectors.delta(size, row.blob, order.context),
+            examples,
+            vectors.theta(order.model, size) if order.model else self.base,
+            None if chose_none else vectors.patch(order, size),
+            vectors.delta(size, row.blob, order.context),
             order.width,
             report.mix,
             order.trusted,

@@ -97,9 +97,10 @@ class Vectors:
         self, row: OrderRow | ClientModelRow, size: int, keep: bool = False
     ) -> SparseVector | None:
         """The decoded patch of an order, if it has one; ``keep`` caches it for the round's closing."""
-        if not row.patch_hash:
+        name = row.patch_hash
+        if not name:
             return None
-        name = row.patch_hash + row.patch_context
+        name += row.patch_context
         patch = self._vectors.get(name)
         if patch is None:
             coded = self.store.blobs.read(row.patch_blob) if row.patch_blob else row.patch
@@ -107,12 +108,6 @@ class Vectors:
             if keep:
                 self._vectors.put(name, patch)
         return patch
-
-    def applied_patch(
-        self, order: OrderRow, size: int, patched: bool | None, keep: bool = False
-    ) -> SparseVector | None:
-        """An order's patch, or None where the device reported that it chose to start without it."""
-        return None if patched is False else self.patch(order, size, keep)
 
     def decode(self, coded: bytes | memoryview, size: int, context: bytes) -> SparseVector:
         """Decode a vector (n,), with the mask in the blob ``context`` unless that is empty."""

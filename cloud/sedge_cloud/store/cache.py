@@ -16,49 +16,18 @@ _OWNERS = count()
 
 
 class Memory:
-    """What several caches hold together, at most ``limit`` bytes; the least recently used go first."""
+    """What several caches hold together: at most ``limit`` bytes, of which ``held`` are taken."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._held = 0
-        self._entries: OrderedDict[tuple[int, bytes], tuple[Any, int]] = OrderedDict()
+        self.limit = limit
+        self.held = 0
+        # Value and size by cache and name, the least recently used first.
+        self.entries: OrderedDict[tuple[int, bytes], tuple[Any, int]] = OrderedDict()
 
     @staticmethod
     def of_machine(share: float = SHARE) -> "Memory":
         """A share of the memory that this process may use."""
         return Memory(int(share * (memory_mb() or UNKNOWN_MB) * 10**6))
-
-    @property
-    def held(self) -> int:
-        """The bytes of all values."""
-        return self._held
-
-    def get(self, key: tuple[int, bytes]) -> Any:
-        """A value, or None if it is not (or no longer) here."""
-        if key not in self._entries:
-            return None
-        self._entries.move_to_end(key)
-        return self._entries[key][0]
-
-    def put(self, key: tuple[int, bytes], value: Any, size: int) -> None:
-        """Hold a value, in place of an earlier one. One that is larger than the limit is not held."""
-        self.drop(key)
-        if size > self._limit:
-            return
-        self._entries[key] = value, size
-        self._held += size
-        while self._held > self._limit:
-            self._held -= self._entries.popitem(last=False)[1][1]
-
-    def drop(self, key: tuple[int, bytes]) -> None:
-        """Forget a value, if it is here."""
-        if key in self._entries:
-            self._held -= self._entries.pop(key)[1]
-
-    def drop_all(self, owner: int) -> None:
-        """Forget every value of one cache."""
-        for key in [key for key in self._entries if key[0] == owner]:
-            self.drop(key)
 
 
 class Cache(Generic[V]):
@@ -71,18 +40,34 @@ class Cache(Generic[V]):
 
     def get(self, name: bytes) -> V | None:
         """The value of this name, or None if it is not (or no longer) cached."""
-        value: V | None = self._memory.get((self._owner, name))
+        entries, key = self._memory.entries, (self._owner, name)
+        if key not in entries:
+            return None
+        entries.move_to_end(key)
+        value: V = entries[key][0]
         return value
 
     def put(self, name: bytes, value: V) -> V:
-        """Cache a value, replacing an earlier one of this name, and return it."""
-        self._memory.put((self._owner, name), value, self._size(value))
+        """Cache a value, replacing an earlier one of this name, and return it.
+
+        One that is larger than the limit is not held; others make room.
+        """
+        self.drop(name)
+        memory, size = self._memory, self._size(value)
+        if size <= memory.limit:
+            memory.entries[self._owner, name] = value, size
+            memory.held += size
+            while memory.held > memory.limit:
+                memory.held -= memory.entries.popitem(last=False)[1][1]
         return value
 
     def drop(self, name: bytes) -> None:
-        """Forget the value of this name."""
-        self._memory.drop((self._owner, name))
+        """Forget the value of this name, if it is here."""
+        _, size = self._memory.entries.pop((self._owner, name), (None, 0))
+        self._memory.held -= size
 
     def clear(self) -> None:
         """Forget everything."""
-        self._memory.drop_all(self._owner)
+        for owner, name in list(self._memory.entries):
+            if owner == self._owner:
+                self.drop(name)

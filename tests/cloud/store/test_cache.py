@@ -60,8 +60,8 @@ def test_caches_share_one_bound_and_no_names() -> None:
 def test_a_machine_that_does_not_tell_counts_as_small(monkeypatch: pytest.MonkeyPatch) -> None:
     for found, limit in ((0, 50), (8000, 400)):
         monkeypatch.setattr("sedge_cloud.store.cache.memory_mb", lambda found=found: found)
-        memory = Memory.of_machine(0.05)
-        memory.put((0, b"a"), "whole", limit * 10**6)
-        assert memory.get((0, b"a")) == "whole"
-        memory.put((0, b"b"), "too much", limit * 10**6 + 1)
-        assert memory.get((0, b"b")) is None
+        cache: Cache[int] = Cache(Memory.of_machine(0.05), lambda size: size)
+        cache.put(b"a", limit * 10**6)
+        assert cache.get(b"a")
+        cache.put(b"b", limit * 10**6 + 1)
+        assert cache.get(b"b") is None

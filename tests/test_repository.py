@@ -272,6 +272,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/store/test_database.py",
         "opened, refused, crashed and shared, through the store's own methods",
     ),
+    "sedge_cloud.store.tags": ("tests/cloud/store/test_selector.py", "what conditions compare"),
     "sedge_cloud.store.devices": ("tests/cloud/store/test_database.py", "with the other rows"),
     "sedge_cloud.store.observed": (
         "tests/cloud/facts/test_problems.py",

@@ -13,6 +13,7 @@ from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
 from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
 from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.store.cache import SHARE
+from sedge_cloud.store.selector import parse
 from sedge_cloud.store.settings import BlobsConfig, StoreConfig
 from sedge_cloud.strategies import make_strategy
 from sedge_protocol.errors import ConfigError
@@ -75,6 +76,16 @@ class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 return math.pow(self.final, done)
 
 
+class CohortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[cohort]: which devices take part, by their tags and by what they say of themselves.
+
+    ``select`` is a condition such as ``site=lab and memory_mb>=512``; empty: all devices. It is asked
+    whenever a round is drawn.
+    """
+
+    select: str = ""
+
+
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a run has behind it: the rounds up to ``last``, ``trained`` of them training rounds that count.
 
@@ -120,6 +131,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     fraction_evaluate: Annotated[float, Meta(ge=0, le=1)] = 1.0
     evaluate_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 42
+    cohort: CohortConfig = CohortConfig()
     broadcast: BroadcastConfig = BroadcastConfig()
     patch: PatchConfig = PatchConfig()
     robust: RobustConfig = RobustConfig()
@@ -180,6 +192,8 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
         except ConfigError as exc:
             key = exc.key if exc.key in ("strategy", "options") else f"options.{exc.key}"
             raise ConfigError(key, exc.found, exc.expected, where) from exc
+        if self.cohort.select:
+            parse(self.cohort.select, "cohort.select", where)
         _check_optimizer(self.training, where)
         _check_schedule(self.schedule, self.training, self.num_rounds, where)
         if self.robust.rule in COORDINATE_RULES and not strategy.coordinate_rules:

@@ -21,7 +21,7 @@ ON_BOTH = {
     "ingest/test_uploads.py", "outlets/test_status_server.py", "processes/test_membership.py",
     "rounds/test_closing.py", "rounds/test_housekeeping.py", "rounds/test_lifecycle.py",
     "rounds/test_rounds_serving.py", "store/test_crashes.py", "store/test_database.py",
-    "store/test_leases.py", "store/test_receipts.py", "store/test_retention.py",
+    "store/test_leases.py", "store/test_receipts.py", "store/test_retention.py", "store/test_selector.py",
     "test_coordinator.py", "test_hostile_device.py", "test_service.py",
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
 from sedge_cloud.config import (
     BrokerConfig,
     CloudConfig,
+    CohortConfig,
     KeepConfig,
     RobustConfig,
     RunConfig,
@@ -236,7 +237,8 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "deadline_s": 600.0, "grace_s": 0.0, "offline_grace_s": 10.0,
         "late_updates": "remember", "evaluate": True,
         "fraction_evaluate": 1.0, "evaluate_every": 0, "seed": 42,
-        "broadcast": BroadcastConfig(), "patch": PatchConfig(), "robust": RobustConfig(),
+        "cohort": CohortConfig(), "broadcast": BroadcastConfig(), "patch": PatchConfig(),
+        "robust": RobustConfig(),
         "training": TrainingConfig(), "schedule": ScheduleConfig(), "codec": CodecConfig(), "earlier": (),
     }),
     (ScheduleConfig(), {"kind": "constant", "warmup_rounds": 0, "final": 0.0, "steps": False}),

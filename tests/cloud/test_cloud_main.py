@@ -294,6 +294,37 @@ def test_some_of_the_devices_are_listed(home: Path, capsys: CAPSYS, tmp_path: Pa
         call(home, "device", "list", "--limit", "0")
 
 
+def test_devices_are_tagged_and_listed_by_a_condition(
+    home: Path, capsys: CAPSYS, tmp_path: Path
+) -> None:
+    cloud = Cloud(tmp_path / "cloud", devices=("pi-1", "pi-2", "x"))
+    cloud.hello("pi-1", "x")
+    linked(home, cloud)
+    assert call(home, "device", "tag", "pi-1", "pi-2", "site=hall b", "floor=3") == 0
+    assert call(home, "device", "tag", "--where", "num_train=10", "floor=4", "site=") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "2 devices tagged: site=hall b floor=3", "2 devices tagged: floor=4 site="
+    ]  # fmt: skip
+    assert call(home, "device", "list", "--where", "floor>=4 or site='hall b'", "--json") == 0
+    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(device["device"], device["tags"]) for device in listed] == [
+        ("pi-1", {"floor": "4"}), ("pi-2", {"floor": "3", "site": "hall b"}), ("x", {"floor": "4"})
+    ]  # fmt: skip
+    assert call(home, "device", "list", "--where", "floor=3") == 0
+    out = capsys.readouterr().out
+    assert "floor=3 site=hall b" in out and "1 of 1 that were found, 3 in all" in out
+    for command, text in (
+        (["list", "--where", "flor=3"], "expected an attribute ("),
+        (["tag", "pi-1"], "expected at least one KEY=VALUE"),
+        (["tag", "floor=1"], "expected ids of devices, or --where"),
+        (["tag", "--where", "floor=3", "pi-1", "floor=1"], "expected ids of devices, or --where"),
+        (["tag", "pi-1", "memory_mb=1"], "tag: found 'memory_mb', expected a tag: 1 to 32"),
+        (["tag", "pi-1", "floor=a'b"], "printable characters without quotes"),
+        (["tag", "pi-9", "floor=1"], "device: found 'pi-9', expected an enrolled device"),
+    ):
+        refused(capsys, call(home, "device", *command), text)
+
+
 def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     cloud = Cloud(tmp_path / "cloud", msgspec.structs.replace(CONFIG, num_rounds=50))
     linked(home, cloud)

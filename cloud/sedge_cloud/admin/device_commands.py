@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
+import msgspec
+
 from sedge_cloud.admin import enrolment
 from sedge_cloud.admin.commands import Parsers, at_least_one, open_reader, open_state
 from sedge_cloud.admin.device_names import device_names
@@ -13,7 +15,10 @@ from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import DeviceState
 from sedge_cloud.facts.selection import Wanted
 from sedge_cloud.outlets import terminal as lines
-from sedge_protocol.errors import StorageError
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.selector import ALL, Condition, parse
+from sedge_cloud.store.tags import check_tag
+from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.console import json_text
 
 
@@ -38,6 +43,7 @@ def add_device_commands(commands: Parsers) -> None:
     revoke = commands.add_parser("revoke", help="no longer listen to a device")
     revoke.add_argument("device")
     revoke.set_defaults(call=_revoke)
+    _add_tag_command(commands)
     devices = commands.add_parser(
         "list", help="every device: online or not, since when, what is wrong"
     )
@@ -46,11 +52,22 @@ def add_device_commands(commands: Parsers) -> None:
     which.add_argument("--online", action="store_true", help="only those that are online")
     which.add_argument("--state", choices=get_args(DeviceState), help="only those in this state")
     devices.add_argument("--search", metavar="TEXT", default="", help="only ids with this in them")
+    help_text = "only those that match, such as 'site=lab and memory_mb>=512'"
+    devices.add_argument("--where", metavar="CONDITION", help=help_text)
     devices.add_argument("--limit", type=at_least_one, metavar="N", help="at most so many")
     devices.add_argument(
         "--offset", type=at_least_one, metavar="N", default=0, help="after so many"
     )
     devices.set_defaults(call=_list)
+
+
+def _add_tag_command(commands: Parsers) -> None:
+    tag = commands.add_parser("tag", help="give devices tags, by which runs and lists select")
+    help_text = "ids of devices, then tags; KEY= takes a tag away"
+    tag.add_argument("what", nargs="+", metavar="DEVICE … KEY=VALUE …", help=help_text)
+    help_text = "in place of ids: all that match, such as 'site=lab and memory_mb>=512'"
+    tag.add_argument("--where", metavar="CONDITION", help=help_text)
+    tag.set_defaults(call=_tag)
 
 
 def _add_issue_options(parser: argparse.ArgumentParser) -> None:
@@ -108,6 +125,11 @@ def _tell_issued(
             print(enrolment.join_text(cloud, name, folder))
 
 
+def tags_text(tags: Mapping[str, str]) -> str:
+    """Tags as ``device tag`` takes them."""
+    return " ".join(f"{key}={value}" for key, value in tags.items())
+
+
 def _revoke(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
     revocation = revoke_device(store, cloud, arguments.device)
@@ -118,19 +140,45 @@ def _revoke(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _tag(arguments: argparse.Namespace) -> int:
+    devices = [word for word in arguments.what if "=" not in word]
+    tags = dict(word.split("=", 1) for word in arguments.what if "=" in word)
+    for key, value in tags.items():
+        check_tag(key, value)
+    if not tags:
+        raise ConfigError("device tag", " ".join(devices), "at least one KEY=VALUE")
+    if bool(devices) == (arguments.where is not None):
+        raise ConfigError("device tag", " ".join(devices), "ids of devices, or --where without any")
+    _, store = open_state(arguments)
+    count = store.tag(devices or _condition(store, arguments.where), tags)
+    print(f"{count} device{'' if count == 1 else 's'} tagged: {tags_text(tags)}")
+    return 0
+
+
+def _condition(store: Store, text: str) -> Condition:
+    """The condition of --where. Raises ``ConfigError``, also for a tag that no device has."""
+    condition = parse(text, "--where")
+    store.require_known(condition, "--where")
+    return condition
+
+
 def _list(arguments: argparse.Namespace) -> int:
     reader = open_reader(arguments)
     facts = reader.read()
     state: DeviceState | None = "online" if arguments.online else arguments.state
     wanted = Wanted(state, arguments.search, arguments.offset, arguments.limit)
-    chosen, found = reader.choose(facts, wanted)
+    condition = ALL if arguments.where is None else _condition(reader.store, arguments.where)
+    chosen, found = reader.choose(facts, wanted, condition)
+    tags = reader.store.tags_of([device.device for device in chosen])
     if arguments.json:
         for device in chosen:
-            print(json_text(device))
+            fields = msgspec.to_builtins(device)
+            print(json_text({**fields, "tags": tags.get(device.device, {})}))
         return 0
     print(lines.DEVICES)
     for device in chosen:
-        print(lines.device_line(device, facts.at))
+        line = lines.device_line(device, facts.at)
+        print(f"{line}  {tags_text(tags.get(device.device, {}))}".rstrip())
     if len(chosen) < (known := sum(facts.states.values())):
         print(f"{len(chosen)} of {found} that were found, {known} in all")
     for problem in facts.problems:

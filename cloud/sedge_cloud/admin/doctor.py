@@ -21,7 +21,6 @@ from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.probe import measure, number_of, numbered, probe
 from sedge_protocol.host.web import Span, shown
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LEAST_PACKET_BYTES, MAX_PACKET_BYTES
-from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
 from sedge_protocol.wire.transfer import describe
 
@@ -85,13 +84,12 @@ def _store(cloud: CloudConfig) -> str:
     store = open_store(cloud)
     try:
         store.check()
-        devices, runs = store.devices(), store.runs()
+        runs = store.runs()
         for row in runs:
             if row.status == RUNNING:
                 _ = Run(row, store).strategy
-        active = sum(1 for device in devices if not device.revoked)
         running = sum(1 for row in runs if row.status == RUNNING)
-        return f"sound; {active} devices, {running} of {len(runs)} runs running"
+        return f"sound; {store.enrolled()} devices, {running} of {len(runs)} runs running"
     finally:
         store.close()
 
@@ -151,12 +149,12 @@ def _messages(cloud: CloudConfig) -> str:
         raise ConfigError(
             "the largest that comes back", limit, f"at least {LEAST_PACKET_BYTES}: {LIMITS}"
         )
-    store, link = open_store(cloud), Hello(bytes(16), "", max_packet=limit)
+    store = open_store(cloud)
     try:
         for row in store.runs():
             if row.status != RUNNING:
                 continue
-            if missing := without_link(packets_for(Run(row, store)), link):
+            if missing := without_link(packets_for(Run(row, store)), limit):
                 raise StorageError(f"run {row.run} needs {missing[0]}")
     finally:
         store.close()

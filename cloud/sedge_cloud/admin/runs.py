@@ -19,10 +19,12 @@ from sedge_cloud.runs.terms import Terms, without_link
 from sedge_cloud.runs.versions import first_version
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, RunRow
+from sedge_cloud.store.selector import parse
 from sedge_protocol.errors import CodecError, ConfigError, StrategyError, Unencodable
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire import bundle as bundles
+from sedge_protocol.wire.frame import MAX_PACKET_BYTES
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.topics import check_id
 from sedge_protocol.wire.transfer import describe
@@ -49,6 +51,8 @@ def start_run(
     check_id(name, "run")
     if any(row.run == name for row in store.runs()):
         raise ConfigError("run", name, "a name that no run has yet")
+    if config.cohort.select:
+        store.require_known(parse(config.cohort.select), "cohort.select")
     with as_caller():
         bundle, init = bundles.load(folder)
         forms = [bundle, *(bundles.load(other)[0] for other in narrower)]
@@ -171,9 +175,8 @@ def _require_plan(run: Run, run_store: RunStore) -> tuple[str, ...]:
 
 def _require_link(run: Run, store: Store) -> None:
     """Raise ``ConfigError`` where the run's orders are too large for every device that has been heard."""
-    hellos = [row.read_hello() for row in store.devices() if not row.revoked]
-    needed = packets_for(run)
-    missing = [without_link(needed, hello) for hello in hellos if hello is not None]
+    needed, limits = packets_for(run), store.packet_limits()
+    missing = [without_link(needed, limit or MAX_PACKET_BYTES) for limit in limits]
     if missing and all(missing):
         size = run.bundles[0].size + run.model_bytes()
         raise ConfigError("run", f"{run.name}, {size} bytes for each device", missing[0][0])

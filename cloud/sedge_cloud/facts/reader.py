@@ -37,6 +37,7 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.devices import Choice
 from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rows import CoordinatorRow, DiskRow, RoundRow, RunRow
+from sedge_cloud.store.selector import ALL, Condition
 from sedge_protocol.errors import StorageError
 
 # Without a sign of life for so long the service counts as silent.
@@ -129,12 +130,14 @@ class Reader:
             facts, problems=problems(facts, self._device_problems(facts))
         )
 
-    def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-        """The wanted devices by id, and how many there are on all pages; at most ``MAX_DEVICES``."""
-        if not facts.is_large:
+    def choose(
+        self, facts: Fleet, wanted: Wanted, condition: Condition = ALL
+    ) -> tuple[list[DeviceFacts], int]:
+        """The wanted devices that match, by id, and how many on all pages; at most ``MAX_DEVICES``."""
+        if not facts.is_large and condition is ALL:
             return choose(facts.devices, wanted)
         running = facts.coordinator.running
-        choice = Choice(wanted.state, wanted.search, running)
+        choice = Choice(wanted.state, wanted.search, running, condition)
         most = min(wanted.limit or MAX_DEVICES, MAX_DEVICES)
         with self.store.reading():
             names = self.store.page(choice, wanted.offset, most)

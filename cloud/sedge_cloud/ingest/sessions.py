@@ -17,6 +17,7 @@ from sedge_cloud.runs.capabilities import lacking
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import DeviceRow, SessionRow
+from sedge_cloud.store.selector import parse
 from sedge_protocol.errors import RemoteError, VersionError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Send
@@ -114,6 +115,7 @@ class Fleet:
         if self._enrolment is None:
             self.returning.update(self._store.end_sessions(self.wall(now)))
         self._enrolment, self.num_active = enrolment, active
+        self.changes += 1  # other devices may be selected
         for device, row in rows:
             effects += self._changed(device, row, now)
         return effects
@@ -361,14 +363,20 @@ class Fleet:
         self._failed(device, f"sends more than {RATE:.0f} messages a second", now)
         return [Note(logging.WARNING, text)]
 
-    def able(self, run: Run) -> list[str]:
-        """Ids, sorted, of the devices that are online, do not wait, and can do the run's work."""
-        missing = lacking(run)
-        return sorted(
-            name
-            for name, device in self._kept.online.items()
-            if device.hello is not None and not device.waits and not missing(device.hello)
-        )
+    def able(self, run: Run, among: Sequence[str] = ()) -> list[str]:
+        """Ids, sorted, of the devices that are online, do not wait, and can do the run's work.
+
+        They are those that the run selects, and of these ``among``, if any.
+        """
+        missing, online, select = lacking(run), self._kept.online, run.config.cohort.select
+        names: Iterable[str] = among or online
+        if select:  # the store knows tags, and who is online once it is told
+            self._store.save_sessions([*self._stirred.values()])
+            self._stirred.clear()
+            names = self._store.ready(parse(select), among)
+        found = [online[name] for name in names if name in online]
+        heard = ((d.row.device, d.hello) for d in found if d.hello is not None and not d.waits)
+        return sorted(name for name, hello in heard if not missing(hello))
 
     def refuse_unable(self, run: Run, devices: Iterable[str] | None = None) -> list[Effect]:
         """Refuse those of the devices, or of all, that are online and cannot do the run's work."""

@@ -6,7 +6,7 @@ enrolled, revoked, and its hello, ``traffic`` the bytes. Rounds know nothing els
 tell it is in hints.py.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from sedge_cloud.runs.asked import Presence
@@ -45,8 +45,11 @@ class Reach(Protocol):
         """The largest MQTT packet that comes through to it."""
         ...
 
-    def able(self, run: Run) -> list[str]:
-        """Ids, sorted, of the devices that are online, do not wait, and can do the run's work."""
+    def able(self, run: Run, among: Sequence[str] = ()) -> list[str]:
+        """Ids, sorted, of the devices that are online, do not wait, and can do the run's work.
+
+        They are those that the run selects, and of these ``among``, if any.
+        """
         ...
 
 

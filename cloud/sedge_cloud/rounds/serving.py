@@ -58,7 +58,7 @@ def with_newcomer(
     has_model = store.took_part(run.name, device, last) and keeps_model(
         fleet.hello(device), run.name
     )
-    if has_model or device not in fleet.able(run):
+    if has_model or not fleet.able(run, [device]):
         return None
     if current is not None and device in current.orders:  # lost again: the same order
         if current.orders[device].declined:

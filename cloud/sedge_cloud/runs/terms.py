@@ -40,7 +40,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
             *(name for name in self.compressions if name not in hello.compressions),
             *(name for name in self.codecs if name not in hello.codecs),
             *memory,
-            *without_link(self.packets, hello),
+            *without_link(self.packets, hello.max_packet or MAX_PACKET_BYTES),
             *(name for name in self.features if name not in hello.codecs),
         ]
 
@@ -59,9 +59,8 @@ def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
     return [f"memory for a step: {needed} MB, of which it has {hello.memory_mb}"]
 
 
-def without_link(packets: tuple[int, ...], hello: Hello) -> list[str]:
-    """The broker that a device lacks for orders that fit into these packets; nothing if they fit."""
-    limit = hello.max_packet or MAX_PACKET_BYTES
+def without_link(packets: tuple[int, ...], limit: int) -> list[str]:
+    """The broker that a device with this ``limit`` lacks for orders that fit into these packets, if any."""
     if not packets or limit >= packets[0]:
         return []
     return [f"a broker that takes messages of {packets[0]} bytes, {its_limit(limit)}"]

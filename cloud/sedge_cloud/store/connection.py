@@ -146,6 +146,10 @@ class Database:
             db.define(";".join(filter(None, steps)), SCHEMA)
             if found == earlier.SCHEMA:
                 earlier.adopt(db.execute, self.folder)
+            if 0 < found < SCHEMA:
+                sql = "SELECT device, hello FROM devices WHERE hello IS NOT NULL"
+                hellos = db.execute(sql).fetchall()
+                self._insert(db, "abilities", *earlier.adopt_hellos(hellos))
         for name in earlier.FILES:
             with suppress(OSError):
                 (self.folder / name).unlink()

@@ -8,9 +8,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sedge_cloud.store.contract import Dialect
+import msgspec
+
+from sedge_cloud.store.contract import Dialect, Value
 from sedge_cloud.store.leases import Leases
-from sedge_cloud.store.rows import DeviceRow, SessionRow
+from sedge_cloud.store.rows import AbilityRow, DeviceRow, SessionRow
+from sedge_cloud.store.selector import ALL, Condition
 from sedge_protocol.errors import ConfigError
 
 
@@ -25,14 +28,18 @@ class Census(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """Some of the devices: in a ``state``, with ``search`` in their id; online only while ``running``."""
+    """Some of the devices: in a ``state``, with ``search`` in their id, and of these that match.
+
+    Devices are online or offline only while ``running``.
+    """
 
     state: str | None = None
     search: str = ""
     running: bool = True
+    condition: Condition = ALL
 
-    def where(self) -> tuple[str, list[str]]:
-        """The condition on a row ``d`` of devices, and its values."""
+    def query(self, what: str) -> tuple[str, tuple[Value, ...]]:
+        """A SELECT of ``what`` from the rows ``d`` of devices, and its values."""
         conditions, values = ["1 = 1"], list[str]()
         if self.state is not None:
             conditions.append(self._in_state(self.state))
@@ -40,7 +47,8 @@ class Choice:
             conditions.append("d.device LIKE ? ESCAPE '!'")
             text = self.search.lower()
             values.append("%" + text.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%")
-        return " AND ".join(conditions), values
+        sql, more = self.condition.query(what, "devices")
+        return f"{sql} AND {' AND '.join(conditions)}", (*more, *values)
 
     def _in_state(self, state: str) -> str:
         if state == "revoked":
@@ -96,18 +104,17 @@ class Devices(Leases):
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
         """The devices of a choice, by id, at most so many after the first ``offset``."""
-        where, values = wanted.where()
-        sql = f"SELECT d.device FROM devices d WHERE {where} ORDER BY d.device LIMIT ? OFFSET ?"
+        sql, values = wanted.query("d.device")
         with self._db.errors():
-            rows = self._db.execute(sql, (*values, most, offset))
+            rows = self._db.execute(
+                f"{sql} ORDER BY d.device LIMIT ? OFFSET ?", (*values, most, offset)
+            )
             return [str(row[0]) for row in rows]
 
     def count(self, wanted: Choice) -> int:
         """How many devices a choice has."""
-        where, values = wanted.where()
         with self._db.errors():
-            sql = f"SELECT COUNT(*) FROM devices d WHERE {where}"
-            return int(self._db.execute(sql, values).fetchone()[0])
+            return int(self._db.execute(*wanted.query("COUNT(*)")).fetchone()[0])
 
     def names(self, most: int) -> list[str]:
         """Ids, in order, of the devices that are enrolled and not revoked, at most so many."""
@@ -170,13 +177,25 @@ class Devices(Leases):
         with self._transaction() as db:
             if not db.execute(sql, (secret, self._enrol(db), device)).rowcount:
                 raise ConfigError("device", device, "an enrolled device")
+            db.execute("DELETE FROM abilities WHERE device = ?", (device,))
+
+    def packet_limits(self) -> list[int]:
+        """The limits of MQTT packets that devices have announced, 0 for none."""
+        with self._db.errors():
+            rows = self._db.execute(
+                "SELECT DISTINCT a.max_packet FROM abilities a JOIN devices d ON d.device = a.device"
+                " WHERE d.revoked = 0 ORDER BY a.max_packet"
+            )
+            return [int(row[0]) for row in rows]
 
     def save_hello(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
         """Store a device's newest incarnation and hello, unless its secret has changed meanwhile."""
         sql = "UPDATE devices SET incarnation = ?, hello = ?, changed = ? WHERE device = ? AND secret = ?"
+        known = msgspec.structs.replace(row, hello=hello).read_hello()
         with self._transaction() as db:
             values = incarnation, hello, self._stamp(db), row.device, row.secret
-            db.execute(sql, values)
+            if db.execute(sql, values).rowcount and known is not None:
+                self._put(db, "abilities", AbilityRow.of(row.device, known))
 
     def _enrol(self, db: Dialect) -> int:
         """The number of this transaction, which changes who is enrolled."""

@@ -5,12 +5,15 @@ history.jsonl  schema 3: a line for each round that opened or closed, run that e
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
+
+from sedge_cloud.store.rows import AbilityRow
+from sedge_protocol.wire.messages import Hello
 
 SCHEMA = 3
 LIVE, HISTORY = "live.msgpack", "history.jsonl"
@@ -47,6 +50,13 @@ def adopt(execute: Execute, folder: Path) -> None:
         if coded is not None:
             why = msgspec.msgpack.decode(coded, type=_Failure).failure
             execute("UPDATE runs SET why = ? WHERE run = ?", (why, run))
+
+
+def adopt_hellos(rows: Iterable[Sequence[Any]]) -> Iterator[AbilityRow]:
+    """What the hellos of devices say, for schema 5; ``rows`` of device and hello."""
+    for device, coded in rows:
+        with suppress(ValueError):  # of another version
+            yield AbilityRow.of(device, msgspec.msgpack.decode(coded, type=Hello))
 
 
 def _adopt_devices(execute: Execute, path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from sedge_cloud.store.devices import Devices
+from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.rows import (
     Accounts,
     CoordinatorRow,
@@ -18,6 +18,7 @@ from sedge_cloud.store.rows import (
     RoundRow,
     SessionRow,
 )
+from sedge_cloud.store.tags import Tags
 
 KEPT_S = 7 * 86_400.0
 # All of them, as a number that both databases take.
@@ -26,7 +27,7 @@ MOST_ROWS = 2**31 - 1
 _STANDING = ("phase", "ends_at", "deadline", "needed", "extended")
 
 
-class Observed(Devices):
+class Observed(Tags):
     """What has been seen. Every method is one transaction, or raises ``StorageError``."""
 
     def seen(
@@ -42,10 +43,7 @@ class Observed(Devices):
         moment before.
         """
         with self._transaction(flush=False) as db:
-            if sessions:
-                changed = self._stamp(db)
-                for row in sessions:
-                    self._put(db, "sessions", msgspec.structs.replace(row, changed=changed))
+            self._put_sessions(db, sessions)
             for standing in rounds:
                 names = ", ".join(f"{name} = ?" for name in _STANDING)
                 values = [getattr(standing, name) for name in _STANDING]
@@ -55,6 +53,16 @@ class Observed(Devices):
             if disk is not None:
                 self._put(db, "disk", disk)
                 db.execute("DELETE FROM disk WHERE at < ?", (disk.at - KEPT_S,))
+
+    def save_sessions(self, sessions: Sequence[SessionRow]) -> None:
+        """Store sessions that have changed. Nothing is flushed."""
+        with self._transaction(flush=False) as db:
+            self._put_sessions(db, sessions)
+
+    def _put_sessions(self, db: Dialect, sessions: Sequence[SessionRow]) -> None:
+        changed = self._stamp(db) if sessions else 0
+        for row in sessions:
+            self._put(db, "sessions", msgspec.structs.replace(row, changed=changed))
 
     def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
         """The sessions that changed last after the transaction ``since``, the longest ago first."""

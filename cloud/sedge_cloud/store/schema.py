@@ -79,7 +79,17 @@ OBJECTS: Mapping[str, str] = {
     "enrolled_devices": "CREATE INDEX enrolled_devices ON devices (revoked, device)",
     "silent_devices": "CREATE INDEX silent_devices ON devices (device)"
     " WHERE hello IS NULL AND revoked = 0",
-    "online_sessions": "CREATE INDEX online_sessions ON sessions (device) WHERE online = 1",
+    "online_sessions": "CREATE INDEX online_sessions ON sessions (device, waits) WHERE online = 1",
+    # What a device's hello says, by which devices are selected; ``backends`` has a space around each.
+    "abilities": """CREATE TABLE abilities (
+    device TEXT PRIMARY KEY, version TEXT NOT NULL, backends TEXT NOT NULL,
+    memory_mb INTEGER NOT NULL, num_train INTEGER NOT NULL, num_test INTEGER NOT NULL,
+    max_packet INTEGER NOT NULL)""",
+    # ``number`` is NULL where the value is none.
+    "tags": """CREATE TABLE tags (
+    device TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, number REAL,
+    PRIMARY KEY (device, key))""",
+    "tagged": "CREATE INDEX tagged ON tags (key, value, device)",
 }  # fmt: skip
 # Who serves a fleet: it stays with its store, when all other rows are copied to another.
 SERVING_TABLES = ("processes", "leases")
@@ -114,7 +124,9 @@ _NEW_IN_4 = (
     "open_rounds", "late_updates", "sessions", "histories", "coordinator", "disk", "changed_devices",
     "changed_sessions", "changed_histories",
 )  # fmt: skip
-_NEW_IN_5 = ("enrolled_devices", "silent_devices", "online_sessions")
+_NEW_IN_5 = (
+    "enrolled_devices", "silent_devices", "online_sessions", "abilities", "tags", "tagged",
+)  # fmt: skip
 _EMPTY = "CAST('' AS BLOB)"
 _PHASE = "CASE open WHEN 1 THEN 'open' ELSE 'closed' END"
 MIGRATIONS: Mapping[int, str] = {

@@ -1,0 +1,101 @@
+"""Tags of devices, and the devices that a condition on tags and attributes selects."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from sedge_cloud.store.connection import marks, portions
+from sedge_cloud.store.contract import Dialect
+from sedge_cloud.store.devices import Devices
+from sedge_cloud.store.selector import ATTRIBUTES, TAG, Condition, number_of
+from sedge_protocol.errors import ConfigError
+
+MAX_VALUE = 64
+# A device has at most so many.
+MAX_TAGS = 32
+
+
+def check_tag(key: str, value: str, where: str = "") -> None:
+    """Raise ``ConfigError`` for a key or a value that no tag may have."""
+    if not TAG.fullmatch(key) or key in ATTRIBUTES or key in ("and", "or", "not", "device"):
+        expected = "a tag: 1 to 32 of a-z, 0-9, _ and -, beginning with a letter, and no attribute"
+        raise ConfigError("tag", key, expected, where)
+    if len(value) > MAX_VALUE or not value.isprintable() or "'" in value or '"' in value:
+        expected = f"at most {MAX_VALUE} printable characters without quotes"
+        raise ConfigError(f"tag {key}", value, expected, where)
+
+
+class Tags(Devices):
+    """Tags and selections. Every method is one transaction, or raises ``StorageError``."""
+
+    def tag(self, chosen: Condition | Collection[str], tags: Mapping[str, str]) -> int:
+        """Give devices tags; an empty value takes one away. Returns the number of devices.
+
+        Raises ``ConfigError`` for a device that is not enrolled, and for more than ``MAX_TAGS`` of one.
+        """
+        with self._transaction() as db:
+            if isinstance(chosen, Condition):
+                names = [str(row[0]) for row in db.execute(*chosen.query("d.device", "devices"))]
+            else:
+                names = sorted(chosen)
+                unknown = set(names) - self.devices_named(names).keys()
+                if unknown:
+                    raise ConfigError("device", min(unknown), "an enrolled device")
+            self._put_tags(db, dict.fromkeys(names, tags))
+            self._enrol(db)
+        return len(names)
+
+    def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
+        """The tags of those of these devices that have some, by device and key."""
+        found: dict[str, dict[str, str]] = {}
+        with self._db.errors():
+            for some in portions(sorted(devices)):
+                sql = f"SELECT device, key, value FROM tags WHERE device IN ({marks(some)})"
+                for device, key, value in self._db.execute(f"{sql} ORDER BY device, key", some):
+                    found.setdefault(str(device), {})[str(key)] = str(value)
+        return found
+
+    def tag_keys(self) -> list[str]:
+        """The keys that tags have, in order."""
+        keys, sql = list[str](), "SELECT MIN(key) FROM tags WHERE key > ?"
+        with self._db.errors():
+            while (row := self._db.execute(sql, (keys[-1] if keys else "",)).fetchone())[0]:
+                keys.append(str(row[0]))
+        return keys
+
+    def require_known(self, condition: Condition, key: str) -> None:
+        """Raise ``ConfigError`` for a condition on a tag that no device has."""
+        known = self.tag_keys() if condition.keys else []
+        for name in sorted(condition.keys.difference(known)):
+            expected = f"an attribute ({', '.join(ATTRIBUTES)}) or a tag ({', '.join(known) or 'none yet'})"
+            raise ConfigError(key, name, expected)
+
+    def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
+        """Ids, in order, of the devices that match, are online and do not wait; ``among`` these, if any."""
+        sql, values = condition.query("d.device", "sessions", "d.online = 1 AND d.waits = ''")
+        if among:
+            sql, values = f"{sql} AND d.device IN ({marks(among)})", (*values, *among)
+        with self._db.errors():
+            return [str(row[0]) for row in self._db.execute(f"{sql} ORDER BY d.device", values)]
+
+    def _put_tags(self, db: Dialect, tags: Mapping[str, Mapping[str, str]]) -> None:
+        """Write tags by device and key."""
+        gone = [(d, key) for d, of in tags.items() for key, value in of.items() if not value]
+        for device, key in gone:
+            db.execute("DELETE FROM tags WHERE device = ? AND key = ?", (device, key))
+        rows = [
+            (device, key, value, number_of(value))
+            for device, of in tags.items()
+            for key, value in of.items()
+            if value
+        ]
+        for some in portions(rows, 4):
+            values = ",".join(["(?,?,?,?)"] * len(some))
+            db.execute(
+                f"INSERT INTO tags VALUES {values} ON CONFLICT (device, key) DO UPDATE"
+                " SET value = excluded.value, number = excluded.number",
+                [value for row in some for value in row],
+            )
+        for names in portions(sorted({row[0] for row in rows})):
+            sql = f"SELECT device FROM tags WHERE device IN ({marks(names)})"
+            many = f"{sql} GROUP BY device HAVING COUNT(*) > {MAX_TAGS} ORDER BY device LIMIT 1"
+            if (row := db.execute(many, names).fetchone()) is not None:
+                raise ConfigError("tag", str(row[0]), f"at most {MAX_TAGS} tags a device")

@@ -271,7 +271,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
     (StoreConfig(), {"url": None, "password_file": None}),
     (BlobsConfig(), {
         "url": None, "endpoint": None, "region": None, "key_id": None, "secret_file": None,
-        "cache_mb": 1024,
+        "cache_mb": 1024, "public": None,
     }),
     (HttpConfig(), {"listen": None, "token_file": None, "hosts": ()}),
     (NotifyConfig(), {"webhook": None, "command": (), "every_s": 3600.0}),

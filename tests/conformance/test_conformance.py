@@ -14,6 +14,7 @@ from sedge_conformance.acts import play
 from sedge_conformance.stage import Act, Cut, Finding, Model, Stage, Step
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.rounds import global_model
+from sedge_edge.rounds.effects import FetchedChunk, FetchSpan
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import OpenBundles
 from sedge_edge.training import preparation, start_vector
@@ -58,7 +59,9 @@ class Client:
     def __init__(self, folder: Path) -> None:
         blobs, journal = BlobFolder(folder), Journal(folder / "journal", AgentState, SCHEMA)
         identity = Identity("pi-1", "test", KEYS, HELLO)
-        self.agent = Agent(identity, blobs, journal, np.random.default_rng(0), incarnation=1)
+        self.agent = Agent(
+            identity, blobs, journal, np.random.default_rng(0), 1, permits=lambda url: True
+        )
         self._place = WorkerContext(
             blobs, self.agent.vectors, examples(37), examples(8),
             lambda sha256: PROGRAMS.open(blobs, sha256), lambda: False, lambda: 0.0,
@@ -72,6 +75,9 @@ class Client:
     def sent(self, effects: Iterable[AgentEffect]) -> list[Send]:
         """The frames among effects; work is for later, as in a worker's thread."""
         effects = list(effects)
+        for span in [effect for effect in effects if isinstance(effect, FetchSpan)]:
+            wrong = bytes(span.manifest.span(span.first)[1])  # of a server that is there, and lies
+            effects += self.agent.fetched(FetchedChunk(span.number, span.first, wrong), 0.0)
         self._work += [effect for effect in effects if isinstance(effect, StartJob)]
         return [effect for effect in effects if isinstance(effect, Send)]
 
@@ -233,6 +239,11 @@ def keeps_the_last_trainings_version(agent: Agent, patch: pytest.MonkeyPatch) ->
     patch.setattr(agent._store, "finish", stay)
 
 
+def waits_for_its_place(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(agent._fetches.places, "failed", always([]))
+    patch.setattr(agent._fetches.places, "timer", always(None))
+
+
 def works_every_order(agent: Agent, patch: pytest.MonkeyPatch) -> None:
     def take(order: Order) -> list[AgentEffect]:
         agent._store.accept(order)
@@ -249,6 +260,7 @@ def works_every_order(agent: Agent, patch: pytest.MonkeyPatch) -> None:
         (announces_too_little, {"5.7"}),
         (keeps_the_last_trainings_version, {"9.1"}),
         (works_every_order, {"5.7"}),
+        (waits_for_its_place, {"X20"}),
         (believes_replays, {"3.6"}),
         (never_forgets, {"3.6", "5.7", "7.2"}),  # it also offers where an order is played back
         (drops_what_it_cannot_read, {"3.5"}),

@@ -13,6 +13,7 @@ from sedge_protocol.wire import messages, topics
 from sedge_protocol.wire.frame import FROZEN, VERSIONS, Kind
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Message
+from sedge_protocol.wire.places import Place
 from sedge_protocol.wire.transfer import describe, to_bitmap
 
 SECRET = bytes(range(32))
@@ -144,6 +145,11 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
     yield messages.Hello(NONCE, "0.3.0", codecs=("optimizer", "schedule"))
     moving = messages.Training(5, 0.05, warmup_steps=10, end_factor=0.25)
     yield msgspec.structs.replace(plain, work=messages.Work(training=moving))
+    places = (
+        Place(MODEL.sha256, f"https://cdn.example/home/{MODEL.sha256.hex()}?token=1"),
+        Place(digest("frozen data"), "http://192.0.2.1:8080/frozen"),
+    )
+    yield msgspec.structs.replace(plain, places=places)
 
 
 def by_hand(

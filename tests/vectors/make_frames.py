@@ -272,7 +272,7 @@ def _updates() -> Iterator[Json]:
     )  # fmt: skip
     bare = msgspec.structs.replace(report, task="evaluate", patch_hash=b"")
     more = msgspec.structs.replace(report, mix=0.25, sparse=Metrics(0.5, 0.875, 100))
-    picked = msgspec.structs.replace(report, patched=True)
+    picked = msgspec.structs.replace(report, patched=True, http_bytes=2**40)
     for one, payload in (
         (report, b"a coded vector"), (bare, b""), (more, b"a coded vector"),
         (picked, b"a coded vector"),

@@ -19,11 +19,12 @@ from sedge_conformance.run import (
     Run,
     message_of,
 )
-from sedge_conformance.stage import Act, Broken, Cut, Model, Stage, kind_of
+from sedge_conformance.stage import Act, Broken, Cut, Heard, Model, Stage, kind_of
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import VERSIONS, Kind
 from sedge_protocol.wire.messages import Decline, Hello, Offer, Training, Welcome, Work
+from sedge_protocol.wire.places import Place
 
 UNKNOWN_KIND, UNKNOWN_VERSION = 200, 255
 NOT_UTF_8 = msgspec.Raw(b"\xa1\xff")
@@ -34,6 +35,8 @@ LATER = [1, {2: msgspec.msgpack.Ext(5, b"later")}, NOT_UTF_8]
 SILENT_OFFERS, WOKEN_S = 5, 3.0
 # How long a client is to leave a busy receiver alone: three times its usual silence.
 BUSY_S = 8.0
+# On the client's own machine nobody listens on port 1.
+NOBODY = "http://127.0.0.1:1"
 
 
 def play(model: Model, with_cut: bool = True) -> Callable[[Stage], Act]:
@@ -326,7 +329,24 @@ def mismatched(run: Run) -> Act:
             stage.check(rule, False, text)
 
 
+def placed(run: Run) -> Act:
+    """A web server that is not there: the model comes over MQTT, whether the client asks one or not."""
+    stage = run.stage
+    order = run.order(1, run.changed(1)[0])
+    model = order.model
+    place = Place(model.sha256, f"{NOBODY}/{model.sha256.hex()}")
+    yield stage.say(msgspec.structs.replace(order, places=(place,)))
+
+    def asked(heard: Heard) -> bool:
+        return (heard.frame.kind, heard.frame.transfer) == (Kind.GET, model.transfer)
+
+    text = "a model that its place does not give is asked for over MQTT"
+    yield from stage.expect("X20", text, asked, TRAINED_S)
+    uploaded = yield from run.take(order, (yield from run.offered(1)))
+    yield stage.say(run.receipt(uploaded), uploaded.transfer)
+
+
 ACTS = (
     join, train, step, broken_step, patched, kept, restart, cut, reject, busy, cancel, unknown,
-    repeated, mismatched,
+    repeated, mismatched, placed,
 )  # fmt: skip

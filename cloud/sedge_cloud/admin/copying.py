@@ -52,7 +52,7 @@ def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
 
 def is_empty(store: Store) -> bool:
     """Whether nothing is in a store, as after a look into a folder that has lost its own."""
-    return not store.devices() and not store.runs()
+    return not store.census().all and not store.runs()
 
 
 def _is_sound(store: Store, sha256: bytes) -> bool:

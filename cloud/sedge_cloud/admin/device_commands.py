@@ -31,7 +31,9 @@ def add_device_commands(commands: Parsers) -> None:
     which = add.add_mutually_exclusive_group()
     help_text = "so many devices: DEVICE-1, DEVICE-2, …; --out is then the folder of folders"
     which.add_argument("--count", type=at_least_one, metavar="N", help=help_text)
-    help_text = "the ids in the first column of this CSV file, in place of DEVICE"
+    help_text = (
+        "those of this CSV file, in place of DEVICE: columns device, secret (if it has one), tags"
+    )
     which.add_argument("--names", type=Path, metavar="FILE", help=help_text)
     _add_issue_options(add)
     add.set_defaults(call=_add)
@@ -84,11 +86,14 @@ def _add_issue_options(parser: argparse.ArgumentParser) -> None:
 
 def _add(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
-    taken = {row.device for row in store.devices()}
-    names = device_names(arguments.device, arguments.count, arguments.names, taken)
+    which = arguments.device, arguments.count, arguments.names
+    names = device_names(*which, store.devices_named)
     folders = names.folders(arguments.out)
-    enrolment.add_devices(store, cloud, folders, arguments.service)
-    _tell_issued(arguments, cloud, folders)
+    given = names.secrets, names.tags
+    enrolment.add_devices(store, cloud, folders, arguments.service, *given)
+    if names.secrets:
+        print(f"{len(names.secrets)} devices are enrolled with the secrets that they have")
+    _tell_issued(arguments, cloud, folders, bool(names.secrets))
     return 0
 
 
@@ -101,7 +106,10 @@ def _reissue(arguments: argparse.Namespace) -> int:
 
 
 def _tell_issued(
-    arguments: argparse.Namespace, cloud: CloudConfig, issued: Mapping[str, Path]
+    arguments: argparse.Namespace,
+    cloud: CloudConfig,
+    issued: Mapping[str, Path],
+    others: bool = False,
 ) -> None:
     for folder in issued.values():
         if arguments.service:
@@ -110,9 +118,13 @@ def _tell_issued(
             )
         else:
             print(f"Copy {folder}/ to the device as it is, then, in it: sedge-edge run")
-    if issued:
+    if issued or others:
         enrolment.reload_broker(cloud)
-    if issued and cloud.broker.device_password_file is not None and cloud.broker.reload is None:
+    if (
+        (issued or others)
+        and cloud.broker.device_password_file is not None
+        and cloud.broker.reload is None
+    ):
         print(SIGHUP)
     for name, folder in issued.items():
         if cloud.broker.cert_file is not None:

@@ -1,70 +1,153 @@
-"""Which devices one `device add` enrols: one, so many of one name, or those of a CSV file."""
+"""Which devices one `device add` enrols: one, so many of one name, or those of a CSV file.
+
+device,secret,site          a device, its secret in 64 hex digits, then a column for each tag
+pi-1,,lab                   without a secret it gets a new one, and a folder of files
+"""
 
 import csv
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sedge_cloud.admin.enrolment import NOT_ENROLLED
+from sedge_cloud.store.tags import check_tag
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.privileges import as_caller
+from sedge_protocol.wire.keys import SECRET_BYTES
 from sedge_protocol.wire.topics import check_id
 
-# A first line that names the column.
-_HEADERS = ("device", "name", "id")
+# What the first line may call the first column, and what it calls that of secrets.
+_HEADERS, _SECRET = ("device", "name", "id"), "secret"
 
 
 @dataclass(frozen=True)
 class DeviceNames:
-    """The ids, in order; ``several`` even if it is one, when it was counted or read."""
+    """The ids, in order; ``several`` even if it is one, when it was counted or read.
+
+    Some have ``secrets`` already, and ``tags``.
+    """
 
     names: tuple[str, ...]
     several: bool
+    secrets: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    tags: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
 
     def folders(self, out: Path | None) -> dict[str, Path]:
-        """The folder for each device's files: ``out`` itself, or the one of its name in there."""
+        """The folder for each device's files: ``out`` itself, or the one of its name in there.
+
+        A device that has its secret gets none.
+        """
         if self.several or out is None:
-            return {name: (out or Path()) / name for name in self.names}
+            return {n: (out or Path()) / n for n in self.names if n not in self.secrets}
         return dict.fromkeys(self.names, out)
 
 
 def device_names(
-    device: str | None, count: int | None, file: Path | None, taken: Collection[str]
+    device: str | None,
+    count: int | None,
+    file: Path | None,
+    taken: Callable[[Collection[str]], Collection[str]],
 ) -> DeviceNames:
-    """The ids to enrol. All are checked before the first is used.
+    """The ids to enrol. All are checked before the first is used; ``taken`` says which are enrolled.
 
-    Raises ``ConfigError`` for an id that is malformed, ``taken`` or there twice, and ``StorageError`` for a
-    file that cannot be read.
+    Raises ``ConfigError`` for an id that is malformed, taken or there twice, and for a secret or a tag that
+    is none, with the line of the file; ``StorageError`` for a file that cannot be read.
     """
     if (device is None) == (file is None):
         raise ConfigError("device", device, "an id, or --names FILE without one")
     if file is not None:
-        names = _read(file)
-    else:
-        assert device is not None
-        names = (device,) if count is None else tuple(f"{device}-{i}" for i in range(1, count + 1))
-    where = "" if file is None else str(file)
-    seen = set[str]()
+        return _read(file, taken)
+    assert device is not None
+    names = (device,) if count is None else tuple(f"{device}-{i}" for i in range(1, count + 1))
     for name in names:
         check_id(name, "device")
-        if name in seen:
-            raise ConfigError("device", name, "every id once", where)
-        seen.add(name)
-        if name in taken:
-            raise ConfigError("device", name, NOT_ENROLLED, where)
-    return DeviceNames(names, count is not None or file is not None)
+    for name in sorted(taken(names)):
+        raise ConfigError("device", name, NOT_ENROLLED)
+    return DeviceNames(names, count is not None)
 
 
-def _read(file: Path) -> tuple[str, ...]:
+def _read(file: Path, taken: Callable[[Collection[str]], Collection[str]]) -> DeviceNames:
+    lines: dict[str, int] = {}
+    found = DeviceNames((), True)
+    columns: list[str] | None = None
+    for number, cells in _lines(file):
+        where = f"{file}, line {number}"
+        if columns is None:
+            columns = _columns(cells, where)
+            if columns[0] in _HEADERS:
+                continue
+        if len(cells) > len(columns):
+            expected = (
+                f"at most {len(columns)}, those that the first line names ({', '.join(columns)})"
+            )
+            raise ConfigError("columns", len(cells), expected, where)
+        name, *values = cells
+        _check_id(name, where)
+        if lines.setdefault(name, number) != number:
+            raise ConfigError("device", name, f"every id once (line {lines[name]} has it)", where)
+        _take(found, name, dict(zip(columns[1:], values, strict=False)), where)
+    if not lines:
+        raise ConfigError("--names", str(file), "at least one id")
+    for name in sorted(taken(lines), key=lambda name: lines[name]):
+        raise ConfigError("device", name, NOT_ENROLLED, f"{file}, line {lines[name]}")
+    return DeviceNames(tuple(lines), True, found.secrets, found.tags)
+
+
+def _columns(cells: list[str], where: str) -> list[str]:
+    """What the columns are called by the file's first line, which may be the first device of a list."""
+    columns = [cell.lower() for cell in cells]
+    if columns[0] not in _HEADERS:
+        if len(cells) > 1:
+            expected = "the columns' names: device, then secret or tags"
+            raise ConfigError("columns", ",".join(cells), expected, where)
+        return ["ids"]
+    for key in columns[1:]:
+        if key != _SECRET:
+            check_tag(key, "", where)
+        if columns.count(key) > 1:
+            raise ConfigError("columns", key, "every column once", where)
+    return columns
+
+
+def _check_id(name: str, where: str) -> None:
+    try:
+        check_id(name, "device")
+    except ConfigError as exc:
+        raise ConfigError(exc.key, exc.found, exc.expected, where) from exc
+
+
+def _take(found: DeviceNames, name: str, values: dict[str, str], where: str) -> None:
+    """Note a device's secret and tags; an empty cell is none."""
+    given = {key: value for key, value in values.items() if value}
+    secret = given.pop(_SECRET, None)
+    if secret is not None:
+        try:
+            found.secrets[name] = bytes.fromhex(secret)
+        except ValueError:
+            found.secrets[name] = b""
+        if len(found.secrets[name]) != SECRET_BYTES or len(secret) != 2 * SECRET_BYTES:
+            expected = f"{2 * SECRET_BYTES} hex digits in this column"
+            raise ConfigError(_SECRET, f"{len(secret)} characters", expected, where)
+    for key, value in given.items():
+        check_tag(key, value, where)
+    if given:
+        found.tags[name] = given
+
+
+def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """The lines of a CSV file that are not empty, with their numbers."""
     with as_caller(), translated("read", file):
         try:
-            rows = list(csv.reader(file.read_text("utf-8").splitlines()))
-        except (UnicodeDecodeError, csv.Error) as exc:
-            raise ConfigError("--names", str(file), f"a CSV file ({exc})") from exc
-    names = [row[0].strip() for row in rows if row and row[0].strip()]
-    if names and names[0].lower() in _HEADERS:
-        del names[0]
-    if not names:
-        raise ConfigError("--names", str(file), "at least one id")
-    return tuple(names)
+            text = file.read_text("utf-8-sig")
+        except UnicodeDecodeError as exc:
+            raise ConfigError("--names", str(file), f"a CSV file in UTF-8 ({exc})") from exc
+    reader = csv.reader(text.splitlines(), strict=True)
+    try:
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            if any(cells):
+                yield reader.line_num, cells
+    except csv.Error as exc:
+        where = f"{file}, line {reader.line_num}"
+        raise ConfigError("--names", str(exc), "a line of CSV", where) from exc

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from sedge_cloud.broker.accounts import add_passwords, put_back
@@ -53,18 +54,27 @@ train = "train.npz"
 
 
 def add_devices(
-    store: Store, cloud: CloudConfig, folders: Mapping[str, Path], service: bool = False
+    store: Store,
+    cloud: CloudConfig,
+    folders: Mapping[str, Path],
+    service: bool = False,
+    secrets: Mapping[str, bytes] | None = None,
+    tags: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
-    """Enrol devices and write the edge.toml and secret of each into its folder (see ``_issue``)."""
-    for device in folders:
+    """Enrol devices and write the edge.toml and secret of each into its folder (see ``_issue``).
+
+    Others have ``secrets`` already, and need no folder. All get their ``tags``.
+    """
+    given = secrets or {}
+    for device in (*folders, *given):
         check_id(device, "device")
         if device == cloud.username or device.startswith(COORDINATOR):
             expected = f"another id: {cloud.username!r} and {COORDINATOR!r}… are coordinators at the broker"
             raise ConfigError("device", device, expected)
-    for row in store.devices():
-        if row.device in folders:
-            raise ConfigError("device", row.device, NOT_ENROLLED)
-    _issue(store, store.add_devices, cloud, folders, service)
+    for device in sorted(store.devices_named([*folders, *given])):
+        raise ConfigError("device", device, NOT_ENROLLED)
+    enrol = partial(store.add_devices, tags=tags)
+    _issue(store, enrol, cloud, folders, service, given)
 
 
 def add_device(
@@ -83,7 +93,7 @@ def reissue_device(
 
     For a secret that has leaked, a device that has lost its disk, or an incarnation that is used up.
     """
-    if all(row.device != device for row in store.devices()):
+    if store.device(device) is None:
         raise ConfigError("device", device, "an enrolled device")
     folder = folder or Path(device)
     _issue(
@@ -135,14 +145,15 @@ def _issue(
     cloud: CloudConfig,
     folders: Mapping[str, Path],
     service: bool,
+    given: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write the files of devices with new secrets, then ``enrol`` them, all or none.
+    """Write the files of devices with new secrets, then ``enrol`` them and those ``given``, all or none.
 
     With ``service`` the paths suit sedge-edge.service and a folder copied to /etc/sedge. If the broker's
     password file is configured, each device gets a line in it. The files are written first: a crash leaves
     folders without devices, never a device without a secret. After an error the folders are removed.
     """
-    secrets = {device: os.urandom(SECRET_BYTES) for device in folders}
+    secrets = {**{device: os.urandom(SECRET_BYTES) for device in folders}, **(given or {})}
     made: list[Path] = []
     replaced: list[str] | None = None
     places, passwords = SERVICE_PATHS if service else OWN_PATHS, cloud.broker.device_password_file
@@ -152,7 +163,8 @@ def _issue(
                 _make_folder(folder)
                 made.append(folder)
                 _write_device(folder, cloud, device, secrets[device], places)
-            os.sync()  # once: flushing each file of 10,000 devices takes minutes
+            if folders:
+                os.sync()  # once: flushing each file of 10,000 devices takes minutes
             if passwords is not None:
                 coded = {name: DeviceKeys.of(secret).password for name, secret in secrets.items()}
                 replaced = add_passwords(Path(passwords), coded)
@@ -171,10 +183,10 @@ def _issue(
 def _are_enrolled(store: Store, secrets: Mapping[str, bytes]) -> bool:
     """Whether the store has these devices with these secrets."""
     try:
-        rows = {row.device: row.secret for row in store.devices()}
+        rows = store.devices_named(secrets)
     except StorageError:
         return False
-    return all(rows.get(device) == secret for device, secret in secrets.items())
+    return all(name in rows and rows[name].secret == secret for name, secret in secrets.items())
 
 
 def _make_folder(folder: Path) -> None:

@@ -10,11 +10,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from sedge_cloud.store.connection import marks, portions
 from sedge_cloud.store.contract import Dialect, Value
 from sedge_cloud.store.leases import Leases
 from sedge_cloud.store.rows import AbilityRow, DeviceRow, SessionRow
-from sedge_cloud.store.selector import ALL, Condition
+from sedge_cloud.store.selector import ALL, Condition, number_of
 from sedge_protocol.errors import ConfigError
+
+# A device has at most so many.
+MAX_TAGS = 32
 
 
 class Census(NamedTuple):
@@ -143,16 +147,21 @@ class Devices(Leases):
             row = self._db.execute("SELECT COUNT(*) FROM devices WHERE revoked = 0").fetchone()
         return int(row[0])
 
-    def add_devices(self, secrets: Mapping[str, bytes]) -> None:
-        """Enrol devices, all or none. Raises ``ConfigError`` when an id is taken."""
-        sql = (
-            "INSERT INTO devices (device, secret, changed) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-        )
+    def add_devices(
+        self,
+        secrets: Mapping[str, bytes],
+        tags: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        """Enrol devices with their tags, all or none. Raises ``ConfigError`` when an id is taken."""
         with self._transaction() as db:
             changed = self._enrol(db)
-            for device, secret in secrets.items():
-                if not db.execute(sql, (device, secret, changed)).rowcount:
-                    raise ConfigError("device", device, "an id that is not enrolled yet")
+            for device in sorted(self.devices_named(secrets)):
+                raise ConfigError("device", device, "an id that is not enrolled yet")
+            rows = (DeviceRow(*each, False, 0, None, changed) for each in secrets.items())
+            db.insert(
+                "devices", map(msgspec.structs.astuple, rows), len(DeviceRow.__struct_fields__)
+            )
+            self._put_tags(db, tags or {})
 
     def add_device(self, device: str, secret: bytes) -> None:
         """Enrol one device. Raises ``ConfigError`` when the id is taken."""
@@ -201,3 +210,27 @@ class Devices(Leases):
         """The number of this transaction, which changes who is enrolled."""
         db.execute("UPDATE meta SET value = value + 1 WHERE key = 'enrolment'")
         return self._stamp(db)
+
+    def _put_tags(self, db: Dialect, tags: Mapping[str, Mapping[str, str]]) -> None:
+        """Write tags by device and key."""
+        gone = [(d, key) for d, of in tags.items() for key, value in of.items() if not value]
+        for device, key in gone:
+            db.execute("DELETE FROM tags WHERE device = ? AND key = ?", (device, key))
+        rows = [
+            (device, key, value, number_of(value))
+            for device, of in tags.items()
+            for key, value in of.items()
+            if value
+        ]
+        for some in portions(rows, 4):
+            values = ",".join(["(?,?,?,?)"] * len(some))
+            db.execute(
+                f"INSERT INTO tags VALUES {values} ON CONFLICT (device, key) DO UPDATE"
+                " SET value = excluded.value, number = excluded.number",
+                [value for row in some for value in row],
+            )
+        for names in portions(sorted({row[0] for row in rows})):
+            sql = f"SELECT device FROM tags WHERE device IN ({marks(names)})"
+            many = f"{sql} GROUP BY device HAVING COUNT(*) > {MAX_TAGS} ORDER BY device LIMIT 1"
+            if (row := db.execute(many, names).fetchone()) is not None:
+                raise ConfigError("tag", str(row[0]), f"at most {MAX_TAGS} tags a device")

@@ -1,5 +1,6 @@
 """Many devices at once: counted, or read from a CSV file; all ids are right before one is used."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from tests.cloud.test_cloud_main import call
 
 from sedge_cloud.admin.device_names import device_names
 from sedge_cloud.admin.templates import write_first_files
+from sedge_cloud.store.opening import open_folder
 from sedge_edge.config import load_config
 from sedge_protocol.errors import ConfigError, SedgeError
 
@@ -45,9 +47,23 @@ def test_a_broker_that_does_not_reload(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\nb\na\n", "found 'a', expected every id once"),
+        (
+            "a\nb\na\n",
+            r"list.csv, line 3: device: found 'a', expected every id once \(line 1 has it",
+        ),
         ("a\nB\n", "device: found 'B', expected 1 to 48"),
-        ("c\n", "found 'c', expected an id that is not enrolled"),
+        ("a\n\nc\n", "line 3: device: found 'c', expected an id that is not enrolled"),
+        ("a,1\n", "line 1: columns: found 'a,1', expected the columns' names: device, then"),
+        ("id,site,site\n", "line 1: columns: found 'site', expected every column once"),
+        ("id,memory_mb\n", "line 1: tag: found 'memory_mb', expected a tag"),
+        ("id,site\na,lab,3\n", "line 2: columns: found 3, expected at most 2"),
+        ("id,site\na,'\n", 'line 2: tag site: found "\'", expected at most 64 printable'),
+        ("id,secret\nd,\na,12\n", "line 3: secret: found '2 characters', expected 64 hex digits"),
+        (f"id,secret\na,{'x' * 64}\n", "line 2: secret: found '64 characters', expected 64 hex"),
+        (
+            'id,site\na,"lab\n',
+            "line 2: --names: found 'unexpected end of data', expected a line of CSV",
+        ),
         ("name\n", "expected at least one id"),
         ("\n", "expected at least one id"),
         (None, "No such file"),
@@ -58,10 +74,31 @@ def test_lists_that_are_refused(tmp_path: Path, text: str | None, message: str) 
     if text is not None:
         file.write_text(text)
     with pytest.raises(SedgeError, match=message):
-        device_names(None, None, file, ["c"])
+        device_names(None, None, file, {"c"}.intersection)
+
+
+def test_devices_come_with_secrets_and_tags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who has a secret gets no folder; all get their line at the broker."""
+    write_first_files(tmp_path, "test", "mqtt://127.0.0.1:1")
+    listed, out = tmp_path / "list.csv", tmp_path / "devices"
+    listed.write_text(
+        f"device,Site,secret\nattic,,{'ab' * 32}\ncellar,hall b,\nroof,lab,{'cd' * 32}\n"
+    )
+    assert call(tmp_path, "device", "add", "--names", str(listed), "--out", str(out)) == 0
+    text = capsys.readouterr().out
+    assert "2 devices are enrolled with the secrets that they have" in text and "SIGHUP" in text
+    assert [path.name for path in out.iterdir()] == ["cellar"]
+    passwords = (tmp_path / "broker-passwords").read_text()
+    assert all(f"\n{name}:" in passwords for name in ("attic", "cellar", "roof"))
+    with closing(open_folder(tmp_path / "state")) as store:
+        rows = store.devices_named(["attic", "cellar", "roof"])
+        assert rows["attic"].secret == b"\xab" * 32 and rows["roof"].secret == b"\xcd" * 32
+        assert store.tags_of(rows) == {"cellar": {"site": "hall b"}, "roof": {"site": "lab"}}
 
 
 def test_an_id_or_a_list() -> None:
     for device, file in ((None, None), ("a", Path("list.csv"))):
         with pytest.raises(ConfigError, match="an id, or --names FILE without one"):
-            device_names(device, None, file, [])
+            device_names(device, None, file, list)

@@ -271,7 +271,7 @@ def test_an_error_leaves_nothing_and_can_be_repeated(
     for owner, name in troubles:
         with monkeypatch.context() as patch:
 
-            def fail(*args: object) -> None:
+            def fail(*args: object, **more: object) -> None:
                 raise StorageError("no space left")
 
             patch.setattr(owner, name, fail)

@@ -311,7 +311,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "subflot": {
         "dropped": (), "memory_mb": (), "step_s": (), "mix": 0.5, "lam": 1.0, "solver": "emd",
         "reg": 0.01, "normalisation": "mass", "weighting": "examples", "otp": True, "sar": True,
-        "ota": True, "quantile": None,
+        "ota": True,
     },
 }  # fmt: skip
 

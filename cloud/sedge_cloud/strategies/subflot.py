@@ -37,8 +37,7 @@ from sedge_cloud.algorithms.submodels import (
 from sedge_cloud.algorithms.width_policy import WidthPolicy
 from sedge_cloud.strategy import EVERY_ELEMENT, Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import ValueCoding
-from sedge_protocol.importance import importance, positions, select
-from sedge_protocol.layout import Role, Theta
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Codec, Work
 
 Weighting = Literal["examples", "uniform", "width"]
@@ -68,9 +67,6 @@ class SubFLOT(WidthPolicy, frozen=True):
     """False: no pull towards the start beyond the run's own ``prox``."""
     ota: bool = True
     """False: every element is the mean over the devices that have it at its position (HeteroFL)."""
-    quantile: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """q: instead of ``mix``, the start is W_al except for the elements whose (W_i - W_al)^2 is above their
-    q-quantile, which stay W_i (as in FedOBP)."""
 
     @property
     def codec(self) -> Codec:
@@ -131,13 +127,7 @@ class SubFLOT(WidthPolicy, frozen=True):
         """W~_i (m,) for the last model ``own`` (m,) of a device."""
         form = form_of(context, width)
         aligned = self._aligner.align(context.theta, form_of(context, 0), own, form).theta
-        if self.quantile is None:
-            return (own + self.mix * (aligned - own)).astype(np.float32, copy=False)
-        scored = tuple(t for t in form.layout.tensors if t.role is Role.PARAMETER)
-        scores = importance(own, aligned, scored, "squared")
-        personal = positions(select(scores, self.quantile), scored).astype(np.intp)
-        aligned[personal] = own[personal]
-        return aligned
+        return (own + self.mix * (aligned - own)).astype(np.float32, copy=False)
 
 
 def _prefix(context: Context, width: int) -> Places:

@@ -108,7 +108,6 @@ REFUSED: list[tuple[str, dict[str, object], str, str]] = [
     ("subflot", {"solver": "auction"}, "solver", "one of 'emd', 'sinkhorn', 'assign'"),
     ("subflot", {"normalisation": "none"}, "normalisation", "one of 'mass', 'literal'"),
     ("subflot", {"weighting": "count"}, "weighting", "one of 'examples', 'uniform', 'width'"),
-    ("subflot", {"quantile": -0.1}, "quantile", "`float` >= 0.0"),
     ("fedprox", {"mu": -1}, "mu", "`float` >= 0.0"),
     ("ditto", {"lam": -1}, "lam", "`float` >= 0.0"),
     ("apfl", {"alpha": 1.0}, "alpha", "`float` <= 0.999"),

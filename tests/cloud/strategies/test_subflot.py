@@ -7,7 +7,6 @@ import pytest
 from tests.cloud.forms import RESIDUAL, Residual, context_of, layout_of, random_theta
 
 from sedge_cloud.algorithms import optimal_transport as transport
-from sedge_cloud.algorithms.neuron_alignment import Aligner
 from sedge_cloud.algorithms.optimal_transport import Solver
 from sedge_cloud.algorithms.submodels import form_of, places_of, prefix
 from sedge_cloud.strategies.fedavg import FedAvg
@@ -77,22 +76,6 @@ def test_a_whole_device_at_the_global_model_stays_there(solver: Solver, mix: flo
     np.testing.assert_array_equal(start_of(strategy, ClientModel(THETA, device="d0")), THETA)
     after = strategy.apply(CONTEXT, [Update("d0", 9, THETA), Update("d4", 5, THETA)])
     np.testing.assert_array_equal(after.theta, THETA)
-
-
-def test_a_personal_share_takes_the_place_of_the_mixture() -> None:
-    client = a_past(2)
-    own = client.trained
-    assert own is not None
-    aligned = Aligner().align(THETA, FORMS[0], own, FORMS[2]).theta
-    start = start_of(SubFLOT(dropped=DROPPED, quantile=0.9), client)
-    parameter = ~FORMS[2].layout.mask(LAYOUT.statistics)
-    personal = start != aligned
-    assert personal.sum() == pytest.approx(0.1 * parameter.sum(), abs=1)
-    np.testing.assert_array_equal(start[personal], own[personal])
-    apart = np.abs(own - aligned)
-    assert apart[personal].min() >= apart[parameter & ~personal].max()
-    everything = start_of(SubFLOT(dropped=DROPPED, quantile=1.0), client)
-    np.testing.assert_array_equal(everything, aligned)
 
 
 def test_the_pull_grows_with_what_is_dropped() -> None:

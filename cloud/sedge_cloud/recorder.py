@@ -38,7 +38,7 @@ class Recorder:
         self._row = CoordinatorRow(running=True, started=started, link_since=started)
         self._rounds: dict[str, RoundRow] = {}  # open ones by run, as they were last written
         self._due = self._sign_at = self._measure_at = self._keep_at = 0.0
-        self._told: object = None
+        self._written: object = None
 
     def link(self, connected: bool, now: float, error: str = "", max_packet: int = 0) -> None:
         """The link to the broker came or went; a failed attempt is no change."""
@@ -66,7 +66,7 @@ class Recorder:
     def close(self, now: float) -> None:
         """Note that the service has ended in order."""
         self._row = msgspec.structs.replace(self._row, running=False)
-        self._told = None
+        self._written = None
         self._write(now, None)
 
     def _write(self, now: float, disk: DiskRow | None) -> None:
@@ -75,8 +75,8 @@ class Recorder:
         opened = self._core.open
         standing = {run: self._standing(current, now) for run, current in opened.items()}
         rounds = [row for run, row in standing.items() if row != self._rounds.get(run)]
-        told = self._row, self._core.counters.total()
-        if not (sessions or rounds or disk or told != self._told or now >= self._sign_at):
+        state = self._row, self._core.counters.total()
+        if not (sessions or rounds or disk or state != self._written or now >= self._sign_at):
             return
         counters = msgspec.msgpack.encode(dict(self._core.counters))
         row = msgspec.structs.replace(self._row, heard=self._wall(now), counters=counters)
@@ -85,7 +85,7 @@ class Recorder:
         except StorageError:
             self._core.devices.stir(sessions)
             return
-        self._rounds, self._told, self._sign_at = standing, told, now + SIGN_S
+        self._rounds, self._written, self._sign_at = standing, state, now + SIGN_S
 
     def _standing(self, current: OpenRound, now: float) -> RoundRow:
         """The round's row as it stands now."""

@@ -24,6 +24,7 @@ import msgspec
 
 from sedge_cloud.admin.copying import is_empty
 from sedge_cloud.config import CloudConfig
+from sedge_cloud.figures.numbers import size as bytes_text
 from sedge_cloud.runs.run import state_of
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.contract import Blobs
@@ -77,22 +78,19 @@ def back_up(store: Store, fleet: str, path: Path) -> list[str]:
                 store.copy_rows_to(copy)
                 named, sizes = RunStore(copy).named_blobs(), store.blobs.sizes()
                 lost = sum(bool(copy.lost(sha256)) for sha256 in named - sizes.keys())
-                told = _contents(copy)
+                contents = _contents(copy)
             blobs = {sha256.hex(): sizes[sha256] for sha256 in named if sha256 in sizes}
             digest, size = _digest(snapshot)
             head = Head(FORMAT, fleet, time.time(), digest, size, blobs)
             written = _write(store, head, snapshot, path)
         finally:
             shutil.rmtree(work, ignore_errors=True)
-    told.insert(
-        0, f"written: {path}, {written / 1e6:.1f} MB, of which {size / 1e6:.1f} MB database"
-    )
-    if lost:
-        told.append(f"lost before, and so not in it: {lost} blobs")
-    told.append(
-        "It holds the devices' secrets. Not in it: cloud.toml and the files that this names."
-    )
-    return told
+    return [
+        f"written: {path}, {bytes_text(written)}, of which {bytes_text(size)} database",
+        *contents,
+        *([f"lost before, and so not in it: {lost} blobs"] if lost else ()),
+        "It holds the devices' secrets. Not in it: cloud.toml and the files that this names.",
+    ]
 
 
 def restore(path: Path, cloud: CloudConfig, replace: bool) -> list[str]:
@@ -302,10 +300,10 @@ def _pieces(data: IO[bytes], name: str, sha256: str, size: int, path: Path) -> I
 def _data(tar: tarfile.TarFile, name: str, size: int | None, path: Path) -> IO[bytes]:
     """The next member, which must be a common file of this name and size."""
     member = tar.next()
-    found = "nothing more" if member is None else repr(member.name)
     is_file = member is not None and member.type == tarfile.REGTYPE and not member.issparse()
     data = tar.extractfile(member) if member is not None and is_file else None
     if member is None or data is None or member.name != name:
+        found = "nothing more" if member is None else repr(member.name)
         raise _damaged(path, f"found {found}, expected the file {name!r}")
     if member.size > MAX_HEAD_BYTES if size is None else member.size != size:
         raise _damaged(path, f"{name} has {member.size} bytes, expected {size or MAX_HEAD_BYTES}")

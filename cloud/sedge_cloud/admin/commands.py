@@ -11,6 +11,7 @@ from sedge_cloud.admin.copying import copy_store
 from sedge_cloud.admin.runs import delete_run, resume_run
 from sedge_cloud.config import CloudConfig, load_cloud
 from sedge_cloud.facts.reader import LAST_ROUNDS, Reader
+from sedge_cloud.figures.numbers import size
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_store
@@ -120,9 +121,9 @@ def _delete(arguments: argparse.Namespace) -> int:
     _, store = open_state(arguments)
     freed = delete_run(store, arguments.name, arguments.dry_run)
     if arguments.dry_run:
-        print(f"run {arguments.name} would be deleted, and {_megabytes(freed)} of models with it")
+        print(f"run {arguments.name} would be deleted, and {size(freed)} of models with it")
         return 0
-    print(f"run {arguments.name} is deleted, and {_megabytes(freed)} of models with it")
+    print(f"run {arguments.name} is deleted, and {size(freed)} of models with it")
     print("Devices keep what they have of it: give a later run another name.")
     _free_space(store)
     return 0
@@ -131,10 +132,10 @@ def _delete(arguments: argparse.Namespace) -> int:
 def _prune(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
     run_store = RunStore(store, cloud.keep)
-    found = run_store.prune(arguments.dry_run)
+    pruned = run_store.prune(arguments.dry_run)
     would = "would be " if arguments.dry_run else ""
-    print(f"runs {would}deleted: {', '.join(found.runs) or 'none'}")
-    print(f"rows on devices' parts in old rounds {would}deleted: {found.rows}")
+    print(f"runs {would}deleted: {', '.join(pruned.runs) or 'none'}")
+    print(f"rows on devices' parts in old rounds {would}deleted: {pruned.rows}")
     if not arguments.dry_run:
         _free_space(store)
     return 0
@@ -153,13 +154,12 @@ def _free_space(store: Store) -> None:
             return
         freed = RunStore(store).collect()
         store.shrink()
-    print(f"freed: {_megabytes(freed)}")
+    print(f"freed: {size(freed)}")
 
 
 def _backup(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
-    saved = back_up(store, cloud.fleet, arguments.file)
-    for line in saved:
+    for line in back_up(store, cloud.fleet, arguments.file):
         print(line)
     return 0
 
@@ -180,10 +180,6 @@ def _copy(arguments: argparse.Namespace) -> int:
             print(line)
     print(f"Serve with {arguments.target} from now on: what is in the old store stays as it is.")
     return 0
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
 
 
 def open_reader(arguments: argparse.Namespace, last: int | None = LAST_ROUNDS) -> Reader:

@@ -21,17 +21,17 @@ def copy_store(source: Store, target: Store) -> list[str]:
             alone.enter_context(store.serving())
             alone.enter_context(store.blobs_held())
         if not is_empty(target):
-            found = f"{len(target.devices())} devices, {len(target.runs())} runs in {target.place}"
-            raise ConfigError("the store to copy to", found, "an empty one")
+            held = f"{len(target.devices())} devices, {len(target.runs())} runs in {target.place}"
+            raise ConfigError("the store to copy to", held, "an empty one")
         copied, skipped, lost = copy_blobs(source, target)
         source.copy_rows_to(target)
     devices, runs = len(target.devices()), len(target.runs())
-    told = [f"copied to {target.place}: {devices} devices, {runs} runs, {copied} blobs"]
+    lines = [f"copied to {target.place}: {devices} devices, {runs} runs, {copied} blobs"]
     if skipped:
-        told.append(f"there already, and as they should be: {skipped} blobs")
+        lines.append(f"there already, and as they should be: {skipped} blobs")
     if lost:
-        told.append(f"lost before, and so not copied: {lost} blobs")
-    return told
+        lines.append(f"lost before, and so not copied: {lost} blobs")
+    return lines
 
 
 def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:

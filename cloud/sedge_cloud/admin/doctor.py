@@ -4,8 +4,10 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+from sedge_cloud.admin.revocation import is_served
 from sedge_cloud.broker.access import access_is_whole
 from sedge_cloud.broker.accounts import passwords_agree
 from sedge_cloud.config import CloudConfig, broker_settings, load_cloud
@@ -16,7 +18,6 @@ from sedge_cloud.runs.terms import without_link
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError, LinkError, SedgeError, StorageError
-from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.probe import measure, number_of, numbered, probe
 from sedge_protocol.host.web import Span, shown
@@ -81,8 +82,7 @@ def _disk(folder: Path) -> str:
 
 
 def _store(cloud: CloudConfig) -> str:
-    store = open_store(cloud)
-    try:
+    with closing(open_store(cloud)) as store:
         store.check()
         runs = store.runs()
         for row in runs:
@@ -90,20 +90,15 @@ def _store(cloud: CloudConfig) -> str:
                 _ = Run(row, store).strategy
         running = sum(1 for row in runs if row.status == RUNNING)
         return f"sound; {store.enrolled()} devices, {running} of {len(runs)} runs running"
-    finally:
-        store.close()
 
 
 def _public(cloud: CloudConfig) -> str:
     """Whether a range of the newest run's model comes from where devices are sent."""
-    store = open_store(cloud)
-    try:
+    with closing(open_store(cloud)) as store:
         names = _models(store)
         if not names or store.public is None:
             return "no run yet, so nothing to ask for"
         url, manifest = store.public(names[-1]), describe(store.blobs.read(names[-1]))
-    finally:
-        store.close()
     last = manifest.count - 1
     span = Span(url, manifest, last, manifest.count)
     with as_caller():
@@ -149,15 +144,12 @@ def _messages(cloud: CloudConfig) -> str:
         raise ConfigError(
             "the largest that comes back", limit, f"at least {LEAST_PACKET_BYTES}: {LIMITS}"
         )
-    store = open_store(cloud)
-    try:
+    with closing(open_store(cloud)) as store:
         for row in store.runs():
-            if row.status != RUNNING:
-                continue
-            if missing := without_link(packets_for(Run(row, store)), limit):
+            if row.status == RUNNING and (
+                missing := without_link(packets_for(Run(row, store)), limit)
+            ):
                 raise StorageError(f"run {row.run} needs {missing[0]}")
-    finally:
-        store.close()
     larger = (
         "" if limit == MAX_PACKET_BYTES else "; larger ones are lost, and smaller chunks are sent"
     )
@@ -166,14 +158,11 @@ def _messages(cloud: CloudConfig) -> str:
 
 def _coordinator(cloud: CloudConfig) -> str:
     """Whether the running coordinator receives what the broker accepts for it."""
-    try:
-        lock_folder(Path(cloud.state_dir)).close()
-    except StorageError:
-        here, there = down(cloud.fleet, ITSELF), up(cloud.fleet, ITSELF)
-        with as_caller():
-            probe(broker_settings(cloud), here, there, ANSWER_S)
-        return "sedge-cloud serve runs, hears and answers"
-    return "sedge-cloud serve is not running here"
+    if not is_served(cloud):
+        return "sedge-cloud serve is not running here"
+    with as_caller():
+        probe(broker_settings(cloud), down(cloud.fleet, ITSELF), up(cloud.fleet, ITSELF), ANSWER_S)
+    return "sedge-cloud serve runs, hears and answers"
 
 
 def _clock() -> str:

@@ -127,15 +127,15 @@ def join_text(cloud: CloudConfig, device: str, folder: Path) -> str:
     It holds the secret. Raises ``StorageError`` when the folder cannot be read.
     """
     with as_caller(), translated("read the files of a device in", folder):
-        told = {
+        fields = {
             "device": device,
             "fleet": cloud.fleet,
             "url": cloud.broker.device_url or cloud.broker.url,
             "secret": (folder / "secret").read_text().strip(),
         }
         if (folder / DEVICE_CA).exists():
-            told["ca"] = (folder / DEVICE_CA).read_text()
-    text = json.dumps(told, separators=(",", ":"), ensure_ascii=False)
+            fields["ca"] = (folder / DEVICE_CA).read_text()
+    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
     return "sedge:" + base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 

@@ -64,15 +64,15 @@ def _difference(tensors: Mapping[str, NDArray[np.generic]], bundle: Bundle, init
     """What is wrong with the first tensor that is not as the bundle's; empty for none."""
     views = bundle.views(init)
     for name, expected in views.items():
-        found = tensors.get(name)
-        if found is None:
+        tensor = tensors.get(name)
+        if tensor is None:
             return f"{name!r} is missing"
-        if found.shape != expected.shape or found.dtype != np.float32:
+        if tensor.shape != expected.shape or tensor.dtype != np.float32:
             here = f"float32 {expected.shape}"
-            return f"{name!r} is {found.dtype} {found.shape} there and {here} in the bundle"
-        if not np.isfinite(found).all():
+            return f"{name!r} is {tensor.dtype} {tensor.shape} there and {here} in the bundle"
+        if not np.isfinite(tensor).all():
             return f"{name!r} holds NaN or inf"
-        if name not in bundle.manifest.layout.by_name and not np.array_equal(found, expected):
+        if name not in bundle.manifest.layout.by_name and not np.array_equal(tensor, expected):
             return f"{name!r} is frozen, and has other values there"
     unknown = next((name for name in tensors if name not in views), None)
     return "" if unknown is None else f"the bundle has no {unknown!r}"

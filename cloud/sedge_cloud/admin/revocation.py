@@ -12,8 +12,8 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import as_caller
 
-# A coordinator that runs has told a device of its revocation after this long.
-TOLD_S = 1.5
+# By then a running coordinator has notified the device, in seconds.
+NOTIFY_S = 1.5
 
 SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
 _REVOKED = "device {} is revoked; the coordinator no longer listens to it."
@@ -67,14 +67,15 @@ def _shut_out(cloud: CloudConfig, device: str) -> None:
     """Take the device's password away, where it is kept here. Raises ``StorageError``."""
     if cloud.broker.device_password_file is None:
         return
-    if cloud.broker.reload is not None and _is_served(cloud):
-        time.sleep(TOLD_S)
+    if cloud.broker.reload is not None and is_served(cloud):
+        time.sleep(NOTIFY_S)
     with as_caller():
         remove_password(Path(cloud.broker.device_password_file), device)
     reload_broker(cloud)
 
 
-def _is_served(cloud: CloudConfig) -> bool:
+def is_served(cloud: CloudConfig) -> bool:
+    """Whether a coordinator runs on this machine for the fleet."""
     try:
         lock_folder(Path(cloud.state_dir)).close()
     except StorageError:

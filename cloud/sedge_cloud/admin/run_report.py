@@ -52,11 +52,9 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
     if not as_json:
         yield from run_remarks(store, run)
         yield from run_lines(run, facts.at)
-        counted = [
-            f"{event} {count}" for event, count in sorted(facts.coordinator.counters.items())
-        ]
-        if counted:
-            yield f"the coordinator has counted since its start: {', '.join(counted)}"
+        if counters := facts.coordinator.counters:
+            counted = ", ".join(f"{event} {count}" for event, count in sorted(counters.items()))
+            yield f"the coordinator has counted since its start: {counted}"
         if facts.problems:
             yield "what is wrong:"
         yield from problem_lines(facts.problems, facts.at)
@@ -100,8 +98,7 @@ def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
 
 def _dense(store: Store, name: str) -> int:
     """The bytes of a run's model as float32, both ways."""
-    row = next(row for row in store.runs() if row.run == name)
-    return 8 * Run(row, store).manifest.layout.size
+    return 8 * Run(find_run(store, name), store).manifest.layout.size
 
 
 def _closed(

@@ -11,7 +11,6 @@
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sedge_cloud.admin.enrolment import write_private, write_public
@@ -36,33 +35,16 @@ tls_version tlsv1.2
 WHOLE = "# These hold for the whole broker.\n"
 
 
-@dataclass(frozen=True)
 class Places:
     """Where the files lie, below ``root``, and whose they are."""
 
-    root: Path = Path("/")
-    service: str = "sedge-cloud"
-    mosquitto: str = "mosquitto"
-
-    @property
-    def etc(self) -> Path:
-        """The coordinator's configuration."""
-        return self.root / "etc/sedge"
-
-    @property
-    def state(self) -> Path:
-        """The coordinator's state."""
-        return self.root / "var/lib/sedge-cloud"
-
-    @property
-    def broker(self) -> Path:
-        """What only the broker may read."""
-        return self.root / "etc/mosquitto/sedge"
-
-    @property
-    def drop_in(self) -> Path:
-        """The broker's listener."""
-        return self.root / "etc/mosquitto/conf.d/00-sedge.conf"
+    def __init__(
+        self, root: Path = Path("/"), service: str = "sedge-cloud", mosquitto: str = "mosquitto"
+    ) -> None:
+        self.service, self.mosquitto = service, mosquitto
+        self.etc, self.state = root / "etc/sedge", root / "var/lib/sedge-cloud"
+        self.broker = root / "etc/mosquitto/sedge"
+        self.drop_in = root / "etc/mosquitto/conf.d/00-sedge.conf"
 
 
 def write_service_files(

@@ -41,8 +41,8 @@ def access_is_whole(cloud: CloudConfig) -> str:
         if path is None:
             return "the broker's list is not kept here (docs/production-broker.md)"
         with translated("read the broker's access list in", path):
-            found = path.read_text().splitlines()
-    missing = [line for line in access_list(cloud.fleet).splitlines() if line not in found]
+            present = path.read_text().splitlines()
+    missing = [line for line in access_list(cloud.fleet).splitlines() if line not in present]
     if missing:
         lines = "; ".join(missing)
         raise StorageError(f"{path} lacks lines: add them, and restart Mosquitto: {lines}")

@@ -94,11 +94,8 @@ def passwords_agree(cloud: CloudConfig) -> str:
     path = Path(broker.device_password_file)
     with as_caller(), translated("read the broker's passwords in", path):
         users = [line.partition(":")[0] for line in path.read_text().splitlines()]
-    store = open_store(cloud)
-    try:
+    with contextlib.closing(open_store(cloud)) as store:
         rows = {row.device: row for row in store.devices()}
-    finally:
-        store.close()
     for name, row in rows.items():
         if row.revoked and name in users:
             text = f"{name} is revoked, and still in {path}"

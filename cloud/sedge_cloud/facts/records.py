@@ -225,7 +225,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Essence:
+class ChangeKey:
     """What makes a look worth while; ``states`` are those of ``devices``."""
 
     devices: tuple[DeviceFacts, ...] = field(compare=False)
@@ -233,14 +233,14 @@ class Essence:
     rest: object
 
 
-def essence(facts: Fleet, last: Essence | None) -> Essence:
-    """The facts' essence: where it equals the ``last``, they differ in ages and counters only."""
+def change_key(facts: Fleet, last: ChangeKey | None) -> ChangeKey:
+    """Equal to ``last`` where the facts differ in ages and counters only."""
     it = facts.coordinator
     rest = facts.problems, facts.runs, it.running, it.link
     if last is not None and last.devices is facts.devices:
-        return Essence(facts.devices, last.states, rest)
+        return ChangeKey(facts.devices, last.states, rest)
     states = tuple((d.device, d.state, d.updates, d.waits, d.error) for d in facts.devices)
-    return Essence(facts.devices, states, rest)
+    return ChangeKey(facts.devices, states, rest)
 
 
 def printable(text: str) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from sedge_cloud.facts.reader import Reader
-from sedge_cloud.facts.records import DeviceFacts, Essence, Fleet, essence
+from sedge_cloud.facts.records import ChangeKey, DeviceFacts, Fleet, change_key
 from sedge_cloud.facts.selection import Wanted
 
 # Facts are at least this old before they are read again, however many look,
@@ -29,7 +29,7 @@ class Snapshot:
         self._lock = threading.Lock()
         self._reader: Reader | None = None
         self._facts: Fleet | None = None
-        self._essence: Essence | None = None
+        self._change_key: ChangeKey | None = None
         self._at = 0.0
         self._spent = 0.0  # processor time since the last reading, in seconds
         self._cpu: dict[int, float] = {}  # each thread's at its last look
@@ -47,9 +47,9 @@ class Snapshot:
             if self._facts is None or time.monotonic() - self._at >= age:
                 self._spent = 0.0
                 self._facts, self._at = self._read(), time.monotonic()
-                now = essence(self._facts, self._essence)
-                self._changes += now != self._essence
-                self._essence = now
+                now = change_key(self._facts, self._change_key)
+                self._changes += now != self._change_key
+                self._change_key = now
             return self._facts, self._changes
 
     def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:

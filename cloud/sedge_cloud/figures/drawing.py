@@ -183,8 +183,7 @@ def metric_axis(values: Sequence[float], metric: Metric = ACCURACY) -> Axis:
 
 def count_axis(low: float, high: float, label: str = "", margin: float = 0.0) -> Axis:
     """Whole numbers."""
-    found = [at for at in ticks(low, high, 8, (1, 2, 5)) if at == int(at)]
-    marks = [(at, f"{at:,.0f}") for at in found]
+    marks = [(at, f"{at:,.0f}") for at in ticks(low, high, 8, (1, 2, 5)) if at == int(at)]
     return Axis(low - margin, max(high, low + 1e-3) + margin, marks, label)
 
 

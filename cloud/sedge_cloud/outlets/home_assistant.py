@@ -54,16 +54,16 @@ def messages(facts: Fleet, max_devices: int) -> dict[str, bytes]:
     """Every topic with its payload; an empty one takes away a device that is revoked, or one too many."""
     fleet = facts.fleet
     entities, state = _of_fleet(facts)
-    found = {link_topic(fleet): ONLINE, **_published(fleet, None, entities, state)}
+    payloads = {link_topic(fleet): ONLINE, **_published(fleet, None, entities, state)}
     active = [device.device for device in facts.devices if device.state != "revoked"]
     shown = set(active[:max_devices])
     for device in facts.devices:
         if device.device in shown:
             entities, state = _of_device(device)
-            found.update(_published(fleet, device.device, entities, state))
+            payloads.update(_published(fleet, device.device, entities, state))
         else:
-            found.update(dict.fromkeys(_topics(fleet, device.device), b""))
-    return found
+            payloads.update(dict.fromkeys(_topics(fleet, device.device), b""))
+    return payloads
 
 
 def link_topic(fleet: str) -> str:

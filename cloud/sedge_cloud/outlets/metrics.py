@@ -110,10 +110,10 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 def _labelled(
-    name: str, text: str, label: str, found: Counter[str], known: tuple[str, ...]
+    name: str, text: str, label: str, counts: Counter[str], known: tuple[str, ...]
 ) -> Metric:
     """A gauge with a value for every known label, so that a series does not come and go."""
     metric = GaugeMetricFamily(f"sedge_{name}", text, labels=[label])
     for value in known:
-        metric.add_metric([value], found[value])
+        metric.add_metric([value], counts[value])
     return metric

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sedge_cloud.facts.reader import Reader
-from sedge_cloud.facts.records import Essence, Fleet, RunFacts, essence
+from sedge_cloud.facts.records import ChangeKey, Fleet, RunFacts, change_key
 from sedge_cloud.figures.numbers import age
 from sedge_cloud.outlets.terminal import headline, problem_lines, run_lines, value_text
 from sedge_protocol.host.console import json_text
@@ -39,11 +39,11 @@ def follow(reader: Reader, name: str | None, show: Callable[[Fleet], object]) ->
 
 def as_json(reader: Reader, name: str | None) -> None:
     """The same as one JSON object a line, whenever more than a time has changed."""
-    last: Essence | None = None
+    last: ChangeKey | None = None
 
     def show(facts: Fleet) -> None:
         nonlocal last
-        now, before = essence(facts, last), last
+        now, before = change_key(facts, last), last
         last = now
         if now != before:
             print(json_text(facts), flush=True)

@@ -169,14 +169,8 @@ class OrderRow(msgspec.Struct, frozen=True):
 
     def blobs(self, model: bytes) -> tuple[bytes, ...]:
         """The blobs that the client model will name once the update is here; ``model`` is the round's."""
-        named = (
-            self.model or model,
-            self.arrays,
-            self.context,
-            self.patch_blob,
-            self.patch_context,
-        )
-        return tuple(blob for blob in named if blob)
+        named = self.model or model, self.arrays, self.context, self.patch_blob, self.patch_context
+        return tuple(filter(None, named))
 
     def read_work(self) -> Work:
         """``work``, decoded. Raises ``StorageError`` when it cannot be read."""
@@ -250,7 +244,7 @@ class ClientModelRow(msgspec.Struct, frozen=True):
             self.patch_blob,
             self.patch_context,
         )
-        return tuple(blob for blob in named if blob)
+        return tuple(filter(None, named))
 
     @property
     def patch_hash(self) -> bytes:

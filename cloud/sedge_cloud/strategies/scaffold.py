@@ -116,8 +116,8 @@ def _slope(sent: SparseVector | None, steps: int, rates: Theta) -> NDArray[np.fl
 
 def _rates(training: Training) -> Theta:
     """What sets the rates of a training's steps, (3,)."""
-    found = training.learning_rate, training.warmup_steps, training.end_factor
-    return np.array(found, np.float32)
+    rates = training.learning_rate, training.warmup_steps, training.end_factor
+    return np.array(rates, np.float32)
 
 
 def _rate_sum(steps: int, rates: Theta) -> np.float64:

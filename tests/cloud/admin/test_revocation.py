@@ -42,7 +42,7 @@ def test_what_is_left_to_do(tmp_path: Path, keys: dict[str, str], left: list[str
 
 def test_a_broker_that_cannot_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is revoked all the same, and the same again, once it can be told, is complete."""
-    monkeypatch.setattr(revocation, "TOLD_S", 0.0)
+    monkeypatch.setattr(revocation, "NOTIFY_S", 0.0)
     passwords = tmp_path / "passwords"
     store = open_store(tmp_path / "state")
     store.add_device("pi-1", bytes(32))

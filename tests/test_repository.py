@@ -237,6 +237,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/store/test_migration.py",
         "the files of a folder that is migrated",
     ),
+    "sedge_cloud.store.roles": (
+        "tests/cloud/store/test_database.py",
+        "promises without a line of code",
+    ),
     "sedge_cloud.store.records": ("tests/cloud/facts/test_problems.py", "as they are read"),
     "sedge_cloud.runs.": ("tests/cloud/runs/test_runs.py", "what a run is made of, whole"),
     "sedge_cloud.events": ("tests/cloud/test_service.py", "records without a line of code"),

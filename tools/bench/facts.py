@@ -35,15 +35,8 @@ from sedge_cloud.rounds.accounts import catch_up
 from sedge_cloud.service import on_the_wall
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
-from sedge_cloud.store.records import DeviceSummary, Summary
-from sedge_cloud.store.rows import (
-    ClosedRound,
-    DeviceRow,
-    OrderRow,
-    RoundRow,
-    SessionRow,
-    TrafficRow,
-)
+from sedge_cloud.store.records import ClosedRound, DeviceSummary, Summary
+from sedge_cloud.store.rows import DeviceRow, OrderRow, RoundRow, SessionRow, TrafficRow
 from sedge_protocol.wire.messages import Hello
 
 SIZE = 100

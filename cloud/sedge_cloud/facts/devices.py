@@ -7,8 +7,8 @@ from datetime import datetime
 import msgspec
 
 from sedge_cloud.facts.records import Code, DeviceFacts, DeviceState, Problem, printable, when
-from sedge_cloud.store.database import Store
 from sedge_cloud.store.records import DevicePast
+from sedge_cloud.store.roles import Seen
 from sedge_cloud.store.rows import DeviceRow, HistoryRow, SessionRow
 from sedge_protocol.wire.messages import Hello
 
@@ -97,7 +97,7 @@ class KnownDevice:
         return next(refusals(run, why.round, when(why.at), declined, rejected, distrusted))
 
 
-def read_devices(store: Store, names: Collection[str]) -> dict[str, KnownDevice]:
+def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
     """Those of these devices that there are, by id, as their rows are now."""
     known = {name: KnownDevice(row) for name, row in store.devices_named(names).items()}
     for device in known.values():

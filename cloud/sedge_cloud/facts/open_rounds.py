@@ -9,7 +9,7 @@ import msgspec
 
 from sedge_cloud.facts.records import Code, DeviceFacts, RoundFacts, Waiting, printable, when
 from sedge_cloud.runs.terms import Terms
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Seen
 from sedge_cloud.store.rows import RoundRow, RunRow
 
 NEVER = "has never been heard: is its agent running, with this fleet's name, this broker and a right clock?"
@@ -37,7 +37,7 @@ class Waits:
     unable: Mapping[str, str]
     now: float
 
-    def open_round(self, store: Store, run: RunRow, row: RoundRow) -> RoundFacts:
+    def open_round(self, store: Seen, run: RunRow, row: RoundRow) -> RoundFacts:
         """The round that is open in the store; a finished run serves newcomers, one that ended is void."""
         orders, receipts = store.answers(row.run, row.round), store.received(row.run, row.round)
         updates = [update for update in receipts if not update.rejected and not update.late]

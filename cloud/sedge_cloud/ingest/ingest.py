@@ -352,7 +352,7 @@ class Ingest:
         if reply is not None:
             effects.append(device.peer.message(reply, transfer))
         if isinstance(reply, messages.Committed | messages.Reject):
-            self.devices.keeps(reply.run, name)
+            device.keep(reply.run)
             counts = isinstance(reply, messages.Committed)
             self.open.answered(reply.run, reply.round, name, counts)
             effects.append(Answered(reply.run, reply.round, name, counts))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from sedge_cloud.ingest.device import UNSEEN, Device
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.errors import FrameError
 from sedge_protocol.wire import topics
@@ -30,7 +30,7 @@ class Kept:
     def __init__(
         self,
         fleet: str,
-        store: Store,
+        store: Rows,
         stirred: Mapping[str, SessionRow],
         make: Callable[[DeviceRow, SessionRow, int], Device],
     ) -> None:

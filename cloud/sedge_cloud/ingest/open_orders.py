@@ -19,7 +19,7 @@ from sedge_cloud.runs.asked import AskedRound, read_answers, read_asked
 from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.named_blobs import Cut
 from sedge_cloud.runs.orders import Orders, too_large
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.errors import LocalError, StorageError, StrategyError
 from sedge_protocol.wire.effects import Note
@@ -39,7 +39,7 @@ class OpenOrders:
     """The open rounds, by run, and what their devices are sent. Methods may raise ``StorageError``."""
 
     def __init__(
-        self, store: Store, runs: Runs, devices: Fleet, cut: Cut, counters: Counter[str]
+        self, store: Rows, runs: Runs, devices: Fleet, cut: Cut, counters: Counter[str]
     ) -> None:
         self.orders = Orders(devices, cut, store.public)
         self._store = store

@@ -15,7 +15,7 @@ from sedge_cloud.ingest.rate_limit import RATE, cost
 from sedge_cloud.runs.asked import Presence
 from sedge_cloud.runs.capabilities import lacking
 from sedge_cloud.runs.run import Run
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_cloud.store.selector import parse
 from sedge_protocol.errors import RemoteError, VersionError
@@ -64,7 +64,7 @@ class Fleet:
         self,
         name: str,
         incarnation: int,
-        store: Store,
+        store: Rows,
         versions: Sequence[int] = VERSIONS,
         wall: Wall = as_it_is,
     ) -> None:
@@ -214,10 +214,6 @@ class Fleet:
             hello, max_packet=limit if limit < MAX_PACKET_BYTES else 0, padding=b""
         )
 
-    def keeps(self, run: str, device: str) -> None:
-        """A device keeps a model of a run from now on: its update is here."""
-        self[device].keep(run)
-
     def max_packet_of(self, device: str) -> int:
         """The largest MQTT packet that comes through to a device, as far as is known."""
         hello = self.hello(device)
@@ -267,12 +263,10 @@ class Fleet:
         return None if device is None or device.row.revoked else device
 
     def answer_doctor(self, device: Device, payload: bytes) -> list[Effect]:
-        """The welcome to a doctor's hello, which changes nothing here; nothing to any other frame.
+        """The welcome to a doctor's hello, which changes nothing here; nothing to what else asks.
 
         Raises ``RemoteError`` when the frame is not the device's own.
         """
-        if not asks(payload):
-            return []
         frame = device.peer.peek(payload, topics.up(self._name, device.row.device))
         hello = decode_body(frame.kind, frame.body)
         if not isinstance(hello, Hello):

@@ -21,8 +21,8 @@ from sedge_cloud.ingest.credit import Credit
 from sedge_cloud.ingest.judge import judge, ordered
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.store.database import Store
 from sedge_cloud.store.receipts import LATE_ROUNDS
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, UpdateRow
 from sedge_protocol.errors import CodecError, StorageError, UpdateRejected
 from sedge_protocol.wire.frame import Frame
@@ -109,7 +109,7 @@ class Uploads:
     disk error.
     """
 
-    def __init__(self, store: Store, run_store: RunStore, open_order: OpenOrder) -> None:
+    def __init__(self, store: Rows, run_store: RunStore, open_order: OpenOrder) -> None:
         self._store = store
         self._run_store = run_store
         self._open_order = open_order

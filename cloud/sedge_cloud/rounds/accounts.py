@@ -14,8 +14,8 @@ import msgspec
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.runs.capabilities import outline
-from sedge_cloud.store.database import Store
 from sedge_cloud.store.records import (
+    Accounts,
     DevicePast,
     DeviceSummary,
     RoundParts,
@@ -23,7 +23,8 @@ from sedge_cloud.store.records import (
     Shortfall,
     Summary,
 )
-from sedge_cloud.store.rows import Accounts, HistoryRow, RoundRow, TrafficRow, UpdateRow
+from sedge_cloud.store.roles import Rows
+from sedge_cloud.store.rows import HistoryRow, RoundRow, TrafficRow, UpdateRow
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # A device whose update was distrusted has to send so many good ones before that is forgotten.
@@ -39,7 +40,7 @@ class _Costs(msgspec.Struct, frozen=True):
     http_bytes: int = 0
 
 
-def catch_up_all(store: Store) -> None:
+def catch_up_all(store: Rows) -> None:
     """Account for what an earlier version has left. Raises ``StorageError``."""
     for row in store.runs():
         catch_up(store, row.run)
@@ -48,7 +49,7 @@ def catch_up_all(store: Store) -> None:
             store.set_terms(row.run, msgspec.msgpack.encode(terms))
 
 
-def catch_up(store: Store, run: str) -> None:
+def catch_up(store: Rows, run: str) -> None:
     """Account for a run's closed rounds that are not yet. Raises ``StorageError``."""
     for row in store.unaccounted(run, read_sums(store.sums(run)).round):
         if row.summary is not None:  # otherwise it served newcomers
@@ -57,7 +58,7 @@ def catch_up(store: Store, run: str) -> None:
 
 
 def account(
-    store: Store,
+    store: Rows,
     row: RoundRow,
     summary: Summary,
     answers: Mapping[str, str],

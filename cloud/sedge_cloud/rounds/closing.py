@@ -24,8 +24,8 @@ from sedge_cloud.rounds.summary import summarise
 from sedge_cloud.runs.run import Run, RunState
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.runs.versions import needs_every_element
-from sedge_cloud.store.records import Summary
-from sedge_cloud.store.rows import ClosedRound, OrderRow, RoundRow, UpdateRow
+from sedge_cloud.store.records import ClosedRound, Summary
+from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
 from sedge_protocol.errors import ConfigError, StorageError, StrategyError, Unencodable
 from sedge_protocol.wire.messages import TRAIN
 

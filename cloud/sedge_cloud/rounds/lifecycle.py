@@ -43,7 +43,7 @@ from sedge_cloud.outage import RETURN_S
 from sedge_cloud.rounds.resting import Resting
 from sedge_cloud.runs.asked import AskedRound, read_asked
 from sedge_cloud.runs.run import Run
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
 from sedge_protocol.decimal_shares import ceil_of
 from sedge_protocol.errors import LocalError
@@ -240,7 +240,7 @@ def new_round(
 
 
 def resume(
-    run: Run, store: Store, now: float, wall: Wall = as_it_is, back_s: float = RETURN_S
+    run: Run, store: Rows, now: float, wall: Wall = as_it_is, back_s: float = RETURN_S
 ) -> OpenRound | None:
     """The run's open round from the store, which goes on where it was.
 
@@ -263,7 +263,7 @@ def resume(
     )  # fmt: skip
 
 
-def counted_updates(run: Run, store: Store, row: RoundRow) -> list[UpdateRow]:
+def counted_updates(run: Run, store: Rows, row: RoundRow) -> list[UpdateRow]:
     """The updates that count in a round: its own and, if the run counts them, late ones.
 
     Those are the updates that came since the last training round closed. A device counts once: with its

@@ -10,7 +10,7 @@ from sedge_cloud.rounds.housekeeping import Housekeeping
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.rounds.serving import serving_run
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import RunRow
 from sedge_protocol.errors import StorageError
 
@@ -18,7 +18,7 @@ from sedge_protocol.errors import StorageError
 class Loading:
     """Runs as the store has them."""
 
-    def __init__(self, store: Store, rounds: Scheduler, housekeeping: Housekeeping) -> None:
+    def __init__(self, store: Rows, rounds: Scheduler, housekeeping: Housekeeping) -> None:
         self._store = store
         self._rounds = rounds
         self._housekeeping = housekeeping

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.schema import StepRow, steps_of
 
@@ -111,7 +111,7 @@ class AskedRound:
         self.settle(device)
 
 
-def read_asked(store: Store, row: RoundRow) -> AskedRound:
+def read_asked(store: Rows, row: RoundRow) -> AskedRound:
     """An open round as the store has it; who is there is not in it."""
     asked = AskedRound(row, {order.device: order for order in store.orders(row.run, row.round)})
     asked.settled.update(name for name, order in asked.orders.items() if order.declined)

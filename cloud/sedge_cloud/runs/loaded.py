@@ -1,7 +1,7 @@
 """The runs that an ingest works for, from their rows alone: loaded when one is asked for."""
 
 from sedge_cloud.runs.run import Run
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Rows
 from sedge_protocol.errors import StorageError
 
 RUNNING = "running"
@@ -10,7 +10,7 @@ RUNNING = "running"
 class Runs:
     """Runs by name. What they are is fixed when they begin; how far they are is not to be read here."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Rows) -> None:
         self._store = store
         self._loaded: dict[str, Run] = {}
         self._statuses: dict[str, str] = {}

@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import RunRow
 from sedge_cloud.store.schema import StepRow
 from sedge_cloud.strategies import make_strategy
@@ -49,7 +49,7 @@ class Run:
     ``bundles`` and ``manifests`` have one for each width, the whole model's first, which is ``manifest``.
     """
 
-    def __init__(self, row: RunRow, store: Store) -> None:
+    def __init__(self, row: RunRow, store: Rows) -> None:
         self.name, self.created = row.run, row.created
         self.status = row.status
         self.coded_config = row.config

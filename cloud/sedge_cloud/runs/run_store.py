@@ -24,8 +24,8 @@ from sedge_cloud.runs.versions import (
     worth_sending,
 )
 from sedge_cloud.store.cache import Cache, Memory
-from sedge_cloud.store.database import Store
 from sedge_cloud.store.retention import Pruned, prune
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, UpdateRow
 from sedge_cloud.store.schema import StepRow
 from sedge_cloud.strategy import ClientModel, Context, Groups, State, Update
@@ -63,7 +63,7 @@ class RunStore(Vectors):
     """The vectors of a store's runs. ``keep`` says what a collection leaves of runs that have ended."""
 
     def __init__(
-        self, store: Store, keep: KeepConfig | None = None, memory: Memory | None = None
+        self, store: Rows, keep: KeepConfig | None = None, memory: Memory | None = None
     ) -> None:
         super().__init__(store, memory)
         self._keep = keep or KeepConfig()

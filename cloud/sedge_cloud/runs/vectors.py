@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_cloud.store.cache import Cache, Memory
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.strategy import Arrays
 from sedge_protocol.codec import (
@@ -37,7 +37,7 @@ class DecodedModel(NamedTuple):
 class Vectors:
     """The vectors of a store, with caches of decoded models and updates."""
 
-    def __init__(self, store: Store, memory: Memory | None = None) -> None:
+    def __init__(self, store: Rows, memory: Memory | None = None) -> None:
         self.store = store
         self.memory = memory or Memory.of_machine()
         # Decoded models: the open round's, and older ones that client models build on.

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from sedge_cloud.store.contract import Dialect
+from sedge_cloud.store.records import Accounts
 from sedge_cloud.store.rows import (
-    Accounts,
     CoordinatorRow,
     DeviceRow,
     DiskRow,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sedge_cloud.config import KeepConfig
-from sedge_cloud.store.database import Store
+from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import RunRow
 
 FINISHED = "finished"
@@ -21,7 +21,7 @@ class Pruned(NamedTuple):
 
 
 def prune(
-    store: Store, keep: KeepConfig, named_blobs: Callable[[], set[bytes]], dry_run: bool = False
+    store: Rows, keep: KeepConfig, named_blobs: Callable[[], set[bytes]], dry_run: bool = False
 ) -> Pruned:
     """Delete what ``keep`` does not allow, in one transaction; with ``dry_run`` only find out what.
 

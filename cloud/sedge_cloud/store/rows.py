@@ -279,41 +279,6 @@ class HistoryRow(msgspec.Struct, frozen=True):
     changed: int = 0
 
 
-class Accounts(msgspec.Struct, frozen=True):
-    """What a closed round adds up to: MessagePack of its ``RoundParts`` and of the run's ``RunSums``."""
-
-    run: str
-    round: int
-    parts: bytes
-    sums: bytes
-    histories: tuple[HistoryRow, ...] = ()
-
-
-class ClosedRound(msgspec.Struct, frozen=True):
-    """What closing a round writes, all in one transaction.
-
-    ``receipts`` is ``RoundRow.receipts`` when the updates were read. ``summary`` and ``state`` are
-    MessagePack of the round's ``Summary`` and the run's next ``RunState``, and ``status`` is the run's from
-    now on. ``closed`` is the time on the wall clock, ``why`` says what closed the round, and ``failure``
-    why a run that ends with it has failed; it is empty for a finished one. ``traffic`` has the devices'
-    bytes in the round, ``up`` and ``down`` those on the coordinator's own link.
-    """
-
-    run: str
-    round: int
-    receipts: int
-    summary: bytes
-    state: bytes
-    status: str
-    closed: float = 0.0
-    why: str = ""
-    failure: str = ""
-    traffic: tuple[TrafficRow, ...] = ()
-    up: int = 0
-    down: int = 0
-    accounts: Accounts | None = None
-
-
 class SessionRow(msgspec.Struct, frozen=True):
     """What the coordinator has seen of a device.
 

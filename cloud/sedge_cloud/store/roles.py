@@ -1,0 +1,347 @@
+"""What may be asked of the rows, by who asks: every method is one transaction, or raises ``StorageError``.
+
+``Store`` keeps these promises, on any dialect. Facts read; ingest and leader write, and meet nowhere else:
+hints.py says what each learns of the other from which rows.
+"""
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from sedge_cloud.store.contract import Blobs, Parts, Public
+from sedge_cloud.store.devices import Census, Choice
+from sedge_cloud.store.observed import MOST_ROWS
+from sedge_cloud.store.receipts import Arrival
+from sedge_cloud.store.records import Accounts, ClosedRound
+from sedge_cloud.store.rows import (
+    ClientModelRow,
+    CoordinatorRow,
+    DeviceRow,
+    DiskRow,
+    HistoryRow,
+    OrderRow,
+    RoundRow,
+    RunRow,
+    SessionRow,
+    TrafficRow,
+    UpdateRow,
+)
+from sedge_cloud.store.selector import Condition
+from sedge_protocol.errors import StorageError
+
+
+class Seen(Protocol):
+    """What facts ask; also what the blobs are that rows name."""
+
+    @property
+    def blobs(self) -> Blobs:
+        """The blobs."""
+        ...
+
+    def answers(self, run: str, number: int) -> list[tuple[str, str]]:
+        """The devices with an order in a round, by id, each with the reason for which it has declined."""
+        ...
+
+    def census(self) -> Census:
+        """How many devices there are, and of these: revoked, without a hello yet, online."""
+        ...
+
+    def change(self) -> int:
+        """The number of the last transaction that changed a device, a session or a history."""
+        ...
+
+    def changed_devices(self, since: int = -1, most: int = MOST_ROWS) -> list[DeviceRow]:
+        """The devices that changed last after the transaction ``since``, the longest ago first."""
+        ...
+
+    def close(self) -> None:
+        """Close the database."""
+        ...
+
+    def coordinator(self) -> CoordinatorRow:
+        """The service as it was last seen; a fresh row if there never was one."""
+        ...
+
+    def count(self, wanted: Choice) -> int:
+        """How many devices a choice has."""
+        ...
+
+    def devices(self) -> list[DeviceRow]:
+        """Every device ever enrolled, by id."""
+        ...
+
+    def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
+        """Those of these devices that are enrolled or revoked, by id."""
+        ...
+
+    def disk(self) -> list[DiskRow]:
+        """The measurements of the last week, the oldest first."""
+        ...
+
+    def histories(self, since: int = -1, most: int = MOST_ROWS) -> list[HistoryRow]:
+        """The histories that changed last after the transaction ``since``, the longest ago first."""
+        ...
+
+    def histories_named(self, names: Collection[str]) -> list[HistoryRow]:
+        """What the closed rounds say of these devices, a device's longest unchanged row first."""
+        ...
+
+    def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
+        """A run's last rounds after this one, the oldest first, at most so many; without summaries."""
+        ...
+
+    def late_updates(self, run: str, since: int, number: int) -> list[UpdateRow]:
+        """Late updates that came during the rounds ``since`` to ``number``, the oldest round's first."""
+        ...
+
+    def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
+        """The devices of a choice, by id, at most so many after the first ``offset``."""
+        ...
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Everything that is read inside is of one moment."""
+        ...
+
+    def received(self, run: str, number: int) -> list[UpdateRow]:
+        """Every receipt of a round by device, also of updates that were rejected or came late."""
+        ...
+
+    def runs(self) -> list[RunRow]:
+        """Every run, oldest first."""
+        ...
+
+    def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
+        """The sessions that changed last after the transaction ``since``, the longest ago first."""
+        ...
+
+    def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
+        """What was seen of these devices."""
+        ...
+
+    def traffic(self, run: str, number: int) -> list[TrafficRow]:
+        """The devices' bytes in a round, by device."""
+        ...
+
+
+class Rows(Seen, Protocol):
+    """What ingest and leader ask besides, of runs and their models, too."""
+
+    @property
+    def parts(self) -> Parts:
+        """Uploads on this machine's disk."""
+        ...
+
+    @property
+    def public(self) -> Public | None:
+        """Where devices find blobs without us, if anywhere."""
+        ...
+
+    def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
+        """The last models of those of these devices that have one, by reference."""
+        ...
+
+    def delete_run(self, run: str) -> None:
+        """Delete an ended run's every row. Raises ``ConfigError`` if it is running."""
+        ...
+
+    def drop_small_updates(self) -> None:
+        """Delete the small updates that nothing refers to."""
+        ...
+
+    def forget_parts(self, run: str, keep: int) -> int:
+        """Delete the rows on single devices in all but the last ``keep`` closed rounds; their number."""
+        ...
+
+    def last_orders(self, run: str, devices: Collection[str], since: int) -> dict[str, int]:
+        """The last round after ``since`` in which each of these devices has an order; without others."""
+        ...
+
+    def may_collect(self) -> AbstractContextManager[bool]:
+        """Whether blobs may be collected now; while it is so, nobody can begin to hold them."""
+        ...
+
+    def named_blobs(self) -> set[bytes]:
+        """Every blob that a row refers to outside the runs' states; steps count in open rounds only."""
+        ...
+
+    def orders(self, run: str, number: int) -> list[OrderRow]:
+        """The orders of a round, by device."""
+        ...
+
+    def round_models(self, run: str, numbers: Collection[int]) -> dict[int, tuple[bytes, bytes]]:
+        """Blob and hash of the global models of these rounds."""
+        ...
+
+    def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
+        """The summaries of those of these rounds that are closed."""
+        ...
+
+    def transaction(
+        self, dry_run: bool = False, flush: bool = True
+    ) -> AbstractContextManager[None]:
+        """Make everything inside one transaction; with ``dry_run`` nothing of it remains."""
+        ...
+
+    def update_blob(self, sha256: bytes) -> bytes:
+        """The bytes of an accepted update, checked against their hash."""
+        ...
+
+    def used_bytes(self) -> int:
+        """The size of the database without space that is free."""
+        ...
+
+    # The leader
+
+    def account(self, it: Accounts) -> None:
+        """Store what a closed round adds up to."""
+        ...
+
+    def close_round(self, closed: ClosedRound) -> bool:
+        """Close a round in one transaction; False, and nothing is written, if receipts came meanwhile."""
+        ...
+
+    def current_round(self, run: str) -> RoundRow | None:
+        """The round that is open."""
+        ...
+
+    def decline(self, run: str, number: int, device: str, reason: str) -> None:
+        """Note that a device declines its order; it counts as a receipt of an open round."""
+        ...
+
+    def declines(self, run: str, first: int, last: int) -> list[tuple[str, int, str]]:
+        """(device, round, reason) of the declines in these rounds, the oldest first."""
+        ...
+
+    def lost(self, sha256: bytes) -> str:
+        """Why an update or another blob is lost for good; empty if it can be read, or may be later."""
+        ...
+
+    def open_round(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
+        """Store a round and all of its orders."""
+        ...
+
+    def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
+        """The pasts of those of these devices that have one in a run, by device."""
+        ...
+
+    def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
+        """The devices with a receipt in a round, each with whether its update was taken."""
+        ...
+
+    def reject(self, row: UpdateRow) -> None:
+        """Turn an accepted update into this rejected one."""
+        ...
+
+    def round(self, run: str, number: int) -> RoundRow | None:
+        """One round."""
+        ...
+
+    def serve(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
+        """Store orders of a finished run, and their round unless it is there."""
+        ...
+
+    def set_status(self, run: str, status: str, why: str = "", ended: float = 0.0) -> None:
+        """End a running run, and note why and when. Raises ``ConfigError`` when there is no such run."""
+        ...
+
+    def set_terms(self, run: str, terms: bytes) -> None:
+        """Store what a run asks of its devices."""
+        ...
+
+    def sums(self, run: str) -> bytes:
+        """What a run's closed rounds add up to, coded; empty for none, and for a run that is gone."""
+        ...
+
+    def took_part(self, run: str, device: str, number: int) -> bool:
+        """Whether a device has a receipt in this round or a later one, or an order in a later one."""
+        ...
+
+    def unaccounted(self, run: str, since: int) -> list[RoundRow]:
+        """A run's closed rounds after this one."""
+        ...
+
+    def updates(self, run: str, number: int) -> list[UpdateRow]:
+        """The updates that count in a round, by device: neither rejected nor late."""
+        ...
+
+    # An ingest
+
+    def client_model(self, run: str, device: str) -> ClientModelRow | None:
+        """A device's last model, by reference."""
+        ...
+
+    def device(self, name: str) -> DeviceRow | None:
+        """One device."""
+        ...
+
+    def end_sessions(self, at: float) -> list[str]:
+        """Nobody is online from now on; the ids, in order, of those who were."""
+        ...
+
+    def enrolled(self) -> int:
+        """How many devices are enrolled and not revoked."""
+        ...
+
+    def enrolment(self) -> int:
+        """A number that grows whenever devices are enrolled, revoked or reissued."""
+        ...
+
+    def names(self, most: int) -> list[str]:
+        """Ids, in order, of the devices that are enrolled and not revoked, at most so many."""
+        ...
+
+    def open_rounds(self) -> list[RoundRow]:
+        """The open rounds of the runs that are running, and of those that serve newcomers."""
+        ...
+
+    def order(self, run: str, number: int, device: str) -> OrderRow | None:
+        """One device's order."""
+        ...
+
+    def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
+        """Ids, in order, of the devices that match, are online and do not wait; ``among`` these, if any."""
+        ...
+
+    def receive_all(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
+        """Write receipts in one transaction, as ``receive`` does each; for one that fails, its error."""
+        ...
+
+    def save_hello(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
+        """Store a device's newest incarnation and hello, unless its secret has changed meanwhile."""
+        ...
+
+    def save_sessions(self, sessions: Sequence[SessionRow]) -> None:
+        """Store sessions that have changed. Nothing is flushed."""
+        ...
+
+    def save_traffic(self, rows: Sequence[TrafficRow]) -> None:
+        """Store the devices' bytes in a round. ``whole`` stays true once it was stored."""
+        ...
+
+    def session(self, device: str) -> SessionRow | None:
+        """What was seen of a device."""
+        ...
+
+    def update(self, run: str, number: int, device: str) -> UpdateRow | None:
+        """One device's receipt in one round, good or bad."""
+        ...
+
+    # The process around them
+
+    def next_incarnation(self, clock: int) -> int:
+        """The coordinator's own incarnation: larger than ever before, and at least a plausible clock's."""
+        ...
+
+    def version(self) -> int:
+        """A number that changes whenever another process has committed something."""
+        ...
+
+    def seen(
+        self,
+        sessions: Sequence[SessionRow],
+        rounds: Sequence[RoundRow],
+        coordinator: CoordinatorRow,
+        disk: DiskRow | None = None,
+    ) -> None:
+        """Store what has changed: sessions, how open rounds stand, the coordinator, a measurement."""
+        ...

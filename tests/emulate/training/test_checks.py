@@ -125,7 +125,8 @@ def unlearned(found: References, of: Problem, tensor: str) -> References:
 def test_a_model_that_makes_much_of_little_passes_and_its_lost_gradients_do_not() -> None:
     """At the batch of FedPURIN's experiments plain torch itself differs by per cents."""
     torch.manual_seed(0)
-    of = problem_of(resnet8(1, 10), 100)
+    row = TensorSpec("float32", (1, 16, 16))
+    of = Problem(resnet8(1, 10), CLASSIFICATION, 100, row, shuffles=permutations)
     found = references(of)
     assert found.noise > 5 * TOLERANCE["fp32"]
     trainer = AutogradTrainer(of, "fp32", CPU)

@@ -12,17 +12,16 @@ from tests.cloud.helper import Cloud
 from tests.cloud.servers import Servers
 
 HERE = Path(__file__).parent
-# What depends on the kind of store: its statements and blobs, crashes, and who else is at it. What a
-# coordinator makes of rows that it has read runs in folders only: servers take five times as long.
+# What depends on the kind of store: its statements and blobs, crashes, and who else is at it; of other
+# files the tests that say ``on_both``. What a coordinator makes of rows that it has read runs in folders
+# only, since the servers take five times as long.
 ON_BOTH = {
     "admin/test_cloud_doctor.py", "admin/test_commands.py", "admin/test_copying.py",
-    "admin/test_resumed_runs.py", "facts/test_large_fleet.py", "facts/test_problems.py",
-    "ingest/test_sessions.py",
-    "ingest/test_uploads.py", "outlets/test_status_server.py", "processes/test_membership.py",
-    "rounds/test_closing.py", "rounds/test_housekeeping.py", "rounds/test_lifecycle.py",
+    "admin/test_resumed_runs.py", "facts/test_large_fleet.py", "ingest/test_uploads.py",
+    "processes/test_membership.py", "rounds/test_closing.py", "rounds/test_housekeeping.py",
     "rounds/test_rounds_serving.py", "store/test_crashes.py", "store/test_database.py",
-    "store/test_leases.py", "store/test_receipts.py", "store/test_retention.py", "store/test_selector.py",
-    "test_coordinator.py", "test_hostile_device.py", "test_service.py",
+    "store/test_leases.py", "store/test_receipts.py", "store/test_retention.py",
+    "store/test_selector.py", "test_hostile_device.py",
 }  # fmt: skip
 
 
@@ -49,8 +48,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     path = Path(metafunc.definition.path).relative_to(HERE).as_posix()
     marks = metafunc.definition.iter_markers("parametrize")
     if path in ON_BOTH and not any("engine" in mark.args[0] for mark in marks):
-        on_servers = pytest.param(stores.SERVERS, marks=pytest.mark.fleet)
-        metafunc.parametrize("engine", [stores.FOLDER, on_servers], indirect=True)
+        metafunc.parametrize("engine", stores.BOTH, indirect=True)
 
 
 @pytest.fixture(scope="session")

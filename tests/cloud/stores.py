@@ -19,6 +19,8 @@ FOLDER, SERVERS = "folder", "servers"
 # survive.
 in_a_folder = pytest.mark.parametrize("engine", [FOLDER], indirect=True)
 on_servers = pytest.mark.parametrize("engine", [SERVERS], indirect=True)
+BOTH = [FOLDER, pytest.param(SERVERS, marks=pytest.mark.fleet)]
+on_both = pytest.mark.parametrize("engine", BOTH, indirect=True)
 _open = opening.open_parts
 # The servers that have the stores, if they are not in folders, and what a test has opened there.
 _servers: list[Servers] = []

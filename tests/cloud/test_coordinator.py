@@ -26,7 +26,7 @@ from tests.cloud.helper import (
     secret_of,
     small_update,
 )
-from tests.cloud.stores import in_a_folder, open_store
+from tests.cloud.stores import on_both, open_store
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
@@ -71,6 +71,7 @@ from sedge_protocol.wire.update import encode_update
 STARTED = Welcome(bytes(16), VERSION, VERSIONS, devices=2)
 
 
+@on_both
 def test_a_hello_is_welcomed_and_kept(cloud: Cloud) -> None:
     hello = a_hello("one")
     (welcome,) = cloud.say("a", hello)
@@ -281,6 +282,7 @@ def everything(cloud: Cloud, name: str) -> list[Message]:
     ]
 
 
+@on_both
 def test_strangers_and_the_revoked_are_not_heard(cloud: Cloud, tmp_path: Path) -> None:
     cloud.hello()
     other = open_store(tmp_path / "state")
@@ -425,6 +427,7 @@ def by_another_process(cloud: Cloud, act: Callable[[Store], object]) -> None:
     other.close()
 
 
+@on_both
 def test_what_the_command_line_adds_is_taken_up(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, None, ())
     cloud.load()
@@ -442,6 +445,7 @@ def test_what_the_command_line_adds_is_taken_up(tmp_path: Path) -> None:
     assert cloud.events(RoundOpened) == [RoundOpened(RUN, 1, "train", ("a", "b"))]
 
 
+@on_both
 def test_an_ended_run_that_cannot_be_read_stops_nothing(cloud: Cloud) -> None:
     """Nor is anything collected that it may name."""
     broken = msgspec.structs.replace(
@@ -474,6 +478,7 @@ LOST: dict[str, tuple[str, dict[str, object], str]] = {
 }
 
 
+@on_both
 @pytest.mark.parametrize("name", LOST)
 def test_a_run_whose_strategy_cannot_be_loaded_fails_alone(cloud: Cloud, name: str) -> None:
     strategy, options, key = LOST[name]
@@ -528,6 +533,7 @@ def revoke(cloud: Cloud, name: str) -> None:
     by_another_process(cloud, lambda store: store.revoke_device(name))
 
 
+@on_both
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_round_does_not_wait_for_the_revoked(tmp_path: Path, restarts: bool) -> None:
     cloud = Cloud(tmp_path, devices=("a", "b", "c", "d"))
@@ -550,6 +556,7 @@ def test_a_round_does_not_wait_for_the_revoked(tmp_path: Path, restarts: bool) -
     assert cloud.core.counters["declined"] == 0  # said once
 
 
+@on_both
 def test_a_disk_that_refuses_to_note_the_revoked_is_asked_again(cloud: Cloud) -> None:
     cloud.hello()
     cloud.answer("a")
@@ -562,6 +569,7 @@ def test_a_disk_that_refuses_to_note_the_revoked_is_asked_again(cloud: Cloud) ->
     assert cloud.core.open[RUN].settled == {"a", "b"}
 
 
+@on_both
 def test_nothing_is_read_while_nothing_changes(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -628,7 +636,6 @@ def test_a_lost_link_makes_everyone_say_hello(cloud: Cloud) -> None:
     assert len(cloud.messages("a", Order)) == 2
 
 
-@in_a_folder
 def test_a_run_whose_bundle_is_damaged_does_not_hold_up_the_others(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, None)
     other = make_bundle(tmp_path / "other", axes=AXES)
@@ -709,7 +716,6 @@ def test_an_order_is_measured_before_its_round_is_stored(
     assert cloud.run_row().status == "failed" and cloud.store.current_round(RUN) is None
 
 
-@in_a_folder
 def test_a_model_that_cannot_be_read_does_not_keep_a_device_out(
     cloud: Cloud, tmp_path: Path
 ) -> None:
@@ -722,6 +728,7 @@ def test_a_model_that_cannot_be_read_does_not_keep_a_device_out(
     assert cloud.core.devices["a"].online and len(cloud.notes(logging.ERROR)) == 1
 
 
+@on_both
 def test_a_store_that_fails_while_loading(cloud: Cloud) -> None:
     by_another_process(cloud, lambda store: store.add_device("c", secret_of("c")))
     cloud.devices["c"] = Device("c")
@@ -810,7 +817,6 @@ def coded_update(cloud: Cloud, order: Order, seed: int) -> bytes:
 
 
 # A crash after one call is a crash before the next. On servers processes are killed: store/test_crashes.py.
-@in_a_folder
 @pytest.mark.parametrize(
     ("config", "error", "after"),
     [

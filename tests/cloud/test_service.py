@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, Faults, a_hello, small_update
-from tests.cloud.stores import open_store
+from tests.cloud.stores import on_both, open_store
 
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
@@ -138,6 +138,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
+@on_both
 def test_a_run_over_the_link(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "sedge.cloud")
     assert bench.link.subscriptions == (all_up(FLEET), first_version_up(FLEET))
@@ -304,6 +305,7 @@ def test_a_broken_disk_does_not_end_it(bench: Bench, caplog: pytest.LogCaptureFi
     assert "disk on fire" in caplog.messages
 
 
+@on_both
 def test_what_changes_beside_it_is_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         bench.hear(name, a_hello(name))

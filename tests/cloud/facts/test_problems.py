@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import CONFIG, FLEET, RUN, a_hello, random_theta, report_for, update
-from tests.cloud.stores import open_store
+from tests.cloud.stores import on_both, open_store
 
 from sedge_cloud.admin.backup import back_up, restore
 from sedge_cloud.admin.runs import resume_run, stop_run
@@ -191,6 +191,7 @@ def test_it_is_seen_with_its_reason(
     seen.cloud.store.close()
 
 
+@on_both
 def test_devices_that_are_not_yet_deployed_are_one_line(tmp_path: Path) -> None:
     seen = Seen(tmp_path, MANY, [f"pi-{number}" for number in range(50)])
     seen.cloud.hello("pi-0")
@@ -253,6 +254,7 @@ def test_a_device_that_has_fetched_nothing_does_not_work(tmp_path: Path) -> None
     seen.cloud.store.close()
 
 
+@on_both
 def test_a_grace_is_shown_as_it_is_and_survives_a_restart(tmp_path: Path) -> None:
     config = msgspec.structs.replace(MANY, quorum=0.6, grace_s=3600.0, deadline_s=7200.0)
     seen = Seen(tmp_path, config)
@@ -278,6 +280,7 @@ def test_a_grace_is_shown_as_it_is_and_survives_a_restart(tmp_path: Path) -> Non
     seen.cloud.store.close()
 
 
+@on_both
 def test_a_run_that_failed_says_why_after_backup_and_restore(tmp_path: Path) -> None:
     seen = Seen(tmp_path / "cloud", MANY)
     failed(seen)
@@ -293,6 +296,7 @@ def test_a_run_that_failed_says_why_after_backup_and_restore(tmp_path: Path) -> 
     assert [d.heard is not None for d in facts.devices] == [True] * 3
 
 
+@on_both
 def test_a_closed_round_is_never_drawn_open(tmp_path: Path) -> None:
     """Everything that is read is of one moment, whatever is written meanwhile."""
     seen = Seen(tmp_path, MANY)
@@ -376,6 +380,7 @@ def test_a_device_gets_worse_when_it_falls_from_its_best(tmp_path: Path) -> None
     seen.cloud.store.close()
 
 
+@on_both
 def test_since_when_survives_a_restart_of_the_service(tmp_path: Path) -> None:
     seen = Seen(tmp_path, MANY)
     seen.cloud.hello("a", "b", "c")
@@ -388,6 +393,7 @@ def test_since_when_survives_a_restart_of_the_service(tmp_path: Path) -> None:
     seen.cloud.store.close()
 
 
+@on_both
 def test_a_run_that_goes_on_has_its_new_number_of_rounds(tmp_path: Path) -> None:
     seen = Seen(tmp_path)
     before = seen.facts().runs[0].total_rounds

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, secret_of
-from tests.cloud.stores import open_store
+from tests.cloud.stores import on_both, open_store
 
 from sedge_cloud.coding import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator
@@ -87,6 +87,7 @@ def test_a_forged_start_count_does_not_lock_a_device_out(cloud: Cloud) -> None:
     assert cloud.give("a", later.peer.seal(a_hello("later")))
 
 
+@on_both
 def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: Path) -> None:
     cloud.hello("a", "b")
     leaked, order = cloud.devices["a"], cloud.order("a")
@@ -108,6 +109,7 @@ def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: P
     assert len(cloud.store.updates(RUN, 1)) == 1
 
 
+@on_both
 def test_a_reissued_device_begins_with_nothing_seen(cloud: Cloud, tmp_path: Path) -> None:
     cloud.hello("a")
     other = open_store(tmp_path / "state")  # the command line
@@ -123,6 +125,7 @@ def test_a_call_reaches_every_shard(fleet: Fleet) -> None:
     assert {send.topic for send in fleet.request_hellos()} == asked
 
 
+@on_both
 def test_loading_keeps_what_this_process_knows_better(fleet: Fleet, store: Store) -> None:
     device = fleet["a"]
     device.row = msgspec.structs.replace(device.row, incarnation=9)
@@ -132,12 +135,14 @@ def test_loading_keeps_what_this_process_knows_better(fleet: Fleet, store: Store
     assert fleet.num_active == 2
 
 
+@on_both
 def test_a_damaged_secret_is_an_error(fleet: Fleet, store: Store) -> None:
     store.add_device("c", b"short")
     with pytest.raises(ConfigError, match="secret: found '5 bytes', expected 32 bytes"):
         fleet["c"]
 
 
+@on_both
 def test_who_was_refused_before_it_was_enrolled_is_asked_for_a_hello(
     fleet: Fleet, store: Store
 ) -> None:
@@ -148,6 +153,7 @@ def test_who_was_refused_before_it_was_enrolled_is_asked_for_a_hello(
     assert fleet.sender(up(FLEET, "c")) is fleet["c"]
 
 
+@on_both
 def test_of_those_that_are_offline_the_last_needed_are_kept(
     fleet: Fleet, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +240,7 @@ def test_a_broadcast_in_an_announced_coding(
     assert fleet.able(run) == ["a"]
 
 
+@on_both
 def test_the_hello_of_a_device_outlives_our_own_start(store: Store) -> None:
     hello = a_hello(codecs=("int4",))
     store.add_devices({name: secret_of(name) for name in "abc"})

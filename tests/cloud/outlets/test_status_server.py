@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import CONFIG, FLEET, RUN, fetch_model
-from tests.cloud.stores import open_store
+from tests.cloud.stores import on_both, open_store
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import BrokerConfig, CloudConfig
@@ -95,6 +95,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.close()
 
 
+@on_both
 def test_devices_come_in_pages_that_can_be_searched(tmp_path: Path) -> None:
     site = Site(tmp_path)
     for number in range(130):
@@ -154,6 +155,7 @@ def test_what_board_and_alerts_ask_for_is_there(site: Site, name: str) -> None:
         assert set(codes.split("|")) <= set(get_args(Code))
 
 
+@on_both
 def test_the_metrics_count_bytes_and_events(tmp_path: Path) -> None:
     """Newcomers apart from devices that come again, a lost model, and the coordinator's own link."""
     config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig())
@@ -225,6 +227,7 @@ def test_a_token_opens_everything_but_health(tmp_path: Path) -> None:
     site.close()
 
 
+@on_both
 def test_an_action_needs_the_pages_own_form(site: Site) -> None:
     assert site.ask("/act")[0] == 405
     assert site.post("stop", RUN, csrf="guessed") == 403
@@ -281,6 +284,7 @@ def test_nobody_waits_for_a_slow_broker(tmp_path: Path) -> None:
     site.close()
 
 
+@on_both
 def test_a_run_that_has_ended_can_be_deleted(site: Site) -> None:
     site.post("stop", RUN)
     assert f"confirm?verb=delete&amp;name={RUN}" in site.ask("/")[1]
@@ -302,6 +306,7 @@ def test_what_there_is_not_cannot_be_asked_for(site: Site, verb: str, name: str)
     assert status == 400 and "expected" in text
 
 
+@on_both
 def test_a_stream_tells_when_a_round_closes(site: Site) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", site.server.port, timeout=20)
     connection.request("GET", "/events")
@@ -318,6 +323,7 @@ def test_a_stream_tells_when_a_round_closes(site: Site) -> None:
     connection.close()
 
 
+@on_both
 def test_many_readers_read_the_store_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.ask("/")
     monkeypatch.setattr("sedge_cloud.facts.snapshot.FRESH_S", 1e9)

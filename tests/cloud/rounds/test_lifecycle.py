@@ -22,7 +22,7 @@ from tests.cloud.helper import (
     small_update,
     update,
 )
-from tests.cloud.stores import in_a_folder, open_store
+from tests.cloud.stores import on_both, open_store
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import RunConfig
@@ -245,6 +245,7 @@ def test_the_largest_floats_as_losses(tmp_path: Path) -> None:
     assert summary.failure.startswith("0 of 3 devices")
 
 
+@on_both
 def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_model(
     tmp_path: Path,
 ) -> None:
@@ -363,6 +364,7 @@ def good(cloud: Cloud, *names: str) -> None:
 Act = Callable[..., None]
 
 
+@on_both
 @pytest.mark.parametrize(
     ("min_updates", "acts", "counts"),
     [
@@ -414,6 +416,7 @@ def test_a_global_that_cannot_be_coded_fails_the_run(tmp_path: Path) -> None:
     assert len(summary.devices) == 2
 
 
+@on_both
 def test_declining_twice_or_after_an_update_changes_nothing(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, devices=("a", "b", "c"))
     cloud.hello()
@@ -428,6 +431,7 @@ def test_declining_twice_or_after_an_update_changes_nothing(tmp_path: Path) -> N
     assert cloud.core.open[RUN].settled == {"a", "b"}
 
 
+@on_both
 def test_an_update_after_declining_still_counts(cloud: Cloud) -> None:
     """The device found its data again, and the order had been sent once more."""
     cloud.hello()
@@ -439,6 +443,7 @@ def test_an_update_after_declining_still_counts(cloud: Cloud) -> None:
     assert [device.device for device in summary.devices] == ["a", "b"] and summary.declined == 0
 
 
+@on_both
 def test_stopping_in_mid_round_cancels_the_orders(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, devices=("a", "b", "c"))
     cloud.hello()
@@ -464,6 +469,7 @@ def test_stopping_in_mid_round_cancels_the_orders(tmp_path: Path) -> None:
         assert cloud.core.open == {} and cloud.run_row().status == "stopped"
 
 
+@on_both
 def test_a_round_that_closes_as_the_operator_stops_the_run(cloud: Cloud) -> None:
     cloud.hello()
     for name in "ab":
@@ -478,6 +484,7 @@ def test_a_large_fleet_that_spreads_its_answers_to_hints_is_waited_for() -> None
     assert return_s(away_s=0.0, devices=1000) == RETURN_S
 
 
+@on_both
 @pytest.mark.parametrize(("away_s", "left_s"), [(20.0, 80.0), (90.0, RETURN_S), (1e6, RETURN_S)])
 def test_a_restart_finds_the_round_as_it_was(tmp_path: Path, away_s: float, left_s: float) -> None:
     cloud = Cloud(tmp_path, replaced(deadline_s=100.0), devices=("a", "b", "c", "d"))
@@ -534,7 +541,6 @@ def test_who_never_comes_back_is_asked_once_more_and_keeps_nobody_awake(tmp_path
     assert cloud.core.timer() is None
 
 
-@in_a_folder
 def test_closing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     """A crash before the closing transaction repeats it; what is in memory changes nothing."""
     config = replaced(
@@ -619,6 +625,7 @@ def test_a_grace_period_without_updates_is_over(tmp_path: Path) -> None:
     assert (current.phase, current.ends_at) == (Phase.OPEN, 80.0)
 
 
+@on_both
 @pytest.mark.parametrize("counts", [False, True])
 def test_late_updates_count_in_the_next_round_if_they_shall(tmp_path: Path, counts: bool) -> None:
     choice = "count" if counts else "remember"

@@ -6,34 +6,27 @@ Whatever its code returns is checked down to its last part against the annotatio
 ``Assignment``: a value of another type would only fail later, where it is stored or sent. n = parameters.
 """
 
-import reprlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
-from functools import cache
 from traceback import walk_tb
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import numpy as np
+from msgspec.msgpack import Ext
+from numpy.typing import NDArray
 
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
-from sedge_protocol.codec import ValueCoding
+from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.errors import ConfigError, StorageError, StrategyError
 from sedge_protocol.layout import Layout
-from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.messages import Codec, Work
 
 R = TypeVar("R")
 
-# Other types that are accepted for an annotated one, as MessagePack writes them alike.
-_ACCEPTED: dict[Any, tuple[type, ...]] = {
-    float: (float, int),
-    Mapping: (dict,),
-    tuple: (tuple, list, set, frozenset),
-}
-# For these no subclass is accepted: MessagePack does not write numpy's scalars.
-_SCALARS = (bool, int, float, str)
+# The kinds of MessagePack's extensions as which values are checked.
+_ARRAY, _OTHER = 0, 1
 
 
 class Custom(Strategy, frozen=True):
@@ -123,67 +116,46 @@ def _expected_state(value: object, context: Context) -> State:
     """The state, if its model is finite and of the run's layout. Raises ``TypeError``."""
     state, size = _expected(value, State), context.layout.size
     if state.theta.shape != (size,):
-        raise _unlike("State.theta", state.theta, f"float32 ({size},)")
+        raise TypeError(f"State.theta: found shape {state.theta.shape}, expected ({size},)")
     if not np.isfinite(state.theta).all():
         first = int(np.argmin(np.isfinite(state.theta)))
-        raise _unlike(f"State.theta[{first}]", float(state.theta[first]), "a finite number")
+        found = state.theta[first]
+        raise TypeError(f"State.theta[{first}]: found {found}, expected a finite number")
     return state
 
 
-def _require(where: str, value: object, annotation: Any) -> None:
-    """Raise ``TypeError`` unless a value matches its annotation, down to its last part."""
-    kind, arguments = get_origin(annotation) or annotation, get_args(annotation)
-    if kind is UnionType:  # in this contract always: some type | None
-        if value is not None:
-            _require(where, value, arguments[0])
-        return
-    accepted = _ACCEPTED.get(kind, (kind,))
-    dtype = get_args(arguments[1])[0] if kind is np.ndarray else None
-    expected = f"an array of {dtype.__name__}" if dtype else accepted[0].__name__
-    if not (type(value) in accepted if kind in _SCALARS else isinstance(value, accepted)):
-        raise _unlike(where, value, expected)
-    if isinstance(value, np.ndarray) and value.dtype != dtype:
-        raise _unlike(where, value, expected)
-    for place, part, of in _parts(value, kind, arguments):
-        _require(f"{where}{place}", part, of)
-    if isinstance(value, msgspec.Struct):
-        _require_decoded(where, value, kind)
-    if isinstance(value, str):
-        value.encode()  # raises for a lone surrogate, which could not be stored
+def _require(where: str, value: object, kind: Any) -> None:
+    """Raise ``TypeError`` unless msgspec can code a value and decode it as this type, ranges included.
 
+    An array travels as its place in a list, and what MessagePack has no form for as nothing of a kind.
+    """
+    arrays, others = list[NDArray[Any]](), list[str]()
 
-def _parts(
-    value: object, kind: type, arguments: tuple[Any, ...]
-) -> Iterator[tuple[str, object, Any]]:
-    """Place, value and annotation of each part of a collection or a dataclass."""
-    match value:
-        case dict():
-            for key, part in value.items():
-                yield ", a key", key, arguments[0]
-                yield f"[{key!r}]", part, arguments[1]
-        case tuple() | list() | set() | frozenset():
-            for place, part in enumerate(value):
-                yield f"[{place}]", part, arguments[0]
-        case _ if is_dataclass(kind):
-            for name, annotation in _annotations(kind).items():
-                yield f".{name}", getattr(value, name), annotation
-        case _:
-            pass
+    def code(part: object) -> Ext:
+        if isinstance(part, np.ndarray):
+            arrays.append(part)
+            return Ext(_ARRAY, str(len(arrays) - 1).encode())
+        others.append(f" ({type(part).__module__}.{type(part).__qualname__})")
+        return Ext(_OTHER, b"")
 
+    def decode(annotation: Any, coded: object) -> NDArray[Any]:
+        dtype = get_args(get_args(annotation)[1])[0]
+        is_array = isinstance(coded, Ext) and coded.code == _ARRAY
+        array = arrays[int(coded.data)] if isinstance(coded, Ext) and is_array else None
+        if array is None or array.dtype != dtype:
+            found = type(coded).__name__ if array is None else array.dtype
+            raise ValueError(f"Expected an array of {dtype.__name__}, got {found}")
+        return array
 
-def _require_decoded(where: str, value: object, kind: type) -> None:
-    """Raise ``TypeError`` unless a record would arrive: msgspec checks ranges when it decodes."""
     try:
-        msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=kind)
-    except (TypeError, ValueError) as exc:  # msgspec's errors
-        raise TypeError(f"{where}: {exc}") from exc
-
-
-@cache
-def _annotations(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _unlike(where: str, value: object, expected: str) -> TypeError:
-    shown = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else reprlib.repr(value)
-    return TypeError(f"{where}: found {shown}, expected {expected}")
+        coded = msgspec.msgpack.encode(value, enc_hook=code)
+        decoded: object = msgspec.msgpack.decode(coded, type=kind, dec_hook=decode)
+    except (TypeError, ValueError) as exc:  # msgspec's errors, or that of a lone surrogate
+        raise TypeError(f"{where}: {exc}{others[0] if len(others) == 1 else ''}") from exc
+    for name, part in vars(decoded).items() if is_dataclass(decoded) else ():
+        given = getattr(value, name)
+        if isinstance(part, Work | SparseVector) and not isinstance(given, type(part)):
+            expected = type(part).__name__
+            raise TypeError(
+                f"{where}.{name}: found a {type(given).__name__}, expected a {expected}"
+            )

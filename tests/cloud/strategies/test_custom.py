@@ -169,62 +169,55 @@ def test_a_forgotten_return_is_named() -> None:
 
 FLOATS = np.zeros(3, np.float32)
 PLANNED: list[tuple[str, object, str]] = [
-    ("patch", {1: 2.0}, "Assignment.patch: found {1: 2.0}, expected SparseVector"),
-    ("work", None, "Assignment.work: found None, expected Work"),
-    ("work", Training(), "expected Work"),
-    ("keep", None, "Assignment.work: Expected `array`, got `None` - at `$.keep`"),
-    ("keep", "w", "Assignment.work: Expected `array`, got `str` - at `$.keep`"),
-    ("keep", (1,), "Assignment.work: Expected `str`, got `int` - at `$.keep[0]`"),
-    ("upload", 1, "Assignment.work: Expected `bool`, got `int` - at `$.upload`"),
-    ("shares_statistics", 1, "Assignment.shares_statistics: found 1, expected bool"),
-    ("arrays", None, "Assignment.arrays: found None, expected dict"),
-    ("arrays", MappingProxyType({}), "Assignment.arrays: found mappingproxy({}), expected dict"),
-    ("arrays", {"x": [1.0]}, "Assignment.arrays['x']: found [1.0], expected an array of float32"),
+    ("patch", {1: 2.0}, "Assignment: Expected `str`, got `int` - at `key` in `$.patch`"),
     (
-        "arrays",
-        {"x": np.zeros((2, 1))},
-        "Assignment.arrays['x']: found float64 (2, 1), expected an array of float32",
+        "patch",
+        {"size": 3, "indices": None, "values": FLOATS},
+        "Assignment.patch: found a dict, expected a SparseVector",
     ),
-    (
-        "arrays",
-        {"x": np.array(["a"])},
-        "Assignment.arrays['x']: found <U1 (1,), expected an array of float32",
-    ),
-    ("arrays", {1: FLOATS}, "Assignment.arrays, a key: found 1, expected str"),
+    ("work", None, "Assignment: Expected `object`, got `None` - at `$.work`"),
+    ("work", Training(), "Assignment.work: found a Training, expected a Work"),
+    ("keep", None, "Assignment: Expected `array`, got `None` - at `$.work.keep`"),
+    ("keep", "w", "Assignment: Expected `array`, got `str` - at `$.work.keep`"),
+    ("keep", (1,), "Assignment: Expected `str`, got `int` - at `$.work.keep[0]`"),
+    ("upload", 1, "Assignment: Expected `bool`, got `int` - at `$.work.upload`"),
+    ("shares_statistics", 1, "Expected `bool`, got `int` - at `$.shares_statistics`"),
+    ("arrays", None, "Assignment: Expected `object`, got `None` - at `$.arrays`"),
+    ("arrays", MappingProxyType({}), "got `ext` - at `$.arrays` (builtins.mappingproxy)"),
+    ("arrays", {"x": [1.0]}, "Expected an array of float32, got list - at `$.arrays[...]`"),
+    ("arrays", {"x": np.zeros((2, 1))}, "array of float32, got float64 - at `$.arrays[...]`"),
+    ("arrays", {"x": np.array(["a"])}, "array of float32, got <U1 - at `$.arrays[...]`"),
+    ("arrays", {1: FLOATS}, "Expected `str`, got `int` - at `key` in `$.arrays`"),
     ("arrays", {"\ud800": FLOATS}, "surrogates not allowed"),
-    ("start", [0.0, 1.0], "Assignment.start: found [0.0, 1.0], expected an array of float32"),
-    ("width", None, "Assignment.width: found None, expected int"),
-    ("width", True, "Assignment.width: found True, expected int"),
-    ("width", np.int64(1), "Assignment.width: found np.int64(1), expected int"),
-    ("training", "fast", "Assignment.work: Expected `object | null`, got `str` - at `$.training`"),
-    (
-        "then",
-        (Training(prox=np.float64(1)),),
-        "Assignment.work: Encoding objects of type numpy.float64 is unsupported",
-    ),
+    ("start", [0.0, 1.0], "Expected an array of float32, got list - at `$.start`"),
+    ("width", None, "Expected `int`, got `None` - at `$.width`"),
+    ("width", True, "Expected `int`, got `bool` - at `$.width`"),
+    ("width", np.int64(1), "Expected `int`, got `ext` - at `$.width` (numpy.int64)"),
+    ("training", "fast", "Expected `object | null`, got `str` - at `$.work.training`"),
+    ("then", (Training(prox=np.float64(1)),), "- at `$.work.then[0].prox` (numpy.float64)"),
     (
         "own_model",
         OwnModel(Training(prox=-1.0)),
-        "Assignment.work: Expected `float` >= 0.0 - at `$.own_model.training.prox`",
+        "Assignment: Expected `float` >= 0.0 - at `$.work.own_model.training.prox`",
     ),
-    ("remember", 0, "Assignment.work: Expected `bool`, got `int` - at `$.remember`"),
-    ("holdout", "0.1", "Assignment.holdout: found '0.1', expected float"),
-    ("holdout", np.float64(0.5), "Assignment.holdout: found np.float64(0.5), expected float"),
+    ("remember", 0, "Expected `bool`, got `int` - at `$.work.remember`"),
+    ("holdout", "0.1", "Expected `float`, got `str` - at `$.holdout`"),
+    ("holdout", np.float64(0.5), "got `ext` - at `$.holdout` (numpy.float64)"),
 ]
 RUINED = np.array([1, np.nan], np.float32)
 KEPT: list[tuple[str, object, str]] = [
-    ("theta", None, "State.theta: found None, expected an array of float32"),
-    ("theta", np.ones(2), "State.theta: found float64 (2,), expected an array of float32"),
-    ("theta", FLOATS, "State.theta: found float32 (3,), expected float32 (2,)"),
-    ("theta", THETA.reshape(1, 2), "State.theta: found float32 (1, 2), expected float32 (2,)"),
+    ("theta", None, "State: Expected an array of float32, got NoneType - at `$.theta`"),
+    ("theta", np.ones(2), "State: Expected an array of float32, got float64 - at `$.theta`"),
+    ("theta", FLOATS, "State.theta: found shape (3,), expected (2,)"),
+    ("theta", THETA.reshape(1, 2), "State.theta: found shape (1, 2), expected (2,)"),
     ("theta", RUINED, "State.theta[1]: found nan, expected a finite number"),
-    ("arrays", {"x": [1.0]}, "State.arrays['x']: found [1.0], expected an array of float32"),
-    ("arrays", {1: FLOATS}, "State.arrays, a key: found 1, expected str"),
-    ("groups", {"a": "b"}, "State.groups['a']: found 'b', expected tuple"),
-    ("groups", {"a": np.array(["b"])}, "State.groups['a']: found <U1 (1,), expected tuple"),
-    ("groups", {"a": (1,)}, "State.groups['a'][0]: found 1, expected str"),
-    ("groups", {1: ("b",)}, "State.groups, a key: found 1, expected str"),
-    ("is_change", 1, "State.is_change: found 1, expected bool"),
+    ("arrays", {"x": [1.0]}, "Expected an array of float32, got list - at `$.arrays[...]`"),
+    ("arrays", {1: FLOATS}, "Expected `str`, got `int` - at `key` in `$.arrays`"),
+    ("groups", {"a": "b"}, "State: Expected `array`, got `str` - at `$.groups[...]`"),
+    ("groups", {"a": np.array(["b"])}, "State: Expected `array`, got `ext` - at `$.groups[...]`"),
+    ("groups", {"a": (1,)}, "State: Expected `str`, got `int` - at `$.groups[...][0]`"),
+    ("groups", {1: ("b",)}, "State: Expected `str`, got `int` - at `key` in `$.groups`"),
+    ("is_change", 1, "State: Expected `bool`, got `int` - at `$.is_change`"),
 ]
 
 
@@ -268,9 +261,9 @@ def test_what_it_gives_back_ends_its_run_and_not_the_service(tmp_path: Path, ste
     cloud.hello()
     if step == "apply":
         cloud.answer("a", "b")
-    where = "Assignment.arrays['a']" if step == "plan" else "State.groups['a']"
+    where = "got str - at `$.arrays[...]`" if step == "plan" else "got `str` - at `$.groups[...]`"
     (note,) = cloud.notes(logging.ERROR)
-    assert cloud.run_row().status == "failed" and f"{where}: found 'b', expected " in note
+    assert cloud.run_row().status == "failed" and where in note
     cloud.restart()
     cloud.hello()
     assert cloud.run_row().status == "failed" and cloud.core.open == {}

@@ -170,6 +170,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/system/test_objectives.py",
         "each loss against torch's own",
     ),
+    "sedge_edge.training.steppers.": (
+        "tests/edge/training/test_steppers.py",
+        "one after the other",
+    ),
     "sedge_edge.training.meter": ("tests/edge/training/test_job.py", "what a job's report says"),
     "sedge_edge.training.preparation": (
         "tests/edge/training/test_job.py",

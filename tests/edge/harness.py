@@ -8,6 +8,7 @@ as a coordinator that stores everything.
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from sedge_edge.rounds.waiting import Closed
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS, WorkerContext, run_job
 from sedge_edge.training.preparation import Job
-from sedge_edge.training.trainer import Mixed, Predictor, Trained, Trainer, TrainingState
+from sedge_edge.training.trainer import Predictor, Trained, Trainer, TrainingState, TrainRequest
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import LinkError, LocalError, SedgeError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -54,7 +55,6 @@ from sedge_protocol.wire.messages import (
     Offer,
     Order,
     Step,
-    Training,
     Welcome,
     decode_body,
 )
@@ -87,38 +87,21 @@ class DriftTrainer:
 
     def train(
         self,
-        theta: Theta,
+        request: TrainRequest,
         examples: Examples,
-        training: Training,
-        seed: int,
         stopped: Callable[[], bool],
-        *,
-        anchor: Theta | None = None,
-        gradient: bool = False,
-        correction: Theta | None = None,
         resume: TrainingState | None = None,
     ) -> Trained:
-        """theta (n,) and its drift, as far as theta goes; the gradient is the opposite."""
-        way = drift(seed)[: theta.size]
-        return Trained(theta + way, 0.5, 3, -way if gradient else None)
+        """theta (n,) and its drift, as far as theta goes; the gradient is the opposite.
 
-    def train_mixed(
-        self,
-        sent: Theta,
-        own: Theta,
-        mix: float,
-        adaptive: bool,
-        examples: Examples,
-        training: Training,
-        seed: int,
-        stopped: Callable[[], bool],
-        *,
-        resume: TrainingState | None = None,
-    ) -> Mixed:
-        """Both models and their drifts, the own one's twice as far; ``mix`` an eighth up, if it may."""
-        way = drift(seed)[: sent.size]
-        mixed = min(1.0, mix + 0.125) if adaptive else mix
-        return Mixed(Trained(sent + way, 0.5, 3), own + 2 * way, mixed)
+        A second model goes twice as far; its mix goes an eighth up, if it may.
+        """
+        theta, second = request.theta, request.second
+        way = drift(request.seed)[: theta.size]
+        if second is not None:
+            mix = min(1.0, second.mix + 0.125) if second.adaptive else second.mix
+            second = replace(second, theta=second.theta + 2 * way, mix=mix)
+        return Trained(theta + way, 0.5, 3, -way if request.gradient else None, second=second)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         """The same for every theta."""

@@ -1,16 +1,16 @@
 """The agent and the masks of its updates: which it keeps, and against which it codes the next one."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.edge.harness import DriftTrainer, Harness, N, drift
 
-from sedge_edge.training.trainer import Trained
+from sedge_edge.training.trainer import Trained, TrainRequest
 from sedge_protocol.codec import SparseVector, decode, mask_bitmap
 from sedge_protocol.errors import CodecError
-from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Order, UpdateSelection
 from sedge_protocol.wire.update import decode_update
 
@@ -21,8 +21,9 @@ SENT = 1025  # of the layout's parameters
 class Steady(DriftTrainer):
     """A trainer whose loss depends on much the same elements every round."""
 
-    def train(self, theta: Theta, *args: Any, **kwargs: Any) -> Trained:
-        ended = super().train(theta + 20 * drift(0), *args, **kwargs).theta
+    def train(self, request: TrainRequest, *args: Any, **kwargs: Any) -> Trained:
+        theta = request.theta
+        ended = super().train(replace(request, theta=theta + 20 * drift(0)), *args, **kwargs).theta
         return Trained(ended, 0.5, 3, (ended - theta) / ended)
 
 

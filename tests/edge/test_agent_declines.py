@@ -12,9 +12,9 @@ from tests.edge.harness import DriftTrainer, Harness, N, drift, examples, make_b
 
 from sedge_edge.runtime import OpenBundles
 from sedge_edge.training.job import WorkerContext
-from sedge_edge.training.trainer import Trained, TrainingDiverged
+from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
-from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.messages import Codec, Order, OwnModel
 from sedge_protocol.wire.transfer import describe
 
@@ -239,11 +239,11 @@ class Diverging(DriftTrainer):
     def __init__(self, move: float) -> None:
         self.move = move
 
-    def train(self, theta: Theta, *args: Any, **kwargs: Any) -> Trained:
+    def train(self, request: TrainRequest, *args: Any, **kwargs: Any) -> Trained:
         """Far away, or nowhere."""
         if np.isnan(self.move):
             raise TrainingDiverged("epoch 1 of 1, step 3: the loss is nan")
-        return Trained(np.full_like(theta, self.move), 0.5, 1)
+        return Trained(np.full_like(request.theta, self.move), 0.5, 1)
 
 
 @pytest.mark.parametrize(

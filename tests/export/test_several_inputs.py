@@ -15,6 +15,7 @@ from sedge_edge.config import BackendConfig
 from sedge_edge.data import as_inputs, load_source
 from sedge_edge.prediction import PersonalModel, predict_file
 from sedge_edge.training.examples import fitting
+from sedge_edge.training.trainer import TrainRequest
 from sedge_emulate.__main__ import main
 from sedge_export import export
 from sedge_export.__main__ import main as export_main
@@ -60,7 +61,9 @@ def test_every_backend_trains_on_arrays_by_name(
     ends: list[Theta] = []
     for backend in ("onnxruntime", "torch"):
         trainer = open_trainer(bundle, backend, 1, code)
-        ends.append(trainer.train(theta, data, Training(2, 0.1), 7, lambda: False).theta)
+        ends.append(
+            trainer.train(TrainRequest(theta, Training(2, 0.1), 7), data, lambda: False).theta
+        )
         np.testing.assert_allclose(ends[-1], ends[0], rtol=0, atol=2e-6)
     model = build().eval()
     with torch.no_grad():

@@ -28,12 +28,11 @@ from sedge_edge.training.local_training import (
     Evaluate,
     LocalResult,
     Request,
-    Train,
     local_training,
     run_to_end,
 )
 from sedge_edge.training.start_vector import StartCandidates
-from sedge_edge.training.trainer import Trained
+from sedge_edge.training.trainer import Trained, TrainRequest
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Order, PatchChoice, Work
@@ -113,9 +112,9 @@ def learn(
     """A device's lesson, with its start assembled as an order tells it."""
 
     def answer(request: Request) -> Answer:
-        assert isinstance(request, Evaluate | Train)
+        assert isinstance(request, Evaluate | TrainRequest)
         w = [float(x) for x in request.theta]
-        if isinstance(request, Train):
+        if isinstance(request, TrainRequest):
             return Trained(np.array(trained(problem, device, w), np.float32), 0.5, 3)
         accuracy, loss = held_out(problem, device, w) if request.held_out else (0.5, 1.0)
         return Metrics(loss, accuracy, 10)

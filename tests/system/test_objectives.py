@@ -16,7 +16,7 @@ from torch.nn import functional
 from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.backends.rows import Rows, row_loss
 from sedge_edge.training.examples import Examples, fitting
-from sedge_edge.training.trainer import Trainer
+from sedge_edge.training.trainer import Trainer, TrainRequest
 from sedge_export import export
 from sedge_export.objective import OwnMetric
 from sedge_protocol.errors import ConfigError
@@ -106,7 +106,7 @@ def test_every_backend_trains_it_as_torch_does(name: str, tmp_path: Path) -> Non
     training = Training(2, 0.1, 0.5, optimizer="sgd")
 
     def ended(trainer: Trainer) -> tuple[list[float], np.ndarray[tuple[int], np.dtype[np.float32]]]:
-        trained = trainer.train(theta, data, training, 0, lambda: False).theta
+        trained = trainer.train(TrainRequest(theta, training, 0), data, lambda: False).theta
         found = trainer.evaluate(trained, data)
         return [found.loss, found.metric], trained
 

@@ -23,11 +23,11 @@ from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples, holdout_size
 from sedge_edge.training.job import CODECS, Outcome, WorkerContext, run_job
 from sedge_edge.training.preparation import Job, Kept, prepare
-from sedge_edge.training.trainer import Mixed, Predictor, Trained, TrainingState
+from sedge_edge.training.trainer import Predictor, Trained, TrainingState, TrainRequest
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import bundle as bundles
-from sedge_protocol.wire.messages import Order, Training
+from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.update import Metrics, Report
 
 NAMES = ("a", "b", "c", "d")
@@ -63,37 +63,16 @@ class Puller:
 
     def train(
         self,
-        theta: Theta,
+        request: TrainRequest,
         examples: Examples,
-        training: Training,
-        seed: int,
         stopped: Callable[[], bool],
-        *,
-        anchor: Theta | None = None,
-        gradient: bool = False,
-        correction: Theta | None = None,
         resume: TrainingState | None = None,
     ) -> Trained:
-        slope = ((theta - self.centre) / 2).astype(np.float32)
-        end = theta - slope
+        slope = ((request.theta - self.centre) / 2).astype(np.float32)
+        end = request.theta - slope
         if self.grid:
             end = (np.round(end / self.grid) * self.grid).astype(np.float32)
-        return Trained(end, 0.5, 1, slope if gradient else None)
-
-    def train_mixed(
-        self,
-        sent: Theta,
-        own: Theta,
-        mix: float,
-        adaptive: bool,
-        examples: Examples,
-        training: Training,
-        seed: int,
-        stopped: Callable[[], bool],
-        *,
-        resume: TrainingState | None = None,
-    ) -> Mixed:
-        raise AssertionError("an order with a mixture")
+        return Trained(end, 0.5, 1, slope if request.gradient else None)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         if len(examples.targets) == len(TEST.targets):

@@ -12,7 +12,7 @@ from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
-from sedge_edge.training.trainer import Trained
+from sedge_edge.training.trainer import Trained, TrainRequest
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Task
@@ -65,7 +65,7 @@ def exported(model: nn.Module, shape: tuple[int, ...], folder: Path, *backends: 
 
 def by_backend(bundle: Bundle, backend: str, theta: Theta, shape: tuple[int, ...]) -> Trained:
     trainer = open_trainer(bundle, backend, 1, UserCode(Path(__file__).parent, f"{__name__}:small"))
-    return trainer.train(theta, data(shape), TRAINING, SEED, lambda: False)
+    return trainer.train(TrainRequest(theta, TRAINING, SEED), data(shape), lambda: False)
 
 
 def check(found: Trained, wanted: Trained, theta: Theta) -> None:
@@ -84,7 +84,7 @@ def test_the_emulator_drops_what_a_device_drops(tmp_path: Path) -> None:
     problem = Problem(model, CLASSIFICATION, BATCH, TensorSpec("float32", (1, 8, 8)))
     theta = problem.network.theta
     wanted = by_backend(bundle, ONNXRUNTIME, theta, (1, 8, 8))
-    task = Task(theta, data((1, 8, 8)), TRAINING, SEED)
+    task = Task(TrainRequest(theta, TRAINING, SEED), data((1, 8, 8)))
     for trainer in (
         AutogradTrainer(problem, "fp32", torch.device("cpu")),
         VectorisedTrainer(problem, "fp32", torch.device("cpu"), 2),
@@ -114,7 +114,7 @@ def test_a_step_is_that_of_plain_torch_with_the_same_mask(tmp_path: Path) -> Non
     inputs, labels = data((12,)).inputs[:BATCH], data((12,)).targets[:BATCH]
     once = Training(learning_rate=0.1)
     found = open_trainer(bundle, ONNXRUNTIME, 1).train(
-        theta, Examples(inputs, labels), once, 5, lambda: False
+        TrainRequest(theta, once, 5), Examples(inputs, labels), lambda: False
     )
     order = np.random.Generator(np.random.PCG64(5)).permutation(BATCH)
     mask = torch.from_numpy(noise(5, 0, BATCH * 16).reshape(BATCH, 16) >= 0.3) / 0.7

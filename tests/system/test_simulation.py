@@ -30,7 +30,7 @@ from sedge_edge.agent import Agent, Identity, StartJob
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS, WorkerContext, run_job
-from sedge_edge.training.trainer import Mixed, Predictor, Trained, TrainingState
+from sedge_edge.training.trainer import Predictor, Trained, TrainingState, TrainRequest
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
@@ -39,7 +39,7 @@ from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.effects import Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.keys import DeviceKeys
-from sedge_protocol.wire.messages import Hello, Training
+from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.topics import down, hint, shard_of
 from sedge_protocol.wire.update import Metrics
 
@@ -56,19 +56,13 @@ class SoftmaxTrainer:
 
     def train(
         self,
-        theta: Theta,
+        request: TrainRequest,
         examples: Examples,
-        training: Training,
-        seed: int,
         stopped: Callable[[], bool],
-        *,
-        anchor: Theta | None = None,
-        gradient: bool = False,
-        correction: Theta | None = None,
         resume: TrainingState | None = None,
     ) -> Trained:
         """Deterministic in all arguments but ``stopped``."""
-        current = theta.copy()
+        current, training = request.theta.copy(), request.training
         for _ in range(training.local_epochs):
             error = softmax(current, examples.inputs)
             error[np.arange(len(error)), examples.targets.astype(int)] -= 1.0
@@ -76,22 +70,6 @@ class SoftmaxTrainer:
             slope = np.concatenate([weight.reshape(-1), error.mean(axis=0)])
             current -= np.float32(training.learning_rate) * slope.astype(np.float32)
         return Trained(current, 1.0, training.local_epochs)
-
-    def train_mixed(
-        self,
-        sent: Theta,
-        own: Theta,
-        mix: float,
-        adaptive: bool,
-        examples: Examples,
-        training: Training,
-        seed: int,
-        stopped: Callable[[], bool],
-        *,
-        resume: TrainingState | None = None,
-    ) -> Mixed:
-        """No strategy of these tests trains two models."""
-        raise AssertionError("an order with a mixture")
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         """Accuracy of theta (n,)."""

@@ -21,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from sedge_edge.training.trainer import TrainRequest
+
 REPOSITORY = Path(__file__).parents[2]
 # Part of every virtual environment; no program of ours uses it.
 NOT_OURS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
@@ -86,7 +88,7 @@ def train(folder: Path, backend: str, epochs: int, num_examples: int) -> dict[st
     row["opened_mib"] = memory()["now"]
     trainer.evaluate(theta, examples)
     started = time.perf_counter()
-    trained = trainer.train(theta, examples, Training(epochs), 0, lambda: False)
+    trained = trainer.train(TrainRequest(theta, Training(epochs), 0), examples, lambda: False)
     row["ms_per_step"] = (time.perf_counter() - started) * 1e3 / trained.steps
     trainer.evaluate(trained.theta, examples)
     row |= {"steps": trained.steps, "parameters": theta.size, "batch_size": manifest.batch_size}

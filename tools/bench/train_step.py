@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sedge_edge.training.noise import noise
-from sedge_edge.training.steppers import Differentiated, Model
+from sedge_edge.training.steppers.model import Differentiated, Model
+from sedge_edge.training.trainer import TrainRequest
 from sedge_export import export, models
 from sedge_export.target import TARGETS as RUNTIMES
 from sedge_export.target import signatures
@@ -115,7 +116,7 @@ def open_gradient(bundle: Bundle, runtime: str) -> Program:
 def program_step(program: Program, bundle: Bundle, theta: Theta, x: Tensor, y: Tensor) -> Step:
     """One step of a program, with the optimizer of devices, which keeps its own state."""
     training = Training(learning_rate=LEARNING_RATE, momentum=MOMENTUM)
-    model = Model(bundle.manifest.layout, theta, training)
+    model = Model(bundle.manifest.layout, TrainRequest(theta, training, 0))
     fixed: dict[str, NDArray[np.generic]] = {
         "x": x.numpy(),
         "y": y.numpy(),

@@ -42,7 +42,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.batches import permutations
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.trainer import Trained
+from sedge_edge.training.trainer import Trained, TrainRequest
 from sedge_emulate.training.choice import AUTO, NAMES, open_trainer
 from sedge_emulate.training.tasks import FleetTrainer, Task
 from sedge_export import export, models
@@ -185,7 +185,7 @@ def tasks(case: Case, devices: Sequence[int]) -> list[Task]:
     training = Training(learning_rate=LEARNING_RATE)
     parts = [np.array(rows_of(case, device)) for device in devices]
     return [
-        Task(theta, Examples(normal[part], y[part]), training, device)
+        Task(TrainRequest(theta, training, device), Examples(normal[part], y[part]))
         for part, device in zip(parts, devices, strict=True)
     ]
 
@@ -260,10 +260,10 @@ def difference(case: Case, name: str) -> tuple[float, float]:
     (found,) = trainer(case, name).train([task])
     if not isinstance(found, Trained):
         raise found
-    (shuffle,) = permutations(task.seed, len(task.examples.targets), 1)
+    (shuffle,) = permutations(task.request.seed, len(task.examples.targets), 1)
     model = loop(case, rows_of(case, 0), Fixed(shuffle.tolist()))
     wanted = np.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
-    change = np.abs(wanted - task.theta).max()
+    change = np.abs(wanted - task.request.theta).max()
     return float(np.abs(found.theta - wanted).max()), float(change)
 
 
@@ -299,13 +299,11 @@ def example_tasks(example: Example, theta: Theta) -> list[Task]:
     rng = np.random.default_rng(0)
     return [
         Task(
-            theta,
+            TrainRequest(theta, example.training, device),
             Examples(
                 rng.standard_normal((example.rows, *example.shape), np.float32),
                 rng.integers(0, 3, example.rows),
             ),
-            example.training,
-            device,
         )
         for device in range(example.devices)
     ]

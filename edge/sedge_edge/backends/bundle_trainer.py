@@ -12,12 +12,10 @@ theta and gradient are (n,), statistics (s,); x and y are (B, ...), w is (B,), l
 program of a bundle with frozen data takes ``frozen`` (m,) as well, after theta.
 """
 
-import math
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import groupby
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -25,29 +23,23 @@ from numpy.typing import NDArray
 
 from sedge_edge.training.batches import Batch, batches, evaluation_batches, step_count
 from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.loop import train
 from sedge_edge.training.noise import noise
-from sedge_edge.training.steppers import (
-    Arrays,
-    Differentiated,
-    MixtureStepper,
-    Model,
-    PlainStepper,
-    Stepper,
-)
+from sedge_edge.training.steppers.model import Differentiated
+from sedge_edge.training.steppers.stepper import stepper_of
 from sedge_edge.training.trainer import (
-    Mixed,
     Predictor,
     Trained,
-    TrainingDiverged,
     TrainingState,
-    TrainingStopped,
+    TrainRequest,
     evaluation,
 )
 from sedge_protocol.errors import CodecError, ConfigError, LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import FROZEN, Bundle
-from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
+
+Arrays: TypeAlias = dict[str, NDArray[np.float32 | np.int64]]
 
 
 class Signature(NamedTuple):
@@ -156,48 +148,32 @@ class BundleTrainer:
 
     def train(
         self,
-        theta: Theta,
+        request: TrainRequest,
         examples: Examples,
-        training: Training,
-        seed: int,
         stopped: Callable[[], bool],
-        *,
-        anchor: Theta | None = None,
-        gradient: bool = False,
-        correction: Theta | None = None,
         resume: TrainingState | None = None,
     ) -> Trained:
-        """Train from theta (n,); see ``Trainer.train``."""
-        layout = self._bundle.manifest.layout
-        for vector in (theta, anchor, correction):
-            if vector is not None:
-                layout.check(vector)
-        model = Model(layout, theta, training, anchor, correction)
-        stepper = PlainStepper(self._differentiate, model, gradient)
-        loss, steps = self._train(stepper, examples, training, seed, stopped, resume)
-        moments = model.moments if training.keeps_state else None
-        return Trained(model.theta, loss, steps, stepper.gradient, moments=moments)
+        """Do a training on the examples; see ``Trainer.train``."""
+        manifest, training = self._bundle.manifest, request.training
+        for vector in request.models:
+            manifest.layout.check(vector)
+        stepper = stepper_of(request, manifest.layout, self._differentiate)
+        buffers = _Buffers(examples, manifest.batch_size)
 
-    def train_mixed(
-        self,
-        sent: Theta,
-        own: Theta,
-        mix: float,
-        adaptive: bool,
-        examples: Examples,
-        training: Training,
-        seed: int,
-        stopped: Callable[[], bool],
-        *,
-        resume: TrainingState | None = None,
-    ) -> Mixed:
-        """Train sent (n,) and own (n,) side by side; see ``Trainer.train_mixed``."""
-        layout = self._bundle.manifest.layout
-        layout.check(sent)
-        layout.check(own)
-        both = MixtureStepper(self._differentiate, layout, sent, own, mix, adaptive, training)
-        loss, steps = self._train(both, examples, training, seed, stopped, resume)
-        return Mixed(Trained(both.sent.theta, loss, steps), both.own.theta, both.mix)
+        def feed(step: int, batch: Batch) -> Arrays:
+            feeds = buffers.fill(batch)
+            if manifest.noise:
+                feeds["noise"] = noise(request.seed, step, manifest.noise)
+            return feeds
+
+        count = (
+            len(examples.targets),
+            manifest.batch_size,
+            training.local_epochs,
+            training.last_batch,
+        )
+        found = batches(*count, request.seed, manifest.padding_is_safe)
+        return train(stepper, training, found, step_count(*count), feed, stopped, resume)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         """Mean loss and metric of theta (n,); see ``Trainer.evaluate``."""
@@ -228,70 +204,8 @@ class BundleTrainer:
             outputs.append(logits[: np.count_nonzero(batch.weights)])
         return np.concatenate(outputs)
 
-    def _train(
-        self,
-        stepper: Stepper,
-        examples: Examples,
-        training: Training,
-        seed: int,
-        stopped: Callable[[], bool],
-        resume: TrainingState | None,
-    ) -> tuple[float, int]:
-        """Make all steps of a training. Returns the mean loss over the last epoch and the step count."""
-        buffers = _Buffers(examples, self._bundle.manifest.batch_size)
-        steps, loss, earlier = 0, math.nan, 0
-        past: list[float] = []  # the losses of the steps that were made before
-        if resume is not None:
-            past = [math.nan] * (resume.steps - len(resume.losses)) + [*resume.losses]
-            stepper.resume(resume)
-            earlier = resume.earlier
-        pairs = _with_last(self._batches(examples, training, seed))
-        rows, batch_size = len(examples.targets), self._bundle.manifest.batch_size
-        total = step_count(rows, batch_size, training.local_epochs, training.last_batch)
-        for epoch, group in groupby(pairs, lambda pair: pair[0].epoch):
-            where = f"epoch {epoch + 1} of {training.local_epochs}, step"
-            losses: list[float] = []
-            weights: list[float] = []
-            for batch, last in group:
-                weights.append(float(batch.weights.sum()))
-                if steps < len(past):
-                    losses.append(past[steps])
-                    steps += 1
-                    continue
-                if stopped():
-                    vectors = tuple(stepper.vectors())
-                    state = TrainingState(steps, tuple(losses), vectors, stepper.mix, earlier)
-                    raise TrainingStopped(f"{where} {steps + 1}: stopped", state)
-                feeds = buffers.fill(batch)
-                if numbers := self._bundle.manifest.noise:
-                    feeds["noise"] = noise(seed, steps, numbers)
-                with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found below
-                    found = stepper.step(feeds, training.rate(steps, total), last)
-                step_losses = [float(loss) for loss in found]
-                steps += 1
-                losses.append(step_losses[0])
-                if bad := [loss for loss in step_losses if not math.isfinite(loss)]:
-                    raise TrainingDiverged(f"{where} {steps}: the loss is {bad[0]}")
-            for theta in stepper.models():
-                if not np.isfinite(theta).all():
-                    count = np.count_nonzero(~np.isfinite(theta))
-                    raise TrainingDiverged(f"{where} {steps}: {count} parameters are not finite")
-            loss = float(np.average(losses, weights=weights))
-        return loss, steps
-
     def _differentiate(self, theta: Theta, batch: Arrays, last: bool) -> Differentiated:
         return Differentiated(*self._run("gradient", {"theta": theta, **batch}, last))
-
-    def _batches(self, examples: Examples, training: Training, seed: int) -> Iterator[Batch]:
-        manifest = self._bundle.manifest
-        return batches(
-            len(examples.targets),
-            manifest.batch_size,
-            training.local_epochs,
-            training.last_batch,
-            seed,
-            padding_is_safe=manifest.padding_is_safe,
-        )
 
     def _run(self, name: str, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
         return self._call(name, self._program(name), feeds, last)

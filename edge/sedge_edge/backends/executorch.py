@@ -18,8 +18,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from sedge_edge.backends.bundle_trainer import Signature
-from sedge_edge.training.steppers import Arrays
+from sedge_edge.backends.bundle_trainer import Arrays, Signature
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.host.memory_limit import memory_mb
 

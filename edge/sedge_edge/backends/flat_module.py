@@ -10,7 +10,7 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from sedge_edge.training.steppers import Differentiated, tensor_slices
+from sedge_edge.training.steppers.model import Differentiated, tensor_slices
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import Bundle
 

@@ -35,14 +35,14 @@ from numpy.typing import NDArray
 
 from sedge_edge.training.batches import step_count
 from sedge_edge.training.examples import Examples, Inputs
-from sedge_edge.training.steppers import tensor_slices
+from sedge_edge.training.steppers.model import tensor_slices
 from sedge_edge.training.trainer import (
-    Mixed,
     Predictor,
     Trained,
     TrainingDiverged,
     TrainingState,
     TrainingStopped,
+    TrainRequest,
 )
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.host.user_code import importable, imported
@@ -83,18 +83,13 @@ class FunctionTrainer:
 
     def train(
         self,
-        theta: Theta,
+        request: TrainRequest,
         examples: Examples,
-        training: Training,
-        seed: int,
         stopped: Callable[[], bool],
-        *,
-        anchor: Theta | None = None,
-        gradient: bool = False,
-        correction: Theta | None = None,
         resume: TrainingState | None = None,
     ) -> Trained:
         """One call of the function, which cannot be stopped once it runs; see ``Trainer.train``."""
+        theta, training, anchor = request.theta, request.training, request.anchor
         pulled_elsewhere = anchor is not None and not np.array_equal(anchor, theta)
         asked = {
             "prox": training.prox > 0 and "prox" not in self._honours,
@@ -102,8 +97,9 @@ class FunctionTrainer:
             "freeze": bool(training.freeze) and "freeze" not in self._honours,
             "optimizer": not training.plain and "optimizer" not in self._honours,
             "schedule": training.schedules_steps and "schedule" not in self._honours,
-            "the last batch's gradient": gradient,
-            "correction": correction is not None,
+            "the last batch's gradient": request.gradient,
+            "correction": request.correction is not None,
+            "own_model": request.second is not None,
         }
         for what, is_asked in asked.items():
             if is_asked:
@@ -114,7 +110,7 @@ class FunctionTrainer:
         settings = {
             **msgspec.structs.asdict(training),
             "batch_size": self._manifest.batch_size,
-            "seed": seed,
+            "seed": request.seed,
             "threads": self._threads,
         }
         parameters, count, metrics = self._three(
@@ -134,22 +130,6 @@ class FunctionTrainer:
         else:
             loss = self.evaluate(trained, examples).loss
         return Trained(trained, loss, self._steps(examples, training), num_examples=count)
-
-    def train_mixed(
-        self,
-        sent: Theta,
-        own: Theta,
-        mix: float,
-        adaptive: bool,
-        examples: Examples,
-        training: Training,
-        seed: int,
-        stopped: Callable[[], bool],
-        *,
-        resume: TrainingState | None = None,
-    ) -> Mixed:
-        """Declined: a function trains one model."""
-        raise self._declined("own_model")
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         """Mean loss and metric of theta (n,), as the module's ``evaluate`` finds them."""

@@ -13,8 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.backends.bundle_trainer import BindPredict, Signature, loading
-from sedge_edge.training.steppers import Arrays
+from sedge_edge.backends.bundle_trainer import Arrays, BindPredict, Signature, loading
 from sedge_protocol.errors import CodecError
 from sedge_protocol.host.memory_limit import memory_mb
 from sedge_protocol.host.onnx_runtime import library, open_session

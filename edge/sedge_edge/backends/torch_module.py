@@ -18,13 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sedge_edge.backends.bundle_trainer import LoadedProgram, LoadProgram, Signature
+from sedge_edge.backends.bundle_trainer import Arrays, LoadedProgram, LoadProgram, Signature
 from sedge_edge.backends.draws import draws
 from sedge_edge.backends.flat_module import FlatModule, place_frozen
 from sedge_edge.backends.repeat import repeatable
 from sedge_edge.backends.rows import Objective, Rows, row_loss, row_metric
 from sedge_edge.backends.several_inputs import take_apart
-from sedge_edge.training.steppers import Arrays
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import importable, imported
 from sedge_protocol.layout import Layout, Role

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.training.examples import Examples, Inputs
-from sedge_edge.training.trainer import Trainer
+from sedge_edge.training.trainer import Trainer, TrainRequest
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.memory_limit import release_memory
@@ -178,7 +178,9 @@ def _run(trainer: Trainer, bundle: Bundle, theta: Theta, inputs: Inputs) -> None
     targets: Inputs = np.zeros((manifest.batch_size, *row.shape), row.dtype)
     examples = Examples(inputs, inputs if manifest.target is None else targets)
     steps: dict[str, Callable[[], object]] = {
-        "gradient": lambda: trainer.train(theta, examples, Training(1), 0, lambda: False),
+        "gradient": lambda: trainer.train(
+            TrainRequest(theta, Training(1), 0), examples, lambda: False
+        ),
         "evaluate": lambda: trainer.evaluate(theta, examples),
         "predict": lambda: trainer.predictor(theta)(inputs),
     }

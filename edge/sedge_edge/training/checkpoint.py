@@ -16,14 +16,14 @@ import msgspec
 import numpy as np
 
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.local_training import Answer, Evaluate, Request, Train
-from sedge_edge.training.trainer import Mixed, Moments, Trained, TrainingState
+from sedge_edge.training.local_training import Answer, Evaluate, Request
+from sedge_edge.training.trainer import Moments, Trained, TrainingState
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
 
 # Raise it with every change of the format, or of what a state's vectors mean.
-_FORMAT = b"checkpoint 2"
+_FORMAT = b"checkpoint 3"
 
 T = TypeVar("T")
 
@@ -39,11 +39,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     def answer(self, index: int, request: Request) -> Answer:
         """The answer to a request, the ``index``-th."""
         data = self.answers[index]
-        if isinstance(request, Evaluate):
-            return _decode(data, Metrics)
-        if isinstance(request, Train):
-            return _decode(data, Trained)
-        return _decode(data, Mixed)
+        return _decode(data, Metrics) if isinstance(request, Evaluate) else _decode(data, Trained)
 
 
 class Attempt:

@@ -28,7 +28,6 @@ from sedge_edge.training.local_training import (
     Evaluate,
     LocalResult,
     Request,
-    Train,
     examples_for,
     run_to_end,
     scores_gradient,
@@ -37,7 +36,6 @@ from sedge_edge.training.meter import NOTHING_SPENT, Meter, Spent
 from sedge_edge.training.preparation import NOTHING, Job, JobContext, Kept, Prepared, prepare
 from sedge_edge.training.selection import select_elements, subtract_sent
 from sedge_edge.training.trainer import (
-    Mixed,
     Trainer,
     TrainingDiverged,
     TrainingState,
@@ -134,8 +132,8 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
         began = None if isinstance(request, Evaluate) else context.clock()
         answer = _answer(request, state, trainer, prepared, stopped)
         if began is not None and not isinstance(answer, Metrics):
-            steps = (answer.sent if isinstance(answer, Mixed) else answer).steps
-            meter.add(context.clock() - began, steps - (0 if state is None else state.steps))
+            made = answer.steps - (0 if state is None else state.steps)
+            meter.add(context.clock() - began, made)
         return answer
 
     order = msgspec.structs.replace(job.order, places=())  # they may have changed meanwhile
@@ -169,24 +167,7 @@ def _answer(
         return trainer.evaluate(
             request.theta, examples_for(request, prepared.test, prepared.held_out)
         )
-    train = prepared.train
-    training, seed = request.training, request.seed
-    if isinstance(request, Train):
-        if state is None and request.moments is not None:
-            state = request.moments.begin(request.theta)
-        return trainer.train(
-            request.theta,
-            train,
-            training,
-            seed,
-            stopped,
-            anchor=request.anchor,
-            gradient=request.gradient,
-            correction=request.correction,
-            resume=state,
-        )
-    models = request.sent, request.own, request.mix, request.adaptive
-    return trainer.train_mixed(*models, train, training, seed, stopped, resume=state)
+    return trainer.train(request, prepared.train, stopped, state)
 
 
 def complete(

@@ -26,8 +26,14 @@ from numpy.typing import NDArray
 from sedge_edge.training.critical_elements import critical, sparsified
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.start_vector import StartCandidates
-from sedge_edge.training.steppers import tensor_slices
-from sedge_edge.training.trainer import Mixed, Moments, Trained, TrainingDiverged
+from sedge_edge.training.steppers.model import tensor_slices
+from sedge_edge.training.trainer import (
+    Moments,
+    SecondModel,
+    Trained,
+    TrainingDiverged,
+    TrainRequest,
+)
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Order, Training, UpdateSelection
@@ -43,33 +49,8 @@ class Evaluate:
     held_out: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Train:
-    """Train theta (n,) as ``Trainer.train`` documents; the answer is ``Trained``."""
-
-    theta: Theta
-    training: Training
-    seed: int
-    anchor: Theta | None = None
-    gradient: bool = False
-    correction: Theta | None = None
-    moments: Moments | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class TrainMixed:
-    """Train two models (n,) as ``Trainer.train_mixed`` documents; the answer is ``Mixed``."""
-
-    sent: Theta
-    own: Theta
-    mix: float
-    adaptive: bool
-    training: Training
-    seed: int
-
-
-Request: TypeAlias = Evaluate | Train | TrainMixed
-Answer: TypeAlias = Metrics | Trained | Mixed
+Request: TypeAlias = Evaluate | TrainRequest
+Answer: TypeAlias = Metrics | Trained
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,13 +111,13 @@ def local_training(
     mixes = personal is not None and personal.mixes
     own, mix = start if own is None else own, 0.0 if personal is None else personal.mix
     before = yield from _ask(Evaluate(mixture(mix, own, start)), Metrics)
-    first = yield from _first_training(order, start, own, correction, moments)
-    trained, own = yield from _further_trainings(order, start, first, correction)
-    mix = first.mix if mixes else mix
+    first = yield from _trained(_first_request(order, start, own, correction, moments))
+    trained, own = yield from _further_trainings(order, start, own, first, correction)
+    if first.second is not None:
+        own, mix = first.second.theta, first.second.mix
     model = mixture(mix, own, trained.theta)
     after = yield from _ask(Evaluate(model), Metrics)
-    kept = first.sent.moments
-    result = LocalResult(before, trained, after, model, picked=picked, moments=kept)
+    result = LocalResult(before, trained, after, model, picked=picked, moments=first.moments)
     if mixes:
         result = replace(result, part=own, mix=mix)
     if order.work.select is None:
@@ -163,25 +144,23 @@ def _badness(found: Metrics, metric: Metric) -> tuple[float, float]:
     return metric.badness(found.metric), found.loss
 
 
-def _first_training(
+def _first_request(
     order: Order, start: Theta, own: Theta, correction: Theta | None, moments: Moments | None
-) -> Generator[Request, Answer, Mixed]:
+) -> TrainRequest:
     """The order's first training; with a mixture, of its own part as well."""
     personal, training, seed = order.work.own_model, order.training, order.seed
-    if personal is None or not personal.mixes:
-        wanted = wants_gradient(order) and not order.work.then
-        asked = Train(start, training, seed, None, wanted, correction, moments)
-        trained = yield from _trained(asked)
-        return Mixed(trained, own, 0.0)
-    both = TrainMixed(start, own, personal.mix, personal.adaptive, training, seed)
-    return (yield from _ask(both, Mixed))
+    if personal is not None and personal.mixes:
+        second = SecondModel(own, personal.mix, personal.adaptive)
+        return TrainRequest(start, training, seed, second=second)
+    wanted = wants_gradient(order) and not order.work.then
+    return TrainRequest(start, training, seed, None, wanted, correction, moments)
 
 
 def _further_trainings(
-    order: Order, start: Theta, first: Mixed, correction: Theta | None
+    order: Order, start: Theta, own: Theta, first: Trained, correction: Theta | None
 ) -> Generator[Request, Answer, tuple[Trained, Theta]]:
     """The further trainings: of the model that is sent, phase by phase, then of the own model."""
-    trained, own, steps = first.sent, first.own, first.sent.steps
+    trained, steps = first, first.steps
     for phase, training in enumerate(order.work.then, start=1):
         wanted = wants_gradient(order) and phase == len(order.work.then)
         further = _further_request(trained.theta, training, order, phase, start, wanted)
@@ -254,7 +233,7 @@ def check_order(order: Order, layout: Layout) -> None:
         raise CodecError("select: a mixture's training gives no gradient, expected 'delta'")
 
 
-A = TypeVar("A", Metrics, Trained, Mixed)
+A = TypeVar("A", Metrics, Trained)
 
 
 def _ask(request: Request, kind: type[A]) -> Generator[Request, Answer, A]:
@@ -266,7 +245,7 @@ def _ask(request: Request, kind: type[A]) -> Generator[Request, Answer, A]:
     return answer
 
 
-def _trained(request: Train) -> Generator[Request, Answer, Trained]:
+def _trained(request: TrainRequest) -> Generator[Request, Answer, Trained]:
     """The trained model, checked to have the gradient that was requested. Raises ``TrainingDiverged``."""
     trained = yield from _ask(request, Trained)
     if request.gradient:
@@ -295,10 +274,10 @@ def _further_request(
     phase: int,
     start: Theta,
     gradient: bool = False,
-) -> Train:
+) -> TrainRequest:
     """A training after the order's first, with its own shuffle; a prox pulls towards the order's start."""
     anchor = start if training.prox > 0 else None
-    return Train(theta, training, phase_seed(order.seed, phase), anchor, gradient)
+    return TrainRequest(theta, training, phase_seed(order.seed, phase), anchor, gradient)
 
 
 def phase_seed(seed: int, phase: int) -> int:

@@ -12,7 +12,7 @@ from sedge_edge.training.checkpoint import decode_moments
 from sedge_edge.training.examples import Examples, fitting, split
 from sedge_edge.training.local_training import LocalTraining, check_order, local_training
 from sedge_edge.training.start_vector import StartCandidates, assemble
-from sedge_edge.training.steppers import tensor_slices
+from sedge_edge.training.steppers.model import tensor_slices
 from sedge_edge.training.trainer import Moments
 from sedge_protocol.codec import decode
 from sedge_protocol.layout import Layout, Theta

@@ -1,8 +1,11 @@
-"""The interface of a backend: train, evaluate and predict with one bundle."""
+"""The interface of a backend: train, evaluate and predict with one bundle.
+
+n = parameters of the model.
+"""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -14,20 +17,21 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
 
+# Turns a vector (n,) into the same one elsewhere: in another order, or on another device.
+Move: TypeAlias = Callable[[Theta], Theta]
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
     """Where a training was stopped: after ``steps`` steps, with these ``losses`` in its unfinished epoch.
 
-    ``vectors`` (n,) are the models and their optimizers' state, ``mix`` is a mixture's. The optimizer had
-    made ``earlier`` steps before the training.
+    ``vectors`` (n,) are the models and their optimizers' state, ``mix`` is a mixture's.
     """
 
     steps: int
     losses: tuple[float, ...]
     vectors: tuple[Theta, ...]
     mix: float
-    earlier: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +42,91 @@ class Moments:
     steps: int
     vectors: tuple[Theta, ...]
 
-    def begin(self, theta: Theta) -> TrainingState:
-        """The state of a training from theta (n,) with this optimizer, before its first step."""
-        return TrainingState(0, (), (theta, *self.vectors), 0.0, self.steps)
+
+@dataclass(frozen=True, eq=False)
+class SecondModel:
+    """The device's own part (n,) of a mixture, which a training moves along (APFL): see steppers/apfl.py.
+
+    ``mix`` is its share of the mixture, which the training moves as well if ``adaptive``.
+    """
+
+    theta: Theta
+    mix: float
+    adaptive: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class TrainRequest:
+    """One training: from theta (n,), which is not modified, with the steps that ``training`` asks for.
+
+    ``training.prox`` pulls towards ``anchor`` (n,), by default theta. ``gradient`` requests the last
+    batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
+    which have none. The optimizer begins with ``moments``. ``second`` is trained beside theta.
+    """
+
+    theta: Theta
+    training: Training
+    seed: int
+    anchor: Theta | None = None
+    gradient: bool = False
+    correction: Theta | None = None
+    moments: Moments | None = None
+    second: SecondModel | None = None
+
+    @property
+    def models(self) -> list[Theta]:
+        """Every vector (n,) that must fit the layout."""
+        second = None if self.second is None else self.second.theta
+        vectors = (self.theta, self.anchor, self.correction, second)
+        return [vector for vector in vectors if vector is not None]
+
+    def moved(self, move: Move) -> "TrainRequest":
+        """The same training with every vector (n,) moved."""
+        return replace(
+            self,
+            theta=move(self.theta),
+            anchor=_moved(self.anchor, move),
+            correction=_moved(self.correction, move),
+            moments=_moved_moments(self.moments, move),
+            second=self.second and replace(self.second, theta=move(self.second.theta)),
+        )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model: theta (n,), the mean loss per example over the last epoch, the number of steps.
+
+    ``gradient`` (n,), when requested, is that of the last batch's mean loss before its step, without the
+    prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is how many examples it was
+    trained on, or None for all. ``moments`` is the optimizer's state, where the training keeps it.
+    ``second`` is the model that was trained beside it, with its mix now.
+    """
+
+    theta: Theta
+    loss: float
+    steps: int
+    gradient: Theta | None = None
+    num_examples: int | None = None
+    moments: Moments | None = None
+    second: SecondModel | None = None
+
+    def moved(self, move: Move) -> "Trained":
+        """The same with every vector (n,) moved."""
+        return replace(
+            self,
+            theta=move(self.theta),
+            gradient=_moved(self.gradient, move),
+            moments=_moved_moments(self.moments, move),
+            second=self.second and replace(self.second, theta=move(self.second.theta)),
+        )
+
+
+def _moved(vector: Theta | None, move: Move) -> Theta | None:
+    return None if vector is None else move(vector)
+
+
+def _moved_moments(moments: Moments | None, move: Move) -> Moments | None:
+    return moments and replace(moments, vectors=tuple(map(move, moments.vectors)))
 
 
 class TrainingStopped(SedgeError):
@@ -64,32 +150,6 @@ def evaluation(loss_sum: float, metric_sum: float, weight_sum: float, count: int
     return Metrics(*means, count)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A trained model: theta (n,), the mean loss per example over the last epoch, the number of steps.
-
-    ``gradient`` (n,), when requested, is that of the last batch's mean loss before its step, without the
-    prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is how many examples it was
-    trained on, or None for all. ``moments`` is the optimizer's state, where the training keeps it.
-    """
-
-    theta: Theta
-    loss: float
-    steps: int
-    gradient: Theta | None = None
-    num_examples: int | None = None
-    moments: Moments | None = None
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """Two models trained side by side (APFL): the sent one, the own one (n,), and alpha, their mix."""
-
-    sent: Trained
-    own: Theta
-    mix: float
-
-
 # Inputs (N, ...) to the model's outputs (N, C, ...). Thread-safe.
 Predictor: TypeAlias = Callable[[Inputs], NDArray[np.float32]]
 
@@ -99,57 +159,19 @@ class Trainer(Protocol):
 
     def train(
         self,
-        theta: Theta,
+        request: TrainRequest,
         examples: Examples,
-        training: Training,
-        seed: int,
         stopped: Callable[[], bool],
-        *,
-        anchor: Theta | None = None,
-        gradient: bool = False,
-        correction: Theta | None = None,
         resume: TrainingState | None = None,
     ) -> Trained:
-        """Train from theta (n,), which is not modified; ``stopped`` is called before every step.
+        """Do a training on the examples; ``stopped`` is called before every step.
 
-        ``training.prox`` pulls towards ``anchor`` (n,), by default theta. ``gradient`` requests the last
-        batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
-        which have none. ``resume`` goes on where the same training was stopped, and ends with the same bits
-        as without the stop, or begins with another's optimizer (``Moments.begin``); a trainer that cannot
-        do so starts over, and stops without a state.
+        ``resume`` goes on where the same training was stopped, and ends with the same bits as without the
+        stop; a trainer that cannot do so starts over, and stops without a state.
 
         Raises ``TrainingStopped``, ``TrainingDiverged``, ``CodecError`` for a program that fails, a frozen
         tensor that the model does not have, or what this backend cannot do, and ``ConfigError`` for user
         code that fails.
-        """
-        ...
-
-    def train_mixed(
-        self,
-        sent: Theta,
-        own: Theta,
-        mix: float,
-        adaptive: bool,
-        examples: Examples,
-        training: Training,
-        seed: int,
-        stopped: Callable[[], bool],
-        *,
-        resume: TrainingState | None = None,
-    ) -> Mixed:
-        """Train sent (n,) as ``train`` does, and own (n,) beside it (APFL); neither argument is modified.
-
-        As in algorithm 1 of Deng et al. (2020), every step takes both gradients at the previous step's
-        models, with m = mix own + (1 - mix) sent:
-
-            own  <- own - learning_rate v,    v <- momentum v + mix grad f(m)
-            sent <- as in ``train``, bit for bit
-            mix  <- clip(mix - learning_rate <own - sent, grad f(m)>, 0, 1)
-
-        with the rate of the step. The last line applies only when ``adaptive``, and only at the first
-        step of a training, once a round, as in the authors' code; that step itself still uses the old
-        mix. Only sent has the prox term. The statistics of own are those of m's step. Raises what ``train``
-        raises.
         """
         ...
 

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -28,12 +28,13 @@ from sedge_edge.training.batches import batches
 from sedge_edge.training.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import (
-    Mixed,
+    SecondModel,
     Trained,
     Trainer,
     TrainingDiverged,
     TrainingState,
     TrainingStopped,
+    TrainRequest,
 )
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
@@ -41,7 +42,6 @@ from sedge_protocol.wire.bundle import EXECUTORCH, TORCH
 from sedge_protocol.wire.training import LastBatch, OptimizerName, Training
 
 CODE = UserCode(Path(__file__).parent, "softmax_module:build")
-Result = TypeVar("Result", Trained, Mixed)
 
 
 @pytest.fixture(scope="module", params=(*PROGRAMS, pytest.param(TORCH, marks=pytest.mark.host)))
@@ -71,7 +71,7 @@ def test_training_agrees_with_the_twin(
     training = Training(3, 0.1, momentum, prox, last_batch)
     theta, data = start(), examples(count)
     before = theta.copy()
-    trained = trainer.train(theta, data, training, 7, never)
+    trained = trainer.train(TrainRequest(theta, training, 7), data, never)
     expected, loss, steps = twin(theta, data, training, 7, safe=True)
     np.testing.assert_array_equal(theta, before)
     np.testing.assert_allclose(trained.theta, expected, atol=2e-6)
@@ -84,7 +84,7 @@ def test_batch_statistics_turn_padding_into_filling(backend: str) -> None:
     trainer = opened(backend, uses_batch_statistics=True)
     theta, data, training = start(), examples(6), Training(2, 0.1)
     expected = twin(theta, data, training, 7, safe=False)[0]
-    trained = trainer.train(theta, data, training, 7, never)
+    trained = trainer.train(TrainRequest(theta, training, 7), data, never)
     np.testing.assert_allclose(trained.theta, expected, atol=2e-6)
     assert not np.allclose(expected, twin(theta, data, training, 7, safe=True)[0], atol=1e-4)
 
@@ -106,31 +106,31 @@ def test_evaluation_and_prediction(trainer: Trainer, count: int) -> None:
 def test_frozen_tensors_and_an_anchor(trainer: Trainer) -> None:
     data, anchor = examples(11), start(2)
     training = Training(3, 0.1, 0.5, 0.3)
-    free = trainer.train(start(), data, training, 7, never, anchor=anchor).theta
-    around = trainer.train(start(), data, training, 7, never).theta
+    free = trainer.train(TrainRequest(start(), training, 7, anchor=anchor), data, never).theta
+    around = trainer.train(TrainRequest(start(), training, 7), data, never).theta
     assert np.linalg.norm(free - anchor) < np.linalg.norm(around - anchor)
     for name, place in (("W", slice(0, F * C)), ("b", slice(F * C, N))):
         frozen = structs.replace(training, freeze=(name,))
-        found = trainer.train(start(), data, frozen, 7, never, anchor=anchor).theta
+        found = trainer.train(TrainRequest(start(), frozen, 7, anchor=anchor), data, never).theta
         assert found[place].tobytes() == start()[place].tobytes()
         assert (np.delete(found, place) != np.delete(start(), place)).all()
     with pytest.raises(CodecError, match="no tensor named 'c'"):
-        trainer.train(start(), data, Training(freeze=("W", "c")), 7, never)
+        trainer.train(TrainRequest(start(), Training(freeze=("W", "c")), 7), data, never)
     with pytest.raises(CodecError, match="theta"):
-        trainer.train(start(), data, training, 7, never, anchor=anchor[:-1])
+        trainer.train(TrainRequest(start(), training, 7, anchor=anchor[:-1]), data, never)
 
 
 @pytest.mark.parametrize(("momentum", "prox"), [(0.0, 0.0), (0.5, 0.1)])
 def test_the_last_batchs_gradient(trainer: Trainer, momentum: float, prox: float) -> None:
     data = examples(8)  # two whole batches
     training = Training(1, 0.1, momentum, prox)
-    trained = trainer.train(start(), data, training, 7, never, gradient=True)
-    silent = trainer.train(start(), data, training, 7, never)
+    trained = trainer.train(TrainRequest(start(), training, 7, gradient=True), data, never)
+    silent = trainer.train(TrainRequest(start(), training, 7), data, never)
     assert trained.theta.tobytes() == silent.theta.tobytes()
     assert silent.gradient is None
     first, last = batches(8, B, 1, "pad", 7, True)
     one = Examples(data.inputs[first.indices], data.targets[first.indices])
-    before = trainer.train(start(), one, training, 0, never).theta
+    before = trainer.train(TrainRequest(start(), training, 0), one, never).theta
     y = data.targets[last.indices].astype(int)
     x = data.inputs[last.indices].astype(np.float64)
     error = (twin_losses(before.astype(np.float64), x, y)[1] - np.eye(C)[y]) / B
@@ -143,21 +143,32 @@ def test_two_models_side_by_side(trainer: Trainer) -> None:
     """The sent one ends as alone; the own one, with mix 1, as if it were the only one."""
     data, training = examples(11), Training(2, 0.1, 0.5)
     sent, own = start(1), start(2)
-    mixed = trainer.train_mixed(sent, own, 1.0, False, data, training, 7, never)
-    alone = trainer.train(sent, data, training, 7, never)
-    assert mixed.sent.theta.tobytes() == alone.theta.tobytes()
-    assert (mixed.sent.loss, mixed.sent.steps) == (alone.loss, alone.steps)
+    mixed = trainer.train(
+        TrainRequest(sent, training, 7, second=SecondModel(own, 1.0, False)), data, never
+    )
+    alone = trainer.train(TrainRequest(sent, training, 7), data, never)
+    assert mixed.theta.tobytes() == alone.theta.tobytes()
+    assert (mixed.loss, mixed.steps) == (alone.loss, alone.steps)
     expected, _, _ = twin(own, data, training, 7, safe=True)
-    np.testing.assert_allclose(mixed.own, expected, atol=2e-6)
-    assert mixed.mix == 1.0
+    assert mixed.second is not None
+    np.testing.assert_allclose(mixed.second.theta, expected, atol=2e-6)
+    assert mixed.second.mix == 1.0
     np.testing.assert_array_equal(own, start(2))
     pulled = structs.replace(training, prox=0.3)
-    again = trainer.train_mixed(sent, own, 1.0, False, data, pulled, 7, never)
-    np.testing.assert_allclose(again.own, expected, atol=2e-6, err_msg="prox is sent's alone")
-    assert (again.sent.theta != alone.theta).any()
-    adapted = trainer.train_mixed(sent, own, 0.5, True, data, training, 7, never)
-    assert 0 <= adapted.mix <= 1
-    assert adapted.mix != 0.5
+    again = trainer.train(
+        TrainRequest(sent, pulled, 7, second=SecondModel(own, 1.0, False)), data, never
+    )
+    assert again.second is not None
+    np.testing.assert_allclose(
+        again.second.theta, expected, atol=2e-6, err_msg="prox is sent's alone"
+    )
+    assert (again.theta != alone.theta).any()
+    adapted = trainer.train(
+        TrainRequest(sent, training, 7, second=SecondModel(own, 0.5, True)), data, never
+    )
+    assert adapted.second is not None
+    assert 0 <= adapted.second.mix <= 1
+    assert adapted.second.mix != 0.5
 
 
 def test_stopping_at_each_step(trainer: Trainer) -> None:
@@ -171,7 +182,7 @@ def test_stopping_at_each_step(trainer: Trainer) -> None:
 
         epoch = allowed // 3 + 1
         with pytest.raises(TrainingStopped, match=f"epoch {epoch} of 2, step {allowed + 1}"):
-            trainer.train(start(), data, training, 0, stopped)
+            trainer.train(TrainRequest(start(), training, 0), data, stopped)
         assert len(asked) == allowed + 1
 
 
@@ -189,8 +200,8 @@ def after(steps: int) -> Callable[[], bool]:
 
 
 def resumed(
-    train: Callable[[Callable[[], bool], TrainingState | None], Result], each: int
-) -> Result:
+    train: Callable[[Callable[[], bool], TrainingState | None], Trained], each: int
+) -> Trained:
     """A training that is stopped after every ``each`` steps, and goes on from what a checkpoint keeps."""
     state: TrainingState | None = None
     while True:
@@ -210,15 +221,15 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
     data, extra = examples(11), start(8)  # 3 steps an epoch
 
     def plain(stopped: Callable[[], bool], resume: TrainingState | None) -> Trained:
-        anchor = start(2)
-        return trainer.train(
-            start(), data, recipe, 7, stopped, anchor=anchor, gradient=True, correction=extra,
-            resume=resume,
-        )  # fmt: skip
+        request = TrainRequest(start(), recipe, 7, start(2), True, extra)
+        return trainer.train(request, data, stopped, resume)
 
-    def mixed(stopped: Callable[[], bool], resume: TrainingState | None) -> Mixed:
-        return trainer.train_mixed(
-            start(), start(3), 0.4, True, data, recipe, 7, stopped, resume=resume
+    def mixed(stopped: Callable[[], bool], resume: TrainingState | None) -> Trained:
+        return trainer.train(
+            TrainRequest(start(), recipe, 7, second=SecondModel(start(3), 0.4, True)),
+            data,
+            stopped,
+            resume,
         )
 
     whole, parts = plain(never, None), resumed(plain, each)
@@ -227,9 +238,10 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
     assert parts.theta.tobytes() == whole.theta.tobytes()
     assert parts.gradient.tobytes() == whole.gradient.tobytes()
     both, pieces = mixed(never, None), resumed(mixed, each)
-    assert (pieces.mix, pieces.sent.loss) == (both.mix, both.sent.loss)
-    assert pieces.own.tobytes() == both.own.tobytes()
-    assert pieces.sent.theta.tobytes() == both.sent.theta.tobytes()
+    assert pieces.second is not None and both.second is not None
+    assert (pieces.second.mix, pieces.loss) == (both.second.mix, both.loss)
+    assert pieces.second.theta.tobytes() == both.second.theta.tobytes()
+    assert pieces.theta.tobytes() == both.theta.tobytes()
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
@@ -239,34 +251,35 @@ def test_an_optimizer_goes_on_where_the_last_round_ended(
     """Two rounds of one batch are two epochs of it; and without the state they are not."""
     two = Training(2, 0.05, 0.9, optimizer=optimizer, optimizer_state="keep", weight_decay=0.01)
     one, data = structs.replace(two, local_epochs=1), examples(B)
-    whole = trainer.train(start(), data, two, 0, never)
-    first = trainer.train(start(), data, one, 0, never)
+    whole = trainer.train(TrainRequest(start(), two, 0), data, never)
+    first = trainer.train(TrainRequest(start(), one, 0), data, never)
     assert whole.moments is not None and first.moments is not None
     assert (first.moments.optimizer, first.moments.steps) == (optimizer, 1)
     before = [vector.copy() for vector in first.moments.vectors]
-    going_on = first.moments.begin(first.theta)
-    second = trainer.train(first.theta, data, one, 0, never, resume=going_on)
+    going_on = TrainRequest(first.theta, one, 0, moments=first.moments)
+    second = trainer.train(going_on, data, never)
     np.testing.assert_allclose(second.theta, whole.theta, atol=1e-6)
     assert second.moments is not None and second.moments.steps == whole.moments.steps == 2
     for vector, held in zip(first.moments.vectors, before, strict=True):
         np.testing.assert_array_equal(vector, held)  # it can be tried again
-    anew = trainer.train(first.theta, data, one, 0, never).theta
+    anew = trainer.train(TrainRequest(first.theta, one, 0), data, never).theta
     assert np.abs(anew - whole.theta).max() > 1e-4
     reset = structs.replace(one, optimizer_state="reset")
-    assert trainer.train(start(), data, reset, 0, never).moments is None
+    assert trainer.train(TrainRequest(start(), reset, 0), data, never).moments is None
     # Stopped between the epochs of a second round, it goes on with the same bits.
-    again = trainer.train(first.theta, data, two, 0, never, resume=going_on)
+    longer = replace(going_on, training=two)
+    again = trainer.train(longer, data, never)
     calls = iter((False, True))
     with pytest.raises(TrainingStopped) as stopped:
-        trainer.train(first.theta, data, two, 0, lambda: next(calls), resume=going_on)
-    ended = trainer.train(first.theta, data, two, 0, never, resume=stopped.value.state)
+        trainer.train(longer, data, lambda: next(calls))
+    ended = trainer.train(longer, data, never, stopped.value.state)
     np.testing.assert_array_equal(ended.theta, again.theta)
     assert ended.moments is not None and ended.moments.steps == 3
 
 
 def test_divergence_names_epoch_and_step(trainer: Trainer) -> None:
     with pytest.raises(TrainingDiverged, match=r"epoch 1 of 2, step 2: the loss is"):
-        trainer.train(start(), examples(11), Training(2, 1000.0), 0, never)
+        trainer.train(TrainRequest(start(), Training(2, 1000.0), 0), examples(11), never)
     with pytest.raises(TrainingDiverged, match="evaluation: the mean loss is"):
         trainer.evaluate(start() * np.float32(1e30), examples(4))
 
@@ -278,7 +291,7 @@ def test_parameters_beyond_float32_after_the_last_step(trainer: Trainer) -> None
     with pytest.raises(
         TrainingDiverged, match=r"epoch 1 of 1, step 1: \d+ parameters are not finite"
     ):
-        trainer.train(np.zeros(N, np.float32), huge, Training(1, 1000.0), 0, never)
+        trainer.train(TrainRequest(np.zeros(N, np.float32), Training(1, 1000.0), 0), huge, never)
 
 
 def test_threads_share_one_trainer(backend: str) -> None:
@@ -288,7 +301,7 @@ def test_threads_share_one_trainer(backend: str) -> None:
     def work(seed: int) -> tuple[Theta, float]:
         barrier.wait()  # all threads open the sessions at once
         trained = shared.train(
-            start(seed), examples(30, seed), Training(5, 0.1, 0.5, 0.1), seed, never
+            TrainRequest(start(seed), Training(5, 0.1, 0.5, 0.1), seed), examples(30, seed), never
         )
         return trained.theta, shared.evaluate(trained.theta, examples(30, seed)).loss
 
@@ -303,10 +316,10 @@ def test_threads_share_one_trainer(backend: str) -> None:
 
 def test_wrong_arrays_are_refused(trainer: Trainer) -> None:
     with pytest.raises(CodecError, match="theta"):
-        trainer.train(start()[:-1], examples(4), Training(), 0, never)
+        trainer.train(TrainRequest(start()[:-1], Training(), 0), examples(4), never)
     narrow = Examples(examples(4).inputs[:, :3], examples(4).targets)
     with pytest.raises(CodecError, match="program 'gradient' failed"):
-        trainer.train(start(), narrow, Training(), 0, never)
+        trainer.train(TrainRequest(start(), Training(), 0), narrow, never)
 
 
 @pytest.mark.parametrize("backend", PROGRAMS)

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from tests.edge.backends.softmax import FILES, PTE, B, F, N, bundle
 
 from sedge_edge.backends import executorch, installed_backends, open_trainer, usable_backends
-from sedge_edge.backends.bundle_trainer import SIGNATURES
+from sedge_edge.backends.bundle_trainer import SIGNATURES, Arrays
 from sedge_edge.backends.executorch import LIBRARY, ExecutorchProgram
-from sedge_edge.training.steppers import Arrays
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
 

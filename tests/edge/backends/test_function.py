@@ -11,7 +11,13 @@ from msgspec import structs
 from tests.edge.backends.softmax import B, C, F, N, bundle, examples, never, start
 
 from sedge_edge.backends import UserCode, impossible_features, open_trainer, usable_backends
-from sedge_edge.training.trainer import Trainer, TrainingDiverged, TrainingStopped
+from sedge_edge.training.trainer import (
+    SecondModel,
+    Trainer,
+    TrainingDiverged,
+    TrainingStopped,
+    TrainRequest,
+)
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import Bundle, frozen_data
@@ -53,7 +59,7 @@ def client(tmp_path: Path, request: pytest.FixtureRequest) -> Client:
 def test_what_a_function_is_given_and_returns(client: Client) -> None:
     trainer, theta, data = client(GOOD), start(), examples(11)
     training = Training(3, 0.1, 0.9)
-    trained = trainer.train(theta, data, training, 7, never)
+    trained = trainer.train(TrainRequest(theta, training, 7), data, never)
     np.testing.assert_array_equal(theta, start())
     np.testing.assert_array_equal(trained.theta[: F * C], theta[: F * C] + 1)
     np.testing.assert_array_equal(trained.theta[F * C :], theta[F * C :] + 2)
@@ -84,13 +90,13 @@ def test_without_a_loss_the_trained_model_is_evaluated_on_the_training_examples(
     client: Client,
 ) -> None:
     trainer = client(GOOD.replace('{"loss": 0.5}', "{}"))
-    trained = trainer.train(start(), examples(4), Training(), 0, never)
+    trained = trainer.train(TrainRequest(start(), Training(), 0), examples(4), never)
     assert trained.loss == pytest.approx(trained.theta[: F * C].mean())
 
 
 def test_fewer_examples_weigh_less(client: Client) -> None:
     trainer = client(GOOD.replace('len(examples.targets), {"loss"', '3, {"loss"'))
-    assert trainer.train(start(), examples(4), Training(), 0, never).num_examples == 3
+    assert trainer.train(TrainRequest(start(), Training(), 0), examples(4), never).num_examples == 3
 
 
 def test_frozen_tensors_follow_the_parameters(client: Client) -> None:
@@ -99,7 +105,9 @@ def test_frozen_tensors_follow_the_parameters(client: Client) -> None:
     manifest = structs.replace(made.manifest, frozen=data)
     given = structs.replace(made, manifest=manifest, frozen=values)
     adding = GOOD.replace("parameters[0] += 1", "parameters[0] += parameters[2][1, 2]")
-    found = client(adding, given).train(start(), examples(4), Training(), 0, never).theta
+    found = (
+        client(adding, given).train(TrainRequest(start(), Training(), 0), examples(4), never).theta
+    )
     np.testing.assert_array_equal(found[: F * C], start()[: F * C] + 5)
 
 
@@ -118,24 +126,28 @@ CALLS: dict[str, tuple[Training, dict[str, Any]]] = {
 def test_what_a_function_does_not_promise_is_declined(client: Client, what: str) -> None:
     training, more = CALLS[what]
     with pytest.raises(CodecError, match=f"^order: {what}: user_.*:fit {NO}"):
-        client(GOOD).train(start(), examples(4), training, 0, never, **more)
+        client(GOOD).train(TrainRequest(start(), training, 0, **more), examples(4), never)
 
 
 def test_a_second_model_is_declined(client: Client) -> None:
     with pytest.raises(CodecError, match=f"^order: own_model: .*{NO}"):
-        client(GOOD).train_mixed(start(1), start(2), 0.5, False, examples(4), Training(), 0, never)
+        client(GOOD).train(
+            TrainRequest(start(1), Training(), 0, second=SecondModel(start(2), 0.5, False)),
+            examples(4),
+            never,
+        )
 
 
 def test_a_function_does_what_it_says_that_it_honours(client: Client, tmp_path: Path) -> None:
     says = GOOD + '\nfit.honours = ("prox", "freeze")\n'
     trainer, training = client(says), Training(prox=0.1, freeze=("b",))
-    found = trainer.train(start(), examples(4), training, 0, never).theta
+    found = trainer.train(TrainRequest(start(), training, 0), examples(4), never).theta
     np.testing.assert_array_equal(found[F * C :], start()[F * C :], "frozen whatever it does")
     assert (found[: F * C] != start()[: F * C]).all()
     with pytest.raises(CodecError, match=r"^order: prox towards another model: "):
-        trainer.train(start(), examples(4), training, 0, never, anchor=start(2))
+        trainer.train(TrainRequest(start(), training, 0, anchor=start(2)), examples(4), never)
     with pytest.raises(CodecError, match=r"^order: optimizer: .* it honours freeze, prox$"):
-        trainer.train(start(), examples(4), Training(optimizer="adam"), 0, never)
+        trainer.train(TrainRequest(start(), Training(optimizer="adam"), 0), examples(4), never)
     (tmp_path / "says.py").write_text(says)
     never_does = {"own_model", "select", "scoring", "correction"}
     assert impossible_features("says:fit", tmp_path) == {*never_does, "optimizer", "schedule"}
@@ -146,7 +158,7 @@ def test_a_function_does_what_it_says_that_it_honours(client: Client, tmp_path: 
 
 def test_stopping_before_it_begins(client: Client) -> None:
     with pytest.raises(TrainingStopped):
-        client(GOOD).train(start(), examples(4), Training(), 0, lambda: True)
+        client(GOOD).train(TrainRequest(start(), Training(), 0), examples(4), lambda: True)
 
 
 FIT = "def fit(parameters, examples, settings):\n    "
@@ -193,7 +205,7 @@ def test_a_wrong_fit_is_named(client: Client, body: str) -> None:
     message, kind = WRONG_FITS[body]
     data = examples(4)
     with pytest.raises(kind, match=f"^user_.*:fit: {message}"):
-        client(FIT + body + EVALUATE).train(start(), data, Training(), 0, never)
+        client(FIT + body + EVALUATE).train(TrainRequest(start(), Training(), 0), data, never)
     np.testing.assert_array_equal(data.inputs, examples(4).inputs)
     data.inputs[0] = 0  # the device's own examples are as writable as before
 

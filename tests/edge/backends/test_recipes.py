@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.training.batches import batches
 from sedge_edge.training.examples import Examples
+from sedge_edge.training.trainer import TrainRequest
 from sedge_export import export
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, TORCH, Bundle, load
@@ -131,7 +132,9 @@ def test_steps_are_those_of_torch_in_float64(exported: Exported, backend: str, r
     code = UserCode(Path(__file__).parent, f"test_recipes:{name}")
     trainer = open_trainer(bundle, backend, 1, code)
     training = RECIPES[recipe][0]
-    end = trainer.train(theta, examples(name), training, SEED, lambda: False, gradient=True)
+    end = trainer.train(
+        TrainRequest(theta, training, SEED, gradient=True), examples(name), lambda: False
+    )
     assert end.steps == STEPS and end.gradient is not None
     assert off(end.gradient, flat(layout, gradients)) <= LARGEST_ERROR
     assert off(end.theta - theta, flat(layout, tensors) - theta) <= LARGEST_ERROR

@@ -14,6 +14,7 @@ from tests.edge.backends.softmax import FILES, bundle, examples, never, start
 
 from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.training.examples import Examples
+from sedge_edge.training.trainer import TrainRequest
 from sedge_export.exporter import export
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import imported
@@ -69,7 +70,8 @@ def test_a_step_is_that_of_onnxruntime(exported: Exported, training: Training) -
         open_trainer(exported.bundle, name, 1, exported.code) for name in (ONNXRUNTIME, TORCH)
     ]
     wanted, found = (
-        t.train(exported.theta, data, training, 1, never, gradient=True) for t in trainers
+        t.train(TrainRequest(exported.theta, training, 1, gradient=True), data, never)
+        for t in trainers
     )
     moved = np.abs(wanted.theta - exported.theta).max()
     np.testing.assert_allclose(found.theta, wanted.theta, rtol=0, atol=1e-5 * moved)

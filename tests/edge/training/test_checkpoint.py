@@ -15,7 +15,7 @@ from sedge_edge.rounds.waiting import CHECK_S
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import JobStopped, Outcome, run_job
 from sedge_edge.training.preparation import Job
-from sedge_edge.training.trainer import Mixed, Trained, TrainingState, TrainingStopped
+from sedge_edge.training.trainer import Trained, TrainingState, TrainingStopped, TrainRequest
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Cancel, Order, OwnModel, Training
@@ -32,39 +32,29 @@ class Stepping(DriftTrainer):
         self.steps = self.evaluations = 0
 
     def train(
-        self, theta: Theta, examples: Examples, training: Training, seed: int, stopped: Any,
-        *, anchor: Theta | None = None, gradient: bool = False,
-        correction: Theta | None = None, resume: TrainingState | None = None,
+        self, request: TrainRequest, examples: Examples, stopped: Any,
+        resume: TrainingState | None = None,
     ) -> Trained:  # fmt: skip
-        done = 0 if resume is None else resume.steps
-        current = theta if resume is None else resume.vectors[0]
+        done, models, second = 0, [request.theta], request.second
+        mix = 0.0 if second is None else second.mix
+        if second is not None:
+            models.append(second.theta)
+        if resume is not None:
+            done, models, mix = resume.steps, [*resume.vectors], resume.mix
         for step in range(done, STEPS):
             if stopped():
-                raise TrainingStopped("stopped", TrainingState(step, (), (current,), 0.0))
-            current = current + drift(seed + step)
-            self.steps += 1
-        return Trained(current, 0.5, STEPS, -current if gradient else None)
-
-    def train_mixed(
-        self, sent: Theta, own: Theta, mix: float, adaptive: bool, examples: Examples,
-        training: Training, seed: int, stopped: Any, *, resume: TrainingState | None = None,
-    ) -> Mixed:  # fmt: skip
-        done, both, mix = (0, (sent, own), mix) if resume is None else _told(resume)
-        for step in range(done, STEPS):
-            if stopped():
-                raise TrainingStopped("stopped", TrainingState(step, (), both, mix))
-            both = both[0] + drift(seed + step), both[1] - drift(seed + step)
+                raise TrainingStopped("stopped", TrainingState(step, (), tuple(models), mix))
+            models[0] = models[0] + drift(request.seed + step)
+            models[1:] = [own - drift(request.seed + step) for own in models[1:]]
             mix, self.steps = mix / 2, self.steps + 1
-        return Mixed(Trained(both[0], 0.5, STEPS), both[1], mix)
+        if second is not None:
+            second = replace(second, theta=models[1], mix=mix)
+        gradient = -models[0] if request.gradient else None
+        return Trained(models[0], 0.5, STEPS, gradient, second=second)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         self.evaluations += 1
         return Metrics(float(np.abs(theta).sum()), 0.5, len(examples.targets))
-
-
-def _told(state: TrainingState) -> tuple[int, tuple[Theta, Theta], float]:
-    sent, own = state.vectors
-    return state.steps, (sent, own), state.mix
 
 
 @pytest.fixture

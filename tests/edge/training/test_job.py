@@ -30,7 +30,13 @@ from sedge_edge.training.local_training import LocalResult
 from sedge_edge.training.meter import Spent
 from sedge_edge.training.preparation import Job, Kept, Prepared, prepare
 from sedge_edge.training.start_vector import own_elements
-from sedge_edge.training.trainer import Moments, Trained, TrainingDiverged, TrainingStopped
+from sedge_edge.training.trainer import (
+    Moments,
+    Trained,
+    TrainingDiverged,
+    TrainingStopped,
+    TrainRequest,
+)
 from sedge_protocol.codec import (
     Compression,
     SparseVector,
@@ -505,16 +511,18 @@ def test_what_the_order_says_reaches_the_trainer(device: Harness) -> None:
     seen: list[object] = []
 
     class Watching(DriftTrainer):
-        def train(self, theta: Theta, examples: Examples, *args: Any, **kwargs: Any) -> Trained:
-            training, seed, stopped = args
-            seen.extend([theta.copy(), len(examples.targets), training, seed, stopped()])
-            return super().train(theta, examples, *args, **kwargs)
+        def train(
+            self, request: TrainRequest, examples: Examples, *args: Any, **kwargs: Any
+        ) -> Trained:
+            seen.extend([request.theta.copy(), len(examples.targets), args[0]()])
+            seen.extend([request.training, request.seed])
+            return super().train(request, examples, *args, **kwargs)
 
     device.trainer = Watching()
     training = Training(local_epochs=3, learning_rate=0.5, prox=0.1)
     job(device, device.order(4, training=training, seed=99))
     np.testing.assert_array_equal(np.asarray(seen[0]), theta_of(4))
-    assert seen[1:] == [12, training, 99, False]
+    assert seen[1:] == [12, False, training, 99]
 
 
 def test_a_job_that_is_stopped_leaves_no_result(device: Harness) -> None:
@@ -542,9 +550,11 @@ class Valuing(DriftTrainer):
     def __init__(self) -> None:
         self.seen: list[tuple[str, list[int]]] = []
 
-    def train(self, theta: Theta, examples: Examples, *args: Any, **kwargs: Any) -> Trained:
+    def train(
+        self, request: TrainRequest, examples: Examples, *args: Any, **kwargs: Any
+    ) -> Trained:
         self.seen.append(("train", examples.targets.tolist()))
-        return super().train(theta, examples, *args, **kwargs)
+        return super().train(request, examples, *args, **kwargs)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         self.seen.append(("evaluate", examples.targets.tolist()))

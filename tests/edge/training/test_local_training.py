@@ -1,5 +1,6 @@
 """Local training: what it requests, in which order, and what it makes of the answers."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,13 @@ from sedge_edge.training.local_training import (
     LocalResult,
     PickedStart,
     Request,
-    Train,
-    TrainMixed,
     check_order,
     local_training,
     mixture,
     run_to_end,
 )
 from sedge_edge.training.start_vector import StartCandidates
-from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import (
@@ -67,16 +66,15 @@ class Teacher:
         match request:
             case Evaluate():
                 return worth(request.theta)
-            case Train():
+            case TrainRequest():
                 slope = drift(request.seed + 1) if request.gradient else None
-                end = request.theta + drift(request.seed)
-                return Trained(end, request.training.local_epochs, 10, slope)
-            case TrainMixed():
-                sent = Trained(request.sent + drift(request.seed), 0.5, 10)
-                return Mixed(sent, request.own - drift(request.seed), 0.75)
+                end, second = request.theta + drift(request.seed), request.second
+                if second is not None:
+                    second = replace(second, theta=second.theta - drift(request.seed), mix=0.75)
+                return Trained(end, request.training.local_epochs, 10, slope, second=second)
 
-    def asked_to_train(self) -> list[Train]:
-        return [request for request in self.asked if isinstance(request, Train)]
+    def asked_to_train(self) -> list[TrainRequest]:
+        return [request for request in self.asked if isinstance(request, TrainRequest)]
 
 
 def worth(theta: Theta) -> Metrics:
@@ -117,8 +115,9 @@ def test_apfl_predicts_with_the_mixture(own: Theta | None) -> None:
     learned, teacher = done(order_of(own_model=OwnModel(mix=0.25, adaptive=True)), own)
     began = START if own is None else own
     _, both, _ = teacher.asked
-    assert isinstance(both, TrainMixed)
-    assert (both.sent, both.own, both.mix, both.adaptive) == (START, began, 0.25, True)
+    assert isinstance(both, TrainRequest) and both.second is not None
+    own = both.second.theta
+    assert (both.theta, own, both.second.mix, both.second.adaptive) == (START, began, 0.25, True)
     assert (both.training, both.seed) == (FIRST, SEED)
     sent, part = START + drift(SEED), began - drift(SEED)
     np.testing.assert_array_equal(learned.trained.theta, sent)
@@ -136,7 +135,7 @@ def test_an_adaptive_mixture_stays_one_at_its_ends(adaptive: bool) -> None:
     personal = OwnModel(mix=1.0, adaptive=adaptive)
     assert personal.mixes is adaptive
     _, teacher = done(order_of(own_model=personal), OWN)
-    assert any(isinstance(request, TrainMixed) for request in teacher.asked) is adaptive
+    assert any(request.second is not None for request in teacher.asked_to_train()) is adaptive
     first = teacher.asked[0]
     assert isinstance(first, Evaluate)
     assert first.theta is OWN
@@ -162,7 +161,7 @@ def test_a_gradient_that_is_not_finite_ends_the_training() -> None:
     teacher = Teacher()
 
     def answer(request: Request) -> Answer:
-        if isinstance(request, Train):
+        if isinstance(request, TrainRequest):
             return Trained(START, 1.0, 1, np.full(N, np.inf, np.float32))
         return teacher.answer(request)
 
@@ -181,7 +180,7 @@ def test_a_change_that_float32_cannot_tell_ends_the_training() -> None:
     start = np.full(N, 3e38, np.float32)
 
     def answer(request: Request) -> Answer:
-        return Trained(-start, 1.0, 1) if isinstance(request, Train) else worth(START)
+        return Trained(-start, 1.0, 1) if isinstance(request, TrainRequest) else worth(START)
 
     with pytest.raises(TrainingDiverged, match="overflows float32"):
         run_to_end(

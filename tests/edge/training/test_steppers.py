@@ -5,13 +5,11 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 
-from sedge_edge.training.steppers import (
-    Arrays,
-    Differentiated,
-    MixtureStepper,
-    Model,
-    PlainStepper,
-)
+from sedge_edge.backends.bundle_trainer import Arrays
+from sedge_edge.training.steppers.apfl import Mixture
+from sedge_edge.training.steppers.model import Differentiated, Model
+from sedge_edge.training.steppers.single import Single
+from sedge_edge.training.trainer import SecondModel, TrainRequest
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.training import OptimizerName, Training
 
@@ -89,7 +87,11 @@ TRAININGS = [
 FREEZES: list[tuple[str, ...]] = [(), ("weight",), ("mean", "bias"), tuple(LAYOUT.by_name)]
 
 
-def run(plain: PlainStepper | MixtureStepper) -> list[list[float]]:
+def mixture(program: Program, sent: Theta, second: SecondModel, training: Training) -> Mixture:
+    return Mixture(program, LAYOUT, TrainRequest(sent, training, 0, second=second), second)
+
+
+def run(plain: Single | Mixture) -> list[list[float]]:
     found = batches()
     return [plain.step(batch, RATE, batch is found[-1]) for batch in found]
 
@@ -106,8 +108,9 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
     start, anchor = theta_of(1), theta_of(2) if added else None
     correction = theta_of(3) if added else None
     before = start.copy()
-    plain = PlainStepper(Program(), Model(LAYOUT, start, training, anchor, correction), True)
+    plain = Single(Program(), LAYOUT, TrainRequest(start, training, 0, anchor, True, correction))
     losses = run(plain)
+    wanted = plain.trained(0.0, STEPS).gradient
     theta, velocity, gradient = exact(start), np.zeros(N), np.zeros(N)
     steady = np.zeros(N) if correction is None else exact(correction)
     towards, still = exact(start if anchor is None else anchor), LAYOUT.mask(freeze)
@@ -122,21 +125,21 @@ def test_a_plain_descent(training: Training, freeze: tuple[str, ...], added: boo
         theta = np.where(still, start, theta)
     np.testing.assert_allclose(plain.model.theta, theta, rtol=0, atol=3e-6)
     assert plain.model.theta[still].tobytes() == start[still].tobytes()
-    assert plain.gradient is not None
-    np.testing.assert_allclose(plain.gradient, np.where(still, 0, gradient), rtol=0, atol=3e-6)
-    assert not plain.gradient[still].any()
-    assert not plain.gradient[MEAN].any()
+    assert wanted is not None
+    np.testing.assert_allclose(wanted, np.where(still, 0, gradient), rtol=0, atol=3e-6)
+    assert not wanted[still].any()
+    assert not wanted[MEAN].any()
     np.testing.assert_array_equal(start, before)
 
 
 @pytest.mark.parametrize("training", TRAININGS)
 def test_asking_for_the_gradient_changes_nothing(training: Training) -> None:
     silent, asking = Program(), Program()
-    without = PlainStepper(silent, Model(LAYOUT, theta_of(1), training))
-    plain = PlainStepper(asking, Model(LAYOUT, theta_of(1), training), wants_gradient=True)
+    without = Single(silent, LAYOUT, TrainRequest(theta_of(1), training, 0))
+    plain = Single(asking, LAYOUT, TrainRequest(theta_of(1), training, 0, gradient=True))
     assert run(without) == run(plain)
     assert without.model.theta.tobytes() == plain.model.theta.tobytes()
-    assert without.gradient is None
+    assert without.trained(0.0, STEPS).gradient is None
     assert silent.lasts == asking.lasts == [False] * (STEPS - 1) + [True]
 
 
@@ -144,8 +147,9 @@ def test_asking_for_the_gradient_changes_nothing(training: Training) -> None:
 def test_what_is_not_trained_is_not_decayed(optimizer: OptimizerName) -> None:
     """Statistics are the program's, frozen tensors keep every bit, whatever the optimizer."""
     heavy = Training(freeze=("bias",), optimizer=optimizer, weight_decay=0.5, prox=0.3)
-    model = Model(LAYOUT, theta_of(1), heavy, theta_of(2), theta_of(3))
-    plain = PlainStepper(Program(), model)
+    request = TrainRequest(theta_of(1), heavy, 0, theta_of(2), correction=theta_of(3))
+    plain = Single(Program(), LAYOUT, request)
+    model = plain.model
     expected = exact(theta_of(1))[MEAN]
     for batch in batches():
         expected = 0.5 * expected + 0.5 * exact(batch["x"]).mean(axis=0)
@@ -157,7 +161,7 @@ def test_what_is_not_trained_is_not_decayed(optimizer: OptimizerName) -> None:
 
 def test_clipping_does_not_count_what_is_frozen() -> None:
     clipped = Training(clip_norm=0.01, freeze=("weight",))
-    model = Model(LAYOUT, theta_of(1), clipped)
+    model = Model(LAYOUT, TrainRequest(theta_of(1), clipped, 0))
     model.advance(Program()(model.theta, batches()[0], False), RATE)
     others = LAYOUT.mask(("bias", "scale"))
     change = exact(model.theta)[others] - exact(theta_of(1))[others]
@@ -168,8 +172,8 @@ def test_models_side_by_side_are_those_alone() -> None:
     """Leading axes are models: bit for bit what each would be by itself."""
     clipped = Training(momentum=0.5, prox=0.2, clip_norm=0.5)
     both = np.stack([theta_of(1), theta_of(2)])
-    together = Model(LAYOUT, both, clipped)
-    alone = [Model(LAYOUT, theta, clipped) for theta in both]
+    together = Model(LAYOUT, TrainRequest(both, clipped, 0))
+    alone = [Model(LAYOUT, TrainRequest(theta, clipped, 0)) for theta in both]
     for batch in batches():
         found = [Program()(model.theta, batch, False) for model in alone]
         statistics = [one.statistics for one in found if one.statistics is not None]
@@ -191,21 +195,21 @@ def test_a_mixture_is_algorithm_1(
     training = structs.replace(training, freeze=freeze)
     start, first_own, still = theta_of(1), theta_of(2), LAYOUT.mask(freeze)
     program = Program()
-    both = MixtureStepper(program, LAYOUT, start, first_own, 0.4, adaptive, training)
+    both = mixture(program, start, SecondModel(first_own, 0.4, adaptive), training)
     losses = run(both)
-    alone = PlainStepper(Program(), Model(LAYOUT, start, training))
+    alone = Single(Program(), LAYOUT, TrainRequest(start, training, 0))
     own, own_velocity, alpha = exact(first_own), np.zeros(N), 0.4
     for step, (batch, found) in enumerate(zip(batches(), losses, strict=True)):
         sent = exact(alone.model.theta)
         x, y = exact(batch["x"]), exact(batch["y"])
-        mixture = alpha * own + (1 - alpha) * sent
-        slope, loss = gradient_of(mixture, x, y)
+        mixed = alpha * own + (1 - alpha) * sent
+        slope, loss = gradient_of(mixed, x, y)
         slope[still] = 0
         assert found[1] == pytest.approx(loss, rel=1e-5)
         before = own
         own_velocity = training.momentum * own_velocity + alpha * slope
         own = own - RATE * own_velocity
-        own[MEAN] = moved(mixture, x)
+        own[MEAN] = moved(mixed, x)
         own = np.where(still, first_own, own)
         if adaptive and step == 0:
             alpha -= RATE * float((before - sent) @ slope)
@@ -223,6 +227,6 @@ def test_the_mix_stays_between_0_and_1() -> None:
     """It goes to the better of two models, though one step would lead far beyond."""
     good, bad = theta_of(1), 100 * theta_of(2)
     for sent, own, wanted in ((good, bad, 0.0), (bad, good, 1.0)):
-        both = MixtureStepper(Program(), LAYOUT, sent, own, 0.5, True, Training())
+        both = mixture(Program(), sent, SecondModel(own, 0.5, True), Training())
         both.step(batches()[0], 10.0, True)
         assert both.mix == wanted

@@ -17,14 +17,14 @@ from tests.emulate.training.trainings import BATCH, PLAIN, PULLED, problem
 from torch import Tensor, nn
 
 from sedge_edge.backends.rows import CLASSIFICATION, Objective, cross_entropy
-from sedge_edge.training.steppers import Differentiated, Model
-from sedge_edge.training.trainer import Mixed, Trained
+from sedge_edge.training.steppers.model import Differentiated, Model
+from sedge_edge.training.trainer import SecondModel, Trained, TrainRequest
 from sedge_emulate.training import vectorised as trainer_module
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.blocks import Block, Ends
 from sedge_emulate.training.fitting import most_devices, place_bytes
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import Convolutions, FleetTrainer, MixedTask, Task
+from sedge_emulate.training.tasks import Convolutions, FleetTrainer, Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_export.models import avgcnn, resnet8
 from sedge_export.models import mlp as large_mlp
@@ -80,17 +80,20 @@ def tasks_for(of: Problem, training: Training) -> list[Task]:
     """A plain training, and one with all that an order asks for: anchor, correction, gradient."""
     plain, full = trainings.devices(of, training, (BATCH + 1, 3))
     (correction,) = trainings.corrections(of, 1)
-    return [plain, replace(full, anchor=full.theta, correction=correction, gradient=True)]
+    return [
+        plain,
+        trainings.with_(full, anchor=full.request.theta, correction=correction, gradient=True),
+    ]
 
 
 def trains(trainer: FleetTrainer, of: Problem, training: Training) -> None:
     for task in tasks_for(of, training):
         (end,) = trainer.train([task])
         assert isinstance(end, Trained), end
-        assert (end.gradient is not None) is task.gradient
+        assert (end.gradient is not None) is task.request.gradient
         assert (end.moments is not None) is training.keeps_state
         if training.keeps_state:
-            (end,) = trainer.train([replace(task, moments=end.moments)])
+            (end,) = trainer.train([trainings.with_(task, moments=end.moments)])
             assert isinstance(end, Trained), end
 
 
@@ -99,8 +102,14 @@ def test_no_option_of_a_training_and_no_part_of_a_task_is_left_out() -> None:
     for name in structs.asdict(plain):
         assert any(getattr(t, name) != getattr(plain, name) for t in TRAININGS.values()), name
     _, full = tasks_for(ready("mlp"), PLAIN)
-    given = {name for name, value in vars(full).items() if value is not None and value is not False}
-    assert given | {"moments"} == {field.name for field in fields(Task)}  # ``trains`` gives moments
+    given = {
+        name
+        for name, value in vars(full.request).items()
+        if value is not None and value is not False
+    }
+    assert given | {"moments", "second"} == {  # the tests below give these
+        field.name for field in fields(TrainRequest)
+    }
 
 
 def no_step_waits(host: Host, trainer: FleetTrainer, of: Problem, training: Training) -> None:
@@ -153,10 +162,15 @@ def test_a_steps_random_numbers_alone_go_there(trainer: str) -> None:
 def test_two_models_are_trained_there(trainer: str, adaptive: bool) -> None:
     of = ready("batchnorm")
     task = trainings.devices(of, PLAIN, (3,))[0]
-    mixed = MixedTask(task.theta, task.theta, 0.6, adaptive, task.examples, PULLED, 7)
+    mixed = Task(
+        TrainRequest(
+            task.request.theta, PULLED, 7, second=SecondModel(task.request.theta, 0.6, adaptive)
+        ),
+        task.examples,
+    )
     with card():
-        (end,) = TRAINERS[trainer](of).train_mixed([mixed])
-    assert isinstance(end, Mixed), end
+        (end,) = TRAINERS[trainer](of).train([mixed])
+    assert isinstance(end, Trained) and end.second is not None, end
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
@@ -202,8 +216,10 @@ def peak_bytes(
 ) -> int:
     """The most that lives on the card in a training or an evaluation of so many devices."""
     theta, size = of.network.theta, of.network.layout.size
-    full = Task(theta, trainings.examples(of.input.shape, 2 * of.batch_size, 0), FULL, 1)
-    full = replace(full, anchor=theta, correction=theta, gradient=True)
+    full = Task(
+        TrainRequest(theta, FULL, 1), trainings.examples(of.input.shape, 2 * of.batch_size, 0)
+    )
+    full = trainings.with_(full, anchor=theta, correction=theta, gradient=True)
 
     def stacked(vectors: Sequence[Theta], width: int, device: torch.device) -> Tensor:
         return torch.empty(width, size, device=device)  # no such memory on the host
@@ -218,7 +234,7 @@ def peak_bytes(
                 [
                     full
                     if work == "full"
-                    else replace(
+                    else trainings.with_(
                         full,
                         anchor=None,
                         correction=None,

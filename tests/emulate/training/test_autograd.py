@@ -1,7 +1,5 @@
 """One device after another by autograd."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -84,7 +82,7 @@ def test_somebody_elses_shuffles() -> None:
     (task, *_) = trainings.devices(of, PLAIN)
     own, others = (trainings.trained(opened(p), [task])[0] for p in (of, other))
     assert (own.theta != others.theta).any()
-    assert (task.seed, 20, 1) in asked
+    assert (task.request.seed, 20, 1) in asked
 
 
 def test_an_optimizer_goes_on_where_the_last_round_ended() -> None:
@@ -94,9 +92,9 @@ def test_an_optimizer_goes_on_where_the_last_round_ended() -> None:
     (task,) = trainings.devices(of, two, (BATCH,))
     for trainer in (opened(of), VectorisedTrainer(of, "fp32", torch.device("cpu"))):
         (whole,) = trainings.trained(trainer, [task])
-        single = replace(task, training=structs.replace(two, local_epochs=1))
+        single = trainings.with_(task, training=structs.replace(two, local_epochs=1))
         (first,) = trainings.trained(trainer, [single])
-        following = replace(single, theta=first.theta, moments=first.moments)
+        following = trainings.with_(single, theta=first.theta, moments=first.moments)
         (second,) = trainings.trained(trainer, [following])
         np.testing.assert_allclose(second.theta, whole.theta, atol=1e-5)
         assert second.moments is not None and second.moments.steps == 2

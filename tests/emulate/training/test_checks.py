@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.batches import permutations
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.steppers import Differentiated
+from sedge_edge.training.steppers.model import Differentiated
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import (
@@ -89,7 +89,7 @@ def test_where_training_is_chaotic_plain_autograd_passes_and_a_lost_gradient_doe
     row = TensorSpec("float32", (3, 16, 16))
     of = Problem(resnet18(8), CLASSIFICATION, 16, row, shuffles=permutations)
     found = references(of)
-    assert found.tasks[0].training.learning_rate < 0.05
+    assert found.tasks[0].request.training.learning_rate < 0.05
     trainer = AutogradTrainer(of, "fp32", CPU)
     check(trainer, of, "fp32", found)
     with pytest.raises(Wrong, match=r"0\.0\.weight is off"):
@@ -118,7 +118,7 @@ def unlearned(found: References, of: Problem, tensor: str) -> References:
     place = of.network.layout.by_name[tensor].slice
     ends = [replace(end, theta=end.theta.copy()) for end in found.ends]
     for end, task in zip(ends, found.tasks, strict=True):
-        end.theta[place] = task.theta[place]
+        end.theta[place] = task.request.theta[place]
     return replace(found, ends=tuple(ends))
 
 
@@ -158,7 +158,7 @@ def place(name: str) -> slice:
 def lost(task: Task, end: Trained) -> Trained:
     """torch.compile's fault: a convolution that does not learn."""
     theta = end.theta.copy()
-    theta[place("2.weight")] = task.theta[place("2.weight")]
+    theta[place("2.weight")] = task.request.theta[place("2.weight")]
     return replace(end, theta=theta)
 
 
@@ -166,7 +166,7 @@ def slow(task: Task, end: Trained) -> Trained:
     """One bias a twentieth off."""
     theta = end.theta.copy()
     bias = place("2.bias")
-    theta[bias] += 0.05 * (theta[bias] - task.theta[bias])
+    theta[bias] += 0.05 * (theta[bias] - task.request.theta[bias])
     return replace(end, theta=theta)
 
 

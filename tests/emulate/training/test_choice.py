@@ -231,7 +231,7 @@ def test_a_wrong_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def train(self: AutogradTrainer, task: Task) -> object:
         end = right(self, task)
         assert not isinstance(end, Exception)
-        end.theta[:99] = task.theta[:99]
+        end.theta[:99] = task.request.theta[:99]
         return end
 
     monkeypatch.setattr(AutogradTrainer, "_train", train)

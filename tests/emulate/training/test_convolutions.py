@@ -77,5 +77,5 @@ def test_the_forms_differ_in_rounding_alone(capfd: pytest.CaptureFixture[str]) -
         for form in forms
     )
     assert one.theta.tobytes() != other.theta.tobytes()
-    trainings.agree(of, tasks[0].theta, other.theta, one.theta, 1e-4)
+    trainings.agree(of, tasks[0].request.theta, other.theta, one.theta, 1e-4)
     assert "batching rule" not in capfd.readouterr().err

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,7 +83,7 @@ def test_a_graph_changes_no_bit(model: str, made: list[Recorded]) -> None:
     of = problem(model)
     plain, graphed = (VectorisedTrainer(of, "fp32", CPU, 2, graphs=on) for on in (False, True))
     for training in (PLAIN, PULLED):
-        tasks = [replace(task, gradient=True) for task in trainings.devices(of, training)]
+        tasks = [trainings.with_(task, gradient=True) for task in trainings.devices(of, training)]
         pairs = zip(trainings.trained(plain, tasks), trainings.trained(graphed, tasks), strict=True)
         for one, other in pairs:
             assert one.theta.tobytes() == other.theta.tobytes()

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.examples import Examples
+from sedge_edge.training.trainer import TrainRequest
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Task
@@ -76,6 +77,6 @@ def test_tokens() -> None:
     of = Problem(model, CLASSIFICATION, 8, TensorSpec("int64", (4,)))
     rng = np.random.default_rng(0)
     data = Examples(rng.integers(0, 9, (20, 4)), rng.integers(0, CLASSES, 20))
-    task = Task(of.network.theta, data, PULLED, 3)
+    task = Task(TrainRequest(of.network.theta, PULLED, 3), data)
     (end,) = trainings.trained(AutogradTrainer(of, "fp32", CPU), [task])
     np.testing.assert_allclose(end.theta, trainings.in_torch(of, task), rtol=0, atol=1e-6)

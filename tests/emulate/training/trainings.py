@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ from torch import nn
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.batches import Batch
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.trainer import SecondModel, Trained, TrainingDiverged, TrainRequest
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
+from sedge_emulate.training.tasks import FleetTrainer, Task
 from sedge_export.models import ResNet8, avgcnn
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Role, Theta
@@ -103,8 +104,15 @@ def devices(of: Problem, training: Training, sizes: Sequence[int] = (20, 8, 3)) 
         theta = of.network.theta
         learning = parameters(of)
         theta[learning] += rng.normal(0, 0.01, int(learning.sum())).astype(np.float32)
-        tasks.append(Task(theta, examples(of.input.shape, size, seed), training, 40 + seed))
+        tasks.append(
+            Task(TrainRequest(theta, training, 40 + seed), examples(of.input.shape, size, seed))
+        )
     return tasks
+
+
+def with_(task: Task, **fields: Any) -> Task:
+    """The task with other fields of its request."""
+    return task._replace(request=replace(task.request, **fields))
 
 
 def parameters(of: Problem) -> NDArray[np.bool_]:
@@ -173,18 +181,20 @@ def in_torch(of: Problem, task: Task) -> Theta:
 
 def with_gradient(of: Problem, task: Task) -> tuple[Theta, Theta]:
     """theta (n,) after the task, and the last batch's gradient (n,)."""
-    model = Torch(of, task.theta, task.training)
-    gradient = task.theta
+    model = Torch(of, task.request.theta, task.request.training)
+    gradient = task.request.theta
     for batch, rate in with_rates(of, task):
         gradient = model.gradient(task.examples, batch.indices[batch.weights > 0])
-        added = gradient if task.correction is None else gradient + task.correction
-        model.step(added, task.theta if task.anchor is None else task.anchor, rate)
+        added = gradient if task.request.correction is None else gradient + task.request.correction
+        model.step(
+            added, task.request.theta if task.request.anchor is None else task.request.anchor, rate
+        )
     return model.theta, gradient
 
 
-def with_rates(of: Problem, task: Task | MixedTask) -> list[tuple[Batch, float]]:
+def with_rates(of: Problem, task: Task) -> list[tuple[Batch, float]]:
     """Every batch with its learning rate, by torch's own schedules."""
-    training, found = task.training, list(of.batches(task))
+    training, found = task.request.training, list(of.batches(task))
     sgd = torch.optim.SGD([torch.zeros(1)], lr=training.learning_rate)
     warmup, linear = training.warmup_steps or 1, torch.optim.lr_scheduler.LinearLR
     schedules = [
@@ -200,13 +210,17 @@ def with_rates(of: Problem, task: Task | MixedTask) -> list[tuple[Batch, float]]
     return list(zip(found, rates, strict=True))
 
 
-def mixed_in_torch(of: Problem, task: MixedTask) -> tuple[Theta, Theta, float]:
+def mixed_in_torch(of: Problem, task: Task) -> tuple[Theta, Theta, float]:
     """The sent model and the own one (n,), and the mix: algorithm 1 of Deng et al. as it is written."""
-    bare = structs.replace(task.training, prox=0.0)
-    sent, own = Torch(of, task.sent, task.training), Torch(of, task.own, bare)
-    mixture, mix = Torch(of, task.sent, structs.replace(bare, freeze=())), task.mix
-    moving = of.network.layout.mask(set(of.network.layout.statistics) - {*task.training.freeze})
-    still = of.network.layout.mask(task.training.freeze)
+    second = task.request.second
+    assert second is not None
+    bare = structs.replace(task.request.training, prox=0.0)
+    sent, own = Torch(of, task.request.theta, task.request.training), Torch(of, second.theta, bare)
+    mixture, mix = Torch(of, task.request.theta, structs.replace(bare, freeze=())), second.mix
+    moving = of.network.layout.mask(
+        set(of.network.layout.statistics) - {*task.request.training.freeze}
+    )
+    still = of.network.layout.mask(task.request.training.freeze)
     for step, (batch, rate) in enumerate(with_rates(of, task)):
         rows = batch.indices[batch.weights > 0]
         mixture.theta = (mix * own.theta + (1 - mix) * sent.theta).astype(np.float32)
@@ -215,8 +229,8 @@ def mixed_in_torch(of: Problem, task: MixedTask) -> tuple[Theta, Theta, float]:
         toward = float(np.dot((own.theta - sent.theta).astype(np.float64), slope))
         own.step((mix * slope).astype(np.float32), own.theta, rate)
         own.theta = np.where(moving, mixture.theta, own.theta)
-        sent.step(sent.gradient(task.examples, rows), task.sent, rate)
-        if task.adaptive and step == 0:
+        sent.step(sent.gradient(task.examples, rows), task.request.theta, rate)
+        if second.adaptive and step == 0:
             mix = min(1.0, max(0.0, mix - rate * toward))
     return sent.theta, own.theta, mix
 
@@ -235,7 +249,7 @@ def check_like_torch(trainer: FleetTrainer, of: Problem, training: Training, err
     tasks = devices(of, training)
     for end, task in zip(trained(trainer, tasks), tasks, strict=True):
         assert end.steps == len(list(of.batches(task)))
-        agree(of, task.theta, end.theta, in_torch(of, task), error)
+        agree(of, task.request.theta, end.theta, in_torch(of, task), error)
 
 
 def agree(
@@ -277,21 +291,21 @@ def check_frozen_and_anchored(trainer: FleetTrainer, of: Problem, error: float) 
         freeze = frozen(of, first)
         tasks = devices(of, structs.replace(training, freeze=freeze))
         tasks = [
-            replace(task, anchor=elsewhere(of, task.theta), correction=correction)
+            with_(task, anchor=elsewhere(of, task.request.theta), correction=correction)
             for task, correction in zip(tasks, corrections(of, len(tasks)), strict=True)
         ]
         ends = trained(trainer, [*tasks, *devices(of, training)])  # and some others between them
         for end, task in zip(ends, tasks, strict=False):
-            agree(of, task.theta, end.theta, in_torch(of, task), error, still=freeze)
+            agree(of, task.request.theta, end.theta, in_torch(of, task), error, still=freeze)
             (alone,) = trained(trainer, [task])
             assert alone.theta.tobytes() == end.theta.tobytes()
     everything = structs.replace(PULLED, freeze=tuple(of.network.layout.by_name))
     (task, *_) = devices(of, everything)
-    (end,) = trained(trainer, [replace(task, gradient=True)])
-    assert end.theta.tobytes() == task.theta.tobytes()
+    (end,) = trained(trainer, [with_(task, gradient=True)])
+    assert end.theta.tobytes() == task.request.theta.tobytes()
     assert end.gradient is not None
     assert not end.gradient.any()
-    strange = replace(task, training=structs.replace(PLAIN, freeze=("head.wait",)))
+    strange = with_(task, training=structs.replace(PLAIN, freeze=("head.wait",)))
     with pytest.raises(CodecError, match=r"no tensor named 'head\.wait'"):
         trainer.train([strange])
 
@@ -300,9 +314,9 @@ def check_gradient(trainer: FleetTrainer, of: Problem, error: float) -> None:
     """The last batch's gradient as torch has it; asking for it changes no bit of theta."""
     freeze = (next(iter(of.network.layout.by_name)),)
     for training in (PLAIN, structs.replace(PULLED, freeze=freeze)):
-        tasks = [replace(t, anchor=elsewhere(of, t.theta)) for t in devices(of, training)]
-        tasks[0] = replace(tasks[0], correction=corrections(of, 1)[0])
-        asking = [replace(task, gradient=True) for task in tasks]
+        tasks = [with_(t, anchor=elsewhere(of, t.request.theta)) for t in devices(of, training)]
+        tasks[0] = with_(tasks[0], correction=corrections(of, 1)[0])
+        asking = [with_(task, gradient=True) for task in tasks]
         pairs = zip(trained(trainer, tasks), trained(trainer, asking), asking, strict=True)
         for end, again, task in pairs:
             assert end.gradient is None
@@ -328,28 +342,38 @@ def check_mixed(trainer: FleetTrainer, of: Problem, error: float) -> None:
         (structs.replace(PULLED, freeze=frozen(of, 1)), False),
     ):
         tasks = [
-            MixedTask(
-                task.theta, elsewhere(of, task.theta), 0.6, adaptive, task.examples, training, 7
+            Task(
+                TrainRequest(
+                    task.request.theta,
+                    training,
+                    7,
+                    second=SecondModel(elsewhere(of, task.request.theta), 0.6, adaptive),
+                ),
+                task.examples,
             )
             for task in devices(of, training)
         ]
         good = tasks[0]
         bad = examples(of.input.shape, 20, 9)
         bad.inputs[3] = np.float32(1e38)
-        diverged, *ends = trainer.train_mixed([replace(good, examples=bad), *tasks])
+        diverged, *ends = trainer.train([good._replace(examples=bad), *tasks])
         assert isinstance(diverged, TrainingDiverged)
         assert ", step" in str(diverged)
         for end, task in zip(ends, tasks, strict=True):
-            assert isinstance(end, Mixed), end
-            (alone,) = trained(trainer, [Task(task.sent, task.examples, training, 7)])
+            assert isinstance(end, Trained) and end.second is not None, end
+            second = task.request.second
+            assert second is not None
+            (alone,) = trained(
+                trainer, [Task(TrainRequest(task.request.theta, training, 7), task.examples)]
+            )
             sent, own, mix = mixed_in_torch(of, task)
-            agree(of, task.sent, end.sent.theta, sent, error, training.freeze)
+            agree(of, task.request.theta, end.theta, sent, error, training.freeze)
             if trainer.width == 1:
-                assert end.sent.theta.tobytes() == alone.theta.tobytes()
-                assert (end.sent.loss, end.sent.steps) == (alone.loss, alone.steps)
-            agree(of, task.own, end.own, own, error, training.freeze)
-            assert end.mix == pytest.approx(mix, rel=1e-4)
-            assert (end.mix == task.mix) is not adaptive
+                assert end.theta.tobytes() == alone.theta.tobytes()
+                assert (end.loss, end.steps) == (alone.loss, alone.steps)
+            agree(of, second.theta, end.second.theta, own, error, training.freeze)
+            assert end.second.mix == pytest.approx(mix, rel=1e-4)
+            assert (end.second.mix == second.mix) is not adaptive
 
 
 def check_divergence(trainer: FleetTrainer, of: Problem) -> None:
@@ -357,7 +381,7 @@ def check_divergence(trainer: FleetTrainer, of: Problem) -> None:
     good = devices(of, PLAIN)
     bad = examples(of.input.shape, 20, 9)
     bad.inputs[3] = np.float32(1e38)
-    broken = replace(good[0], examples=bad)
+    broken = good[0]._replace(examples=bad)
     ends = trainer.train([good[0], broken, *good[1:]])
     diverged = ends.pop(1)
     assert not isinstance(diverged, Trained)
@@ -381,12 +405,12 @@ def check_evaluation(trainer: FleetTrainer, of: Problem, error: float = 1e-5) ->
     tasks = devices(of, PLAIN, (200, 9))
     model = copy.deepcopy(of.module).eval()
     held = dict(model.named_parameters()) | dict(model.named_buffers())
-    broken = tasks[0].theta.copy()
+    broken = tasks[0].request.theta.copy()
     broken[-1] = np.inf
-    models = [(t.theta, t.examples) for t in tasks]
+    models = [(t.request.theta, t.examples) for t in tasks]
     *found, diverged = trainer.evaluate([*models, (broken, tasks[0].examples)])
     for metrics, task in zip(found, tasks, strict=True):
-        for name, values in of.network.layout.views(task.theta).items():
+        for name, values in of.network.layout.views(task.request.theta).items():
             held[name].data.copy_(torch.from_numpy(values.copy()))
         with torch.no_grad():
             output = model(torch.from_numpy(task.examples.inputs))

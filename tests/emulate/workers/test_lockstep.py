@@ -12,8 +12,8 @@ from tests.orders import changed
 from sedge_edge.training.examples import Examples, split
 from sedge_edge.training.local_training import LocalResult, local_training
 from sedge_edge.training.start_vector import StartCandidates
-from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
-from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
+from sedge_edge.training.trainer import Trained, TrainingDiverged
+from sedge_emulate.training.tasks import FleetTrainer, Task
 from sedge_emulate.workers.lockstep import LocalRun, train_together
 from sedge_emulate.workers.setup import WorkerSetup
 from sedge_emulate.workers.worker import Worker
@@ -52,10 +52,6 @@ class Watched:
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
         self.calls.append(("train", len(tasks)))
         return self._trainer.train(tasks)
-
-    def train_mixed(self, tasks: Sequence[MixedTask]) -> list[Mixed | TrainingDiverged]:
-        self.calls.append(("mixed", len(tasks)))
-        return self._trainer.train_mixed(tasks)
 
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
@@ -114,9 +110,9 @@ def test_everybody_waits_for_whoever_asks_the_same(setup: WorkerSetup) -> None:
     trainer, theta = watched(setup)
     runs = [run_of(setup, order, 0, theta, None) for order in ORDERS.values()]
     train_together(runs, trainer)
-    assert trainer.calls[:3] == [("evaluate", 6), ("train", 5), ("mixed", 1)]
+    assert trainer.calls[:3] == [("evaluate", 6), ("train", 6), ("evaluate", 4)]
     counts = {kind: sum(n for k, n in trainer.calls if k == kind) for kind, _ in trainer.calls}
-    assert counts == {"evaluate": 13, "train": 8, "mixed": 1}
+    assert counts == {"evaluate": 13, "train": 9}
 
 
 @pytest.mark.parametrize("backend", ["onnx", "vectorised"])

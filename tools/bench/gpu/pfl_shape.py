@@ -26,7 +26,7 @@ from tools.bench.gpu.sizes import SIZES, Size
 
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.trainer import Trained
+from sedge_edge.training.trainer import Trained, TrainRequest
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
@@ -98,7 +98,7 @@ def by_trainer(settings: Settings) -> Figures:
     for number in range(fleet.rounds):
         start = time.perf_counter()
         chosen = rng.choice(fleet.devices, cohort, replace=False)
-        tasks = [Task(theta, users[user], training, number) for user in chosen]
+        tasks = [Task(TrainRequest(theta, training, number), users[user]) for user in chosen]
         ends = [end for end in trainer.train(tasks) if isinstance(end, Trained)]
         theta = np.mean([end.theta for end in ends], axis=0)
         seconds.append(time.perf_counter() - start)

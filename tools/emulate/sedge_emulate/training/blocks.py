@@ -7,6 +7,7 @@ its place are ignored.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TypeAlias, TypeVar, cast
 from weakref import ref
@@ -19,9 +20,10 @@ from torch import Tensor
 
 from sedge_edge.training.batches import Batch, evaluation_batches
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.trainer import Trained, TrainingDiverged
+from sedge_edge.training.loop import Losses
+from sedge_edge.training.trainer import Trained, TrainingDiverged, evaluation
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import Record, Task, metrics
+from sedge_emulate.training.tasks import Task, each
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
 
@@ -120,6 +122,10 @@ def stacked_thetas(thetas: Sequence[Theta], width: int, device: torch.device) ->
     return torch.from_numpy(np.stack(filled)).to(device)
 
 
+# Theta (n,), the loss of every step, and the gradient (n,) if wanted.
+End: TypeAlias = tuple[Theta, list[float], Theta | None]
+
+
 class Ends:
     """The results of a block's devices, each as it was after its own last step.
 
@@ -140,7 +146,7 @@ class Ends:
         if gradients is not None:
             self._gradients = _kept(self._gradients, gradients, places)
 
-    def read(self) -> list[tuple[Theta, list[float], Theta | None]]:
+    def read(self) -> list[End]:
         """Theta (n,), the loss of every step and the gradient (n,) of each device, in order."""
         table = torch.stack(self._losses).t().tolist()  # (D, S)
         thetas, gradients = _read(self._thetas), _read(self._gradients)
@@ -180,7 +186,8 @@ def train_in_blocks(
     batches = [list(problem.batches(task)) for task in tasks]
 
     def kind(place: int) -> _Kind:
-        return msgspec.msgpack.encode(tasks[place].training), tasks[place].gradient
+        request = tasks[place].request
+        return msgspec.msgpack.encode(request.training), request.gradient
 
     def order(place: int) -> tuple[_Kind, int]:
         return kind(place), -len(batches[place])
@@ -192,11 +199,20 @@ def train_in_blocks(
             block = Block.of(parts, width, resident)
             ends = run([tasks[place] for place in places], block)
             for place, end in zip(places, ends.read(), strict=True):
-                record = Record(tasks[place].training)
-                for batch in batches[place]:
-                    record.add(batch)
-                found[place] = record.result(*end)
+                epochs = tasks[place].request.training.local_epochs
+                (found[place],) = each(partial(_trained, epochs, batches[place]), [end])
     return [found[place] for place in range(len(tasks))]
+
+
+def _trained(epochs: int, batches: Sequence[Batch], end: End) -> Trained:
+    """The end of a device's training. Raises ``TrainingDiverged``."""
+    theta, values, gradient = end
+    losses = Losses(epochs)
+    for batch, loss in zip(batches, values, strict=True):
+        losses.begin(batch)
+        losses.add([loss])
+    losses.check(theta)
+    return Trained(theta, losses.mean, len(values), gradient)
 
 
 # Evaluates one block: thetas, the block -> for each device the sums of losses and of the metric.
@@ -219,7 +235,8 @@ def evaluate_in_blocks(
         ]
         sums = run([models[place][0] for place in places], Block.of(parts, width, resident))
         for place, (loss, metric) in zip(places, sums, strict=True):
-            found[place] = metrics(loss, metric, counts[place])
+            given = loss, metric, counts[place], counts[place]
+            (found[place],) = each(lambda given: evaluation(*given), [given])
     return [found[place] for place in range(len(models))]
 
 

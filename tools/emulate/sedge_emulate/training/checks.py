@@ -24,7 +24,7 @@ from torch import nn
 from sedge_edge.backends.rows import COUNTED
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.noise import noise
-from sedge_edge.training.trainer import Trained, TrainingDiverged
+from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
 from sedge_emulate.training.problem import LABELS, Problem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_export.batches import Batch
@@ -111,7 +111,7 @@ def references(problem: Problem) -> References:
     for share in _RATES:
         hows = [replace(how, learning_rate=share * how.learning_rate) for how in (_PLAIN, _PULLED)]
         tasks = tuple(
-            Task(problem.network.theta, examples, how, seed)
+            Task(TrainRequest(problem.network.theta, how, seed), examples)
             for how in hows
             for seed, examples in enumerate(devices)
         )
@@ -194,7 +194,9 @@ def _compare(
 ) -> None:
     accidents = dict.fromkeys(layout.by_name, 0)
     for end, task, exact in zip(found, wanted.tasks, wanted.ends, strict=True):
-        for tensor, error, change, floor in _off(layout, task.theta, end.theta, exact.theta):
+        for tensor, error, change, floor in _off(
+            layout, task.request.theta, end.theta, exact.theta
+        ):
             if (
                 change <= floor
             ):  # as of a bias before a batch normalisation: its gradient is rounding
@@ -272,18 +274,19 @@ def _eager(
     format: torch.memory_format = torch.contiguous_format,
 ) -> _End:
     """The end of a task in plain torch, computed in float32 or float64, its images in the given format."""
-    layout, training = problem.network.layout, task.training
+    request, layout = task.request, problem.network.layout
+    training = request.training
     eager = Eager(module, layout, problem.objective, training.momentum, kind)
     x, y = torch.from_numpy(task.examples.inputs), torch.from_numpy(task.examples.targets)
     if x.ndim == 4:
         x = x.contiguous(memory_format=format)
-    anchor = task.theta if training.prox else None
+    anchor = request.theta if training.prox else None
     losses: list[tuple[int, float, float]] = []
     for batch in problem.batches(task):
         rows = torch.from_numpy(batch.indices)
         weights = torch.from_numpy(batch.weights)
         real = int(batch.weights.sum())
-        numbers = torch.from_numpy(noise(task.seed, len(losses), problem.noise))
+        numbers = torch.from_numpy(noise(request.seed, len(losses), problem.noise))
         step = Batch(x[rows], y[rows], weights, real, numbers)
         loss = eager.step(step, training.learning_rate, training.prox, anchor)
         losses.append((batch.epoch, loss, real))

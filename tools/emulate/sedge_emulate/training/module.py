@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sedge_edge.backends.draws import draws
 from sedge_edge.backends.flat_module import FlatModule
-from sedge_edge.training.steppers import Differentiated
+from sedge_edge.training.steppers.model import Differentiated
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.storage import Order, Storage
 from sedge_emulate.training.tasks import Precision

@@ -10,7 +10,7 @@ from torch import nn
 from sedge_edge.backends.rows import Objective
 from sedge_edge.training.batches import Batch, Permutations, batches, permutations
 from sedge_edge.training.examples import Inputs
-from sedge_emulate.training.tasks import MixedTask, Task
+from sedge_emulate.training.tasks import Task
 from sedge_export.network import Network, random_numbers
 from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.parts import InputPart
@@ -48,14 +48,15 @@ class Problem:
             self.module, torch.zeros(self.batch_size, *self.input.shape, dtype=dtype)
         )
 
-    def batches(self, task: Task | MixedTask) -> Iterator[Batch]:
+    def batches(self, task: Task) -> Iterator[Batch]:
         """The steps of a task, as a device makes them."""
+        training = task.request.training
         return batches(
             len(task.examples.targets),
             self.batch_size,
-            task.training.local_epochs,
-            task.training.last_batch,
-            task.seed,
+            training.local_epochs,
+            training.last_batch,
+            task.request.seed,
             not self.network.uses_batch_statistics and not self.noise,
             self.shuffles,
         )

@@ -1,20 +1,16 @@
 """A device's own programs in onnxruntime, one device after another."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from sedge_edge.backends import open_trainer
 from sedge_edge.training.batches import permutations
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import MixedTask, Precision, Task, Unsupported
+from sedge_emulate.training.tasks import Precision, Task, Unsupported, each
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle
 from sedge_protocol.wire.update import Metrics
-
-_Item = TypeVar("_Item")
-_End = TypeVar("_End")
 
 
 class OnnxFleet:
@@ -41,40 +37,10 @@ class OnnxFleet:
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
         """The end of each training, in order."""
-
-        def train(task: Task) -> Trained:
-            return self._trainer.train(
-                task.theta, task.examples, task.training, task.seed, lambda: False,
-                anchor=task.anchor, gradient=task.gradient, correction=task.correction,
-                resume=None if task.moments is None else task.moments.begin(task.theta),
-            )  # fmt: skip
-
-        return _each(train, tasks)
-
-    def train_mixed(self, tasks: Sequence[MixedTask]) -> list[Mixed | TrainingDiverged]:
-        """The end of each training of two models, in order."""
-
-        def train(task: MixedTask) -> Mixed:
-            return self._trainer.train_mixed(
-                task.sent, task.own, task.mix, task.adaptive,
-                task.examples, task.training, task.seed, lambda: False,
-            )  # fmt: skip
-
-        return _each(train, tasks)
+        return each(lambda task: self._trainer.train(*task, lambda: False), tasks)
 
     def evaluate(
         self, models: Sequence[tuple[Theta, Examples]]
     ) -> list[Metrics | TrainingDiverged]:
         """Mean loss and metric of each theta (n,), in order."""
-        return _each(lambda model: self._trainer.evaluate(*model), models)
-
-
-def _each(work: Callable[[_Item], _End], items: Sequence[_Item]) -> list[_End | TrainingDiverged]:
-    """The result of each item, in order; one that diverges does not affect the others."""
-    ends: list[_End | TrainingDiverged] = []
-    for item in items:
-        try:
-            ends.append(work(item))
-        except TrainingDiverged as exc:
-            ends.append(exc)
-    return ends
+        return each(lambda model: self._trainer.evaluate(*model), models)

@@ -20,8 +20,8 @@ from sedge_edge.backends.rows import Objective, Rows
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
 from sedge_edge.training.optimizers import Rate
-from sedge_edge.training.steppers import Differentiated, Model
-from sedge_edge.training.trainer import Mixed, Trained, TrainingDiverged
+from sedge_edge.training.steppers.model import Differentiated, Model
+from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.blocks import (
     Block,
@@ -38,7 +38,6 @@ from sedge_emulate.training.memory import keep_memory
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import (
     Convolutions,
-    MixedTask,
     Precision,
     Task,
     Unsupported,
@@ -95,17 +94,13 @@ class VectorisedTrainer:
             self.name = f"{self.name}, {self.width} devices at once on {card}"
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """The end of each training, in order; those that keep their optimizer's state one by one."""
-        if any(task.training.keeps_state for task in tasks):
+        """The end of each training, in order; those of mixtures and of kept optimizers one by one."""
+        if any(t.request.second is not None or t.request.training.keeps_state for t in tasks):
             return self._single.train(tasks)
         self._network.model.train()
         return self._fitting(
             lambda: train_in_blocks(self._problem, tasks, self.width, self._resident, self._run)
         )
-
-    def train_mixed(self, tasks: Sequence[MixedTask]) -> list[Mixed | TrainingDiverged]:
-        """The end of each training of two models, in order, one after the other."""
-        return self._single.train_mixed(tasks)
 
     @cached_property
     def _single(self) -> AutogradTrainer:
@@ -139,22 +134,24 @@ class VectorisedTrainer:
             ) from exc
 
     def _run(self, tasks: Sequence[Task], block: Block) -> Ends:
-        layout, recipe = self._problem.network.layout, tasks[0].training
-        start = self._stacked([task.theta for task in tasks])
-        anchor = self._stacked(
-            [task.theta if task.anchor is None else task.anchor for task in tasks]
+        first, requests = tasks[0].request, [task.request for task in tasks]
+        together = TrainRequest(
+            self._stacked([one.theta for one in requests]),
+            recipe := first.training,
+            first.seed,
+            self._stacked([one.theta if one.anchor is None else one.anchor for one in requests]),
+            correction=self._corrections(requests),
         )
-        model = Model(layout, start, recipe, anchor, self._corrections(tasks), torch)
-        ends = Ends(block)
+        model, ends = Model(self._problem.network.layout, together, torch), Ends(block)
         rates = self._rates(recipe, block.steps)
         for step in range(len(block.rows)):
             with self._device:
-                given = (*block.batch(step), *self._noise(tasks, step))
+                given = (*block.batch(step), *self._noise(requests, step))
                 outputs = self._gradients(cast(Tensor, model.theta), *given)
                 found = Differentiated(*cast(list[Any], outputs))
                 losses = found.loss.clone()  # a graph's next run overwrites it
                 gradient: Theta | None = None
-                if tasks[0].gradient and block.ending(step):
+                if first.gradient and block.ending(step):
                     gradient = 1 * found.gradient
                     model.clear(gradient)
                 model.advance(found, cast(Rate, rates[step]))
@@ -183,24 +180,26 @@ class VectorisedTrainer:
         ]
         return torch.from_numpy(np.array(rates)).to(self._device)
 
-    def _noise(self, tasks: Sequence[Task], step: int) -> list[Tensor]:
+    def _noise(self, requests: Sequence[TrainRequest], step: int) -> list[Tensor]:
         """The random numbers (width, K) of a step, if it takes any; none for empty places."""
         if not (count := self._problem.noise):
             return []
         numbers = np.full((self.width, count), 0.5, np.float32)
-        for place, task in enumerate(tasks):
-            numbers[place] = noise(task.seed, step, count)
+        for place, request in enumerate(requests):
+            numbers[place] = noise(request.seed, step, count)
         return [torch.from_numpy(numbers).to(self._device)]
 
     def _stacked(self, vectors: Sequence[Theta]) -> Theta:
         return cast(Theta, stacked_thetas(vectors, self.width, self._device))
 
-    def _corrections(self, tasks: Sequence[Task]) -> Theta | None:
-        """The corrections of the tasks' gradients, (width, n); None where no task has one."""
-        if all(task.correction is None for task in tasks):
+    def _corrections(self, requests: Sequence[TrainRequest]) -> Theta | None:
+        """The corrections of the gradients, (width, n); None where no training has one."""
+        if all(one.correction is None for one in requests):
             return None
         none = np.zeros(self._problem.network.layout.size, np.float32)
-        return self._stacked([none if t.correction is None else t.correction for t in tasks])
+        return self._stacked(
+            [none if one.correction is None else one.correction for one in requests]
+        )
 
     def _evaluate(self, thetas: Sequence[Theta], block: Block) -> list[tuple[float, float]]:
         values = stacked_thetas(thetas, self.width, self._device)

@@ -15,12 +15,10 @@ from sedge_edge.training.local_training import (
     LocalResult,
     LocalTraining,
     Request,
-    Train,
-    TrainMixed,
     examples_for,
 )
-from sedge_edge.training.trainer import TrainingDiverged
-from sedge_emulate.training.tasks import FleetTrainer, MixedTask, Task
+from sedge_edge.training.trainer import TrainingDiverged, TrainRequest
+from sedge_emulate.training.tasks import FleetTrainer, Task
 
 
 class LocalRun:
@@ -71,28 +69,16 @@ def train_together(
             for run, request in asked
         ])  # fmt: skip
 
-    def train(asked: "_Asked[Train]") -> Sequence[Answer | TrainingDiverged]:
-        return trainer.train([
-            Task(
-                r.theta, run.train, r.training, r.seed, r.anchor, r.gradient, r.correction, r.moments
-            )
-            for run, r in asked
-        ])  # fmt: skip
-
-    def train_mixed(asked: "_Asked[TrainMixed]") -> Sequence[Answer | TrainingDiverged]:
-        return trainer.train_mixed([
-            MixedTask(r.sent, r.own, r.mix, r.adaptive, run.train, r.training, r.seed)
-            for run, r in asked
-        ])  # fmt: skip
+    def train(asked: "_Asked[TrainRequest]") -> Sequence[Answer | TrainingDiverged]:
+        return trainer.train([Task(request, run.train) for run, request in asked])
 
     while any(run.request is not None for run in runs):
         _answer(runs, Evaluate, evaluate)
-        _answer(runs, Train, train)
-        _answer(runs, TrainMixed, train_mixed)
+        _answer(runs, TrainRequest, train)
     return [run.result for run in runs if run.result is not None]
 
 
-Q = TypeVar("Q", Evaluate, Train, TrainMixed)
+Q = TypeVar("Q", Evaluate, TrainRequest)
 _Asked = list[tuple[LocalRun, Q]]
 
 

@@ -1,0 +1,128 @@
+"""The loop of every training: one step a batch, on a device and in the emulator.
+
+What a step does is its stepper's (steppers/), what a batch is fed as is the backend's.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from sedge_edge.training.batches import Batch
+from sedge_edge.training.steppers.stepper import Stepper
+from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingState, TrainingStopped
+from sedge_protocol.wire.messages import Training
+
+# Losses of steps, as a backend gives them -> the same as numbers.
+ReadLosses: TypeAlias = Callable[[Sequence[Sequence[Any]]], list[list[float]]]
+
+
+def as_numbers(losses: Sequence[Sequence[Any]]) -> list[list[float]]:
+    """The losses of a backend whose losses are numbers."""
+    return [[float(loss) for loss in step] for step in losses]
+
+
+class Losses:
+    """The losses of a training's steps, and where it is."""
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs = epochs
+        self._steps: list[tuple[int, float]] = []  # the epoch and the weight of each
+        self.values: list[float] = []  # of the model that is reported
+
+    def begin(self, batch: Batch) -> None:
+        """Count a step; its losses follow."""
+        self._steps.append((batch.epoch, float(batch.weights.sum())))
+
+    def add(self, losses: Sequence[float]) -> None:
+        """The losses of the next step, the reported one first. Raises ``TrainingDiverged``."""
+        for loss in losses:
+            if not math.isfinite(loss):
+                raise TrainingDiverged(f"{self.place(len(self.values))}: the loss is {loss}")
+        self.values.append(losses[0])
+
+    def check(self, theta: Any, xp: Any = np) -> None:
+        """Raise ``TrainingDiverged`` for a model (n,) after the last step that is not finite."""
+        finite = xp.isfinite(theta)
+        if not bool(finite.all()):
+            place = self.place(len(self._steps) - 1)
+            raise TrainingDiverged(f"{place}: {int((~finite).sum())} parameters are not finite")
+
+    def place(self, step: int) -> str:
+        """What messages call a step."""
+        return f"epoch {self._steps[step][0] + 1} of {self._epochs}, step {step + 1}"
+
+    @property
+    def of_last_epoch(self) -> list[float]:
+        """The reported losses of the epoch that the last step belongs to, as far as they are known."""
+        last = self._steps[-1][0]
+        pairs = zip(self._steps, self.values, strict=False)
+        return [loss for (epoch, _), loss in pairs if epoch == last]
+
+    @property
+    def mean(self) -> float:
+        """The mean loss per example over the last epoch."""
+        last = self._steps[-1][0]
+        weights = [weight for epoch, weight in self._steps if epoch == last]
+        return float(np.average(self.of_last_epoch, weights=weights))
+
+
+def train(
+    stepper: Stepper,
+    training: Training,
+    batches: Iterable[Batch],
+    total: int,
+    feed: Callable[[int, Batch], Any],
+    stopped: Callable[[], bool],
+    resume: TrainingState | None = None,
+    *,
+    read: ReadLosses = as_numbers,
+    waits: bool = True,
+    xp: Any = np,
+) -> Trained:
+    """Make all ``total`` steps of a training; ``feed`` makes a step and its batch into what is stepped on.
+
+    With ``waits`` every loss is looked at after its step, and every model after its epoch; otherwise all
+    are at the end, so that nothing waits for another processor. Raises ``TrainingStopped`` and
+    ``TrainingDiverged``.
+    """
+    losses, unread = Losses(training.local_epochs), list[list[Any]]()
+    past: list[float] = []  # the losses of the steps that were made before
+    if resume is not None:
+        past = [0.0] * (resume.steps - len(resume.losses)) + [*resume.losses]
+        stepper.resume(resume)
+
+    def look() -> None:
+        for step in read(unread):
+            losses.add(step)
+        unread.clear()
+
+    epoch = 0
+    for step, batch in enumerate(batches):
+        if waits and batch.epoch > epoch and step > len(past):
+            _check(losses, stepper, xp)
+        epoch = batch.epoch
+        losses.begin(batch)
+        if step < len(past):
+            losses.add(past[step : step + 1])
+            continue
+        if stopped():
+            state = TrainingState(
+                step, tuple(losses.of_last_epoch), tuple(stepper.vectors()), stepper.mix
+            )
+            raise TrainingStopped(f"{losses.place(step)}: stopped", state)
+        with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found by `look`
+            unread.append(
+                stepper.step(feed(step, batch), training.rate(step, total), step == total - 1)
+            )
+        if waits:
+            look()
+    look()
+    _check(losses, stepper, xp)
+    return stepper.trained(losses.mean, total)
+
+
+def _check(losses: Losses, stepper: Stepper, xp: Any) -> None:
+    for theta in stepper.models():
+        losses.check(theta, xp)

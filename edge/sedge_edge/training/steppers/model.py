@@ -1,0 +1,142 @@
+"""A model under training, and the gradient that moves it, for any backend that differentiates.
+
+A backend gives the gradient of a batch's mean loss at theta, the loss, and the statistics that the forward
+pass leaves. Everything that a method adds to that is in this folder. Vectors are numpy's or torch's
+(``xp``), of shape (..., n): an emulator steps many models side by side. n = parameters.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from sedge_edge.training.optimizers import Rate, optimizer
+from sedge_edge.training.steppers.prox import Prox
+from sedge_edge.training.steppers.scaffold import Correction
+from sedge_edge.training.trainer import Moments, TrainRequest
+from sedge_protocol.errors import CodecError
+from sedge_protocol.layout import Layout, Theta
+
+
+class Differentiated(NamedTuple):
+    """A batch's gradient (..., n), its mean loss (...), and the statistics after it, (..., s).
+
+    The caller may overwrite the gradient. ``statistics`` has the layout's statistics one after the other;
+    it is None for a layout without any.
+    """
+
+    gradient: Theta
+    loss: Any
+    statistics: Theta | None = None
+
+
+# (theta (..., n), a batch, whether this is the training's last run)
+Differentiate: TypeAlias = Callable[[Theta, Any, bool], Differentiated]
+
+
+class Term(Protocol):
+    """What a method adds to every gradient."""
+
+    def add(self, gradient: Theta, theta: Theta) -> None:
+        """Add to a gradient (..., n) at theta (..., n), in place."""
+        ...
+
+
+def tensor_slices(
+    layout: Layout, names: Iterable[str], key: str = "training.freeze"
+) -> tuple[slice, ...]:
+    """The slices of the tensors that ``key`` names, neighbours merged. Raises ``CodecError``."""
+    wanted = set(names)
+    if unknown := wanted - layout.by_name.keys():
+        raise CodecError(f"{key}: no tensor named {min(unknown)!r}")
+    slices: list[slice] = []
+    for tensor in layout.tensors:
+        if tensor.name not in wanted:
+            continue
+        start = tensor.offset
+        if slices and slices[-1].stop == start:
+            start = slices.pop().start
+        slices.append(slice(start, tensor.slice.stop))
+    return tuple(slices)
+
+
+class Model:
+    """A model under training, theta (..., n): one that ``advance`` moves by a gradient.
+
+    The vectors of ``request`` are (..., n) and ``xp``'s. Statistics and frozen tensors have neither
+    gradient nor term nor decay.
+    """
+
+    def __init__(self, layout: Layout, request: TrainRequest, xp: Any = np) -> None:
+        theta, training = request.theta, request.training
+        self.theta: Theta = xp.empty_like(theta)
+        self.theta[...] = theta
+        self._start, self._terms = theta, _terms(request)
+        self._name, self._optimizer = training.optimizer, optimizer(training, theta, xp)
+        self._frozen = tensor_slices(layout, training.freeze)
+        self._fixed = tensor_slices(layout, (*layout.statistics, *training.freeze))
+        self._statistics = _statistic_places(layout, training.freeze)
+        if request.moments is not None:
+            self.resume(request.moments.steps, [self.theta, *request.moments.vectors])
+
+    @property
+    def vectors(self) -> list[Theta]:
+        """theta and the optimizer's state, (..., n) each."""
+        return [self.theta, *self._optimizer.vectors]
+
+    @property
+    def moments(self) -> Moments:
+        """The optimizer's state as it is; a step changes its vectors (..., n)."""
+        return Moments(self._name, self._optimizer.steps, self._optimizer.vectors)
+
+    def resume(self, steps: int, vectors: Sequence[Theta]) -> None:
+        """Go on as after ``steps`` steps of the optimizer, given what ``vectors`` were then."""
+        self._optimizer.steps = steps
+        for vector, saved in zip(self.vectors, vectors, strict=True):
+            vector[...] = saved
+
+    def clear(self, gradient: Theta) -> None:
+        """Set a gradient (..., n) to 0 in frozen tensors."""
+        for tensors in self._frozen:
+            gradient[..., tensors] = 0
+
+    def advance(self, found: Differentiated, rate: Rate) -> None:
+        """One step along a gradient at theta."""
+        gradient = found.gradient
+        for term in self._terms:
+            term.add(gradient, self.theta)
+        for tensors in self._fixed:
+            gradient[..., tensors] = 0
+        self._optimizer.step(self.theta, gradient, rate)
+        self.settle(found.statistics)
+
+    def settle(self, statistics: Theta | None) -> None:
+        """Take over statistics (..., s), and set frozen tensors back to their start."""
+        if statistics is not None:
+            for tensors, source in self._statistics:
+                self.theta[..., tensors] = statistics[..., source]
+        for tensors in self._frozen:  # weight decay moves them without a gradient
+            self.theta[..., tensors] = self._start[..., tensors]
+
+
+def _terms(request: TrainRequest) -> list[Term]:
+    """What is added to the gradients, in this order: float32 sums depend on it."""
+    terms: list[Term] = []
+    if request.training.prox:
+        anchor = request.theta if request.anchor is None else request.anchor
+        terms.append(Prox(request.training.prox, anchor))
+    if request.correction is not None:
+        terms.append(Correction(request.correction))
+    return terms
+
+
+def _statistic_places(layout: Layout, freeze: Sequence[str]) -> list[tuple[slice, slice]]:
+    """Where each statistic that is not frozen lies in theta, and in a program's output."""
+    places: list[tuple[slice, slice]] = []
+    offset = 0
+    for tensor in layout.tensors:
+        if tensor.name in layout.statistics:
+            if tensor.name not in freeze:
+                places.append((tensor.slice, slice(offset, offset + tensor.size)))
+            offset += tensor.size
+    return places

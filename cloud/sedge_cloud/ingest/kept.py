@@ -6,39 +6,43 @@ coordinator: with a full bucket, and an empty replay window of its last start.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from sedge_cloud.ingest.device import UNSEEN, Device
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import DeviceRow, SessionRow
-from sedge_protocol.errors import FrameError
+from sedge_protocol.errors import FrameError, VersionError
 from sedge_protocol.wire import topics
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.peer import Peer
 
 # So many devices that are not online are kept, and so many ids of senders that are none of ours.
 KEPT = 4096
 
 
 class Kept:
-    """The devices of a fleet, by id and by topic. ``make`` makes one of its row and a session.
+    """The devices of a fleet, by id and by topic.
 
-    Its last argument is the number after which the numbers of its frames go on. ``stirred`` are sessions
-    that are newer than their rows. A row that cannot be read raises ``StorageError``.
+    ``stirred`` are sessions that are newer than their rows. A row that cannot be read raises
+    ``StorageError``.
     """
 
     def __init__(
         self,
         fleet: str,
+        incarnation: int,
+        versions: Sequence[int],
         store: Rows,
         stirred: Mapping[str, SessionRow],
-        make: Callable[[DeviceRow, SessionRow, int], Device],
     ) -> None:
         self.online: dict[str, Device] = {}
         self._fleet = fleet
+        self._incarnation, self._versions = incarnation, versions
         self._store = store
         self._stirred = stirred
-        self._make = make
         self._devices: dict[str, Device] = {}
         self._by_topic: dict[str, Device] = {}  # the same, by the topic on which each sends
         self._idle: OrderedDict[str, None] = OrderedDict()  # not online, the last needed last
@@ -76,9 +80,15 @@ class Kept:
 
     def keep(self, row: DeviceRow, session: SessionRow) -> Device:
         """Keep a device that is not online, in the place of one of this name that was."""
-        name = row.device
+        name, keys = row.device, DeviceKeys.of(row.secret)
         self._strangers.pop(name, None)
-        device = self._devices[name] = self._make(row, session, self._sent)
+        down = topics.down(self._fleet, name)
+        known = self._incarnation, row.incarnation, self._versions, self._sent
+        device = Device(row, Peer(down, keys.down, keys.up, *known), row.read_hello(), session)
+        if device.hello is not None:
+            with suppress(VersionError):  # its next hello is refused
+                device.peer.agree(device.hello.versions)
+        self._devices[name] = device
         self._by_topic[topics.up(self._fleet, name)] = device
         self._idle[name] = None
         self._make_room()

@@ -31,9 +31,7 @@ from sedge_protocol.wire.frame import (
     seal,
     start_time,
 )
-from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Cancel, Hello, Order, Refusal, Welcome, decode_body
-from sedge_protocol.wire.peer import Peer
 
 VERSION = "0.1.0"
 # A device with an old start count is logged once an hour: anybody who can publish on its topic can repeat
@@ -78,7 +76,7 @@ class Fleet:
         self._incarnation = incarnation
         # Sessions that have changed and are not stored yet, the longest ago first.
         self._stirred: dict[str, SessionRow] = {}
-        self._kept = Kept(name, store, self._stirred, self._device)
+        self._kept = Kept(name, incarnation, self._versions, store, self._stirred)
         self._first_version = FirstVersion(name, incarnation)
         self._enrolment: int | None = None  # as it was last read
 
@@ -388,13 +386,3 @@ class Fleet:
         text = f"run {run} has no work for {name}: it lacks {', '.join(sorted(what))}"
         refusal = self[name].peer.message(Refusal("unable", text))
         return [refusal, Note(logging.WARNING, text)]
-
-    def _device(self, row: DeviceRow, session: SessionRow, sent: int) -> Device:
-        """A device as its rows have it."""
-        keys, down = DeviceKeys.of(row.secret), topics.down(self._name, row.device)
-        known = self._incarnation, row.incarnation, self._versions, sent
-        device = Device(row, Peer(down, keys.down, keys.up, *known), row.read_hello(), session)
-        if device.hello is not None:
-            with suppress(VersionError):  # its next hello is refused
-                device.peer.agree(device.hello.versions)
-        return device

@@ -13,8 +13,8 @@ import msgspec
 from sedge_cloud.store.connection import marks, portions
 from sedge_cloud.store.contract import Dialect, Value
 from sedge_cloud.store.leases import Leases
-from sedge_cloud.store.rows import AbilityRow, DeviceRow, SessionRow
-from sedge_cloud.store.selector import ALL, Condition, number_of
+from sedge_cloud.store.rows import DeviceRow, SessionRow
+from sedge_cloud.store.selector import ALL, AbilityRow, Condition, number_of
 from sedge_protocol.errors import ConfigError
 
 # A device has at most so many.

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from sedge_cloud.store.rows import AbilityRow
+from sedge_cloud.store.selector import AbilityRow
 from sedge_protocol.wire.messages import Hello
 
 SCHEMA = 3

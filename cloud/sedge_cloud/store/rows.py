@@ -37,25 +37,6 @@ class DeviceRow(msgspec.Struct, frozen=True):
             return None
 
 
-class AbilityRow(msgspec.Struct, frozen=True):
-    """What a device's last hello says of it, as conditions compare it; ``backends`` with spaces around."""
-
-    device: str
-    version: str
-    backends: str
-    memory_mb: int
-    num_train: int
-    num_test: int
-    max_packet: int
-
-    @staticmethod
-    def of(device: str, hello: Hello) -> "AbilityRow":
-        """What this hello says."""
-        backends = "".join(f" {name}" for name in hello.backends) + " "
-        sizes = hello.memory_mb, hello.num_train, hello.num_test, hello.max_packet
-        return AbilityRow(device, hello.version, backends, *sizes)
-
-
 class RunRow(msgspec.Struct, frozen=True):
     """One run; ``config`` and ``state`` are MessagePack of ``RunConfig`` and ``RunState``.
 

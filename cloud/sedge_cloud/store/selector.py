@@ -17,8 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import msgspec
+
 from sedge_cloud.store.contract import Value
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.messages import Hello
 
 # What a hello says, by name: the column and whether it is a number. A device has several backends.
 ATTRIBUTES = {
@@ -57,6 +60,25 @@ class Condition:
         source = f"tags t CROSS JOIN {table} d"  # SQLite then looks up the tagged ones first
         sql = f"SELECT {what} FROM {source} WHERE {tagged} AND {where} AND {self.sql}"
         return sql, (*self.tag, *self.values)
+
+
+class AbilityRow(msgspec.Struct, frozen=True):
+    """What a device's last hello says of it, as conditions compare it; ``backends`` with spaces around."""
+
+    device: str
+    version: str
+    backends: str
+    memory_mb: int
+    num_train: int
+    num_test: int
+    max_packet: int
+
+    @staticmethod
+    def of(device: str, hello: Hello) -> "AbilityRow":
+        """What this hello says."""
+        backends = "".join(f" {name}" for name in hello.backends) + " "
+        sizes = hello.memory_mb, hello.num_train, hello.num_test, hello.max_packet
+        return AbilityRow(device, hello.version, backends, *sizes)
 
 
 # Every device matches it.

@@ -17,9 +17,14 @@ class BlobServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, manner: str = "ranges", blobs: dict[str, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        manner: str = "ranges",
+        blobs: dict[str, bytes] | None = None,
+        folder: Path | None = None,
+    ) -> None:
         super().__init__((LOOPBACK, 0), _Handler)
-        self.manner, self.blobs = manner, {} if blobs is None else blobs
+        self.manner, self.blobs, self.folder = manner, {} if blobs is None else blobs, folder
         self.asked: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.ended = threading.Event()
@@ -30,6 +35,13 @@ class BlobServer(ThreadingHTTPServer):
     def url(self) -> str:
         """Where the blobs are."""
         return f"{self.scheme}://{LOOPBACK}:{self.server_address[1]}"
+
+    def find(self, name: str) -> bytes | None:
+        """The blob with this name, from the folder if there is one."""
+        if self.folder is None:
+            return self.blobs.get(name)
+        path = self.folder / name
+        return path.read_bytes() if path.is_file() else None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that hang up are part of what is tested."""
@@ -47,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.headers.append(dict(self.headers.items()))
         self.server.asked.append(self.headers.get("Range", ""))
         self.close_connection = True
-        data = self.server.blobs.get(self.path.rpartition("/")[2])
+        data = self.server.find(self.path.rpartition("/")[2])
         if data is None:
             self.send_error(404)
         else:
@@ -125,9 +137,10 @@ def serving(
     manner: str = "ranges",
     blobs: dict[str, bytes] | None = None,
     certificate: tuple[Path, Path] | None = None,
+    folder: Path | None = None,
 ) -> Generator[BlobServer]:
     """A server while the test lasts; with a certificate and its key, over TLS."""
-    server = BlobServer(manner, blobs)
+    server = BlobServer(manner, blobs, folder)
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*certificate)

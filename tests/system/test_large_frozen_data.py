@@ -1,13 +1,13 @@
-"""Frozen data larger than a bundle may be, to an agent that is killed in the middle, over Mosquitto."""
-
-from pathlib import Path
+"""Frozen data larger than a bundle may be, to agents that are killed in the middle."""
 
 import pytest
 import torch
 from tests.system.faultproxy import FaultProxy
 from tests.system.harness import RealFleet, wait_until
+from tests.web import serving
 from torch import Tensor, nn
 
+from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.store.opening import open_folder
 from sedge_export.exporter import export
 from sedge_protocol.wire.bundle import FROZEN_NAME, MAX_BUNDLE_BYTES
@@ -18,8 +18,8 @@ ROWS, WIDTH = 20_480, 1024  # 80 MiB
 RUN = """
 strategy = "fedavg"
 num_rounds = 1
-min_train_devices = 1
-min_available_devices = 1
+min_train_devices = 2
+min_available_devices = 2
 deadline_s = 300
 [training]
 learning_rate = 0.5
@@ -42,36 +42,55 @@ class Looked(nn.Module):
 
 
 def test_80_mib_go_on_where_they_were(fleet: RealFleet, proxy: FaultProxy) -> None:
+    """One device fetches them over MQTT, and one over HTTP; both are killed in the middle."""
     bundle = fleet.folder / "bundle"
     sample = torch.rand(16, 1, 8, 8)
     manifest = export(Looked(), sample, batch_size=16, name="t", num_classes=10, folder=bundle)
     assert manifest.frozen is not None
     size = manifest.frozen.blob.size
     assert size == 80 * 2**20 > MAX_BUNDLE_BYTES
-    fleet.start_cloud()
-    fleet.add_device("pi-1", 0, proxy.url)
-    fleet.start_agent("pi-1")
-    fleet.start_run(bundle, RUN)
     name = manifest.frozen.blob.sha256.hex()
-    part = Path(fleet.folder / "pi-1" / "state" / "parts" / f"fleet-{name}.part")
 
-    def arrived() -> int:
+    def arrived(device: str) -> int:
+        part = fleet.folder / device / "state" / "parts" / f"fleet-{name}.part"
         return 512 * part.stat().st_blocks if part.exists() else 0
 
-    wait_until(lambda: arrived() > size // 3, 60, "a third of the frozen data is here")
-    fleet.kill("pi-1")
-    proxy.cut()
-    held = arrived()
-    assert held < size
-    fleet.start_agent("pi-1")
-    wait_until(fleet.finished, 120, "the run ends")
-    assert [len(summary.devices) for summary in fleet.rounds()] == [1, 1]
-    blob = fleet.folder / "pi-1" / "state" / "blobs" / name
-    assert blob.read_bytes() == (bundle / FROZEN_NAME).read_bytes()
+    with serving("stalls", folder=fleet.folder / "state" / "blobs") as server:
+        config = fleet.folder / "cloud.toml"
+        config.write_text(config.read_text() + f'[blobs]\npublic = "{server.url}"\n')
+        fleet.start_cloud()
+        for device, url, more in (
+            ("pi-1", proxy.url, '[download]\nhttp = "never"\n'),
+            ("pi-2", fleet.url, '[download]\nhosts = ["127.0.0.1"]\n'),
+        ):
+            fleet.add_device(device, 0, url)
+            edge = fleet.folder / device / "edge.toml"
+            edge.write_text(edge.read_text() + more)
+            fleet.start_agent(device)
+        fleet.start_run(bundle, RUN)
+        wait_until(lambda: arrived("pi-1") > size // 3, 60, "a third is here over MQTT")
+        fleet.kill("pi-1")
+        proxy.cut()
+        held = arrived("pi-1")
+        assert held < size
+        wait_until(lambda: arrived("pi-2") == size // 2, 60, "half is here over HTTP")
+        fleet.kill("pi-2")
+        server.manner = "ranges"
+        for device in ("pi-1", "pi-2"):
+            fleet.start_agent(device)
+        wait_until(fleet.finished, 120, "the run ends")
+        assert server.asked == [f"bytes=0-{size - 1}", f"bytes={size // 2}-{size - 1}"]
+    assert [len(summary.devices) for summary in fleet.rounds()] == [2, 2]
+    for device in ("pi-1", "pi-2"):
+        blob = fleet.folder / device / "state" / "blobs" / name
+        assert blob.read_bytes() == (bundle / FROZEN_NAME).read_bytes()
     store = open_folder(fleet.folder / "state")
     try:
-        (row,) = store.traffic("run", 1)
+        over_mqtt, over_http = store.traffic("run", 1)
+        sums = read_sums(store.sums("run"))
     finally:
         store.close()
     # Chunks that were on their way when the link was cut come twice; what was on the disk does not.
-    assert size < row.down < 2 * size - held // 2
+    assert size < over_mqtt.down < 2 * size - held // 2
+    assert over_http.down < 100_000
+    assert sums.http == size // 2  # what came before the kill is in no report

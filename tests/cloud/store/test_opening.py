@@ -10,7 +10,9 @@ from tests.cloud.stores import on_servers
 
 from sedge_cloud.config import load_cloud
 from sedge_cloud.store.opening import open_store
-from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+from sedge_protocol.errors import ConfigError, LinkError, SedgeError, StorageError
+from sedge_protocol.host.web import Span
+from sedge_protocol.wire.transfer import describe
 
 
 def written(folder: Path, text: str) -> Path:
@@ -40,6 +42,18 @@ def written(folder: Path, text: str) -> Path:
             r"blobs\.key_id: found 'k', expected both key_id and secret_file",
         ),
         ('[store]\nurl = "postgresql://[h"', r"store\.url: found .*, expected a URL"),
+        (
+            '[blobs]\npublic = "file:///x"',
+            r"blobs\.public: found 'file:///x', expected https://host",
+        ),
+        (
+            '[blobs]\npublic = "https://u:secret@h/x"',
+            r"blobs\.public: found 'https://\.\.\.@h/x', expected https://host/path",
+        ),
+        (
+            '[blobs]\npublic = "presigned"',
+            r"blobs\.public: found 'presigned', expected blobs\.url =",
+        ),
     ],
 )
 def test_a_place_that_is_none_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -59,6 +73,18 @@ def test_files_with_secrets_are_beside_the_configuration(tmp_path: Path) -> None
     (tmp_path / "database").write_text("one\n")
     (tmp_path / "objects").write_text("two\n")
     assert (cloud.store.password(), cloud.blobs.secret()) == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("public", "place"),
+    [
+        ("https://cdn.example/home/", "https://cdn.example/home/NAME"),
+        ("https://cdn.example/{name}.bin?token=1", "https://cdn.example/NAME.bin?token=1"),
+    ],
+)
+def test_where_a_blob_is_public(tmp_path: Path, public: str, place: str) -> None:
+    cloud = load_cloud(written(tmp_path, f'[blobs]\npublic = "{public}"'))
+    assert cloud.blobs.place("NAME") == place
 
 
 def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,11 +113,17 @@ def lines(servers: Servers, folder: Path, **changes: str) -> str:
 @on_servers
 @pytest.mark.fleet
 def test_both_places_of_a_configuration_are_used(tmp_path: Path, servers: Servers) -> None:
-    cloud = load_cloud(written(tmp_path, lines(servers, tmp_path / "state")))
-    store = open_store(cloud)
+    public = lines(servers, tmp_path / "state", public="presigned")
+    store = open_store(load_cloud(written(tmp_path, public)))
     store.add_device("a", bytes(32))
-    sha256 = store.blobs.write(b"some bytes")
+    data = bytes(range(256)) * 40
+    sha256 = store.blobs.write(data)
     store.blobs.settle()
+    assert store.public is not None
+    span = Span(store.public(sha256), describe(data, 4096), 1, 3)  # as a device asks, without a key
+    assert dict(span.chunks()) == {1: data[4096:8192], 2: data[8192:]} and span.ranged
+    with pytest.raises(LinkError, match="answered 403"):
+        list(Span(store.public(sha256).partition("?")[0], describe(data), 0, 1).chunks())
     other = open_store(load_cloud(written(tmp_path, lines(servers, tmp_path / "state"))))
     assert [row.device for row in other.devices()] == ["a"] and other.blobs.has(sha256)
     assert not (tmp_path / "state" / "sedge.sqlite").exists()

@@ -1,0 +1,141 @@
+"""What a newcomer's base of 20 MB costs over MQTT, and over HTTP from a web server beside the broker.
+
+    python -m tools.bench.large_base
+
+Real processes on loopback: Mosquitto, ``sedge-cloud serve``, an agent, and a web server with the state
+folder's blobs. Of each way: bytes that pass the broker to the device, bytes over HTTP as the device reports
+them, and seconds from the run's start until the base is on the device's disk. Also what a request costs by
+itself, with TLS 1.3: bytes both ways without the blob, which says from what size on a place is worth it.
+The last line is JSON.
+"""
+
+import json
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from tests.protocol.test_mqtt_secure import make_ca, make_certificate
+from tests.system.harness import RealFleet, wait_until
+from tests.web import LOOPBACK, serving
+from torch import Tensor, nn
+
+from sedge_cloud.rounds.accounts import read_sums
+from sedge_cloud.store.opening import open_folder
+from sedge_export.exporter import export
+from sedge_protocol.host.sockets import socket_bytes
+from sedge_protocol.host.web import Span
+from sedge_protocol.wire.transfer import describe
+
+ROWS, WIDTH = 20_000, 250  # 20 MB
+RUN = """\
+strategy = "fedavg"
+num_rounds = 1
+evaluate = false
+min_train_devices = 1
+min_available_devices = 1
+"""
+
+
+class Looked(nn.Module):
+    """A table that is not trained, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(ROWS, WIDTH).requires_grad_(False)
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, 10) of images (B, 1, 8, 8)."""
+        places = torch.arange(64) * 300 + (x.flatten(1).abs() * 100).long()
+        found: Tensor = self.head(self.table(places).mean(1))
+        return found
+
+
+def newcomer(folder: Path, bundle: Path, name: str, over_http: bool) -> dict[str, float]:
+    """One device's first round in a fleet of its own."""
+    with ExitStack() as stack:
+        fleet = RealFleet(folder)
+        stack.callback(fleet.close)
+        server = stack.enter_context(serving(folder=folder / "state" / "blobs"))
+        if over_http:
+            config = folder / "cloud.toml"
+            config.write_text(config.read_text() + f'[blobs]\npublic = "{server.url}"\n')
+        fleet.start_cloud()
+        fleet.add_device("pi-1", 0)
+        fleet.start_agent("pi-1")
+        wait_until(lambda: bool(fleet.hellos()), 60, "the device is there")
+        began = time.monotonic()
+        fleet.start_run(bundle, RUN)
+        arrived = folder / "pi-1" / "state" / "blobs" / name
+        while not arrived.exists():
+            time.sleep(0.002)
+        seconds = time.monotonic() - began
+        wait_until(fleet.finished, 120, "the run ends")
+        store = open_folder(folder / "state")
+        stack.callback(store.close)
+        (moved,), sums = store.traffic("run", 1), read_sums(store.sums("run"))
+        return {
+            "mqtt_down": moved.down, "mqtt_up": moved.up, "http": sums.http,
+            "coordinator_up": sums.link_up, "seconds": round(seconds, 2),
+        }  # fmt: skip
+
+
+def request_bytes(folder: Path, size: int = 65_536) -> int:
+    """Bytes both ways of one request over TLS, TCP and IP headers left out, besides the blob's."""
+    make_ca(folder, "ca")
+    make_certificate(folder, "server", "ca", f"IP:{LOOPBACK}")
+    blob, moved, done = bytes(size), list[int](), threading.Event()
+    manifest = describe(blob)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(blobs={manifest.sha256.hex(): blob}))
+        front = stack.enter_context(socket.create_server((LOOPBACK, 0)))
+
+        def pass_on() -> None:
+            with (
+                context.wrap_socket(front.accept()[0], server_side=True) as outer,
+                socket.create_connection((LOOPBACK, server.server_address[1])) as inner,
+            ):
+                inner.sendall(outer.recv(65_536))
+                while data := inner.recv(65_536):
+                    outer.sendall(data)
+                done.wait(10)
+                moved.extend(socket_bytes(outer))
+
+        thread = threading.Thread(target=pass_on)
+        thread.start()
+        url = f"https://{LOOPBACK}:{front.getsockname()[1]}/{manifest.sha256.hex()}"
+        span = Span(url, manifest, 0, 1, ca_file=str(folder / "ca.crt"))
+        for _ in span.chunks():
+            done.set()
+        thread.join()
+    return sum(moved) - size
+
+
+def main() -> None:
+    """Measure, and print a line for each way."""
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        sample, bundle = torch.rand(16, 1, 8, 8), home / "bundle"
+        manifest = export(Looked(), sample, batch_size=16, name="t", num_classes=10, folder=bundle)
+        assert manifest.frozen is not None
+        blob = manifest.frozen.blob
+        found: dict[str, object] = {"base": blob.size}
+        for way, over_http in (("mqtt", False), ("http", True)):
+            (home / way).mkdir()
+            found[way] = newcomer(home / way, bundle, blob.sha256.hex(), over_http)
+            print(f"{way}: {found[way]}")
+        found["request"] = request_bytes(home)
+        print(f"a request over TLS by itself: {found['request']} bytes")
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

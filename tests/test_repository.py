@@ -83,13 +83,11 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/ingest/test_rate_limit.py",
         "it asks the buckets",
     ),
-    "sedge_cloud.ingest.ingest": ("tests/cloud/test_coordinator.py", "message by message"),
     "sedge_cloud.ingest.open_orders": (
-        "tests/cloud/test_coordinator.py",
+        "tests/cloud/ingest/test_ingest.py",
         "what devices are sent, and sent again",
     ),
-    "sedge_cloud.rounds.leader": ("tests/cloud/test_coordinator.py", "with the ingest it needs"),
-    "sedge_cloud.hints": ("tests/cloud/test_coordinator.py", "records without a line of code"),
+    "sedge_cloud.hints": ("tests/cloud/ingest/test_ingest.py", "records without a line of code"),
     "sedge_cloud.disk_errors": ("tests/cloud/store/test_outages.py", "a store that goes away"),
     "sedge_cloud.outage": ("tests/cloud/rounds/test_lifecycle.py", "with the round that waits"),
     "sedge_cloud.ingest.device": (
@@ -101,7 +99,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "with the fleet whose it is",
     ),
     "sedge_cloud.ingest.first_version": (
-        "tests/cloud/test_coordinator.py",
+        "tests/cloud/ingest/test_ingest.py",
         "a device of that version, message by message",
     ),
     "sedge_cloud.broker.access": (
@@ -230,7 +228,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "sedge_cloud.recorder": ("tests/cloud/facts/test_problems.py", "what it writes, as it is read"),
     "sedge_cloud.rounds.reach": (
-        "tests/cloud/test_coordinator.py",
+        "tests/cloud/rounds/test_leader.py",
         "promises without a line of code",
     ),
     "sedge_cloud.rounds.accounts": (
@@ -253,7 +251,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "FedAvg by other plans",
     ),
     "sedge_cloud.rounds.scheduler": (
-        "tests/cloud/test_coordinator.py",
+        "tests/cloud/rounds/test_leader.py",
         "rounds, message by message",
     ),
     "sedge_cloud.rounds.assignments": (
@@ -263,10 +261,6 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_cloud.runs.past": (
         "tests/cloud/rounds/test_plans.py",
         "with the orders that follow from it",
-    ),
-    "sedge_cloud.rounds.loading": (
-        "tests/cloud/test_coordinator.py",
-        "what the command line changes",
     ),
     "sedge_cloud.rounds.summary": (
         "tests/cloud/rounds/test_lifecycle.py",

@@ -6,20 +6,25 @@ open rounds stand. It reads runs, and of its devices' ingests the receipts (``up
 says sooner that there are new ones.
 """
 
+import math
 from collections import Counter
 
 from sedge_cloud.clocks import Wall
+from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.hints import Hint, ToLeader
+from sedge_cloud.rounds.accounts import catch_up_all
 from sedge_cloud.rounds.cohort import Draw
 from sedge_cloud.rounds.housekeeping import Housekeeping
-from sedge_cloud.rounds.lifecycle import OpenRound
-from sedge_cloud.rounds.loading import Loading
+from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
 from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.rounds.scheduler import Scheduler
+from sedge_cloud.rounds.serving import serving_run
 from sedge_cloud.runs.manifests import Manifests
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.rows import RunRow
+from sedge_protocol.errors import StorageError
 
 
 class Leader:
@@ -35,11 +40,13 @@ class Leader:
         draw: Draw,
         wall: Wall,
     ) -> None:
+        self._store = run_store.store
         self._housekeeping = Housekeeping(run_store, counters)
         self._rounds = Scheduler(
             run_store, devices, manifests.of, self._housekeeping, counters, traffic, draw, wall
         )
-        self._loading = Loading(run_store.store, self._rounds, self._housekeeping)
+        self._retry_at = math.inf  # finite while a run could not be read
+        self._names: set[str] | None = None  # of all runs
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -52,12 +59,24 @@ class Leader:
         return {current.row.run: current for current in self._rounds.open_rounds()}
 
     def is_due(self, now: float) -> bool:
-        """Whether ``load`` is due although no other process has changed anything."""
-        return self._loading.is_due(now)
+        """Whether a run that could not be read is to be tried again."""
+        return now >= self._retry_at
 
     def load(self, now: float) -> list[CloudEffect | Hint]:
-        """Take over runs, and what other processes have received. Raises ``StorageError``."""
-        return self._loading.load(now)
+        """Take over runs that came, ended or went, and what other processes have received.
+
+        Raises ``StorageError``.
+        """
+        effects: list[CloudEffect | Hint] = []
+        is_first, self._retry_at = self._names is None, math.inf
+        if is_first:
+            catch_up_all(self._store)
+        effects += self._load_runs(now)
+        if is_first:
+            effects += self._housekeeping.started()
+        for current in self._rounds.open_rounds():
+            effects += self._rounds.refresh(current)
+        return effects
 
     def connected(self, back_at: float) -> None:
         """Devices may be coming back from an outage until this time."""
@@ -79,3 +98,29 @@ class Leader:
     def poll(self, now: float) -> list[CloudEffect | Hint]:
         """Everything that is due."""
         return [*self._rounds.poll(now), *self._housekeeping.poll(now)]
+
+    def _load_runs(self, now: float) -> list[CloudEffect | Hint]:
+        rows, effects = self._store.runs(), list[CloudEffect | Hint]()
+        names = {row.run for row in rows}
+        for name in sorted((self._names or set()) - names):
+            effects += self._rounds.forget(name)
+            self._housekeeping.schedule()
+        self._names, self._rounds.serving = names, serving_run(rows)
+        for row in rows:
+            effects += self._load_run(row, now)
+        return effects
+
+    def _load_run(self, row: RunRow, now: float) -> list[CloudEffect | Hint]:
+        live = self._rounds.live.get(row.run)
+        is_new = live is None and (row.status == RUNNING or row is self._rounds.serving)
+        known = None if live is None else (live.run.status, live.run.coded_config)
+        is_resumed = row.status == RUNNING and known not in (None, (RUNNING, row.config))
+        if is_new or is_resumed:
+            try:
+                return self._rounds.add_run(row, now)
+            except StorageError as exc:  # the other runs go on
+                self._retry_at = now + DISK_RETRY_S
+                return [self._housekeeping.storage_failed(exc, row.run)]
+        if live is not None and row.status != RUNNING and live.run.status == RUNNING:
+            return self._rounds.stop(live)
+        return []

@@ -7,6 +7,7 @@ every order it would save a device 1.7 % of its bytes.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -20,15 +21,16 @@ from sedge_cloud.runs.versions import steps_since
 from sedge_cloud.store.contract import Public
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.schema import StepRow
-from sedge_protocol.errors import StrategyError
+from sedge_protocol.errors import StorageError, StrategyError
 from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES, MAX_PACKET_BYTES, PUBLISH_BYTES
 from sedge_protocol.wire.messages import EVALUATE, Hello, Order, Step, encode_body
-from sedge_protocol.wire.places import Place
+from sedge_protocol.wire.places import MAX_URL, Place
 from sedge_protocol.wire.transfer import Manifest, fitting_chunk
 
 # Less than a frame holds: made again, an order may need some bytes more for its codec.
 MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
-# From this size on a blob is worth a connection of its own: TLS and HTTP take some 6 kB, 2 % of it.
+# From this size on a blob is worth a connection of its own: TLS and HTTP take 2.3 kB with one short
+# certificate (tools/bench/large_base.py), and a usual chain some 4 kB more, together 2 % of it.
 PUBLIC_BYTES = 2**18
 # What surrounds an order in its MQTT packet: MQTT's own bytes, the longest topic, and the frame's header.
 AROUND_BYTES = PUBLISH_BYTES + 128 + HEADER.size
@@ -92,10 +94,16 @@ def make_order(
 
 
 def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
-    """Where the large ones among these blobs lie. What is one device's own has no place."""
-    return tuple(
-        Place(blob.sha256, public(blob.sha256)) for blob in shared if blob.size >= PUBLIC_BYTES
-    )
+    """Where the large ones among these blobs lie. What is one device's own has no place.
+
+    Without a URL that an order may hold, or with a store that cannot sign one now, everything goes by MQTT.
+    """
+    found: list[Place] = []
+    with suppress(StorageError):
+        for blob in shared:
+            if blob.size >= PUBLIC_BYTES and len(url := public(blob.sha256)) <= MAX_URL:
+                found.append(Place(blob.sha256, url))
+    return tuple(found)
 
 
 class Links(Protocol):

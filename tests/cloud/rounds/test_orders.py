@@ -10,11 +10,12 @@ from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig, ScheduleConfig
 from sedge_cloud.runs.capabilities import codec_for
-from sedge_cloud.runs.orders import PUBLIC_BYTES, packet_of, trimmed
+from sedge_cloud.runs.orders import PUBLIC_BYTES, packet_of, places, trimmed
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.places import MAX_URL
 from sedge_protocol.wire.transfer import describe
 
 ZSTD, ZLIB, NONE = Compression.ZSTD, Compression.ZLIB, Compression.NONE
@@ -153,6 +154,7 @@ def test_large_blobs_have_a_place_for_whoever_needs_them_whole(
     assert place.sha256 == order.model.sha256
     assert place.url == f"https://cdn.example/{order.model.sha256.hex()}"
     assert trimmed(order, packet_of(order) - 1).places == ()
+    assert places([order.model], lambda sha256: "https://cdn.example/" + "x" * MAX_URL) == ()
 
     cloud.hello("c")
     cloud.answer("a", "b")

@@ -1,6 +1,7 @@
 """The coordinator whole: a run ends alike whatever fails meanwhile."""
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.cloud.helper import (
     a_hello,
     report_for,
 )
+from tests.cloud.stores import open_store
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig
@@ -121,9 +123,12 @@ def test_a_run_survives_trouble_at_each_call_of_the_store(
     assert len(expected[2]) == 2 * closings and status(quiet) == "finished"
     assert len(expected[0].steps) == (closings if config is CODED else 0)
     at, struck = 0, set[str]()
+    Cloud(tmp_path / "begun", config).store.close()
     while True:
         at += 1
-        cloud = Cloud(tmp_path / str(at), config)
+        folder = shutil.copytree(tmp_path / "begun", tmp_path / str(at))
+        cloud = Cloud.of(open_store(folder / "state"), folder, "ab", 1)
+        cloud.begin()
         faults = Faults(cloud, at, error, after)
         drive(cloud)
         assert ending(cloud) == expected, f"call {at}, {faults.struck}"

@@ -18,7 +18,7 @@ from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.events import Event, RoundOpened, UpdateReceived
 from sedge_emulate.config import EmulationConfig, StrategyConfig, TrainerConfig
 from sedge_emulate.data.shares import Shares
-from sedge_emulate.emulation import VERSIONS, Stage, StrategyRun, export_forms
+from sedge_emulate.emulation import Stage, StrategyRun, export_forms
 from sedge_emulate.model import ModelSource
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import Model, spread
@@ -27,6 +27,7 @@ from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Watch
 from sedge_emulate.workers.local import LocalWorkers
 from sedge_emulate.workers.pool import WorkerPool
+from sedge_emulate.workers.setup import VERSIONS
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.messages import TRAIN

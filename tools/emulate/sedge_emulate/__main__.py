@@ -75,6 +75,11 @@ def _parser() -> argparse.ArgumentParser:
         "--link",
         help="memory, broker, mosquitto, amqtt or mqtt://host[:port]; instead of the file's",
     )
+    run.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="train on the Ray cluster at host:port, or on one of this process's own: local",
+    )
     again = run.add_mutually_exclusive_group()
     again.add_argument(
         "--resume", action="store_true", help="go on where the emulation in --out was stopped"
@@ -146,7 +151,7 @@ def _cost_parser(cost: argparse.ArgumentParser) -> None:
         ("--per-mb", 0.0, "price of 10^6 bytes, whichever way"),
         ("--per-million-units", 0.0, "price of 10^6 begun units of 5 KB"),
     )
-    cost.set_defaults(call=_cost, link="memory", resume=False)
+    cost.set_defaults(call=_cost, link="memory", resume=False, ray=None)
 
 
 def _quantities(group: argparse._ArgumentGroup, *options: tuple[str, float, str]) -> None:

@@ -26,7 +26,7 @@ from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.shares import Shares, share_out
 from sedge_emulate.model import ModelSource, export_model
 from sedge_emulate.result import Model, StrategyResult, write_whole
-from sedge_emulate.workers.setup import WorkerSetup
+from sedge_emulate.workers.setup import VERSIONS, WorkerSetup
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import lock_folder
@@ -35,8 +35,6 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # Marks ``out/state`` as an emulation's. A folder without it belongs to something else.
 OWN = "emulation"
-# Packages on which a job's outcome depends besides its order: another version may compute other bits.
-VERSIONS = ("sedge-fl", "numpy", "torch", "onnxruntime")
 
 
 @dataclass(frozen=True)

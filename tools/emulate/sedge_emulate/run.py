@@ -23,8 +23,9 @@ from sedge_emulate.report.page import write_report
 from sedge_emulate.report.terminal import print_table
 from sedge_emulate.result import Machine, Result, StrategyResult, write_json
 from sedge_emulate.strategy_run import result_of
+from sedge_emulate.workers.cluster import ClusterWorkers
 from sedge_emulate.workers.local import LocalWorkers
-from sedge_emulate.workers.pool import WorkerPool
+from sedge_emulate.workers.pool import WorkerPool, Workers
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.posix import require_posix
@@ -70,6 +71,8 @@ def _has_ended(out: Path) -> bool:
 def _run_one(arguments: argparse.Namespace, console: Console) -> None:
     whole = load_emulation(arguments.fleet)
     config = overridden(whole, arguments)
+    if arguments.ray is not None and config.link != "memory":
+        raise ConfigError("link", config.link, "memory: --ray trains for a fleet in virtual time")
     # In virtual time full disks and damaged frames come from the plan and are errors to the device alone.
     quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
     level = logging.INFO if arguments.verbose else quiet
@@ -96,9 +99,8 @@ def emulate(
         progress = stack.enter_context(Progress(console))
         base = arguments.fleet.absolute().parent
         stage = set_up(config, base, out, arguments.resume, progress.note)
-        pool = stack.enter_context(
-            closing(WorkerPool(LocalWorkers(stage.setup, stage.workers), hold=url is None))
-        )
+        workers = _workers(stage, arguments.ray)
+        pool = stack.enter_context(closing(WorkerPool(workers, hold=url is None)))
         for text in pool.notes:
             progress.note(text)
         results = [
@@ -107,6 +109,13 @@ def emulate(
         ]
         progress.finished()
     return stage, _result(arguments, stage, kind, results)
+
+
+def _workers(stage: Stage, ray: str | None) -> Workers:
+    """The processes that train: on this host, or (``ray``) on a cluster."""
+    if ray is None:
+        return LocalWorkers(stage.setup, stage.workers)
+    return ClusterWorkers(stage.setup, ray, stage.workers)
 
 
 def _result(

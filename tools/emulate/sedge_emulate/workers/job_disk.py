@@ -1,12 +1,15 @@
 """What one job reads and writes on the host's disk (virtual/disk.py), from a worker process.
 
-Blobs that it makes stay in memory until the answer takes them along; vectors go to files at once.
+Blobs that it makes stay in memory until the answer takes them along; vectors go to files at once. On
+another host (``Carried``) files come with the job, and vectors go back with the answer.
 """
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,15 +29,19 @@ class JobBlobs:
         self._folder = home / "blobs"
         self._written: dict[bytes, bytes] = {}
 
+    def path(self, sha256: bytes) -> Path:
+        """Where a blob lies, if it is here."""
+        return self._folder / sha256.hex()
+
     def has(self, sha256: bytes) -> bool:
         """Whether the blob is here."""
-        return sha256 in self._written or (self._folder / sha256.hex()).exists()
+        return sha256 in self._written or self.path(sha256).exists()
 
     def read(self, sha256: bytes) -> bytes:
         """A blob."""
         if sha256 in self._written:
             return self._written[sha256]
-        path = self._folder / sha256.hex()
+        path = self.path(sha256)
         with translated("read blob", path):
             return path.read_bytes()
 
@@ -63,35 +70,24 @@ class JobVectors:
 
     def has(self, name: bytes) -> bool:
         """Whether a vector or mask is here."""
-        return name in self._versions or self._path(name).exists()
+        return name in self._versions or self._lies(name)
 
     def read(self, name: bytes, layout: Layout) -> Theta:
         """A vector (n,), not to be written to."""
         if name in self._versions:
             # Another process may read it next, and its file may have gone with its last holder.
-            self._share(name, self._versions[name].data)
+            self.lay(name, self._versions[name].data, True)
             return self._versions[name]
-        path = self._path(name)
-        with translated("read vector", path):
-            theta = np.fromfile(path, np.float32)
+        theta = self._vector(name)
         if theta.size != layout.size:
-            raise StorageError(f"vector {path}: {theta.size} values, expected {layout.size}")
+            raise StorageError(f"vector {name.hex()}: {theta.size} values, expected {layout.size}")
         return theta
 
     def keep(self, theta: Theta) -> bytes:
         """Keep theta (n,); gives its name."""
         self._kept += 1
         name = hashlib.sha256(self._key + bytes([self._kept])).digest()
-        path = self._folder / name.hex()
-        with translated("write vector", path):
-            self._take_spare(path)
-            # Under its own name at once: before the job's outcome is in the cache nobody reads this.
-            with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
-                # Room for a new file at once takes ext4 a tenth of the time that it takes page by page.
-                if hasattr(os, "posix_fallocate"):  # neither macOS nor Windows has it
-                    os.posix_fallocate(descriptor, 0, theta.nbytes)
-                write_at(descriptor, theta.data.cast("B"), 0)
-                os.ftruncate(descriptor, theta.nbytes)
+        self.lay(name, theta.data.cast("B"), False)
         return name
 
     def _take_spare(self, path: Path) -> None:
@@ -109,7 +105,7 @@ class JobVectors:
         self._versions[sha256] = theta
         if len(self._versions) > KEPT_VERSIONS:
             del self._versions[next(iter(self._versions))]
-        self._share(sha256, theta.data)
+        self.lay(sha256, theta.data, True)
 
     def read_mask(self, name: bytes) -> bytes:
         """The bitmap of a mask."""
@@ -120,15 +116,40 @@ class JobVectors:
     def keep_mask(self, bitmap: bytes) -> bytes:
         """Keep the bitmap of a mask; gives its SHA-256."""
         name = hashlib.sha256(bitmap).digest()
-        self._share(name, memoryview(bitmap))
+        self.lay(name, memoryview(bitmap), True)
         return name
 
-    def _path(self, name: bytes) -> Path:
+    def path(self, name: bytes) -> Path:
+        """Where a vector or mask lies, if it is here."""
         own = self._folder / name.hex()
         return own if own.exists() else self._shared / name.hex()
 
+    def lay(self, name: bytes, data: memoryview, is_shared: bool) -> None:
+        """Write a vector or mask, which may be ``shared``: named by several jobs."""
+        if is_shared:
+            self._share(name, data)
+            return
+        path = self._folder / name.hex()
+        with translated("write vector", path):
+            self._take_spare(path)
+            # Under its own name at once: before the job's outcome is in the cache nobody reads this.
+            with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
+                # Room for a new file at once takes ext4 a tenth of the time that it takes page by page.
+                if hasattr(os, "posix_fallocate"):  # neither macOS nor Windows has it
+                    os.posix_fallocate(descriptor, 0, data.nbytes)
+                write_at(descriptor, data, 0)
+                os.ftruncate(descriptor, data.nbytes)
+
+    def _lies(self, name: bytes) -> bool:
+        return self.path(name).exists()
+
+    def _vector(self, name: bytes) -> Theta:
+        path = self.path(name)
+        with translated("read vector", path):
+            return np.fromfile(path, np.float32)
+
     def _share(self, name: bytes, data: memoryview) -> None:
-        """Write what several jobs may name. Each writes a whole file of the same content."""
+        """Each job writes a whole file of the same content."""
         path = self._shared / name.hex()
         if path.exists():
             return
@@ -136,3 +157,60 @@ class JobVectors:
         with translated("write vector", path):
             partial.write_bytes(data)
             partial.replace(path)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The ``files`` that came with a group's jobs, as bytes (uint8) by name; ``written`` goes back."""
+
+    files: Mapping[bytes, Any]
+    written: dict[bytes, tuple[bool, Any]] = field(default_factory=dict[bytes, tuple[bool, Any]])
+
+
+class CarriedBlobs(JobBlobs):
+    """One job's blobs on another host."""
+
+    def __init__(self, carried: Carried) -> None:
+        super().__init__(Path())
+        self._carried = carried
+
+    def has(self, sha256: bytes) -> bool:
+        """Whether the blob is here."""
+        return sha256 in self._written or sha256 in self._carried.files
+
+    def read(self, sha256: bytes) -> bytes:
+        """A blob."""
+        if sha256 in self._written:
+            return self._written[sha256]
+        return bytes(_carried(self._carried, sha256))
+
+
+class CarriedVectors(JobVectors):
+    """One job's vectors on another host."""
+
+    def __init__(self, carried: Carried, key: bytes, versions: dict[bytes, Theta]) -> None:
+        super().__init__(Path(), key, versions)
+        self._carried = carried
+
+    def read_mask(self, name: bytes) -> bytes:
+        """The bitmap of a mask."""
+        return bytes(_carried(self._carried, name))
+
+    def lay(self, name: bytes, data: memoryview, is_shared: bool) -> None:
+        """Write a vector or mask, where the host of the emulation does not have it."""
+        if name not in self._carried.files:
+            self._carried.written[name] = is_shared, np.frombuffer(data, np.uint8)
+
+    def _lies(self, name: bytes) -> bool:
+        return name in self._carried.files or name in self._carried.written
+
+    def _vector(self, name: bytes) -> Theta:
+        return np.frombuffer(_carried(self._carried, name), np.float32)
+
+
+def _carried(carried: Carried, name: bytes) -> memoryview:
+    if name in carried.files:
+        return memoryview(carried.files[name])
+    if name in carried.written:
+        return memoryview(carried.written[name][1])
+    raise StorageError(f"{name.hex()[:16]} did not come with the job")

@@ -214,7 +214,9 @@ class WorkerPool:
 
     def _shown(self, error: BaseException) -> BaseException:
         """The error as it is shown: that of the executor does not say what to do."""
-        if not isinstance(error, BrokenProcessPool):
+        if isinstance(error, LinkError):  # says itself what it is
+            self.failure = self.failure or error
+        elif not isinstance(error, BrokenProcessPool):
             return error
         if self.failure is None:
             self.failure = LinkError(

@@ -14,6 +14,9 @@ from sedge_emulate.training.choice import open_trainer
 from sedge_emulate.training.tasks import FleetTrainer
 from sedge_protocol.wire.bundle import Bundle
 
+# Packages on which a job's outcome depends besides its order: another version may compute other bits.
+VERSIONS = ("sedge-fl", "numpy", "torch", "onnxruntime")
+
 
 @dataclass(frozen=True)
 class WorkerSetup:

@@ -29,7 +29,13 @@ from sedge_emulate.attack import Attack, Knowledge, claiming, falsified
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.training.memory import peak_bytes
 from sedge_emulate.training.tasks import FleetTrainer
-from sedge_emulate.workers.job_disk import JobBlobs, JobVectors
+from sedge_emulate.workers.job_disk import (
+    Carried,
+    CarriedBlobs,
+    CarriedVectors,
+    JobBlobs,
+    JobVectors,
+)
 from sedge_emulate.workers.lockstep import LocalRun, train_together
 from sedge_emulate.workers.setup import WorkerSetup, trainer_for
 from sedge_protocol.errors import LocalError, SedgeError
@@ -43,6 +49,8 @@ from sedge_protocol.wire.messages import EVALUATE, TRAIN
 class Request:
     """One device's job. ``home`` is its own folder or, with a ``key``, the disk of the whole host.
 
+    On another host its files are ``carried``.
+
     ``seconds`` is the duration to report, in virtual time; None reports the real one. ``attack`` is what a
     hostile device does to its update.
     """
@@ -53,6 +61,7 @@ class Request:
     key: bytes | None = None
     seconds: float | None = None
     attack: Attack | None = None
+    carried: Carried | None = None
 
 
 @dataclass(frozen=True)
@@ -90,11 +99,14 @@ class Answers:
 
 
 class Worker:
-    """One process's trainer and caches."""
+    """One process's trainer and caches. On another host ``shares`` and ``bundle`` are given."""
 
-    def __init__(self, setup: WorkerSetup) -> None:
+    def __init__(
+        self, setup: WorkerSetup, shares: Shares | None = None, bundle: Bundle | None = None
+    ) -> None:
         self.setup = setup
-        self._shares = Shares.open(setup.data)
+        self._shares = shares or Shares.open(setup.data)
+        self._whole = bundle
         self._central = self._shares.central_examples()
         self._bundles: dict[bytes, Bundle] = {}
         self._trainers: dict[bytes, FleetTrainer] = {}
@@ -155,15 +167,21 @@ class Worker:
         if request.key is None:
             blobs = BlobFolder(request.home)
             return blobs, FolderVectors(blobs)
+        if request.carried is not None:
+            given = request.carried
+            return CarriedBlobs(given), CarriedVectors(given, request.key, self._versions)
         return JobBlobs(request.home), JobVectors(request.home, request.key, self._versions)
 
     def judge(self, theta: Theta) -> float | None:
         """The metric of a whole model (n,) on the central test set; None where its loss is not finite."""
         if self._central is None:
             raise LocalError("worker: no central test set")
-        bundle, _ = load(self.setup.bundle)
-        (found,) = self.trainer(bundle).evaluate([(theta, self._central)])
+        (found,) = self.trainer(self.whole()).evaluate([(theta, self._central)])
         return None if isinstance(found, TrainingDiverged) else found.metric
+
+    def whole(self) -> Bundle:
+        """The bundle of the whole model."""
+        return self._whole or load(self.setup.bundle)[0]
 
     def _train(self, ready: list["_Ready"]) -> list["_Trained"]:
         """Train all jobs: one bundle after another, all devices of a bundle together."""
@@ -273,16 +291,20 @@ _worker: Worker | None = None
 
 def start(setup: WorkerSetup, ended: Connection) -> None:
     """Begin a worker process, which ends when the other end of the pipe ``ended`` is closed."""
-    global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     Thread(target=_follow, args=(ended,), daemon=True).start()
-    _worker = Worker(setup)
+    use(Worker(setup))
+
+
+def use(worker: Worker) -> None:
+    """Let this worker do what the functions below are asked for."""
+    global _worker
+    _worker = worker
 
 
 def describe() -> tuple[str, int, list[str]]:
     """The trainer of this process: its name, how many devices it trains at once, notes on its choice."""
-    bundle, _ = load(_this().setup.bundle)
-    trainer = _this().trainer(bundle)
+    trainer = _this().trainer(_this().whole())
     return trainer.name, trainer.width, _this().notes
 
 

@@ -1,0 +1,211 @@
+"""The worker processes of a Ray cluster: as many as it has processors, or as share its GPUs.
+
+    this host     data, bundle, blobs and versions of the global model, put into Ray's store once
+    each host     gets what its tasks name, once, and maps it: workers have no files of their own
+    the answer    brings the vectors that the jobs keep; they become files of this host (virtual/disk.py)
+
+Ray does the tasks of a host that is lost on another one. A job's bytes depend on its order and on what
+its device keeps, so it does not matter where it is done, nor how often, where the hosts train alike:
+each worker compares its trainer, versions and model code with those of this process.
+"""
+
+import math
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from sedge_cloud.compute import connected_ray
+from sedge_edge.rounds.frozen_data import bundle_facts
+from sedge_edge.rounds.global_model import named_blobs
+from sedge_emulate.data.shares import Shares
+from sedge_emulate.workers import worker
+from sedge_emulate.workers.job_disk import Carried, JobBlobs, JobVectors
+from sedge_emulate.workers.setup import VERSIONS, WorkerSetup
+from sedge_emulate.workers.worker import Answers, Request, Worker
+from sedge_protocol.errors import ConfigError, LinkError
+from sedge_protocol.wire.bundle import Bundle, load
+
+KEY = "--ray"
+# Files that stay in Ray's store after their last use: a round's models, and those of stragglers.
+PLACED = 16
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What every worker needs, in Ray's store; ``versions`` are those of what computes here."""
+
+    setup: WorkerSetup
+    shares: Shares
+    bundle: Bundle
+    versions: dict[str, str]
+
+
+class ClusterWorkers:
+    """Workers with this setup on the cluster at ``address``, or ("local") ``count`` on this host.
+
+    Raises ``ConfigError`` for a cluster that cannot be used, and for hosts that train differently.
+    """
+
+    def __init__(self, setup: WorkerSetup, address: str, count: int) -> None:
+        self._ray = ray = connected_ray(address, KEY, count)
+        self._lock = Lock()
+        self._refs: dict[bytes, Any] = {}
+        self._pending: set[Future[Any]] = set()
+        processors, gpus = (int(ray.cluster_resources().get(kind, 0)) for kind in ("CPU", "GPU"))
+        self.count, each = processors, {}
+        if gpus and setup.trainer.device != "cpu":
+            share = max(1, processors // gpus)
+            self.count, each = share * gpus, {"num_gpus": math.floor(1e4 / share) / 1e4}
+            setup = replace(setup, processes=share)
+        # A GPU's worker stays, as do others, and chooses its card itself.
+        environment = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
+        self._task = ray.remote(
+            num_cpus=1, max_calls=0, scheduling_strategy="SPREAD", runtime_env=environment, **each
+        )(_in_worker)
+        bundle, _ = load(setup.bundle)
+        placed = Placed(setup, Shares.open(setup.data), bundle, versions_of(setup))
+        self._placed, self._trainer = ray.put(placed), ""
+        try:
+            self._trainer = self.submit(worker.describe).result()[0]
+        except BaseException:
+            self.close()
+            raise
+
+    def submit(self, function: Callable[..., Any], *arguments: object) -> Future[Any]:
+        """Call a function of ``worker`` in one of the workers."""
+        return self._begun(function, arguments, (), (), lambda result, _: result)
+
+    def perform(self, requests: Sequence[Request]) -> Future[Answers]:
+        """Do the jobs of a group in one of the workers; what they keep is then on this host's disk."""
+        home = requests[0].home
+        paths = {name: path for request in requests for name, path in _files_of(request)}
+        with self._lock:
+            refs = {name: self._put(name, path) for name, path in paths.items() if path.exists()}
+        arguments = ([replace(request, home=Path()) for request in requests],)
+        return self._begun(
+            worker.perform, arguments, tuple(refs), tuple(refs.values()), partial(_keep, home)
+        )
+
+    def close(self) -> None:
+        """Leave the cluster; what it does for this process ends."""
+        self._ray.shutdown()
+        for future in list(self._pending):
+            future.cancel()
+
+    def _begun(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[object, ...],
+        names: tuple[bytes, ...],
+        refs: tuple[Any, ...],
+        received: Callable[[Any, dict[bytes, Any]], Any],
+    ) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+
+        def take(done: Future[tuple[Any, dict[bytes, Any]]]) -> None:
+            try:
+                future.set_result(received(*done.result()))
+            except self._ray.exceptions.RayTaskError as exc:
+                exc.cause.__cause__ = exc  # which has the worker's traceback
+                future.set_exception(exc.cause)
+            except self._ray.exceptions.RayError as exc:
+                said = str(exc).strip().partition("\n")[0]
+                future.set_exception(LinkError(f"Ray: {type(exc).__name__}: {said}"))
+            except BaseException as exc:  # shown where the result is asked for
+                future.set_exception(exc)
+
+        task = self._task.remote([self._placed], self._trainer, function, arguments, names, *refs)
+        task.future().add_done_callback(take)
+        return future
+
+    def _put(self, name: bytes, path: Path) -> Any:
+        """A file in Ray's store; the files used last stay there."""
+        ref = self._refs.pop(name, None) or self._ray.put(np.fromfile(path, np.uint8))
+        self._refs[name] = ref
+        if len(self._refs) > PLACED:
+            del self._refs[next(iter(self._refs))]
+        return ref
+
+
+def versions_of(setup: WorkerSetup) -> dict[str, str]:
+    """What a job's bits depend on in this process, besides its order and its trainer."""
+    packages = {package: version(package) for package in VERSIONS}
+    return {**packages, "machine": platform.machine(), "model.factory": setup.model.code}
+
+
+def _files_of(request: Request) -> Iterator[tuple[bytes, Path]]:
+    """The names of what a job may read, and where it lies on this host if it does."""
+    order, blobs = request.job.order, JobBlobs(request.home)
+    for manifest in named_blobs(order):
+        yield manifest.sha256, blobs.path(manifest.sha256)
+    facts = bundle_facts(order.bundle.sha256, blobs)
+    if facts is not None and facts.frozen is not None:
+        yield facts.frozen.blob.sha256, blobs.path(facts.frozen.blob.sha256)
+    vectors = JobVectors(request.home, b"", {})
+    bases = {step.base_hash for step in order.steps}
+    for name in sorted({order.model_hash, *bases, *request.job.kept.names()}):
+        if vectors.has(name):
+            yield name, vectors.path(name)
+
+
+def _keep(home: Path, answers: Answers, written: dict[bytes, Any]) -> Answers:
+    """Lay the vectors that a group has written on this host's disk."""
+    for name, (is_shared, data) in written.items():
+        JobVectors(home, name, {}).lay(name, memoryview(data), is_shared)
+    return answers
+
+
+# In a worker, by the card that it uses: 0 without one.
+_workers: dict[int, Worker] = {}
+
+
+def _in_worker(
+    placed: list[Any],
+    trainer: str,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    names: tuple[bytes, ...],
+    *files: Any,
+) -> tuple[Any, dict[bytes, Any]]:
+    """Call a function of ``worker`` here, with these files; its result, and what jobs have written."""
+    worker.use(_worker_here(placed[0], trainer))
+    carried = Carried(dict(zip(names, files, strict=True)))
+    if function is worker.perform:
+        arguments = ([replace(request, carried=carried) for request in arguments[0]],)
+    return function(*arguments), carried.written
+
+
+def _worker_here(placed: Any, trainer: str) -> Worker:
+    import ray
+    import torch
+
+    card = int((ray.get_gpu_ids() or [0])[0])
+    if ray.get_gpu_ids():
+        torch.cuda.set_device(card)
+    if card not in _workers:
+        given: Placed = ray.get(placed)
+        _require_same(given)
+        made = Worker(given.setup, given.shares, given.bundle)
+        if trainer and made.trainer(given.bundle).name != trainer:
+            found = f"{made.trainer(given.bundle).name} on {platform.node()}"
+            raise ConfigError("trainer", found, f"{trainer}, as on other hosts")
+        _workers[card] = made
+    return _workers[card]
+
+
+def _require_same(given: Placed) -> None:
+    """Raise ``ConfigError`` where this host may compute other bits."""
+    for name, found in versions_of(given.setup).items():
+        if found != given.versions[name]:
+            expected = f"{given.versions[name]}, as where the emulation runs"
+            raise ConfigError(name, f"{found} on {platform.node()}", expected)

@@ -21,11 +21,11 @@ def copy_store(source: Store, target: Store) -> list[str]:
             alone.enter_context(store.serving())
             alone.enter_context(store.blobs_held())
         if not is_empty(target):
-            held = f"{len(target.devices())} devices, {len(target.runs())} runs in {target.place}"
+            held = f"{target.census().all} devices, {len(target.runs())} runs in {target.place}"
             raise ConfigError("the store to copy to", held, "an empty one")
         copied, skipped, lost = copy_blobs(source, target)
         source.copy_rows_to(target)
-    devices, runs = len(target.devices()), len(target.runs())
+    devices, runs = target.census().all, len(target.runs())
     lines = [f"copied to {target.place}: {devices} devices, {runs} runs, {copied} blobs"]
     if skipped:
         lines.append(f"there already, and as they should be: {skipped} blobs")

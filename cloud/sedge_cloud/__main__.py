@@ -33,7 +33,7 @@ from sedge_cloud.config import (
 )
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.ingest.sessions import VERSION
-from sedge_cloud.outlets.running import beside
+from sedge_cloud.outlets.sidecars import sidecars
 from sedge_cloud.processes.membership import Membership
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.rounds.accounts import read_sums
@@ -180,7 +180,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
         recorder = Recorder(core, members.wall)
         with (
-            beside(cloud, settings),
+            sidecars(cloud, settings),
             closing(Service(core, settings, recorder=recorder, members=members)) as service,
         ):
             service.ready()

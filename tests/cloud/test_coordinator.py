@@ -142,7 +142,7 @@ def test_a_run_survives_trouble_at_each_call_of_the_store(
     assert struck >= {
         "save_hello",
         "open_round",
-        "receive",
+        "commit_receipt",
         "close_round",
         "collect",
         "write",

@@ -365,7 +365,7 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
             0,
         )
         memory = ClientModelRow("run", "pi-1", number, round_.model, patch, outcome.update, b"")
-        store.receive(row, memory)
+        store.commit_receipt(row, memory)
         base = run_store.theta(round_.model, size)
         (seen,) = run_store.updates(run, number, base)
         assert seen.trained.tobytes() == (start + delta).tobytes()

@@ -41,8 +41,8 @@ from sedge_cloud.coding import WHOLE
 from sedge_cloud.config import CloudConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.facts.snapshot import STALE_S
-from sedge_cloud.outlets.running import beside
 from sedge_cloud.outlets.settings import HttpConfig
+from sedge_cloud.outlets.sidecars import sidecars
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.service import on_the_wall
 from sedge_cloud.store.opening import open_folder
@@ -214,12 +214,12 @@ def main() -> int:
             fleet.round()
         cloud = CloudConfig(FLEET, state_dir=str(fleet.state))
         nowhere = BrokerSettings("mqtt://127.0.0.1:1", "coordinator")
-        with beside(cloud, nowhere):
+        with sidecars(cloud, nowhere):
             fleet.work(2 * STALE_S)  # the first reading takes every round
             unwatched = fleet.work(seconds)
         port = free_port()
         page = msgspec.structs.replace(cloud, http=HttpConfig(f"127.0.0.1:{port}"))
-        with beside(page, nowhere):
+        with sidecars(page, nowhere):
             first, later, size = paint(port)
             idle = fleet.work(seconds)
             share, told = watched(fleet, port, arguments.readers, seconds)

@@ -77,7 +77,7 @@ def back_up(store: Store, fleet: str, path: Path) -> list[str]:
             with closing(open_folder(work)) as copy:
                 store.copy_rows_to(copy)
                 named, sizes = RunStore(copy).named_blobs(), store.blobs.sizes()
-                lost = sum(bool(copy.lost(sha256)) for sha256 in named - sizes.keys())
+                lost = sum(bool(copy.missing_reason(sha256)) for sha256 in named - sizes.keys())
                 contents = _contents(copy)
             blobs = {sha256.hex(): sizes[sha256] for sha256 in named if sha256 in sizes}
             digest, size = _digest(snapshot)

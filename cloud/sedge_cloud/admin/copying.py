@@ -40,7 +40,7 @@ def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
     copied = skipped = lost = 0
     for sha256 in named:
         if sha256 not in there:  # a small update, which is a row
-            lost += bool(source.lost(sha256))
+            lost += bool(source.missing_reason(sha256))
         elif _is_sound(target, sha256):
             skipped += 1
         else:
@@ -62,7 +62,7 @@ def _is_sound(store: Store, sha256: bytes) -> bool:
     try:
         store.blobs.read(sha256)
     except StorageError as exc:
-        if store.lost(sha256):
+        if store.missing_reason(sha256):
             return False
         raise exc
     return True

@@ -183,7 +183,7 @@ class Uploads:
             return
         stored: Sequence[UpdateRow | StorageError]
         try:
-            stored = self._store.receive_all(
+            stored = self._store.commit_receipts(
                 [(each.row, each.client, each.small) for each in arrived]
             )
         except StorageError as exc:

@@ -61,7 +61,7 @@ class Housekeeping:
         store = self._run_store.store
         for update, order in accepted:
             blobs = (update.blob, order.model, order.context, order.patch_blob, order.patch_context)
-            why = next(filter(None, (store.lost(blob) for blob in blobs if blob)), "")
+            why = next(filter(None, (store.missing_reason(blob) for blob in blobs if blob)), "")
             if why:
                 text = f"it was taken, and then lost by the coordinator's disk: {why}"
                 rejected = update.refused("malformed", text)

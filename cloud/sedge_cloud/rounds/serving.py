@@ -69,7 +69,7 @@ def with_newcomer(
     if not orders:
         return None
     opened = _serving(new_round(run, number, TRAIN, orders, now, wall))
-    store.serve(opened.row, orders)
+    store.add_newcomer_orders(opened.row, orders)
     if current is None:
         return opened
     return replace(current, orders={**current.orders, **opened.orders})

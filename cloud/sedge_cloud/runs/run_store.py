@@ -160,7 +160,7 @@ class RunStore(Vectors):
         try:
             return self._client_model(run, row)
         except StorageError as exc:
-            if not any(map(self.store.lost, row.blobs)):
+            if not any(map(self.store.missing_reason, row.blobs)):
                 raise
             text = f"run {run.name}: the model of {device} after round {row.round} is lost: {exc}"
             self._losses.setdefault((run.name, device), text)

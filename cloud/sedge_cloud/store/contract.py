@@ -132,7 +132,7 @@ class Blobs(Protocol):
     """Immutable blobs by their SHA-256. Every method raises ``StorageError`` when the place refuses.
 
     A blob that is lost for good, or does not have its hash, is known by the error's cause: see
-    ``Store.lost``.
+    ``Store.missing_reason``.
     """
 
     def write(self, data: bytes) -> bytes:

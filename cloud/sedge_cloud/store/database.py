@@ -89,7 +89,7 @@ class Store(Receipts):
             for table in ("rounds", "orders", "updates", "client_models", "traffic", "histories"):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
-    def forget_parts(self, run: str, keep: int) -> int:
+    def delete_old_rows(self, run: str, keep: int) -> int:
         """Delete the rows on single devices in all but the last ``keep`` closed rounds; their number."""
         newest = "(SELECT MAX(round) FROM rounds WHERE run = :run AND open = 0)"
         rows = 0
@@ -128,7 +128,7 @@ class Store(Receipts):
             self._insert(db, "rounds", row)
             self._insert(db, "orders", *orders)
 
-    def serve(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
+    def add_newcomer_orders(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
         """Store orders of a finished run, and their round unless it is there.
 
         Raises ``StorageError`` for a run that has just been resumed or deleted.

@@ -284,7 +284,7 @@ class ObjectBlobs:
 
     @contextmanager
     def _errors(self, doing: str, sha256: bytes = b"") -> Generator[None]:
-        """Turn the object store's errors into ``StorageError``, a line each; see ``Store.lost``."""
+        """Turn the object store's errors into ``StorageError``, a line each (``Store.missing_reason``)."""
         try:
             yield
         except (BaseError, FileNotFoundError, OSError, ValueError) as exc:

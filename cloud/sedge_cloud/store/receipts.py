@@ -38,13 +38,13 @@ Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
 class Receipts(Observed):
     """What has been received. Every method is one transaction, or raises ``StorageError``."""
 
-    def receive_all(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
-        """Write receipts in one transaction, as ``receive`` does each; for one that fails, its error.
+    def commit_receipts(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
+        """``commit_receipt`` for each, in one transaction; for one that fails, its error.
 
         Raises ``StorageError`` when the transaction fails: then none is written.
         """
         with self._transaction() as db:
-            return [self._alone(db, partial(self.receive, *each)) for each in arrived]
+            return [self._alone(db, partial(self.commit_receipt, *each)) for each in arrived]
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
         """One device's receipt in one round, good or bad."""
@@ -68,7 +68,7 @@ class Receipts(Observed):
                 (row.rejected, row.detail, row.run, row.round, row.device),
             )
 
-    def receive(
+    def commit_receipt(
         self, row: UpdateRow, client: ClientModelRow | None = None, small: bytes = b""
     ) -> UpdateRow:
         """Write a receipt together with the device's new client model, if that is newer; what is stored.
@@ -125,7 +125,7 @@ class Receipts(Observed):
             raise StorageError(f"{self.place}: update {sha256.hex()} does not have its sha256")
         return bytes(row[0])
 
-    def lost(self, sha256: bytes) -> str:
+    def missing_reason(self, sha256: bytes) -> str:
         """Why an update or another blob is lost for good; empty if it can be read, or may be later."""
         try:
             self.update_blob(sha256)

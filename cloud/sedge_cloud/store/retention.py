@@ -34,7 +34,7 @@ def prune(
     with store.transaction(dry_run):
         runs, rows = store.runs(), 0
         if keep.rounds is not None:
-            rows = sum(store.forget_parts(row.run, keep.rounds) for row in runs)
+            rows = sum(store.delete_old_rows(row.run, keep.rounds) for row in runs)
         candidates = _candidates(runs)
         if keep.runs is not None:
             ended = sum(row.has_ended for row in runs)

@@ -148,7 +148,7 @@ class Rows(Seen, Protocol):
         """Delete the small updates that nothing refers to."""
         ...
 
-    def forget_parts(self, run: str, keep: int) -> int:
+    def delete_old_rows(self, run: str, keep: int) -> int:
         """Delete the rows on single devices in all but the last ``keep`` closed rounds; their number."""
         ...
 
@@ -212,7 +212,7 @@ class Rows(Seen, Protocol):
         """(device, round, reason) of the declines in these rounds, the oldest first."""
         ...
 
-    def lost(self, sha256: bytes) -> str:
+    def missing_reason(self, sha256: bytes) -> str:
         """Why an update or another blob is lost for good; empty if it can be read, or may be later."""
         ...
 
@@ -236,7 +236,7 @@ class Rows(Seen, Protocol):
         """One round."""
         ...
 
-    def serve(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
+    def add_newcomer_orders(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
         """Store orders of a finished run, and their round unless it is there."""
         ...
 
@@ -302,8 +302,8 @@ class Rows(Seen, Protocol):
         """Ids, in order, of the devices that match, are online and do not wait; ``among`` these, if any."""
         ...
 
-    def receive_all(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
-        """Write receipts in one transaction, as ``receive`` does each; for one that fails, its error."""
+    def commit_receipts(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
+        """``commit_receipt`` for each, in one transaction; for one that fails, its error."""
         ...
 
     def save_hello(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:

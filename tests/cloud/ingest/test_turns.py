@@ -94,7 +94,7 @@ def test_an_offer_that_comes_again_in_its_turn_is_answered_once(cloud: Cloud) ->
 def test_one_that_fails_does_not_undo_the_others(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receive = cloud.store.receive
+    receive = cloud.store.commit_receipt
 
     def picky(row: UpdateRow, *rest: object) -> UpdateRow:
         stored = receive(row, *rest)  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def test_one_that_fails_does_not_undo_the_others(
 
     arrive(cloud, *NAMES)
     with monkeypatch.context() as patched:
-        patched.setattr(cloud.store, "receive", picky)
+        patched.setattr(cloud.store, "commit_receipt", picky)
         answers = end(cloud)
     assert {name: type(said) for name, (said,) in answers.items()} == {
         "a": Committed, "b": Busy, "c": Committed, "d": Committed,

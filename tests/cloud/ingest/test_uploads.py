@@ -424,17 +424,17 @@ def insist(cloud: Cloud, blob: bytes) -> None:
 
 CALLS = {
     "large": {
-        "update", "trim_parts", "open_part", "write_part", "read_part", "receive_all", "receive",
+        "update", "trim_parts", "open_part", "write_part", "read_part", "commit_receipts", "commit_receipt",
         "discard_part", "settle",
     },
     "blob": {
-        "update", "trim_parts", "open_part", "write_part", "take_part", "receive_all", "receive",
+        "update", "trim_parts", "open_part", "write_part", "take_part", "commit_receipts", "commit_receipt",
         "discard_part", "settle",
     },
-    "small": {"update", "require_room", "receive_all", "receive", "settle"},
+    "small": {"update", "require_room", "commit_receipts", "commit_receipt", "settle"},
     "late": {
-        "update", "order", "round", "has", "require_room", "receive_all", "receive", "client_model",
-        "write", "settle",
+        "update", "order", "round", "has", "require_room", "commit_receipts", "commit_receipt",
+        "client_model", "write", "settle",
     },
 }  # fmt: skip
 
@@ -508,7 +508,7 @@ def test_a_crash_between_the_blob_and_its_receipt(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(cloud.store, "receive", crash)
+        patch.setattr(cloud.store, "commit_receipt", crash)
         with pytest.raises(KeyboardInterrupt):
             cloud.upload("a", blob, CUT)
     cloud.restart()

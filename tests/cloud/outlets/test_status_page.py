@@ -20,8 +20,8 @@ from tests.cloud.outlets.browser import Browser
 from sedge_cloud.config import CloudConfig, RobustConfig
 from sedge_cloud.outlets.page.html import status_page
 from sedge_cloud.outlets.page.server import StatusServer
-from sedge_cloud.outlets.running import snapshot_of
 from sedge_cloud.outlets.settings import HttpConfig
+from sedge_cloud.outlets.sidecars import snapshot_of
 from sedge_cloud.store.rows import CoordinatorRow, DiskRow
 from sedge_protocol.codec import SparseVector, encode
 from sedge_protocol.wire.update import Metrics, encode_update

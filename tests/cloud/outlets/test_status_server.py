@@ -22,8 +22,8 @@ from sedge_cloud.config import BrokerConfig, CloudConfig
 from sedge_cloud.facts.records import Code
 from sedge_cloud.outlets.metrics import exposition
 from sedge_cloud.outlets.page.server import StatusServer
-from sedge_cloud.outlets.running import snapshot_of
 from sedge_cloud.outlets.settings import HttpConfig
+from sedge_cloud.outlets.sidecars import snapshot_of
 from sedge_protocol.errors import ConfigError
 
 TOKEN = "0123456789abcdef" * 2

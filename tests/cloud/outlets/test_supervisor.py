@@ -18,8 +18,7 @@ from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts import snapshot
 from sedge_cloud.facts.records import Fleet
 from sedge_cloud.facts.snapshot import Snapshot
-from sedge_cloud.outlets import home_assistant
-from sedge_cloud.outlets import running as beside
+from sedge_cloud.outlets import home_assistant, sidecars
 from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.outlets.supervisor import Supervised
 from sedge_emulate.broker.brokers import Broker, find_mosquitto
@@ -58,8 +57,8 @@ def test_each_goes_on_after_its_reading_has_failed_once(
 
     monkeypatch.setattr(Snapshot, "look", look_once_failing)
     monkeypatch.setattr(uvicorn.Server, "startup", startup_once_failing)
-    monkeypatch.setattr(beside, "LOG_S", 0.01)
-    monkeypatch.setattr(beside, "NOTICE_S", 0.01)
+    monkeypatch.setattr(sidecars, "LOG_S", 0.01)
+    monkeypatch.setattr(sidecars, "NOTICE_S", 0.01)
     monkeypatch.setattr(home_assistant, "READ_S", 0.01)
     monkeypatch.setattr(snapshot, "FRESH_S", 0.0)
     monkeypatch.setattr(snapshot, "STALE_S", 0.0)
@@ -80,7 +79,7 @@ def test_each_goes_on_after_its_reading_has_failed_once(
 
     with Broker() as broker:
         link = MqttLink(BrokerSettings(broker.url, "listener"), (f"sedge/1/{FLEET}/facts/fleet",))
-        with beside.beside(cloud, BrokerSettings(broker.url, "coordinator")):
+        with sidecars.sidecars(cloud, BrokerSettings(broker.url, "coordinator")):
             assert page() == 503
             wait_until(lambda: page() == 200, 20, "the page")
             wait_until(lambda: any("disk_low" in m for m in caplog.messages), 20, "the log")

@@ -31,14 +31,14 @@ def test_an_update_that_another_process_receives_meanwhile_counts(
             blob = small_update(cloud.order("c"), seed=9)
             name = describe(blob).sha256
             row = UpdateRow(RUN, 1, "c", name, sample.report, len(blob), 0)
-            assert other.receive(row, None, blob).late == 0
+            assert other.commit_receipt(row, None, blob).late == 0
         return summarise(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(closing, "summarise", meanwhile)
     cloud.poll(CONFIG.deadline_s + 1)
     assert times == 2
     assert [device.device for device in cloud.summaries()[0].devices] == ["a", "b", "c"]
-    assert other.receive(UpdateRow(RUN, 1, "d", b"d" * 32, b"", 1, 0)).late == 2
+    assert other.commit_receipt(UpdateRow(RUN, 1, "d", b"d" * 32, b"", 1, 0)).late == 2
 
 
 def test_what_a_round_adds_up_to_is_in_the_commit_that_closes_it(

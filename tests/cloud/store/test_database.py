@@ -112,10 +112,10 @@ def test_a_receipt_and_the_client_model_are_one(tmp_path: Path) -> None:
         "CREATE TRIGGER full BEFORE INSERT ON client_models BEGIN SELECT RAISE(FAIL,'x'); END"
     )
     with pytest.raises(StorageError, match="x"):
-        store.receive(GOOD, KNOWN)
+        store.commit_receipt(GOOD, KNOWN)
     assert store.update("run", 1, "a") is None and store.client_model("run", "a") is None
     store._db.execute("DROP TRIGGER full")
-    store.receive(GOOD, KNOWN)
+    store.commit_receipt(GOOD, KNOWN)
     assert store.update("run", 1, "a") == GOOD and store.client_model("run", "a") == KNOWN
 
 
@@ -128,7 +128,7 @@ def test_an_older_round_never_replaces_a_newer_client_model(tmp_path: Path) -> N
         blob = bytes([number]) * 32
         with open_store(tmp_path)._transaction() as db:  # receipts are not what this is about
             db.execute("DELETE FROM updates")
-        store.receive(row, msgspec.structs.replace(KNOWN, round=number, blob=blob))
+        store.commit_receipt(row, msgspec.structs.replace(KNOWN, round=number, blob=blob))
         found = store.client_model("run", "a")
         assert found is not None and (found.round, found.blob) == (kept, bytes([kept]) * 32)
     assert store.client_model("run", "b") is None and store.client_model("other", "a") is None
@@ -147,9 +147,9 @@ def test_what_a_round_needs_is_kept_and_no_more(tmp_path: Path) -> None:
         other = msgspec.structs.replace(row, device="b", blob=b"other" + blob)
         known = ClientModelRow("run", "a", number, b"model" + blob, b"", row.blob, order.arrays)
         if number != last:
-            store.receive(row, known)
+            store.commit_receipt(row, known)
         if number != 3:
-            store.receive(other, None)
+            store.commit_receipt(other, None)
         if number != last:
             close(store, number)
     late = range(last - LATE_ROUNDS, last + 1)
@@ -200,12 +200,14 @@ def test_a_small_update_comes_with_its_receipt(tmp_path: Path) -> None:
     )
     row = msgspec.structs.replace(GOOD, blob=sha256)
     with pytest.raises(StorageError, match="x"):
-        store.receive(row, msgspec.structs.replace(KNOWN, blob=sha256), data)
+        store.commit_receipt(row, msgspec.structs.replace(KNOWN, blob=sha256), data)
     with pytest.raises(StorageError, match="No such file"):
         store.update_blob(sha256)
     store._db.execute("DROP TRIGGER full")
-    store.receive(row, msgspec.structs.replace(KNOWN, blob=sha256), data)
-    store.receive(msgspec.structs.replace(row, device="b"), None, data)  # the same bytes again
+    store.commit_receipt(row, msgspec.structs.replace(KNOWN, blob=sha256), data)
+    store.commit_receipt(
+        msgspec.structs.replace(row, device="b"), None, data
+    )  # the same bytes again
     assert store.update_blob(sha256) == data and store.update_blob(other) == large
     store._db.execute("UPDATE small_updates SET data = x'00'")
     with pytest.raises(StorageError, match=r"sedge\.sqlite: update [0-9a-f]{64} does not have its"):
@@ -223,7 +225,7 @@ def test_small_updates_stay_for_as_long_as_they_are_named(tmp_path: Path) -> Non
             data = f"{name}{number}".encode()
             row = UpdateRow("run", number, name, hashlib.sha256(data).digest(), b"r", 2, False)
             known = ClientModelRow("run", name, number, b"M", b"", row.blob, b"")
-            store.receive(row, known if name == "a" else None, data)
+            store.commit_receipt(row, known if name == "a" else None, data)
         store.drop_small_updates()
         # Of device a the client model names the last one; of b the open round does.
         assert small() == {f"a{number}".encode(), f"b{number}".encode()}
@@ -281,7 +283,7 @@ def test_an_impossible_clock_is_not_followed(tmp_path: Path) -> None:
 def test_what_the_disk_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(tmp_path)
     blob = store.blobs.write(b"an update")
-    assert store.lost(blob) == ""
+    assert store.missing_reason(blob) == ""
     for number, gone in ((errno.EIO, True), (errno.EACCES, False), (errno.EMFILE, False)):
 
         def fails(*args: object, error: OSError = OSError(number, "no")) -> bytes:  # noqa: B008
@@ -289,15 +291,15 @@ def test_what_the_disk_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
         with monkeypatch.context() as patch:
             patch.setattr("sedge_protocol.host.blobs.read_at", fails)
-            assert bool(store.lost(blob)) is gone
+            assert bool(store.missing_reason(blob)) is gone
     path = tmp_path / "blobs" / blob.hex()
     path.write_bytes(b"an updatf")
-    assert "9 bytes do not have its sha256" in store.lost(blob)
-    assert "No such file" in store.lost(blob)  # set aside
+    assert "9 bytes do not have its sha256" in store.missing_reason(blob)
+    assert "No such file" in store.missing_reason(blob)  # set aside
     small = b"small"
     row = msgspec.structs.replace(GOOD, blob=hashlib.sha256(b"another").digest())
-    store.receive(row, None, small)
-    assert "does not have its sha256" in store.lost(row.blob)
+    store.commit_receipt(row, None, small)
+    assert "does not have its sha256" in store.missing_reason(row.blob)
     assert [r.device for r in store.updates("run", 1)] == ["a"]
     store.reject(row.refused("malformed", "lost"))
     found = store.update("run", 1, "a")
@@ -393,7 +395,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_file_is_one_clear_line(tmp_path: Path, name: str) -> None:
     store = filled(tmp_path)
-    store.receive(GOOD, KNOWN)
+    store.commit_receipt(GOOD, KNOWN)
     store.close()
     assert [path.name for path in tmp_path.glob("sedge.sqlite*")] == ["sedge.sqlite"]
     DAMAGES[name](tmp_path / "sedge.sqlite")
@@ -417,7 +419,7 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path, name: str) -> None:
 def test_every_flipped_bit_is_found_or_harmless(tmp_path: Path) -> None:
     """Whatever the disk does to the file, the only error is ``StorageError``."""
     store = filled(tmp_path)
-    store.receive(GOOD, KNOWN)
+    store.commit_receipt(GOOD, KNOWN)
     store.close()
     path = tmp_path / "sedge.sqlite"
     whole = path.read_bytes()

@@ -277,11 +277,11 @@ def test_a_missing_bucket_is_not_a_lost_blob(
     folder = bench.folder / "rows"
     folder.mkdir()
     store = Store(Sqlite(folder), blobs, ObjectParts(blobs), folder)
-    assert not store.lost(sha256)
+    assert not store.missing_reason(sha256)
     blobs = bench.opened("three")
     store.blobs = blobs
     broken(bench, monkeypatch)
-    assert bool(store.lost(sha256)) is is_lost
+    assert bool(store.missing_reason(sha256)) is is_lost
     if not is_lost:
         with pytest.raises(StorageError, match="NoSuchBucket"):
             blobs.has(sha256)

@@ -58,7 +58,7 @@ class Race:
         row = UpdateRow("run", number, device, blob, b"report", 1, 0)
         if self.random.random() < 0.1:
             row = row.refused("malformed", "it is bad")
-        stored = self.random.choice(self.ingests).receive(row)
+        stored = self.random.choice(self.ingests).commit_receipt(row)
         first = self.receipts.setdefault((device, number), stored)
         if stored.blob != first.blob or stored.late != first.late:
             raise AssertionError(f"{device}, round {number}: {stored} after {first}")

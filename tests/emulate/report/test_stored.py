@@ -117,7 +117,7 @@ def test_the_page_leaves_out_what_no_store_knows(seen: Seen) -> None:
 
 def test_rounds_that_were_thinned_out_have_their_figures(seen: Seen) -> None:
     before = of(seen, RUN).strategies[0].rounds
-    seen.cloud.store.forget_parts(RUN, 1)
+    seen.cloud.store.delete_old_rows(RUN, 1)
     later = Reader(FLEET, seen.state, seen.reader.store)  # which has not read them before
     first, second = stored_result(later, [RUN], "sedge-emulate report …").strategies[0].rounds
     assert first == before[0] and first.bytes_up > 0 and first.newcomers == 3

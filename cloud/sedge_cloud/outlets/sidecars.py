@@ -30,7 +30,7 @@ def snapshot_of(cloud: CloudConfig) -> Snapshot:
 
 
 @contextmanager
-def beside(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
+def sidecars(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
     """Log problems; do what else cloud.toml asks for. ``settings`` are the coordinator's.
 
     Raises ``ConfigError``.

@@ -16,6 +16,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sedge_edge.jobs.global_model import steps_left
+from sedge_edge.jobs.job import Outcome
+from sedge_edge.jobs.storage import Blobs, DurableValue, FolderVectors, Vectors
 from sedge_edge.rounds.blob_limits import impossible_blob
 from sedge_edge.rounds.budget import Budget, LimitsConfig
 from sedge_edge.rounds.collecting import Collecting
@@ -25,7 +28,6 @@ from sedge_edge.rounds.effects import AgentEffect as AgentEffect
 from sedge_edge.rounds.effects import FetchedChunk, SpanEnd
 from sedge_edge.rounds.effects import StartJob as StartJob
 from sedge_edge.rounds.fetching import Fetches
-from sedge_edge.rounds.global_model import steps_left
 from sedge_edge.rounds.handshake import Handshake
 from sedge_edge.rounds.handshake import Identity as Identity
 from sedge_edge.rounds.outbox import Outbox
@@ -33,9 +35,7 @@ from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.resuming import job_for
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import MAX_RUNS, AgentState, StateStore, TooManyRuns
-from sedge_edge.rounds.storage import Blobs, DurableValue, FolderVectors, Vectors
 from sedge_edge.rounds.waiting import Gate, Waiting
-from sedge_edge.training.job import Outcome
 from sedge_protocol.errors import RemoteError, SedgeError, StorageError
 from sedge_protocol.wire import messages, topics
 from sedge_protocol.wire.effects import Note

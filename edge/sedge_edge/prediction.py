@@ -13,10 +13,10 @@ from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.config import BackendConfig
 from sedge_edge.data import as_inputs
 from sedge_edge.data.archive import named_inputs
+from sedge_edge.jobs.global_model import held_model, needed_blobs
+from sedge_edge.jobs.storage import UnchangedVectors
 from sedge_edge.rounds.frozen_data import read_bundle
-from sedge_edge.rounds.global_model import held_model, needed_blobs
 from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
-from sedge_edge.rounds.storage import UnchangedVectors
 from sedge_edge.training.start_vector import assemble
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.array_files import read_arrays

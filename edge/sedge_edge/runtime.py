@@ -13,18 +13,18 @@ import numpy as np
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.backends import NO_CODE, UserCode, open_trainer
 from sedge_edge.http_downloads import NO_DOWNLOADS, Downloads
+from sedge_edge.jobs.job import Job, Outcome
+from sedge_edge.jobs.storage import WholeBlobs
 from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.effects import FetchSpan, StopSpan
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.retention import KeepConfig, Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_edge.rounds.storage import WholeBlobs
 from sedge_edge.rounds.waiting import Gate
 from sedge_edge.sensors import Sensors
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import JobStopped, Outcome, WorkerContext, run_job
-from sedge_edge.training.preparation import Job
+from sedge_edge.training.job import JobStopped, WorkerContext, run_job
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import LocalError, SedgeError
 from sedge_protocol.host.blobs import BlobFolder

@@ -28,9 +28,9 @@ from android.build import jni
 from sedge_edge.backends import open_trainer
 from sedge_edge.backends.executorch import PACKAGE
 from sedge_edge.data import load_source
-from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.jobs.job import NOTHING, Job
+from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.training.job import WorkerContext, run_job
-from sedge_edge.training.preparation import NOTHING, Job
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_export import export
 from sedge_export.models import avgcnn

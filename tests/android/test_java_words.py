@@ -17,7 +17,7 @@ from tests.protocol.driven import Driven, drive, settings
 from tests.protocol.test_mqtt_hostile import FakeBroker
 
 from sedge_edge.config import load_config
-from sedge_edge.rounds.global_model import BrokenSteps
+from sedge_edge.jobs.global_model import BrokenSteps
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import MqttLink

@@ -13,13 +13,14 @@ import torch
 from sedge_conformance.acts import play
 from sedge_conformance.stage import Act, Cut, Finding, Model, Stage, Step
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
-from sedge_edge.rounds import global_model
+from sedge_edge.jobs import global_model
+from sedge_edge.jobs.job import Outcome
 from sedge_edge.rounds.effects import FetchedChunk, FetchSpan
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import OpenBundles
 from sedge_edge.training import preparation, start_vector
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import CODECS, Outcome, WorkerContext, run_job
+from sedge_edge.training.job import CODECS, WorkerContext, run_job
 from sedge_export import export
 from sedge_export.models import mlp
 from sedge_protocol.errors import SedgeError

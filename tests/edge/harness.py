@@ -17,6 +17,7 @@ import numpy as np
 from tests.orders import changed
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
+from sedge_edge.jobs.job import Job
 from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, SpanEnd
 from sedge_edge.rounds.frozen_data import read_bundle
@@ -25,7 +26,6 @@ from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.waiting import Closed
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS, WorkerContext, run_job
-from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import Predictor, Trained, Trainer, TrainingState, TrainRequest
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import LinkError, LocalError, SedgeError, StorageError

@@ -12,7 +12,7 @@ from tests.edge.harness import DriftTrainer, Harness, N, drift, hash_of, only, t
 from tests.orders import changed
 
 from sedge_edge.agent import StartJob
-from sedge_edge.rounds import storage
+from sedge_edge.jobs import storage
 from sedge_edge.rounds.state import DISK_RETRY_S
 from sedge_edge.training.job import run_job
 from sedge_edge.training.trainer import Trained

@@ -14,10 +14,10 @@ from tests.orders import changed
 
 from sedge_edge.agent import AgentEffect
 from sedge_edge.config import BackendConfig, EdgeConfig, load_config
+from sedge_edge.jobs.job import Job
 from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.waiting import CHECK_S
-from sedge_edge.training.preparation import Job
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import ConfigError, DataError, StorageError
 from sedge_protocol.host.blobs import BlobFolder

@@ -22,11 +22,11 @@ from tests.edge.harness import (
 )
 
 from sedge_edge import runtime as runtime_module
+from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.rounds import waiting
 from sedge_edge.runtime import OpenBundles, Runtime, pooled_runtime
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import Outcome, run_job
-from sedge_edge.training.preparation import Job
+from sedge_edge.training.job import run_job
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingStopped
 from sedge_protocol.errors import LocalError
 from sedge_protocol.host.blobs import BlobFolder

@@ -10,8 +10,8 @@ from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_bac
 from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.algorithms.robust import TRUSTED, Robust
 from sedge_cloud.strategy import Update
+from sedge_edge.jobs.job import Job
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.preparation import Job
 from sedge_emulate.attack import ATTACKS, Attack, AttackConfig, Knowledge, Name, poisoned
 from sedge_emulate.virtual.result_cache import job_key
 from sedge_emulate.workers.worker import Finished, Request, Worker

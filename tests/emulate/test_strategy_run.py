@@ -17,7 +17,7 @@ from tests.emulate.workers.fleet_of_four import InlinePool
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.strategy import Assignment, Context, State, Update
-from sedge_edge.rounds.storage import WholeBlobs
+from sedge_edge.jobs.storage import WholeBlobs
 from sedge_emulate import strategy_run as module
 from sedge_emulate.config import (
     ChurnConfig,

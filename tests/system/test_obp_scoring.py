@@ -18,11 +18,12 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import EXACT, BroadcastConfig
 from sedge_cloud.config import RunConfig
 from sedge_cloud.runs.run import Run
-from sedge_edge.rounds.global_model import global_model, needed_blobs
-from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.jobs.global_model import global_model, needed_blobs
+from sedge_edge.jobs.job import Job, Kept, Outcome
+from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.training.examples import Examples, holdout_size
-from sedge_edge.training.job import CODECS, Outcome, WorkerContext, run_job
-from sedge_edge.training.preparation import Job, Kept, prepare
+from sedge_edge.training.job import CODECS, WorkerContext, run_job
+from sedge_edge.training.preparation import prepare
 from sedge_edge.training.trainer import Predictor, Trained, TrainingState, TrainRequest
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta

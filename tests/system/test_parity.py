@@ -28,12 +28,13 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.rows import ClientModelRow, UpdateRow
-from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.jobs.job import Job, Outcome
+from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.runtime import OpenBundles
 from sedge_edge.training.batches import batches
 from sedge_edge.training.examples import Examples, split
-from sedge_edge.training.job import Outcome, WorkerContext, run_job
-from sedge_edge.training.preparation import Job, prepare
+from sedge_edge.training.job import WorkerContext, run_job
+from sedge_edge.training.preparation import prepare
 from sedge_emulate.data.datasets import load
 from sedge_export import export
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode

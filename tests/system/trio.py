@@ -26,8 +26,8 @@ from sedge_cloud.strategy import Context, Update
 from sedge_edge.backends import open_trainer
 from sedge_edge.config import load_config
 from sedge_edge.data import load_data
+from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.rounds.state import SCHEMA, AgentState, RunState
-from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.trainer import Trainer
 from sedge_export import export
 from sedge_protocol.codec import SparseVector

@@ -19,7 +19,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import OrderRow, RoundRow
-from sedge_edge.rounds.global_model import needed_blobs, with_held_steps
+from sedge_edge.jobs.global_model import needed_blobs, with_held_steps
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, FrameError, UpdateRejected, VersionError
 from sedge_protocol.layout import Layout, Role

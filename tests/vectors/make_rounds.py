@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from sedge_cloud.runs.vectors import hash_of
 from sedge_edge.backends.bundle_trainer import Arrays, BundleTrainer, LoadedProgram, Signature
+from sedge_edge.jobs.job import Job
+from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.rounds.state import AgentState, StateStore
-from sedge_edge.rounds.storage import FolderVectors
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import WorkerContext, run_job
 from sedge_edge.training.local_training import phase_seed
 from sedge_edge.training.noise import noise
-from sedge_edge.training.preparation import Job
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Layout, Role, Theta

@@ -4,8 +4,8 @@ A coordinator names blobs by manifests of up to 1 GiB each, 35 of them in an ord
 parameters takes is known, so a larger blob is a mistake or an attack.
 """
 
+from sedge_edge.jobs.storage import ReadableBlobs
 from sedge_edge.rounds.frozen_data import bundle_facts
-from sedge_edge.rounds.storage import ReadableBlobs
 from sedge_protocol.codec.bitmaps import bitmap_bytes
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.bundle import MAX_BUNDLE_BYTES

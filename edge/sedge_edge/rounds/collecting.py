@@ -3,9 +3,9 @@
 import logging
 from collections import Counter
 
+from sedge_edge.jobs.storage import Blobs
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import DISK_RETRY_S, StateStore
-from sedge_edge.rounds.storage import Blobs
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 

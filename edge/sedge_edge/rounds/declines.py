@@ -2,11 +2,11 @@
 
 import logging
 
+from sedge_edge.jobs.global_model import BrokenSteps
+from sedge_edge.jobs.storage import ReadableBlobs
 from sedge_edge.rounds.blob_limits import impossible_blob
 from sedge_edge.rounds.budget import TooManyOrders
-from sedge_edge.rounds.global_model import BrokenSteps
 from sedge_edge.rounds.state import StateStore, TooManyStarts
-from sedge_edge.rounds.storage import ReadableBlobs
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.wire.effects import Effect, Note
 from sedge_protocol.wire.messages import Decline, Order, OrderName

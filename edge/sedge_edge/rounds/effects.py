@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sedge_edge.training.preparation import Job
+from sedge_edge.jobs.job import Job
 from sedge_protocol.wire.effects import Effect
 from sedge_protocol.wire.transfer import Manifest
 

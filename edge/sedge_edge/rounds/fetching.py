@@ -6,13 +6,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from sedge_edge.jobs.global_model import needed_blobs
+from sedge_edge.jobs.storage import Blobs
 from sedge_edge.rounds.blob_limits import may_begin
 from sedge_edge.rounds.effects import FetchedChunk, SpanEffect, SpanEnd
 from sedge_edge.rounds.frozen_data import bundle_facts
-from sedge_edge.rounds.global_model import needed_blobs
 from sedge_edge.rounds.places import STALL_S, Permits, Places
 from sedge_edge.rounds.state import DISK_RETRY_S
-from sedge_edge.rounds.storage import Blobs
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Subscribe, Unsubscribe

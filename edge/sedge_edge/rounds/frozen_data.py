@@ -7,8 +7,8 @@ has the bundle, and fetches it like any other. Bundles with the same values shar
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sedge_edge.rounds.storage import ReadableBlobs
-from sedge_edge.training.job import OutOfMemory
+from sedge_edge.jobs.job import OutOfMemory
+from sedge_edge.jobs.storage import ReadableBlobs
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.bundle import Bundle, FrozenData, unpack
 

@@ -8,8 +8,8 @@ import logging
 
 import numpy as np
 
+from sedge_edge.jobs.storage import Blobs
 from sedge_edge.rounds.state import DISK_RETRY_S, Pending, StateStore
-from sedge_edge.rounds.storage import Blobs
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES, packet_bytes

@@ -4,9 +4,9 @@ import logging
 
 import msgspec
 
+from sedge_edge.jobs.job import Job
+from sedge_edge.jobs.storage import Blobs, Vectors
 from sedge_edge.rounds.state import AgentState
-from sedge_edge.rounds.storage import Blobs, Vectors
-from sedge_edge.training.preparation import Job
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.messages import Order

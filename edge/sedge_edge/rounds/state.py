@@ -13,12 +13,11 @@ from typing import TypeVar
 
 import msgspec
 
+from sedge_edge.jobs.global_model import base_versions, named_blobs, recut, with_held_steps
+from sedge_edge.jobs.job import Kept, Outcome
+from sedge_edge.jobs.storage import DurableValue, ReadableBlobs
 from sedge_edge.rounds.budget import Spent
 from sedge_edge.rounds.frozen_data import frozen_names
-from sedge_edge.rounds.global_model import base_versions, named_blobs, recut, with_held_steps
-from sedge_edge.rounds.storage import DurableValue, ReadableBlobs
-from sedge_edge.training.job import Outcome
-from sedge_edge.training.preparation import Kept
 from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.wire.frame import next_incarnation
 from sedge_protocol.wire.messages import EVALUATE, Order, Step

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from sedge_edge.rounds.storage import Vectors
+from sedge_edge.jobs.job import Job, Kept, Outcome, OutOfMemory
+from sedge_edge.jobs.storage import Vectors
 from sedge_edge.training.checkpoint import (
     Attempt,
     Checkpoint,
@@ -33,7 +34,7 @@ from sedge_edge.training.local_training import (
     scores_gradient,
 )
 from sedge_edge.training.meter import NOTHING_SPENT, Meter, Spent
-from sedge_edge.training.preparation import NOTHING, Job, JobContext, Kept, Prepared, prepare
+from sedge_edge.training.preparation import JobContext, Prepared, prepare
 from sedge_edge.training.selection import select_elements, subtract_sent
 from sedge_edge.training.trainer import (
     Trainer,
@@ -60,27 +61,12 @@ from sedge_protocol.wire.update import Metrics, Report, encode_update
 CODECS = ("int4", "sign", FROZEN, *FEATURES)
 
 
-class OutOfMemory(SedgeError):
-    """A job needs more memory than the device has."""
-
-
 class JobStopped(SedgeError):
     """A job was stopped on purpose. It can go on from the blob ``checkpoint``, if there is one."""
 
     def __init__(self, text: str, checkpoint: bytes | None) -> None:
         super().__init__(text)
         self.checkpoint = checkpoint
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a job leaves: the update, a blob, and what the device keeps from now on."""
-
-    run: str
-    round: int
-    update: bytes
-    report: Report
-    kept: Kept = NOTHING
 
 
 @dataclass(frozen=True)

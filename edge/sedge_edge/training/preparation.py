@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.rounds.storage import Vectors, WholeBlobs
+from sedge_edge.jobs.job import Job, Kept
+from sedge_edge.jobs.storage import Vectors, WholeBlobs
 from sedge_edge.training.checkpoint import decode_moments
 from sedge_edge.training.examples import Examples, fitting, split
 from sedge_edge.training.local_training import LocalTraining, check_order, local_training
@@ -17,45 +17,7 @@ from sedge_edge.training.trainer import Moments
 from sedge_protocol.codec import decode
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import BundleManifest
-from sedge_protocol.wire.messages import Order, Training
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """What a device keeps of a run from one order to the next: the names of vectors, a mask and a patch.
-
-    ``model`` is the device's last own model, which it predicts with, and ``part`` the own part of that when
-    it is a mixture. ``residual`` is what its updates have left out so far, ``mask`` the mask of its last
-    update, ``gradient`` that of its last batch, and ``patch`` its last update, coded as a patch.
-    ``moments`` is the state of its optimizer.
-    """
-
-    model: bytes | None = None
-    residual: bytes | None = None
-    mask: bytes | None = None
-    part: bytes | None = None
-    gradient: bytes | None = None
-    patch: bytes | None = None
-    moments: bytes | None = None
-
-    def names(self) -> set[bytes]:
-        """The names of all that is kept."""
-        return {name for name in msgspec.structs.astuple(self) if name is not None}
-
-
-NOTHING = Kept()
-
-
-@dataclass(frozen=True)
-class Job:
-    """An order whose blobs are all here, what the device has kept of its run, and a checkpoint of it.
-
-    ``http_bytes`` have come over HTTP since the device's last report.
-    """
-
-    order: Order
-    kept: Kept = NOTHING
-    checkpoint: bytes | None = None
-    http_bytes: int = 0
+from sedge_protocol.wire.messages import Training
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.rounds.global_model import global_model
-from sedge_edge.rounds.storage import Vectors, WholeBlobs
+from sedge_edge.jobs.global_model import global_model
+from sedge_edge.jobs.storage import Vectors, WholeBlobs
 from sedge_protocol.codec import SparseVector, decode
 from sedge_protocol.errors import CodecError
 from sedge_protocol.importance import importance, min_max, positions, select

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tests.edge.harness import FullDisk
 
+from sedge_edge.jobs.job import Kept, Outcome
 from sedge_edge.rounds.state import (
     MAX_RUNS,
     SCHEMA,
@@ -16,8 +17,6 @@ from sedge_edge.rounds.state import (
     StateStore,
     TooManyRuns,
 )
-from sedge_edge.training.job import Outcome
-from sedge_edge.training.preparation import Kept
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
 from sedge_protocol.wire.messages import Order, PatchChoice, Step, Work

@@ -11,10 +11,10 @@ import pytest
 from tests.edge.harness import DriftTrainer, Harness, drift, examples, only
 
 from sedge_edge.agent import GATE_RETRY_S, StartJob
+from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.rounds.waiting import CHECK_S
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import JobStopped, Outcome, run_job
-from sedge_edge.training.preparation import Job
+from sedge_edge.training.job import JobStopped, run_job
 from sedge_edge.training.trainer import Trained, TrainingState, TrainingStopped, TrainRequest
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta

@@ -11,7 +11,8 @@ from msgspec import structs
 from numpy.typing import NDArray
 from tests.edge.harness import LAYOUT, DriftTrainer, Harness, N, drift, examples, theta_of
 
-from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.jobs.job import Job, Kept, Outcome, OutOfMemory
+from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.training.checkpoint import encode_moments
 from sedge_edge.training.critical_elements import critical
 from sedge_edge.training.examples import Examples
@@ -19,8 +20,6 @@ from sedge_edge.training.job import CODECS as ANNOUNCED
 from sedge_edge.training.job import (
     EncodedDelta,
     JobStopped,
-    Outcome,
-    OutOfMemory,
     WorkerContext,
     complete,
     encode_delta,
@@ -28,7 +27,7 @@ from sedge_edge.training.job import (
 )
 from sedge_edge.training.local_training import LocalResult
 from sedge_edge.training.meter import Spent
-from sedge_edge.training.preparation import Job, Kept, Prepared, prepare
+from sedge_edge.training.preparation import Prepared, prepare
 from sedge_edge.training.start_vector import own_elements
 from sedge_edge.training.trainer import (
     Moments,

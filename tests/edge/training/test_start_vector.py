@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.edge.harness import LAYOUT, Harness, N, drift, theta_of
 
-from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.training.start_vector import Start, assemble, own_elements
 from sedge_protocol.codec import SparseVector, ValueCoding, encode, mask_bitmap, top_k
 from sedge_protocol.errors import CodecError, StorageError

@@ -9,8 +9,8 @@ from tests.edge.home import DEAD_URL
 from tests.emulate.workers.fleet_of_four import make_shares
 
 from sedge_cloud.store.opening import open_folder
+from sedge_edge.jobs.job import Job
 from sedge_edge.runtime import Runtime
-from sedge_edge.training.preparation import Job
 from sedge_emulate.broker.device import Site, bring_up, enrol
 from sedge_emulate.workers.worker import Finished, Request
 from sedge_protocol.errors import CodecError, LinkError, StorageError

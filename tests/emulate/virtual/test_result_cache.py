@@ -5,8 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sedge_edge.training.job import Outcome
-from sedge_edge.training.preparation import Job, Kept
+from sedge_edge.jobs.job import Job, Kept, Outcome
 from sedge_emulate.virtual.result_cache import ResultCache, job_key
 from sedge_emulate.workers.worker import Finished
 from sedge_protocol.errors import StorageError

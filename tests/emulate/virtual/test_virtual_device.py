@@ -23,9 +23,9 @@ from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.records import Summary
 from sedge_edge.agent import Agent, Identity
+from sedge_edge.jobs.job import Job, Kept
 from sedge_edge.rounds.waiting import OPEN, Closed
 from sedge_edge.training.job import CODECS
-from sedge_edge.training.preparation import Job, Kept
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.config import LinkConfig
 from sedge_emulate.virtual import device as virtual_device

@@ -13,9 +13,9 @@ import torch
 from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_backend
 
 from sedge_edge.backends import open_trainer
-from sedge_edge.rounds.storage import FolderVectors
-from sedge_edge.training.job import Outcome, WorkerContext, run_job
-from sedge_edge.training.preparation import Job, Kept
+from sedge_edge.jobs.job import Job, Kept, Outcome
+from sedge_edge.jobs.storage import FolderVectors
+from sedge_edge.training.job import WorkerContext, run_job
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.training import choice
 from sedge_emulate.workers import worker as module

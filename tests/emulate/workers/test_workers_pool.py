@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_backend
 
-from sedge_edge.rounds.global_model import BrokenSteps
-from sedge_edge.training.job import Outcome
-from sedge_edge.training.preparation import Job
+from sedge_edge.jobs.global_model import BrokenSteps
+from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.workers import worker
 from sedge_emulate.workers.local import LocalWorkers

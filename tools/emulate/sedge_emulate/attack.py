@@ -29,9 +29,9 @@ from sedge_cloud.algorithms.averaging import mean_change, robust_change
 from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
 from sedge_cloud.strategy import Update
-from sedge_edge.rounds.storage import WholeBlobs
+from sedge_edge.jobs.job import Outcome
+from sedge_edge.jobs.storage import WholeBlobs
 from sedge_edge.training.examples import Examples, Inputs
-from sedge_edge.training.job import Outcome
 from sedge_edge.training.local_training import LocalResult
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Theta

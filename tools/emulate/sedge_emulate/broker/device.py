@@ -15,9 +15,9 @@ import numpy as np
 
 from sedge_cloud.store.database import Store
 from sedge_edge.agent import Identity
+from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.runtime import Runtime, open_agent
-from sedge_edge.training.job import CODECS, Outcome
-from sedge_edge.training.preparation import Job
+from sedge_edge.training.job import CODECS
 from sedge_emulate.attack import NOBODY, Attack
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.workers.pool import WorkerPool

@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
+from sedge_edge.jobs.global_model import named_blobs
+from sedge_edge.jobs.job import Job
 from sedge_edge.rounds.effects import FetchSpan, StopSpan
 from sedge_edge.rounds.frozen_data import bundle_facts
-from sedge_edge.rounds.global_model import named_blobs
 from sedge_edge.rounds.state import AgentState
-from sedge_edge.training.preparation import Job
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.attack import NOBODY, Attack
 from sedge_emulate.meter import Meter

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Set
 from pathlib import Path
 
-from sedge_edge.rounds.storage import WholeBlobs
+from sedge_edge.jobs.storage import WholeBlobs
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.wire.transfer import Manifest

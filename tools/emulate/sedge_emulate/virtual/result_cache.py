@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_edge.training.preparation import Job
+from sedge_edge.jobs.job import Job
 from sedge_emulate.attack import Attack
 from sedge_emulate.workers.worker import Finished
 from sedge_protocol.host.disk import translated

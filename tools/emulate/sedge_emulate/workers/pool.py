@@ -18,7 +18,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, Protocol
 
-from sedge_edge.rounds.global_model import BrokenSteps
+from sedge_edge.jobs.global_model import BrokenSteps
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.workers import worker
 from sedge_emulate.workers.worker import Answers, Failed, Finished, Request

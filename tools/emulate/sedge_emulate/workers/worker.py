@@ -18,12 +18,13 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
+from sedge_edge.jobs.job import Job, Outcome
+from sedge_edge.jobs.storage import FolderVectors, Vectors, WholeBlobs
 from sedge_edge.rounds.frozen_data import read_bundle
-from sedge_edge.rounds.storage import FolderVectors, Vectors, WholeBlobs
 from sedge_edge.training.examples import Examples, fitting, rows_of
-from sedge_edge.training.job import Outcome, complete, update_base
+from sedge_edge.training.job import complete, update_base
 from sedge_edge.training.local_training import LocalResult
-from sedge_edge.training.preparation import Job, JobContext, Prepared, prepare
+from sedge_edge.training.preparation import JobContext, Prepared, prepare
 from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.attack import Attack, Knowledge, claiming, falsified
 from sedge_emulate.data.shares import Shares

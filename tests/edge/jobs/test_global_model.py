@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.edge.harness import LAYOUT, Harness, N, hash_of, theta_of
 
-from sedge_edge.rounds.global_model import (
+from sedge_edge.jobs.global_model import (
     BrokenSteps,
     base_versions,
     global_model,
@@ -16,7 +16,7 @@ from sedge_edge.rounds.global_model import (
     needed_blobs,
     steps_left,
 )
-from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.jobs.storage import FolderVectors
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta

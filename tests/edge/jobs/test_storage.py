@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.edge.harness import LAYOUT, N, theta_of
 
-from sedge_edge.rounds.storage import FolderVectors
+from sedge_edge.jobs.storage import FolderVectors
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 

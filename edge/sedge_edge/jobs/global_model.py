@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from sedge_edge.rounds.storage import ReadableBlobs, Vectors, WholeBlobs
+from sedge_edge.jobs.storage import ReadableBlobs, Vectors, WholeBlobs
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta

@@ -1,0 +1,62 @@
+"""A job: an order with all that it needs, and what doing it leaves."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from sedge_protocol.errors import SedgeError
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.update import Report
+
+
+class OutOfMemory(SedgeError):
+    """A job needs more memory than the device has."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a device keeps of a run from one order to the next: the names of vectors, a mask and a patch.
+
+    ``model`` is the device's last own model, which it predicts with, and ``part`` the own part of that when
+    it is a mixture. ``residual`` is what its updates have left out so far, ``mask`` the mask of its last
+    update, ``gradient`` that of its last batch, and ``patch`` its last update, coded as a patch.
+    ``moments`` is the state of its optimizer.
+    """
+
+    model: bytes | None = None
+    residual: bytes | None = None
+    mask: bytes | None = None
+    part: bytes | None = None
+    gradient: bytes | None = None
+    patch: bytes | None = None
+    moments: bytes | None = None
+
+    def names(self) -> set[bytes]:
+        """The names of all that is kept."""
+        return {name for name in msgspec.structs.astuple(self) if name is not None}
+
+
+NOTHING = Kept()
+
+
+@dataclass(frozen=True)
+class Job:
+    """An order whose blobs are all here, what the device has kept of its run, and a checkpoint of it.
+
+    ``http_bytes`` have come over HTTP since the device's last report.
+    """
+
+    order: Order
+    kept: Kept = NOTHING
+    checkpoint: bytes | None = None
+    http_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job leaves: the update, a blob, and what the device keeps from now on."""
+
+    run: str
+    round: int
+    update: bytes
+    report: Report
+    kept: Kept = NOTHING

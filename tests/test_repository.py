@@ -40,6 +40,7 @@ CLOUD_CORE = (
     "sedge_cloud.store sedge_cloud.rounds sedge_cloud.ingest sedge_cloud.admin sedge_protocol.host"
 )
 ABOVE = "sedge_cloud.outlets sedge_cloud.admin sedge_cloud.service"
+DEVICE_SHELL = "sedge_edge.backends sedge_edge.runtime sedge_protocol.host outside"
 EMULATION = "sedge_emulate.virtual sedge_emulate.broker sedge_emulate.run"
 FORBIDDEN: dict[str, str] = {
     "sedge_protocol.codec": "sedge_protocol.wire sedge_protocol.host outside",
@@ -54,9 +55,9 @@ FORBIDDEN: dict[str, str] = {
     "sedge_cloud.facts": f"{ABOVE} sedge_cloud.strategies sedge_cloud.rounds sedge_cloud.ingest",
     "sedge_cloud.coordinator": "sedge_cloud.admin sedge_cloud.service",
     "sedge_edge.jobs": "sedge_edge.rounds sedge_edge.training outside",
-    "sedge_edge.training": "sedge_edge.rounds sedge_edge.backends sedge_edge.runtime sedge_protocol.host outside",
-    "sedge_edge.rounds": "sedge_edge.training sedge_edge.backends sedge_edge.runtime sedge_protocol.host outside",
-    "sedge_edge.agent": "sedge_edge.backends sedge_edge.runtime sedge_protocol.host outside",
+    "sedge_edge.training": f"sedge_edge.rounds {DEVICE_SHELL}",
+    "sedge_edge.rounds": f"sedge_edge.training {DEVICE_SHELL}",
+    "sedge_edge.agent": DEVICE_SHELL,
     "sedge_emulate.data": EMULATION,
     "sedge_emulate.training": f"{EMULATION} sedge_emulate.data sedge_cloud",
     "sedge_emulate.workers": EMULATION,

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from sedge_cloud.compute import connected_ray
+from sedge_edge.jobs.global_model import named_blobs
 from sedge_edge.rounds.frozen_data import bundle_facts
-from sedge_edge.rounds.global_model import named_blobs
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.workers import worker
 from sedge_emulate.workers.job_disk import Carried, JobBlobs, JobVectors

@@ -246,7 +246,7 @@ class Patient(DriftTrainer):
     def train(self, *args: Any, **kwargs: Any) -> Trained:
         self.began.set()
         for _ in range(2000):
-            if args[4]():  # stopped
+            if args[2]():  # stopped
                 raise TrainingStopped("epoch 1 of 1, step 1: stopped")
             threading.Event().wait(0.01)
         raise AssertionError("nobody stopped the training")

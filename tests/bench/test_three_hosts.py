@@ -11,7 +11,7 @@ import pytest
 from tools.bench.three_hosts import checks, network
 from tools.bench.three_hosts.checks import Course, Update
 
-from sedge_cloud.rounds.summary import DeviceSummary, Summary
+from sedge_cloud.store.records import DeviceSummary, Summary
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,10 +10,11 @@ import pytest
 from msgspec import inspect
 from tests.protocol import slow_programs
 
+from sedge_cloud import disk_errors
 from sedge_cloud.broker.access import ACL
 from sedge_cloud.config import CloudConfig
+from sedge_cloud.ingest import open_orders
 from sedge_cloud.ingest import uploads as inbox
-from sedge_cloud.rounds import housekeeping, lifecycle
 from sedge_cloud.runs import run_store
 from sedge_cloud.store import receipts
 from sedge_edge.rounds import state
@@ -231,9 +232,9 @@ NUMBERS: list[tuple[str, int]] = [
     ("backoff", int(transfer.RETRY_MAX_S)),
     ("report of a quiet", int(transfer.Intake.QUIET_S)),
     ("BUSY", inbox.RETRY_MS // 1000),
-    ("BUSY", int(housekeeping.DISK_RETRY_S)),
+    ("BUSY", int(disk_errors.DISK_RETRY_S)),
     ("BUSY", int(state.DISK_RETRY_S)),
-    ("an ORDER", int(lifecycle.RESEND_S)),
+    ("an ORDER", int(open_orders.RESEND_S)),
     ("an upload", int(inbox.IDLE_S)),
     ("a half-received", int(run_store.PART_AGE_S)),
 ]

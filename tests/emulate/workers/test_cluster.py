@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup
 
-from sedge_edge.training.preparation import Job, Kept
+from sedge_edge.jobs.job import Job, Kept
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.workers import cluster
 from sedge_emulate.workers.cluster import Placed, versions_of

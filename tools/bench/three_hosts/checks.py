@@ -15,9 +15,9 @@ import msgspec
 from tools.bench.three_hosts.fleet import RUNS
 
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.rounds.summary import Summary
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_store
+from sedge_cloud.store.records import Summary
 
 _RECEIPT = re.compile(r"^sedge\.edge\.(\S+) run (\S+), round (\d+): update stored", re.MULTILINE)
 _REFUSED = re.compile(

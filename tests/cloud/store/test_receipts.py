@@ -6,12 +6,15 @@ since the round was closed meanwhile by another that had not seen it.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from random import Random
+from threading import Barrier, BrokenBarrierError
 
 import msgspec
 import pytest
-from tests.cloud.stores import open_store
+from tests.cloud.stores import on_servers, open_store
 
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.receipts import LATE_ROUNDS
@@ -151,3 +154,35 @@ def test_the_fault_is_found_where_it_is_planted(
         plant(store)
     race.play(2000)
     assert race.lost()
+
+
+@on_servers
+def test_two_ingests_with_receipts_of_two_runs_do_not_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is stopped after its first receipt until the other has one, or is waiting for a lock."""
+    leader, *ingests = (open_store(tmp_path) for _ in range(3))
+    for name in ("one", "two"):
+        leader.add_run(msgspec.structs.replace(RUN, run=name))
+        leader.open_round(RoundRow(name, 1, "train", True, b"", b"", None), [])
+    both = Barrier(2)
+    count = Store.update
+
+    def update(store: Store, run: str, number: int, device: str) -> UpdateRow | None:
+        with suppress(BrokenBarrierError):  # the other one waits for the lock
+            both.wait(0.5)
+        return count(store, run, number, device)
+
+    monkeypatch.setattr(Store, "update", update)
+    arrived = [
+        [(UpdateRow(run, 1, device, bytes(32), b"report", 1, 0), None, b"") for run in runs]
+        for device, runs in (("a", ("one", "two")), ("b", ("two", "one")))
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        stored = [
+            pool.submit(store.receive_all, each)
+            for store, each in zip(ingests, arrived, strict=True)
+        ]
+        assert [future.result() for future in stored] == [
+            [row for row, *_ in each] for each in arrived
+        ]

@@ -676,7 +676,7 @@ def test_every_example_is_in_a_test() -> None:
     texts = "".join(
         path.read_text()
         for path in (
-            ROOT / "tests" / "test_examples.py",
+            *found(ROOT / "tests", "test_*examples.py"),
             *found(ROOT / "tests" / "android", "*.py"),
             *found(ROOT / "tests" / "emulate", "*.py"),
             *found(ROOT / "tests" / "system", "*.py"),

@@ -53,12 +53,15 @@ def test_other_bytes_are_found() -> None:
 def test_devices_report_receipts(tmp_path: Path) -> None:
     log = tmp_path / "agents.log"
     log.write_text(
-        "sedge.edge.d-1 run a, round 3: train\n"
-        "sedge.edge.d-1 run a, round 3: update stored by the coordinator\n"
-        "sedge.edge.d-2 run a, round 3: update rejected: stale round is over\n"
+        "10.0 sedge.edge.d-1 run a, round 3: train\n"
+        "12.5 sedge.edge.d-1 run a, round 3: update stored by the coordinator\n"
+        "13.0 sedge.edge.d-1 connected to mqtt://broker:1883\n"
+        "13.0 sedge.edge.d-2 run a, round 3: update rejected: stale round is over\n"
     )
     assert checks.receipts(log) == {("a", 3, "d-1"): 1}
     assert checks.refusals(log) == ["d-2: run a, round 3: update rejected: stale round is over"]
+    assert checks.longest_silence(log, 10.0, 14.0) == 3.0  # d-2's, from the beginning
+    assert checks.longest_silence(log, 11.0, 16.0) == 3.5  # d-1's, until the end
 
 
 def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

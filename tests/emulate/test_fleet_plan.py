@@ -12,10 +12,10 @@ DEVICE = DeviceCosts(
     parameters=10, first=Traffic(100, 1000, 8, 9), later=Traffic(10, 50, 4, 5), broadcast_bytes=30,
     device_row_bytes=7, connection_bytes=2000,
 )  # fmt: skip
-CLOUD = ProcessCosts(update_ms=20, idle_device_hour_ms=3, update_row_bytes=11, processes=2)
+CLOUD = ProcessCosts(update_ms=20, update_row_bytes=11, idle=0.01)
 FLEET = Fleet(
-    devices=1000, share=0.1, online=0.5, rounds_per_day=2, days=10, per_mb=3, per_million_units=5,
-    per_million_connection_minutes=7,
+    devices=1000, share=0.1, online=0.5, processes=3, rounds_per_day=2, days=10, per_mb=3,
+    per_million_units=5, per_million_connection_minutes=7,
 )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def test_a_plan_by_hand() -> None:
     # The broadcast leaves once a round; what is a device's own leaves for it.
     assert found.sent == 20 * 30 + 1000 * (1000 - 30) + 1000 * (50 - 30)
     assert (found.messages, found.units) == (12_000, 14_000)
-    assert found.cpu_s == pytest.approx(2000 * 0.02 + 500 * 240 * 0.003)
+    assert found.cpu_s == pytest.approx(2000 * 0.02 + 3 * 864_000 * 0.01)
     assert found.rows_bytes == 1000 * 7 + 2000 * 11
     assert (found.connections, found.broker_bytes) == (500, 1_000_000)
     minutes = 500 * 10 * 24 * 60

@@ -171,7 +171,7 @@ def main() -> int:
     which.add_argument("--seed", type=int, default=0)
     which.add_argument("--seeds", type=int, default=0, help="so many seeds, from 0")
     parser.add_argument("--devices", type=int, default=60)
-    parser.add_argument("--hosts", type=int, choices=(1, 2, 3), default=3)
+    parser.add_argument("--hosts", type=int, choices=range(1, len(HOSTS) + 1), default=3)
     parser.add_argument("--rounds", type=int, default=UNDISTURBED_ROUNDS, help="undisturbed ones")
     parser.add_argument("--keep", type=Path, help="a new folder for files and logs, which stays")
     options = parser.parse_args()

@@ -3,7 +3,7 @@
     python -m tools.bench.three_hosts.agents FOLDER
 
 FOLDER has a folder for each device, as ``sedge-cloud device add`` writes it, and ``client.py`` with the
-functions that train. What the agents log goes to standard error, a line each: the device, then its words.
+functions that train. What agents log goes to standard error, a line each: time, device, words.
 """
 
 import logging
@@ -66,7 +66,7 @@ def bring_up(home: Path, pool: Slow, wake: Callable[[], None]) -> Runtime:
 
 def main() -> None:
     """Run all agents until SIGTERM."""
-    logging.basicConfig(format="%(name)s %(message)s", level=logging.INFO)
+    logging.basicConfig(format="%(created).3f %(name)s %(message)s", level=logging.INFO)
     homes = sorted(path.parent for path in Path(sys.argv[1]).glob("*/edge.toml"))
     with closing(Loop()) as loop, Slow(len(homes)) as pool, ExitStack() as stack:
         loop.stop_on_signals()

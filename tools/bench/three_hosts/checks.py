@@ -6,24 +6,22 @@ differ  the first round whose bytes are not those of the undisturbed process
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 from tools.bench.three_hosts.fleet import RUNS
+from tools.bench.three_hosts.watch import Update
 
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_store
 from sedge_cloud.store.records import Summary
 
-_RECEIPT = re.compile(r"^sedge\.edge\.(\S+) run (\S+), round (\d+): update stored", re.MULTILINE)
-_REFUSED = re.compile(
-    r"^sedge\.edge\.(\S+) (run \S+, round \d+: update rejected: .*)$", re.MULTILINE
-)
-Update = tuple[str, int, str]
+_SAID = re.compile(r"^([\d.]+) sedge\.edge\.(\S+) (run (\S+), round (\d+): (.*))$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -46,13 +44,29 @@ class Course:
 
 def receipts(log: Path) -> Counter[Update]:
     """The receipts that devices have logged; a repeated one is logged once."""
-    found = _RECEIPT.findall(log.read_text())
-    return Counter((run, int(number), device) for device, run, number in found)
+    return Counter(
+        (run, int(number), device)
+        for _, device, _, run, number, words in _SAID.findall(log.read_text())
+        if words.startswith("update stored")
+    )
 
 
 def refusals(log: Path) -> list[str]:
     """The updates that were rejected, in the words of their devices."""
-    return [f"{device}: {text}" for device, text in _REFUSED.findall(log.read_text())]
+    found = _SAID.findall(log.read_text())
+    return [f"{device}: {text}" for _, device, text, _, _, words in found if "rejected" in words]
+
+
+def longest_silence(log: Path, since: float, until: float) -> float:
+    """The longest time, in seconds, in which a device had neither an order nor a receipt.
+
+    Times are on the wall clock, and a silence is within ``since`` and ``until``.
+    """
+    heard: defaultdict[str, list[float]] = defaultdict(lambda: [since])
+    for at, device, *_ in _SAID.findall(log.read_text()):
+        if since <= float(at) <= until:
+            heard[device].append(float(at))
+    return max(b - a for times in heard.values() for a, b in pairwise([*times, until]))
 
 
 def courses(config: CloudConfig) -> dict[str, Course]:

@@ -12,13 +12,14 @@ from tests.cloud.servers import Place, Servers
 from tests.system.harness import ENVIRONMENT, command
 from tools.bench.three_hosts import client
 from tools.bench.three_hosts.network import Network, Process
+from tools.bench.three_hosts.watch import wait_for
 
 from sedge_cloud.config import CloudConfig, load_cloud
 from sedge_emulate.broker.brokers import find_mosquitto
 from sedge_emulate.broker.ports import wait_until_accepting
 
 ROOT = Path(__file__).parents[3]
-HOSTS = ("host-1", "host-2", "host-3")
+HOSTS = ("host-1", "host-2", "host-3", "host-4")
 BROKER, ROWS, OBJECTS, AGENTS = "broker", "rows", "objects", "agents"
 RUNS = ("fedavg", "fedobp")
 FLEET = "hosts"
@@ -42,8 +43,8 @@ _MORE = {
     "fedavg": '[codec]\nvalues = "fp32"\nfraction = 1.0\n[broadcast]\nvalues = "fp32"\nfraction = 1.0',
     "fedobp": "options = { quantile = 0.99 }",
 }
-# As sedge-cloud.service has it: what ends by itself is started again.
-_AGAIN = ("sh", "-c", 'while true; do "$@"; sleep 5; done', "sh")
+# As sedge-cloud.service has it: what fails is started again.
+_AGAIN = ("sh", "-c", 'until "$@"; do sleep 5; done', "sh")
 _STORE = """
 [store]
 url = "{url}"
@@ -105,6 +106,17 @@ class Fleet:
         if self.servers is not None:
             for host in self.hosts:
                 shutil.copytree(self.admin, self.home(host))
+
+    def add(self, host: str) -> None:
+        """Begin to serve on one more host: the same files, and the same command."""
+        shutil.copytree(self.admin, self.home(host))
+        self.start(host)
+
+    def retire(self, host: str, seconds: float) -> None:
+        """Stop a coordinator in order. Raises ``TimeoutError``."""
+        process = self.processes.pop(host)
+        process.end()
+        wait_for(lambda: process.popen.poll() is not None, seconds, f"{host} stops")
 
     def _write_store(self, servers: Servers) -> None:
         rows, blobs = servers.place(self.folder / "state")

@@ -5,6 +5,7 @@ bridge and hosts end with it, and nothing of them is seen outside. It needs root
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -66,6 +67,10 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all of them."""
         os.killpg(self.popen.pid, number)
+
+    def end(self) -> None:
+        """Ask the program itself to end; what is around it ends with it."""
+        os.kill(_below(self.popen.pid)[-1], signal.SIGTERM)
 
     def kill(self) -> None:
         """End them at once. ``cpu_s`` is then what they have used, in processor seconds."""
@@ -139,9 +144,11 @@ class Network:
         """Undo ``cut``."""
         _ip("link", "set", host, "up")
 
-    def sent_bytes(self, host: str) -> int:
-        """The bytes that have left a host, with all headers of the wire."""
-        return int(Path(f"/sys/class/net/{host}/statistics/rx_bytes").read_text())
+    def sent_to(self, host: str, other: str) -> int:
+        """The bytes that a host has sent to another on the connections that are open now."""
+        words = [*self.within(host), "ss", "-tinH", "dst", self.addresses[other]]
+        found = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        return sum(map(int, re.findall(r"bytes_sent:(\d+)", found)))
 
     def within(self, host: str) -> tuple[str, ...]:
         """The command within which a server of this host runs."""

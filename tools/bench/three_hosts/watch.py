@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Collection
 
 import psycopg
-from tools.bench.three_hosts.checks import Update
 
 LOOK_S = 0.1
+# A run, a round and a device.
+Update = tuple[str, int, str]
 
 
 class Watch(threading.Thread):

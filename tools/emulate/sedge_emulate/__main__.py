@@ -143,6 +143,7 @@ def _cost_parser(cost: argparse.ArgumentParser) -> None:
         paper,
         ("--share", 0.01, "of the devices in a round"),
         ("--online", 1.0, "the share that is connected at a time"),
+        ("--processes", 3.0, "coordinators"),
         ("--per-million-connection-minutes", 0.0, "price of 10^6 minutes of a connection"),
     )
     paper.add_argument("--results", type=Path, metavar="DIR", help="what the benchmarks kept")

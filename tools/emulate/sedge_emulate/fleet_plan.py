@@ -3,7 +3,7 @@
     cohort = devices * share                        updates = cohort * rounds_per_day * days
     bytes  = first of each device + (updates - newcomers) * a later round + keepalives
     leaves = rounds * broadcast + updates * (down - broadcast): a broadcast leaves the coordinators once
-    CPU    = updates * cpu of one update + online device-hours * cpu of an idle hour
+    CPU    = updates * CPU of one update + processes * the time * the share that an idle one takes
     broker = connections * memory of one            rows = devices * row + updates * rows of an update
 
 Every figure of one device, one update and one connection was measured by a benchmark, which keeps it as
@@ -51,20 +51,26 @@ class DeviceCosts(msgspec.Struct, frozen=True):
 
 
 class ProcessCosts(msgspec.Struct, frozen=True):
-    """``processes.json``: processor milliseconds and stored bytes of coordinators."""
+    """``processes.json``: milliseconds of processor and bytes of rows for an update.
+
+    ``idle`` is the share of a processor that one process takes while nothing is going on.
+    """
 
     update_ms: float
-    idle_device_hour_ms: float
     update_row_bytes: float
-    processes: int
+    idle: float
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's fleet: ``share`` of the devices in a round, ``online`` of them connected at a time."""
+    """The user's fleet: ``share`` of the devices in a round, ``online`` of them connected at a time.
+
+    ``processes`` is the number of coordinators.
+    """
 
     devices: float
     share: float
     online: float
+    processes: float
     rounds_per_day: float
     days: float
     per_mb: float
@@ -116,7 +122,8 @@ def planned(fleet: Fleet, device: DeviceCosts, cloud: ProcessCosts) -> Plan:
         sent=rounds * device.broadcast_bytes + both("down") - updates * device.broadcast_bytes,
         messages=both("messages"),
         units=units,
-        cpu_s=(updates * cloud.update_ms + online_s / 3600 * cloud.idle_device_hour_ms) / 1000,
+        cpu_s=updates * cloud.update_ms / 1000
+        + fleet.processes * fleet.days * SECONDS_A_DAY * cloud.idle,
         rows_bytes=fleet.devices * device.device_row_bytes + updates * cloud.update_row_bytes,
         connections=connections,
         broker_bytes=connections * device.connection_bytes,
@@ -154,7 +161,7 @@ def _table(fleet: Fleet, found: Plan, device: DeviceCosts, cloud: ProcessCosts) 
     table = Table(
         title=f"{fleet.devices:,.0f} devices, {fleet.rounds_per_day:g} rounds a day with {cohort:,.0f} of "
         f"them, {device.parameters:,} parameters, {fleet.days:g} days",
-        caption=f"One update: {cloud.update_ms:.1f} ms of {cloud.processes} coordinators.",
+        caption=f"One update: {cloud.update_ms:.1f} ms. One idle coordinator: {cloud.idle:.1%} of a core.",
     )
     table.add_column("")
     table.add_column("in all", justify="right")

@@ -46,7 +46,9 @@ class Receipts(Observed):
         # Each locks its run's open round. In one order of runs, no two processes wait for each other.
         places = sorted(range(len(arrived)), key=lambda place: arrived[place][0].run)
         with self._transaction() as db:
-            stored = {at: self._alone(db, partial(self.commit_receipt, *arrived[at])) for at in places}
+            stored = {
+                at: self._alone(db, partial(self.commit_receipt, *arrived[at])) for at in places
+            }
         return [stored[at] for at in range(len(arrived))]
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:

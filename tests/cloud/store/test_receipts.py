@@ -180,7 +180,7 @@ def test_two_ingests_with_receipts_of_two_runs_do_not_wait_for_each_other(
     ]
     with ThreadPoolExecutor(2) as pool:
         stored = [
-            pool.submit(store.receive_all, each)
+            pool.submit(store.commit_receipts, each)
             for store, each in zip(ingests, arrived, strict=True)
         ]
         assert [future.result() for future in stored] == [

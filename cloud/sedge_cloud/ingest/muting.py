@@ -1,9 +1,10 @@
-"""Muting: frames of a device that floods end at the broker, as nobody listens to its topic.
+"""Which topics the link listens to: those of all devices, of some shards, or of all but those that flood.
 
 Even a frame that is dropped unread has crossed the broker's queue for the coordinator, where it pushes
-other devices' frames out. The coordinator listens to all devices by one wildcard; while one is muted it
-listens to the other shards by a wildcard each, and to each other device of its shard by its own topic;
-in a large fleet only to those of the shard that are online.
+other devices' frames out. So while a device is muted, nobody listens to its topic. The coordinator listens
+to all devices by one wildcard; where others serve the fleet as well, or a device is muted, to each shard by
+one; and to the other devices of a muted one's shard by their own topics, in a large fleet only to those
+that are online.
 """
 
 import logging
@@ -32,11 +33,23 @@ class Muting:
         self._leave = leave
         self._until: dict[str, float] = {}
         self._notes: list[Effect] = []
-        self._topics = {topics.all_up(fleet)}
+        self.shards = frozenset(topics.SHARD_NAMES)
+        self._topics = self._wanted()
         self._look_at = math.inf
         self._changed_at = -math.inf
         self._now = 0.0
         self._able_at = -math.inf
+
+    def listen(self, shards: frozenset[str], now: float) -> None:
+        """Listen to these shards and no others; the link's next connection begins with ``wildcards``."""
+        if shards != self.shards:
+            self.shards, self._look_at = shards, now
+
+    def wildcards(self) -> set[str]:
+        """The topics of all devices of the shards."""
+        if len(self.shards) == topics.SHARDS:
+            return {topics.all_up(self._fleet)}
+        return {topics.all_up(self._fleet, shard) for shard in self.shards}
 
     def mute(self, device: str, now: float) -> None:
         """Stop listening to a device for ``MUTE_S``."""
@@ -47,11 +60,11 @@ class Muting:
             self._look_at = now
 
     def disconnected(self) -> None:
-        """The link is down; the next one begins with the wildcard."""
+        """The link is down; the next one begins with the wildcards."""
         if self._now <= self._changed_at + REFUSED_S:
             self._able_at = self._now + BELIEVED_S
         self._until.clear()
-        self._topics, self._look_at = {topics.all_up(self._fleet)}, math.inf
+        self._topics, self._look_at = self.wildcards(), math.inf
 
     def timer(self) -> float | None:
         """When ``poll`` is next due."""
@@ -78,12 +91,11 @@ class Muting:
 
     def _wanted(self) -> set[str]:
         if not self._until:
-            return {topics.all_up(self._fleet)}
-        muted = set(map(topics.shard_of, self._until))
-        shards = {f"{shard:02x}" for shard in range(topics.SHARDS)} - muted
+            return self.wildcards()
+        muted = set(map(topics.shard_of, self._until)) & self.shards
         heard = {*self._devices.listed(), topics.ITSELF} - self._until.keys()
         neighbours = (name for name in heard if topics.shard_of(name) in muted)
         return {
-            *(topics.all_up(self._fleet, shard) for shard in shards),
+            *(topics.all_up(self._fleet, shard) for shard in self.shards - muted),
             *(topics.up(self._fleet, name) for name in neighbours),
         }

@@ -6,6 +6,7 @@ which notices by ``version``.
 """
 
 from collections.abc import Collection, Sequence
+from secrets import token_bytes
 
 import msgspec
 
@@ -28,9 +29,17 @@ class Store(Receipts):
             row = self._db.execute("SELECT name FROM fleet").fetchone()
         if row is None:
             with self._transaction() as db:
-                db.execute("INSERT INTO fleet VALUES (?) ON CONFLICT DO NOTHING", (name,))
+                db.execute(
+                    "INSERT INTO fleet VALUES (?, ?) ON CONFLICT DO NOTHING",
+                    (name, token_bytes(32)),
+                )
         elif row[0] != name:
             raise ConfigError("fleet", name, f"{row[0]!r}, whose store {self.place} is")
+
+    def secret(self) -> bytes:
+        """What only the fleet's coordinators know."""
+        with self._db.errors():
+            return bytes(self._db.execute("SELECT secret FROM fleet").fetchone()[0])
 
     def next_incarnation(self, clock: int) -> int:
         """The coordinator's own incarnation: larger than ever before, and at least a plausible clock's."""

@@ -67,7 +67,7 @@ OBJECTS: Mapping[str, str] = {
     max_packet INTEGER NOT NULL, error TEXT NOT NULL, error_at REAL NOT NULL,
     counters BLOB NOT NULL, used INTEGER NOT NULL, free INTEGER NOT NULL, total INTEGER NOT NULL)""",
     "disk": "CREATE TABLE disk (at REAL PRIMARY KEY, used INTEGER NOT NULL)",
-    "fleet": "CREATE TABLE fleet (name TEXT PRIMARY KEY)",
+    "fleet": "CREATE TABLE fleet (name TEXT PRIMARY KEY, secret BLOB NOT NULL)",
     "processes": """CREATE TABLE processes (
     token INTEGER PRIMARY KEY, host TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER NOT NULL,
     started INTEGER NOT NULL, joined REAL NOT NULL, expires REAL NOT NULL, leaves INTEGER NOT NULL)""",

@@ -130,8 +130,8 @@ class LinkCounters:
 class MqttLink:
     """A link to the broker, driven by ``step``; single-threaded.
 
-    ``subscriptions`` are made on every connection. ``will``, if given, is called for a (topic, payload)
-    before every connection. With ``retain`` the broker keeps the will and all messages. ``admit`` is asked
+    ``subscriptions`` are made on every connection, and may change between two. ``will``, if given, is
+    called for a (topic, payload) before every connection. With ``retain`` the broker keeps the will and all messages. ``admit`` is asked
     about every message that arrives, by topic and payload; one that it refuses is dropped at once.
     ``reconnect`` says how long it waits between connections.
     """
@@ -150,7 +150,7 @@ class MqttLink:
         self._retain = retain
         self.counters = LinkCounters()
         self._host, self._port, self._tls, self._path = settings.endpoint()
-        self._subscriptions = subscriptions
+        self.subscriptions = subscriptions
         self._will = will
         self.reconnect = reconnect or Reconnect(np.random.default_rng())
         self._client: paho.Client | None = None
@@ -158,6 +158,7 @@ class MqttLink:
         self._up = False
         self._random = secrets.token_hex(16)
         self._unwritten = self._failures = 0
+        self._unconfirmed = set[int | None]()  # requests to listen or not to listen
         self._leaving: int | None = None
         self._deaf_at: float | None = None
         self._patience_s = DEAF_S
@@ -222,15 +223,20 @@ class MqttLink:
         self.counters.frames_sent += 1
         self._client.publish(topic, payload, int(confirmed), self._retain)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the broker has confirmed which topics we listen to: what it sent before is here."""
+        return self._up and not self._unconfirmed
+
     def subscribe(self, topic: str) -> None:
         """Listen to one more topic until this connection ends."""
         if self._client is not None and self._up:
-            self._client.subscribe(topic)
+            self._unconfirmed.add(self._client.subscribe(topic)[1])
 
     def unsubscribe(self, topic: str) -> None:
         """Stop listening to a topic."""
         if self._client is not None and self._up:
-            self._client.unsubscribe(topic)
+            self._unconfirmed.add(self._client.unsubscribe(topic)[1])
 
     def close(self) -> None:
         """Close in order, after everything sent has arrived; the will is not sent.
@@ -240,8 +246,8 @@ class MqttLink:
         broker would lose what it has not read yet.
         """
         deadline = time.monotonic() + CLOSE_S
-        if self._client is not None and self._up and self._subscriptions:
-            self._leaving = self._client.unsubscribe(list(self._subscriptions))[1]
+        if self._client is not None and self._up and self.subscriptions:
+            self._leaving = self._client.unsubscribe(list(self.subscriptions))[1]
         while self._client is not None and (self._unwritten or self._leaving is not None):
             if (now := time.monotonic()) > deadline:
                 break
@@ -371,8 +377,7 @@ class MqttLink:
         self.counters.connections += 1
         limit = getattr(properties, "MaximumPacketSize", None)
         self._max_packet = min(limit or MAX_PACKET_BYTES, MAX_PACKET_BYTES)
-        for topic in self._subscriptions:
-            client.subscribe(topic)
+        self._unconfirmed = {client.subscribe(topic)[1] for topic in self.subscriptions}
         self._events.append(Connected(self._max_packet))
 
     def _on_subscribe(
@@ -383,12 +388,14 @@ class MqttLink:
         reasons: list[ReasonCode],
         properties: Properties | None,
     ) -> None:
+        self._unconfirmed.discard(mid)
         for reason in reasons:
             if reason.is_failure:
                 self._refused = f"{self.settings.url} refused a subscription: {reason}"
                 client.disconnect()
 
     def _on_unsubscribe(self, client: object, userdata: object, mid: int, *_: object) -> None:
+        self._unconfirmed.discard(mid)
         if mid == self._leaving:
             self._leaving = None
 

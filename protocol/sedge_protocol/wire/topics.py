@@ -4,6 +4,7 @@
     sedge/1/<fleet>/device/<shard>/<device>/down    the coordinator writes, the device reads
     sedge/1/<fleet>/shard/<shard>                   the coordinator asks a shard's devices for a hello
     sedge/1/<fleet>/blob/<transfer>                 chunks that the whole fleet may need
+    sedge/1/<fleet>/cloud/<kind>                    what coordinators tell each other; no device's business
 
 User name = device id, so four broker ACL lines on the user name keep devices apart. A device's shard
 follows from its id alone, so that it stays where it is when the number of coordinators changes.
@@ -75,6 +76,11 @@ def first_version_down(fleet: str, device: str) -> str:
 def blob(fleet: str, transfer: bytes) -> str:
     """Where the chunks of a shared blob are published; ``transfer`` is its 16-byte transfer id."""
     return f"{ROOT}/{fleet}/blob/{transfer.hex()}"
+
+
+def cloud(fleet: str, kind: str = "+") -> str:
+    """What coordinators of a fleet tell each other, of one kind or of all."""
+    return f"{ROOT}/{fleet}/cloud/{kind}"
 
 
 def device_of(topic: str) -> str:

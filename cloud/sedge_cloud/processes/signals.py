@@ -1,0 +1,74 @@
+"""What coordinators of a fleet tell each other by the broker: that rows have changed, which chunks to send.
+
+Every signal may be lost: everybody looks at the rows anyway, and devices ask again. So a signal changes
+nothing by itself; it is authenticated all the same, with what only the fleet's coordinators know.
+
+    8 bytes   the sender's token, little endian
+    16 bytes  HMAC-SHA256(key, topic || token || body)[:16]
+    body      of ``wanted``: MessagePack of ``Wanted``
+"""
+
+import hashlib
+import hmac
+from typing import TypeAlias
+
+import msgspec
+
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.keys import derive
+from sedge_protocol.wire.topics import cloud
+
+CHANGED, WANTED = "changed", "wanted"
+_TOKEN_BYTES, _HEAD_BYTES = 8, 24
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """Rows have changed: orders are there, an update came, a device came or went."""
+
+
+class Wanted(msgspec.Struct, frozen=True, array_like=True):
+    """Devices of the sender lack chunks of a blob that an open round of ``run`` sends to all.
+
+    ``missing`` is a bitmap of them, in chunks of ``chunk_bytes``.
+    """
+
+    run: str
+    sha256: bytes
+    chunk_bytes: int
+    missing: bytes
+
+
+Signal: TypeAlias = Changed | Wanted
+
+
+class Signals:
+    """Seals and opens the signals of one process."""
+
+    def __init__(self, fleet: str, secret: bytes) -> None:
+        self._fleet = fleet
+        self._key = derive(secret, "coordinators")
+
+    def seal(self, token: int, signal: Signal) -> Send:
+        """A signal of the process with this token, for all others."""
+        kind, body = CHANGED, b""
+        if isinstance(signal, Wanted):
+            kind, body = WANTED, msgspec.msgpack.encode(signal)
+        topic, sender = cloud(self._fleet, kind), token.to_bytes(_TOKEN_BYTES, "little")
+        return Send(topic, sender + self._mac(topic, sender, body) + body)
+
+    def open(self, token: int, topic: str, payload: bytes) -> Signal | None:
+        """What another process says; None for our own signals, and for what is no coordinator's."""
+        sender, mac = payload[:_TOKEN_BYTES], payload[_TOKEN_BYTES:_HEAD_BYTES]
+        body = payload[_HEAD_BYTES:]
+        is_ours = sender == token.to_bytes(_TOKEN_BYTES, "little")
+        if is_ours or not hmac.compare_digest(mac, self._mac(topic, sender, body)):
+            return None
+        if topic == cloud(self._fleet, CHANGED):
+            return Changed()
+        try:
+            return msgspec.msgpack.decode(body, type=Wanted)
+        except ValueError:  # msgspec's errors: of a later version
+            return None
+
+    def _mac(self, topic: str, sender: bytes, body: bytes) -> bytes:
+        return hmac.digest(self._key, topic.encode() + sender + body, hashlib.sha256)[:16]

@@ -6,7 +6,6 @@ beside a running service, in its process or in another, and only reads.
 
 import shutil
 import statistics
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from sedge_cloud.facts.records import (
     DiskFacts,
     Fleet,
     Problem,
+    ProcessFacts,
     RoundFacts,
     RunFacts,
     printable,
@@ -36,7 +36,15 @@ from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.devices import Choice
 from sedge_cloud.store.records import RoundParts, RunSums
-from sedge_cloud.store.rows import CoordinatorRow, DiskRow, RoundRow, RunRow
+from sedge_cloud.store.rows import (
+    CoordinatorRow,
+    DiskRow,
+    LeaseRow,
+    ProcessRow,
+    RoundRow,
+    RunRow,
+)
+from sedge_cloud.store.schema import LEADER
 from sedge_cloud.store.selector import ALL, Condition
 from sedge_protocol.errors import StorageError
 
@@ -110,11 +118,12 @@ class Reader:
     _counted: tuple[float, int, bool] = (0.0, -1, False)
 
     def read(self, now: float | None = None) -> Fleet:
-        """All facts, at this wall clock. Raises ``StorageError`` when the store cannot be read."""
-        now = time.time() if now is None else now
+        """All facts, by default as of now. Raises ``StorageError`` when the store cannot be read."""
         with self.store.reading():
-            row, runs = self.store.coordinator(), self.store.runs()
-            coordinator = _coordinator(row, now)
+            now = self.store.clock() if now is None else now
+            rows, runs = self.store.coordinators() or [CoordinatorRow()], self.store.runs()
+            row = rows[0]
+            coordinator = _coordinator(rows, now)
             changed = self._read_devices(coordinator.running, {run.run for run in runs})
             facts = Fleet(
                 fleet=self.fleet,
@@ -125,6 +134,7 @@ class Reader:
                 runs=tuple(self._run(run, changed, now) for run in runs),
                 devices=self._all,
                 states=self._count(coordinator.running, now),
+                processes=_processes(self.store.processes(), self.store.leases(), now),
             )
         return msgspec.structs.replace(
             facts, problems=problems(facts, self._device_problems(facts))
@@ -342,9 +352,31 @@ def _usual(closed: Sequence[RoundFacts]) -> float | None:
     return statistics.median(took) if took else None
 
 
-def _coordinator(row: CoordinatorRow, now: float) -> CoordinatorFacts:
+def _processes(
+    rows: Sequence[ProcessRow], leases: Sequence[LeaseRow], now: float
+) -> tuple[ProcessFacts, ...]:
+    shards = Counter(lease.token for lease in leases if lease.name != LEADER)
+    leaders = {lease.token for lease in leases if lease.name == LEADER}
+    return tuple(
+        ProcessFacts(
+            process=row.token,
+            host=printable(row.host),
+            pid=row.pid,
+            since=when(row.joined),
+            shards=shards[row.token],
+            leads=row.token in leaders,
+        )
+        for row in rows
+        if row.expires >= now
+    )
+
+
+def _coordinator(rows: Sequence[CoordinatorRow], now: float) -> CoordinatorFacts:
+    """The process that leads, and what all of them have counted."""
+    row, counters = rows[0], Counter[str]()
     running = row.running and now - row.heard < SILENT_S
-    counters: Mapping[str, int] = msgspec.msgpack.decode(row.counters) if row.counters else {}
+    for one in rows:
+        counters += Counter(msgspec.msgpack.decode(one.counters) if one.counters else {})
     return CoordinatorFacts(
         running=running,
         since=when(row.started),

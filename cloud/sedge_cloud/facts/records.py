@@ -188,6 +188,17 @@ class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
     counters: dict[str, int] = {}
 
 
+class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that serves the fleet: since when, how many ``shards`` it has, and whether it leads."""
+
+    process: int
+    host: str
+    pid: int
+    since: datetime | None
+    shards: int
+    leads: bool
+
+
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """All facts about a fleet at one moment; problems come first, the worst on top.
 
@@ -203,6 +214,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunFacts, ...]
     devices: tuple[DeviceFacts, ...]
     states: dict[DeviceState, int]
+    processes: tuple[ProcessFacts, ...] = ()
 
     @property
     def is_large(self) -> bool:

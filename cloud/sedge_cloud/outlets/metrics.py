@@ -34,6 +34,7 @@ class _Facts:
                         Counter(p.code for p in facts.problems), get_args(Code))  # fmt: skip
         yield _labelled("devices", "Devices by state", "state",
                         Counter(facts.states), get_args(DeviceState))  # fmt: skip
+        yield from self._processes()
         events = CounterMetricFamily(
             "sedge_events", "What the coordinator counts", labels=["event"]
         )
@@ -41,6 +42,15 @@ class _Facts:
             events.add_metric([name], count)
         yield events
         yield from self._runs()
+
+    def _processes(self) -> Iterator[Metric]:
+        labels = ["host", "pid"]
+        shards = GaugeMetricFamily("sedge_process_shards", "Shards of a process", labels=labels)
+        leads = GaugeMetricFamily("sedge_process_leads", "1 for the one that leads", labels=labels)
+        for it in self._facts.processes:
+            shards.add_metric([it.host, str(it.pid)], it.shards)
+            leads.add_metric([it.host, str(it.pid)], float(it.leads))
+        yield from (shards, leads)
 
     def _runs(self) -> Iterator[Metric]:
         runs = self._facts.runs[-MAX_RUNS:]

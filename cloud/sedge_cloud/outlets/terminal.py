@@ -6,6 +6,7 @@ from datetime import datetime
 from sedge_cloud.facts.records import DeviceFacts, Fleet, Problem, RoundFacts, RunFacts
 from sedge_cloud.figures.numbers import age, clock, measured
 from sedge_protocol.wire.objective import Metric
+from sedge_protocol.wire.topics import SHARDS
 
 # Problems that are shown with a run.
 PROBLEMS = 20
@@ -92,6 +93,14 @@ def headline(facts: Fleet) -> str:
         f"{facts.online} of {facts.active} devices online, "
         f"{running} of {len(facts.runs)} runs running, {len(facts.problems)} problems"
     )
+
+
+def process_lines(facts: Fleet) -> Iterator[str]:
+    """The processes that serve the fleet, where there are several."""
+    for it in facts.processes if len(facts.processes) > 1 else ():
+        leads = ", leads" if it.leads else ""
+        since = age(it.since, facts.at)
+        yield f"process {it.pid} on {it.host} for {since}: {it.shards} of {SHARDS} shards{leads}"
 
 
 def value_text(value: float | None, metric: Metric) -> str:

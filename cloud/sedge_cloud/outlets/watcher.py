@@ -11,7 +11,13 @@ from rich.text import Text
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.records import ChangeKey, Fleet, RunFacts, change_key
 from sedge_cloud.figures.numbers import age
-from sedge_cloud.outlets.terminal import headline, problem_lines, run_lines, value_text
+from sedge_cloud.outlets.terminal import (
+    headline,
+    problem_lines,
+    process_lines,
+    run_lines,
+    value_text,
+)
 from sedge_protocol.host.console import json_text
 
 EVERY_S = 1.0
@@ -54,6 +60,7 @@ def as_json(reader: Reader, name: str | None) -> None:
 def picture(facts: Fleet, name: str | None = None) -> Group:
     """The facts, drawn; all text is plain, so that names cannot draw."""
     parts: list[Text | Table] = [Text(headline(facts), style="bold")]
+    parts += (Text(line, style="dim") for line in process_lines(facts))
     parts += (
         Text(line, style=_STYLES.get(line.split()[0], "dim"))
         for line in problem_lines(facts.problems, facts.at)

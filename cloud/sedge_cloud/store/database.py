@@ -29,10 +29,8 @@ class Store(Receipts):
             row = self._db.execute("SELECT name FROM fleet").fetchone()
         if row is None:
             with self._transaction() as db:
-                db.execute(
-                    "INSERT INTO fleet VALUES (?, ?) ON CONFLICT DO NOTHING",
-                    (name, token_bytes(32)),
-                )
+                sql = "INSERT INTO fleet VALUES (?, ?) ON CONFLICT DO NOTHING"
+                db.execute(sql, (name, token_bytes(32)))
         elif row[0] != name:
             raise ConfigError("fleet", name, f"{row[0]!r}, whose store {self.place} is")
 

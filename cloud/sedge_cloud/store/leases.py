@@ -35,6 +35,11 @@ Plan: TypeAlias = Callable[[Sequence[ProcessRow], Sequence[LeaseRow]], Iterable[
 class Leases(Database):
     """Processes and leases. Every method is one transaction, or raises ``StorageError``."""
 
+    @property
+    def token(self) -> int | None:
+        """The number of this process; None while it does not serve."""
+        return self._token
+
     def clock(self) -> float:
         """The database's clock, in seconds since 1970."""
         with self._db.errors():
@@ -56,6 +61,11 @@ class Leases(Database):
             now = self._now(db)
             row = msgspec.structs.replace(process, token=token, joined=now, expires=now + LEASE_S)
             self._insert(db, "processes", row)
+            # What others said of themselves has no end: but that of the last one is read once more.
+            db.execute(
+                "DELETE FROM coordinator WHERE id NOT IN (SELECT token FROM processes)"
+                " AND heard < (SELECT MAX(heard) FROM coordinator)"
+            )
         with self._db.errors():
             self._db.limit_idle(IDLE_S)
         self._token = token

@@ -18,6 +18,7 @@ from sedge_cloud.store.rows import (
     RoundRow,
     SessionRow,
 )
+from sedge_cloud.store.schema import LEADER
 from sedge_cloud.store.tags import Tags
 
 KEPT_S = 7 * 86_400.0
@@ -92,9 +93,17 @@ class Observed(Tags):
         return self._named(HistoryRow, sql, names)
 
     def coordinator(self) -> CoordinatorRow:
-        """The service as it was last seen; a fresh row if there never was one."""
-        rows = self._rows(CoordinatorRow, "SELECT * FROM coordinator")
-        return rows[0] if rows else CoordinatorRow()
+        """The first of ``coordinators``; a fresh row if there never was one."""
+        return next(iter(self.coordinators()), CoordinatorRow())
+
+    def coordinators(self) -> list[CoordinatorRow]:
+        """The processes that serve as they were last seen: who leads first, then the last heard."""
+        names = ", ".join(f"c.{name}" for name in CoordinatorRow.__struct_fields__)
+        sql = (
+            f"SELECT {names} FROM coordinator c LEFT JOIN leases l ON l.name = ? AND l.token = c.id"
+            " ORDER BY CASE WHEN l.name IS NULL THEN 1 ELSE 0 END, c.heard DESC, c.id DESC"
+        )
+        return self._rows(CoordinatorRow, sql, LEADER)
 
     def disk(self) -> list[DiskRow]:
         """The measurements of the last week, the oldest first."""

@@ -288,8 +288,9 @@ class SessionRow(msgspec.Struct, frozen=True):
 
 
 class CoordinatorRow(msgspec.Struct, frozen=True):
-    """The service: when it ``started``, gave its last sign of life (``heard``), and its link to the broker.
+    """A process that serves: when it ``started``, gave its last sign of life (``heard``), and its link.
 
+    ``id`` is its token, or 1 where processes have none. ``link`` is its link to the broker;
     ``max_packet`` is the largest message that the broker lets through, in bytes; 0: not measured yet.
     ``counters`` is MessagePack of its counters, and ``error`` the last error that it logged. The state is
     ``used`` bytes large, on a disk of ``total`` bytes, ``free`` of them (0: not measured yet). Times are

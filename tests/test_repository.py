@@ -90,6 +90,8 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "what devices are sent, and sent again",
     ),
     "sedge_cloud.hints": ("tests/cloud/ingest/test_ingest.py", "records without a line of code"),
+    "sedge_cloud.company": ("tests/system/test_many_processes.py", "it takes real processes"),
+    "sedge_cloud.rounds.elsewhere": ("tests/system/test_many_processes.py", "devices of others"),
     "sedge_cloud.disk_errors": ("tests/cloud/store/test_outages.py", "a store that goes away"),
     "sedge_cloud.outage": ("tests/cloud/rounds/test_lifecycle.py", "with the round that waits"),
     "sedge_cloud.ingest.device": (

@@ -23,6 +23,7 @@ from sedge_cloud.admin.doctor import examine
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.admin.service_files import Places, write_service_files
 from sedge_cloud.admin.templates import write_first_files
+from sedge_cloud.company import Company
 from sedge_cloud.config import (
     CloudConfig,
     RunConfig,
@@ -39,7 +40,7 @@ from sedge_cloud.recorder import Recorder
 from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.service import Service
 from sedge_cloud.store.cache import Memory
-from sedge_cloud.store.opening import open_store
+from sedge_cloud.store.opening import is_shared, open_store
 from sedge_cloud.strategies import STRATEGIES
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.host.console import printing
@@ -169,19 +170,23 @@ def _serve(arguments: argparse.Namespace) -> int:
     with (
         lock_folder(folder),
         closing(open_store(cloud)) as store,
-        store.serving(),
+        store.serving(shared=is_shared(cloud)),
         closing(Loop()) as loop,
     ):
         loop.stop_on_signals()
-        members = Membership(store, time.monotonic(), alone=True)
+        is_alone = not is_shared(cloud)
+        members = Membership(store, time.monotonic(), is_alone)
         core = Coordinator(
             cloud.fleet, store, cloud.gather_ms / 1000, int(members.wall(time.monotonic())),
             keep=cloud.keep, memory=Memory.of_machine(cloud.memory_share), wall=members.wall,
+            shared=not is_alone,
         )  # fmt: skip
         recorder = Recorder(core, members.wall)
         with (
             sidecars(cloud, settings),
-            closing(Service(core, settings, recorder=recorder, members=members)) as service,
+            closing(
+                Service(core, settings, recorder=recorder, company=Company(core, members, is_alone))
+            ) as service,
         ):
             service.ready()
             loop.run([service], lambda: False)

@@ -3,7 +3,8 @@
 It takes frames and the time, and returns effects. Whatever an effect mentions is already in the store,
 which is durable when its method returns. So the process can be killed between any two effects and
 restarts from the store alone. ingest.py says what becomes of frames, leader.py of rounds; what each tells
-the other (hints.py) is passed on here and never leaves.
+the other (hints.py) is passed on here. Where several processes serve a fleet each has an ingest for its
+shards, and one has the leader: the others are told that rows have changed, and look.
 """
 
 from collections import Counter
@@ -13,12 +14,16 @@ from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.config import KeepConfig
 from sedge_cloud.disk_errors import DISK_RETRY_S, disk_error
 from sedge_cloud.events import CloudEffect
-from sedge_cloud.hints import Hint, ToIngest, ToLeader
+from sedge_cloud.hints import Hint, Lacking, ToIngest, ToLeader
 from sedge_cloud.ingest.ingest import Ingest
 from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.outage import RETURN_S
+from sedge_cloud.processes.signals import Changed, Signal, Wanted
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
+from sedge_cloud.rounds.elsewhere import Everywhere, MeterEverywhere
 from sedge_cloud.rounds.leader import Leader
 from sedge_cloud.rounds.lifecycle import OpenRound
+from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.runs.manifests import Manifests
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
@@ -26,13 +31,17 @@ from sedge_cloud.store.cache import Memory
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES, VERSIONS
+from sedge_protocol.wire.topics import shard_of
 
 
 class Coordinator:
     """The core of one fleet's coordinator. ``draw`` chooses a round's devices.
 
     ``versions`` are the protocol versions that it speaks, ``keep`` what it leaves of runs that have ended,
-    ``memory`` bounds its caches, and ``wall`` tells the time on the wall clock at a time of the loop.
+    ``memory`` bounds its caches, and ``wall`` tells the time on the wall clock at a time of the loop. It
+    serves all shards, and leads, unless it is ``shared``: then ``take`` says so.
+
+    ``signals`` are what other processes are to be told.
     """
 
     def __init__(
@@ -46,20 +55,24 @@ class Coordinator:
         keep: KeepConfig | None = None,
         memory: Memory | None = None,
         wall: Wall = as_it_is,
+        shared: bool = False,
     ) -> None:
         self.fleet = fleet
         self.store = store
         self.run_store = RunStore(store, keep, memory)
         self.counters: Counter[str] = Counter()
-        manifests = Manifests(store.blobs, self.run_store.memory)
+        self.signals: list[Signal] = []
+        self._draw, self._shared = draw, shared
+        self._manifests = manifests = Manifests(store.blobs, self.run_store.memory)
         self.ingest = Ingest(
             fleet, self.run_store, manifests, gather_s, store.next_incarnation(incarnation), versions,
             self.counters, wall,
         )  # fmt: skip
-        self.leader = Leader(
-            self.run_store, manifests, self.ingest.devices, self.ingest.traffic, self.counters, draw, wall
-        )  # fmt: skip
         self._wall = wall
+        self._everywhere: Everywhere | None = None
+        self._leader = None if shared else self._new_leader(self.devices, self.ingest.traffic)
+        if shared:
+            self.devices.shards, self.ingest.broadcasts = frozenset(), False
         self._heard_at = store.coordinator().heard  # the last sign of life of the process before
         self._version: int | None = None
         self._load_at = 0.0
@@ -72,12 +85,12 @@ class Coordinator:
     @property
     def runs(self) -> dict[str, Run]:
         """Every loaded run, by name."""
-        return self.leader.runs
+        return {} if self._leader is None else self._leader.runs
 
     @property
     def open(self) -> dict[str, OpenRound]:
         """The open rounds, by run."""
-        return self.leader.open
+        return {} if self._leader is None else self._leader.open
 
     def load(self, now: float) -> list[CloudEffect]:
         """Load devices and runs from the store: at the start, and when another process has changed them.
@@ -89,9 +102,12 @@ class Coordinator:
             return effects
         try:
             version = self.store.version()
-            if version != self._version or self.leader.is_due(now):
+            if version != self._version or (self._leader and self._leader.is_due(now)):
                 effects += self._passed_on(self.ingest.load(now), now)
-                effects += self._passed_on(self.leader.load(now), now)
+                if self._leader is None:
+                    effects += self._passed_on(self.ingest.load_orders(now), now)
+                else:
+                    effects += self._lead(self._leader, now)
                 self._version = version
         except StorageError as exc:
             if self._version is None:
@@ -100,27 +116,48 @@ class Coordinator:
             effects.append(disk_error(self.counters, exc))
         return effects
 
+    def listen(self, shards: frozenset[str], now: float) -> set[str]:
+        """Listen to these shards; the topics with which a new connection of the link begins."""
+        return self.ingest.listen(shards, now)
+
+    def take(self, shards: frozenset[str], leads: bool, now: float) -> list[CloudEffect]:
+        """This process has these shards from now on, and leads or does not. Raises ``StorageError``."""
+        effects = self._passed_on(self.ingest.take(shards, now), now)
+        if leads != (self._leader is not None):
+            self._leader = self._everywhere = None
+            self.ingest.broadcasts = leads
+            if leads:
+                self._everywhere = Everywhere(self.devices, self.store, self._is_ours)
+                meter = MeterEverywhere(self.ingest.traffic, self.store, self._is_ours)
+                self._leader = self._new_leader(self._everywhere, meter)
+                self._leader.connected(now + RETURN_S)
+        self._version, self._load_at = None if self._version is None else -1, 0.0
+        return effects + self.load(now)
+
     def connected(self, now: float, max_packet: int = MAX_PACKET_BYTES) -> list[CloudEffect]:
         """The link is up; ``max_packet`` is the largest MQTT packet that comes through the broker."""
         silent_s = self._wall(now) - (self._heard_at or self._wall(now))
         effects = self.ingest.connected(now, silent_s, max_packet)
-        self.leader.connected(self.ingest.outage.back_at)
+        if self._leader is not None:
+            self._leader.connected(self.ingest.outage.back_at)
         return self._passed_on(effects, now)
 
     def disconnected(self, now: float) -> None:
         """The link is down: every device is offline until its next hello."""
         self.ingest.disconnected(now)
-        self.leader.disconnected()
+        if self._leader is not None:
+            self._leader.disconnected()
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        due = self.ingest.timer(), self.leader.timer()
+        due = self.ingest.timer(), None if self._leader is None else self._leader.timer()
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float, room: int) -> list[CloudEffect]:
         """Everything that is due; at most ``room`` chunks."""
         effects = self._passed_on(self.ingest.poll(now), now)
-        effects += self._passed_on(self.leader.poll(now), now)
+        if self._leader is not None:
+            effects += self._passed_on(self._leader.poll(now), now)
         return effects + self._passed_on(self.ingest.serve(now, room), now)
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
@@ -135,13 +172,43 @@ class Coordinator:
         """End a turn: store the updates that ``receive`` was given, and only then answer them."""
         return self._passed_on(self.ingest.commit(now), now)
 
+    def _new_leader(self, devices: Reach, traffic: Meter) -> Leader:
+        given = self.run_store, self._manifests, devices, traffic, self.counters, self._draw
+        return Leader(*given, self._wall)
+
+    def _lead(self, leader: Leader, now: float) -> list[CloudEffect]:
+        """Take over runs, what other processes have received, and who has come to them."""
+        effects = list[CloudEffect]()
+        for hint in self._everywhere.load() if self._everywhere is not None else ():
+            effects += self._passed_on(leader.hear(hint, now), now)
+        return effects + self._passed_on(leader.load(now), now)
+
+    def _is_ours(self, device: str) -> bool:
+        return shard_of(device) in self.devices.shards
+
+    def wanted(self, asker: int, wanted: Wanted, now: float) -> list[CloudEffect]:
+        """Devices of another process lack chunks that are sent here."""
+        lacking = Lacking(f"process {asker}", wanted.sha256, wanted.chunk_bytes, wanted.missing)
+        return self._passed_on(self.ingest.lacks(lacking, now), now)
+
+    def _tell(self, hint: Hint) -> None:
+        """Tell the other processes what their rows say as well, or what devices here lack."""
+        if isinstance(hint, Lacking):
+            self.signals.append(Wanted(hint.sha256, hint.chunk_bytes, hint.missing))
+        elif self._shared and Changed() not in self.signals:
+            self.signals.append(Changed())
+
     def _passed_on(self, found: Iterable[CloudEffect | Hint], now: float) -> list[CloudEffect]:
         """The effects, and what follows from the hints among them."""
         effects: list[CloudEffect] = []
         for one in found:
             if isinstance(one, ToLeader):
-                effects += self._passed_on(self.leader.hear(one, now), now)
+                if self._leader is not None:
+                    effects += self._passed_on(self._leader.hear(one, now), now)
+                else:
+                    self._tell(one)
             elif isinstance(one, ToIngest):
+                self._tell(one)
                 effects += self._passed_on(self.ingest.hear(one, now), now)
             else:
                 effects.append(one)

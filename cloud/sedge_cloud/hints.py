@@ -7,6 +7,7 @@ changed something. On the right is who reads what.
     Left       sessions (online)                                        leader
     Answered   updates (a receipt, good or bad)                         leader
     Declined   orders (declined)                                        leader
+    Lacking    (chunks of a blob that go to all; devices ask again)
     DiskFailed (a collection of garbage is due; the leader has its own)
     Ordered    rounds (open), orders                                    ingest
     Over       rounds (open), runs (status)                             ingest
@@ -58,6 +59,16 @@ class Declined:
 
 
 @dataclass(frozen=True)
+class Lacking:
+    """Devices of a process lack chunks of a blob for all: ``missing`` is a bitmap of them."""
+
+    asker: str
+    sha256: bytes
+    chunk_bytes: int
+    missing: bytes
+
+
+@dataclass(frozen=True)
 class DiskFailed:
     """The ingest's disk has refused something: it may be full."""
 
@@ -102,6 +113,6 @@ class LeftOut:
     features: frozenset[str]
 
 
-ToLeader: TypeAlias = Arrived | Left | Answered | Declined | DiskFailed
+ToLeader: TypeAlias = Arrived | Left | Answered | Declined | Lacking | DiskFailed
 ToIngest: TypeAlias = Ordered | Over | Begun | LeftOut
 Hint: TypeAlias = ToLeader | ToIngest

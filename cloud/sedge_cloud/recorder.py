@@ -63,6 +63,11 @@ class Recorder:
         disk = self._measure(now)
         self._write(now, disk)
 
+    def flush(self, now: float) -> None:
+        """Write what has changed, now."""
+        self._due = now
+        self.poll(now)
+
     def close(self, now: float) -> None:
         """Note that the service has ended in order."""
         self._row = msgspec.structs.replace(self._row, running=False)
@@ -79,7 +84,9 @@ class Recorder:
         if not (sessions or rounds or disk or state != self._written or now >= self._sign_at):
             return
         counters = msgspec.msgpack.encode(dict(self._core.counters))
-        row = msgspec.structs.replace(self._row, heard=self._wall(now), counters=counters)
+        row = msgspec.structs.replace(
+            self._row, id=self._store.token or 1, heard=self._wall(now), counters=counters
+        )
         try:
             self._store.seen(sessions, rounds, row, disk)
         except StorageError:

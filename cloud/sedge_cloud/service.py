@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sedge_cloud.company import Company
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect, Event, RoundClosed, RoundOpened, RunEnded
-from sedge_cloud.processes.membership import Membership
 from sedge_cloud.recorder import Recorder
 from sedge_protocol.host.mqtt import (
     BrokerSettings,
@@ -25,9 +25,11 @@ from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES
 from sedge_protocol.wire.message_limit import LimitProbe
 from sedge_protocol.wire.reconnect import SOON_S, Reconnect
-from sedge_protocol.wire.topics import ITSELF, all_up, down, first_version_up, up
+from sedge_protocol.wire.topics import ITSELF, all_up, cloud, down, first_version_up, up
 
 RELOAD_S = 0.5
+# After another process has said that rows have changed: it may say so often.
+SOON_AGAIN_S = 0.1
 # A longer message on our own topic is no question of a doctor.
 MAX_QUESTION_BYTES = 64
 
@@ -40,8 +42,8 @@ def on_the_wall(now: float) -> float:
 class Service:
     """One fleet's running coordinator, a station of the loop. ``observe`` is called with every event.
 
-    ``recorder`` notes for whoever looks what the store does not have. ``members`` knows which other
-    processes serve the fleet; without it, none do.
+    ``recorder`` notes for whoever looks what the store does not have. ``company`` says which shards are
+    this process's, and shares them with others that serve the fleet; without it, none do.
     """
 
     def __init__(
@@ -50,14 +52,17 @@ class Service:
         settings: BrokerSettings,
         observe: Callable[[Event], None] = lambda event: None,
         recorder: Recorder | None = None,
-        members: Membership | None = None,
+        company: Company | None = None,
     ) -> None:
         self.coordinator = coordinator
-        self._members = members
+        self._company = company
         soon = Reconnect(np.random.default_rng(), most_s=SOON_S)  # a whole fleet waits for it
         topics = (all_up(coordinator.fleet), first_version_up(coordinator.fleet))
         self.link = MqttLink(settings, topics, reconnect=soon, admit=self._admits)
+        if company is not None:
+            company.begin(self.link, recorder)
         self._itself = up(coordinator.fleet, ITSELF)
+        self._among_us = cloud(coordinator.fleet, "")
         self._token = secrets.token_bytes(16)
         self._probe = LimitProbe()
         self._observe = observe
@@ -84,7 +89,7 @@ class Service:
         due = [self.link.timer(), self._reload_at]
         probe = self._probe.timer()
         due += [] if probe is None else [probe]
-        due += [] if self._members is None else [self._members.timer()]
+        due += [] if self._company is None else [self._company.timer()]
         at = self.coordinator.timer()
         # Without room nothing can leave: the socket will wake the loop, and a timer would make it spin.
         return min(due if at is None or not self.link.room else [*due, at])
@@ -92,9 +97,8 @@ class Service:
     def step(self) -> None:
         """Process what has arrived and do what is due."""
         now = time.monotonic()
-        if self._members is not None:
-            self._members.poll(now)
-            self._do([*self._members.take_notes()])
+        if self._company is not None:
+            self._do(self._company.poll(now))
         if now >= self._reload_at:
             self._reload_at = now + RELOAD_S
             self._do(self.coordinator.load(now))
@@ -112,29 +116,37 @@ class Service:
                     event.log(self._log)
                     self._probe.disconnected()
                     self.coordinator.disconnected(now)
+                    if self._company is not None:
+                        self._company.disconnected(now)
                     if self._recorder is not None:
                         self._recorder.link(False, now, event.reason)
                 case TooLarge():
                     self._failed(str(event))
                 case Received(topic=self._itself):
                     self._answer(event.payload, now)
+                case Received() if self._is_signal(event):
+                    self._reload_at = min(self._reload_at, now + SOON_AGAIN_S)
                 case Received() if self._probe.limit is None:
                     pass  # how orders are cut is not known yet; its sender repeats it
                 case Received():
                     self._do(self.coordinator.receive(event.topic, event.payload, time.monotonic()))
         self._measure(now)
         self._do(self.coordinator.poll(time.monotonic(), self.link.room))
+        if self._company is not None:
+            self._do(self._company.signals(now))
         if self._recorder is not None:
             self._recorder.poll(time.monotonic())
 
     def close(self) -> None:
         """Close the link; the store is durable as it is."""
         notify("STOPPING=1")
+        if self._company is not None:
+            self._company.retire(self.step)
         self.link.close()
         if self._recorder is not None:
             self._recorder.close(time.monotonic())
-        if self._members is not None:
-            self._members.leave()
+        if self._company is not None:
+            self._company.leave()
 
     def _tell_status(self) -> None:
         """Tell the service manager in one line how things are, when that has changed."""
@@ -149,8 +161,20 @@ class Service:
             notify(f"STATUS={text}")
 
     def _admits(self, topic: str, payload: bytes) -> bool:
-        """Whether a frame may be queued. Only our own account may publish on our own topic."""
-        return topic == self._itself or self.coordinator.admits(topic, payload, time.monotonic())
+        """Whether a frame may be queued. Only our own account may publish on our own topics."""
+        now = time.monotonic()
+        if topic == self._itself or topic.startswith(self._among_us):
+            return True
+        if self._company is not None and not self._company.admits(topic, payload, now):
+            return False
+        return self.coordinator.admits(topic, payload, now)
+
+    def _is_signal(self, event: Received) -> bool:
+        """Whether another process has told us something: then rows have changed."""
+        is_ours = event.topic.startswith(self._among_us)
+        if is_ours and self._company is not None:
+            self._do(self._company.hear(event.topic, event.payload, time.monotonic()))
+        return is_ours
 
     def _answer(self, payload: bytes, now: float) -> None:
         """Answer a message from the coordinator's own account: ours, a doctor's, a second coordinator's."""
@@ -163,8 +187,11 @@ class Service:
             return
         if len(payload) > MAX_QUESTION_BYTES:
             return  # a doctor measures how large messages may be, and hears them itself
+        if self._company is not None and not self._company.answers:
+            return
         self.link.send(down(self.coordinator.fleet, ITSELF), payload)
-        if len(payload) == len(self._token) and payload != self._token:
+        is_alone = self._company is None or not self._company.may_grow
+        if is_alone and len(payload) == len(self._token) and payload != self._token:
             self._log.warning(
                 "a second coordinator of this fleet has connected: stop one of the two"
             )

@@ -1,13 +1,16 @@
 """Blobs on their way to devices: a shared blob is sent once to the whole fleet, others to one device."""
 
+import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
 from sedge_cloud.runs.named_blobs import NamedBlob
 from sedge_cloud.store.contract import Blobs
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.wire.serving import Serving
+from sedge_protocol.wire.topics import shard_of
+from sedge_protocol.wire.transfer import Manifest
 
 # Device, or None for the fleet; transfer; index; data.
 Chunk: TypeAlias = tuple[str | None, bytes, int, bytes]
@@ -27,10 +30,12 @@ class Downloads:
         self._private: OrderedDict[Key, Serving] = OrderedDict()
 
     def request(
-        self, device: str, transfer: bytes, missing: bytes, served: Iterable[NamedBlob], now: float
-    ) -> tuple[int, NamedBlob]:
+        self, device: str, transfer: bytes, missing: bytes, served: Iterable[NamedBlob], now: float,
+        others: int = 0,
+    ) -> tuple[int, NamedBlob]:  # fmt: skip
         """Queue the chunks that a device lacks of a blob in its order; the number of chunks added.
 
+        A blob for all waits for what devices of so many ``others``, processes, lack of it.
         Raises ``FrameError`` for any other blob, and for a malformed bitmap.
         """
         one = next((one for one in served if one.manifest.transfer == transfer), None)
@@ -41,7 +46,9 @@ class Downloads:
         serving = self._active.get(key) or Serving(
             one.manifest, self._gather_s if one.receivers else 0
         )
-        queued = serving.request(device, missing, max(1, one.receivers), now)
+        queued = serving.request(
+            device, missing, max(1, one.receivers) + others * (owner is None), now
+        )
         self._active[key] = serving
         if serving.timer() is not None:
             waiting = self._waiting(owner)
@@ -49,6 +56,25 @@ class Downloads:
             if queued:  # a device that asks for more goes to the end of the queue
                 waiting.move_to_end(key)
         return queued, one
+
+    def want(self, manifest: Manifest, missing: bytes, asker: str, now: float) -> None:
+        """Another process's devices lack chunks of a blob that goes to all. Raises ``FrameError``."""
+        key = manifest.transfer, None
+        serving = self._active.setdefault(key, Serving(manifest, self._gather_s))
+        serving.request(asker, missing, math.inf, now)
+        if serving.timer() is not None:
+            self._shared[key] = serving
+
+    def take_shared(self, now: float) -> list[tuple[Manifest, list[int]]]:
+        """The chunks for all that are due, for whoever sends them in this process's place."""
+        taken: list[tuple[Manifest, list[int]]] = []
+        for key, serving in list(self._shared.items()):
+            chunks = serving.poll(now, serving.manifest.count)
+            if chunks:
+                taken.append((serving.manifest, chunks))
+            if serving.timer() is None:
+                del self._shared[key]
+        return taken
 
     def poll(self, now: float, room: int) -> list[Chunk]:
         """Up to ``room`` chunks to send now, from shared and from private blobs in turn.
@@ -78,6 +104,12 @@ class Downloads:
         self._active.clear()
         self._shared.clear()
         self._private.clear()
+
+    def drop(self, shards: Collection[str]) -> None:
+        """Forget what goes to single devices of these shards."""
+        for key in [key for key in self._active if key[1] and shard_of(key[1]) in shards]:
+            del self._active[key]
+            self._private.pop(key, None)
 
     def _waiting(self, owner: str | None) -> OrderedDict[Key, Serving]:
         return self._shared if owner is None else self._private

@@ -27,6 +27,7 @@ from sedge_cloud.hints import (
     Begun,
     DiskFailed,
     Hint,
+    Lacking,
     Left,
     LeftOut,
     Ordered,
@@ -46,14 +47,16 @@ from sedge_cloud.ingest.uploads import RETRY_MS, Answer, Uploads
 from sedge_cloud.outage import Outage
 from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.manifests import Manifests
+from sedge_cloud.runs.orders import is_for_all
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.leases import LEASE_S
 from sedge_cloud.store.rows import TrafficRow
-from sedge_protocol.errors import RemoteError, StorageError, VersionError
+from sedge_protocol.errors import FrameError, RemoteError, StorageError, VersionError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.effects import Note, Send
-from sedge_protocol.wire.frame import Frame, asks, latest_incarnation
+from sedge_protocol.wire.frame import HEADER, Frame, asks, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
-from sedge_protocol.wire.transfer import from_bitmap
+from sedge_protocol.wire.transfer import from_bitmap, to_bitmap
 
 
 class Ingest:
@@ -78,6 +81,9 @@ class Ingest:
         self.outage = Outage()
         self._runs = Runs(self.store)
         self.open = OpenOrders(self.store, self._runs, self.devices, manifests.of, counters)
+        self._manifests = manifests
+        # Whether it sends blobs for all, itself, for so many other processes, too.
+        self.broadcasts, self.others = True, 0
         self._downloads = Downloads(self.store.blobs, gather_s)
         self._uploads = Uploads(self.store, run_store, self.open.find)
         self._log = LogQuota()
@@ -86,6 +92,7 @@ class Ingest:
         self._incarnation, self._wall = incarnation, wall
         self._started: float | None = None
         self._told: list[Hint] = []
+        self._keeping: list[Device] = []  # keep a model of another run now
 
     def load(self, now: float) -> list[CloudEffect | Hint]:
         """Take over devices and runs from the store. Raises ``StorageError``."""
@@ -96,6 +103,28 @@ class Ingest:
         for current in self.open.rounds():
             current.look(self.devices.presence)
         return self._counted(effects)
+
+    def take(self, shards: frozenset[str], now: float) -> list[CloudEffect | Hint]:
+        """The devices of these shards are this process's from now on. Raises ``StorageError``."""
+        if shards == self.devices.shards:
+            return []
+        lost = self.devices.shards - shards
+        if shards - self.devices.shards:  # its frames are newer than those of whoever had them
+            self._incarnation = self.store.next_incarnation(int(self._wall(now)))
+            self._started = now
+        effects = self.devices.take(shards, self._incarnation)
+        self._uploads.drop(lost)
+        self._downloads.drop(lost)
+        if self.devices.returning:
+            self.outage.ends(now, LEASE_S, self.devices.num_active)
+        for current in self.open.rounds():
+            current.look(self.devices.presence)
+        return self._counted([*effects])
+
+    def listen(self, shards: frozenset[str], now: float) -> set[str]:
+        """Listen to these shards; the topics with which a new connection of the link begins."""
+        self._muting.listen(shards, now)
+        return self._muting.wildcards()
 
     def load_orders(self, now: float) -> list[CloudEffect | Hint]:
         """Take over what a leader in another process has done. Raises ``StorageError``."""
@@ -138,18 +167,45 @@ class Ingest:
     def _poll_devices(self, now: float) -> Iterator[CloudEffect | Hint]:
         yield from self._muting.poll(now)
         if self.devices.returning and now >= self.outage.back_at:
-            yield from self.devices.give_up_returning()
+            yield from self.devices.give_up_returning(now)
         for device, transfer, have in self._uploads.poll(now):
             yield self.devices[device].peer.message(have, transfer)
         yield from self.open.poll(now)
 
     def serve(self, now: float, room: int) -> list[CloudEffect | Hint]:
         """At most ``room`` chunks of what devices have asked for."""
+        told = [] if self.broadcasts else self._pass_on(now)
         try:
             chunks = [self.devices.chunk(*chunk) for chunk in self._downloads.poll(now, room)]
         except StorageError as exc:  # the device asks again
             return self._failed(exc)
-        return self._counted([*chunks])
+        return [*told, *self._counted([*chunks])]
+
+    def _pass_on(self, now: float) -> list[CloudEffect | Hint]:
+        """What devices here lack of blobs for all, for the process that sends them."""
+        hints: list[CloudEffect | Hint] = []
+        for manifest, chunks in self._downloads.take_shared(now):
+            missing = to_bitmap(chunks, manifest.count)
+            hints.append(Lacking("", manifest.sha256, manifest.chunk_bytes, missing))
+            for index in chunks:
+                self.traffic.delivered(
+                    manifest.transfer, index, manifest.span(index)[1] + HEADER.size
+                )
+        return hints
+
+    def lacks(self, lacking: Lacking, now: float) -> list[CloudEffect | Hint]:
+        """Devices of another process lack chunks of a blob that an open round sends to all."""
+        try:
+            opened = [(self._runs.get(it.row.run), it) for it in self.open.rounds()]
+            if not any(run and is_for_all(run, it, lacking.sha256) for run, it in opened):
+                return []
+            manifest = self._manifests.of(lacking.sha256, lacking.chunk_bytes)
+            self._downloads.want(manifest, lacking.missing, lacking.asker, now)
+        except StorageError as exc:
+            return self._failed(exc)
+        except FrameError:
+            self.counters["refused"] += 1
+        return []
 
     def hear(self, hint: ToIngest, now: float) -> list[CloudEffect | Hint]:
         """What the leader has done."""
@@ -175,6 +231,9 @@ class Ingest:
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
         """Whether a frame is to be received (admission.py); asked once about each."""
+        if not self.devices.has_shard_of(topic):
+            self.counters["foreign_shards"] += 1
+            return False
         return self._admission.admits(topic, payload, now)
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect | Hint]:
@@ -210,7 +269,21 @@ class Ingest:
                 answered = self._answer(device, transfer, answer)
                 effects += self._log.admit(f"device {name}", answered, now)
                 effects += [] if answer.left is None else self._failed(answer.left)
-        return self._counted(effects)
+        return self._counted(effects + self._save_hellos())
+
+    def _save_hellos(self) -> list[CloudEffect | Hint]:
+        """Store of which runs devices keep a model now."""
+        devices, self._keeping = self._keeping, []
+        if not devices:
+            return []
+        try:
+            with self.store.transaction(flush=False):
+                for device in devices:
+                    coded = msgspec.msgpack.encode(device.hello)
+                    self.store.save_hello(device.row, device.row.incarnation, coded)
+        except StorageError as exc:
+            return self._failed(exc)
+        return []
 
     def _counted(self, effects: list[CloudEffect | Hint]) -> list[CloudEffect | Hint]:
         """The same effects, after every device's bytes were counted."""
@@ -285,7 +358,9 @@ class Ingest:
         hello, known = self.devices.limited(hello), device.hello
         is_renewed = device.is_another(hello, frame.incarnation)
         has_moved = known is not None and hello.max_packet != known.max_packet
-        if frame.incarnation != device.row.incarnation or has_moved or hello.waits != device.waits:
+        is_new = frame.incarnation != device.row.incarnation
+        keeps = self.devices.is_shared and known is not None and hello.holds != known.holds
+        if is_new or has_moved or keeps or hello.waits != device.waits:
             self.store.save_hello(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
             device.row = msgspec.structs.replace(device.row, incarnation=frame.incarnation)
         effects: list[CloudEffect | Hint] = [device.peer.message(self.devices.welcome(hello.nonce))]
@@ -306,7 +381,8 @@ class Ingest:
             return [device.peer.message(messages.Cancel(get.run, get.round, text))]
         orders, wanted = self.open.orders, from_bitmap(get.missing, 8 * len(get.missing))
         served = orders.served(run, current, name)
-        queued, one = self._downloads.request(name, transfer, get.missing, served, now)
+        others = self.others if self.broadcasts else 0
+        queued, one = self._downloads.request(name, transfer, get.missing, served, now, others)
         device.bucket.charge(queued)
         self.progress.fetches(device, transfer, get, one.what, one.manifest.count, now)
         self.traffic.asked(name, transfer, wanted)
@@ -352,7 +428,10 @@ class Ingest:
         if reply is not None:
             effects.append(device.peer.message(reply, transfer))
         if isinstance(reply, messages.Committed | messages.Reject):
+            known = device.hello
             device.keep(reply.run)
+            if device.hello != known and self.devices.is_shared:  # a leader elsewhere reads its row
+                self._keeping.append(device)
             counts = isinstance(reply, messages.Committed)
             self.open.answered(reply.run, reply.round, name, counts)
             effects.append(Answered(reply.run, reply.round, name, counts))

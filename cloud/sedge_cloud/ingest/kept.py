@@ -6,7 +6,7 @@ coordinator: with a full bucket, and an empty replay window of its last start.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -104,6 +104,16 @@ class Kept:
         del self.online[device.row.device]
         self._idle[device.row.device] = None
         self._make_room()
+
+    def drop(self, shards: Collection[str]) -> None:
+        """Forget every device of these shards, online or not."""
+        for name in [*self._devices, *self._strangers]:
+            if topics.shard_of(name) in shards:
+                self._strangers.pop(name, None)
+                self._idle.pop(name, None)
+                self.online.pop(name, None)
+                if self._devices.pop(name, None) is not None:
+                    del self._by_topic[topics.up(self._fleet, name)]
 
     def _make_room(self) -> None:
         while len(self._idle) > KEPT:

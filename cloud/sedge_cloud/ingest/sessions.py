@@ -54,6 +54,7 @@ class Fleet:
     """Every device, by id, read from ``store`` by need. A row that cannot be read raises ``StorageError``.
 
     ``num_active`` is the number enrolled and not revoked, and ``changes`` how often one came or went.
+    ``shards`` are those whose devices are this process's: of others' nothing is noted.
     ``versions`` are the protocol versions that the coordinator speaks, and ``max_packet`` is the largest
     MQTT packet that comes through its broker.
     """
@@ -67,7 +68,9 @@ class Fleet:
         wall: Wall = as_it_is,
     ) -> None:
         self.wall = wall
+        self.shards = frozenset(topics.SHARD_NAMES)
         self.returning: set[str] = set()  # online before the last outage, and not since
+        self._inherited: set[str] = set()  # online in their rows, as another process has seen them
         self.num_active = self.changes = 0
         self.max_packet = MAX_PACKET_BYTES
         self._store = store
@@ -110,7 +113,7 @@ class Fleet:
             return []
         effects: list[Effect] = []
         rows, active = self._kept.changed(), self._store.enrolled()
-        if self._enrolment is None:
+        if self._enrolment is None and not self.is_shared:
             self.returning.update(self._store.end_sessions(self.wall(now)))
         self._enrolment, self.num_active = enrolment, active
         self.changes += 1  # other devices may be selected
@@ -140,11 +143,33 @@ class Fleet:
             Note(logging.WARNING, f"device {name} is revoked"),
         ]
 
+    def take(self, shards: frozenset[str], incarnation: int) -> list[Effect]:
+        """These shards are this process's now; its frames to their devices are of this incarnation.
+
+        Those of their devices that another process has seen online are asked for a hello, and are online
+        in their rows until it is known that they do not come.
+        """
+        lost, gained = self.shards - shards, shards - self.shards
+        self.shards = shards
+        self._kept.drop(lost | gained)
+        for name in [name for name in self._stirred if topics.shard_of(name) in lost]:
+            del self._stirred[name]
+        self.returning = {name for name in self.returning if topics.shard_of(name) not in lost}
+        if not gained:
+            return []
+        self._incarnation = incarnation
+        online = (name for name in self._store.online() if topics.shard_of(name) in gained)
+        self._inherited.update(online)
+        self.returning |= self._inherited
+        self.changes += 1
+        return [*self._request_hellos(gained)]
+
     def note(self, device: Device, **changes: bool | int | float | str) -> None:
         """Change what is known of a device."""
         name = device.row.device
         device.session = msgspec.structs.replace(device.session, device=name, **changes)
-        self._stirred[name] = device.session
+        if topics.shard_of(name) in self.shards:
+            self._stirred[name] = device.session
 
     def stirred(self, most: int) -> list[SessionRow]:
         """Sessions that have changed since they were last taken, at most so many; these count as taken."""
@@ -186,8 +211,10 @@ class Fleet:
 
     def request_hellos(self) -> list[Send]:
         """Ask every device for a hello, by one message for all that share a shard."""
-        shards = (f"{shard:02x}" for shard in range(topics.SHARDS))
-        return [Send(topics.hint(self._name, shard), b"") for shard in shards]
+        return self._request_hellos(self.shards)
+
+    def _request_hellos(self, shards: Collection[str]) -> list[Send]:
+        return [Send(topics.hint(self._name, shard), b"") for shard in sorted(shards)]
 
     def request_hello(self, names: Iterable[str]) -> list[Send]:
         """Ask these devices for a hello, if they are still here."""
@@ -231,8 +258,11 @@ class Fleet:
         for device in list(self._kept.online.values()):
             self.leave(device, now)
 
-    def give_up_returning(self) -> list[Send]:
+    def give_up_returning(self, now: float) -> list[Send]:
         """Who has not come back counts as away; each is asked once more, as the first call may be lost."""
+        for name in self.returning & self._inherited:
+            self.note(self[name], online=False, since=self.wall(now))
+        self._inherited.clear()
         names = sorted(islice(self.returning, MAX_ASKED))
         self.returning.clear()
         return self.request_hello(names)
@@ -259,6 +289,15 @@ class Fleet:
         """The device that sends on this topic; None for a revoked device's and for any other topic."""
         device = self._kept.sender(topic)
         return None if device is None or device.row.revoked else device
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes have devices, too."""
+        return len(self.shards) < topics.SHARDS
+
+    def has_shard_of(self, topic: str) -> bool:
+        """Whether a device that sends on this topic would be this process's."""
+        return not self.is_shared or topics.shard_in(topic) in self.shards
 
     def answer_doctor(self, device: Device, payload: bytes) -> list[Effect]:
         """The welcome to a doctor's hello, which changes nothing here; nothing to what else asks.

@@ -49,9 +49,13 @@ class Traffic:
         if name != "blob":  # a hint to a whole shard
             return
         index = HEADER.unpack_from(send.payload)[8]
-        fetching = self._missing.get(bytes.fromhex(last), {})
+        self.delivered(bytes.fromhex(last), index, len(send.payload))
+
+    def delivered(self, transfer: bytes, index: int, size: int) -> None:
+        """A chunk reaches all who fetch it, in a frame of this size, whoever sends it."""
+        fetching = self._missing.get(transfer, {})
         for device, missing in list(fetching.items()):
-            self._down[device] += len(send.payload)
+            self._down[device] += size
             missing.discard(index)
             if not missing:
                 del fetching[device]

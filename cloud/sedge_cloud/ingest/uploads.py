@@ -11,7 +11,7 @@ offer goes on from there.
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -34,6 +34,7 @@ from sedge_protocol.wire.messages import (
     Offer,
     Reject,
 )
+from sedge_protocol.wire.topics import shard_of
 from sedge_protocol.wire.transfer import CREDIT, Intake, Manifest
 from sedge_protocol.wire.update import Report, max_coded_bytes
 
@@ -166,6 +167,12 @@ class Uploads:
             self._forget(device, frame.transfer)
             raise
         return Answer()
+
+    def drop(self, shards: Collection[str]) -> None:
+        """Forget the uploads of these shards' devices: they go on with another process, from its parts."""
+        for device in [name for name in self._transfers if shard_of(name) in shards]:
+            for transfer in list(self._transfers[device]):
+                self._forget(device, transfer)
 
     @property
     def is_turn_full(self) -> bool:

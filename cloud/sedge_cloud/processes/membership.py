@@ -29,15 +29,16 @@ LOOK_S = 0.5
 class Membership:
     """One process of the fleet's, which has joined once this is made; ``now`` is the loop's clock.
 
-    ``shards`` are those that it has, and it ``leads`` or not. It is the heir of ``coming``; those of its
-    own that are ``going`` have an heir that listens to them already. Where nobody else can serve
-    (``alone``: the state is on this machine's disk) joining raises ``StorageError`` if somebody does.
+    ``shards`` are those that it has, and it ``leads`` or not. It is the heir of ``coming``, of which it has
+    yet to say of the ``unready`` that it listens; its own that are ``going`` have an heir that does. Where
+    nobody else can serve (``alone``: the state is on this machine's disk) joining raises ``StorageError``
+    if somebody does.
     """
 
     def __init__(self, store: Leases, now: float, alone: bool) -> None:
         self._store, self._alone = store, alone
         self._process = this_process()
-        self.shards = self.coming = self.going = frozenset[str]()
+        self.shards = self.coming = self.going = self.unready = frozenset[str]()
         self.leads = False
         self.notes: list[Note] = []
         self._ahead = 0.0  # of the database's clock before the loop's
@@ -65,7 +66,7 @@ class Membership:
     def poll(self, now: float) -> bool:
         """Renew and look, when it is time; whether it has other shards now, or leads, or no longer.
 
-        Raises ``StorageError`` when it must serve alone and another process has replaced it.
+        Raises ``LeaseLost`` when it must serve alone and another process has replaced it.
         """
         if now < self._look_at:
             return False
@@ -76,6 +77,8 @@ class Membership:
                 self._renew(now)
             self._look(now)
         except LeaseLost as exc:
+            if self._alone:
+                raise
             self.notes.append(Note(logging.ERROR, str(exc)))
             self._forget()
             self._join(now)
@@ -92,6 +95,7 @@ class Membership:
     def listens(self) -> None:
         """This process listens to the shards that are ``coming``."""
         self._change(lambda lease: replace(lease, ready=lease.ready or lease.heir == self.token))
+        self.unready = frozenset()
 
     def hand_over(self) -> None:
         """Everything that came to this process under the shards that are ``going`` is done."""
@@ -104,9 +108,12 @@ class Membership:
             )
         )
 
-    def retire(self) -> None:
-        """Take no more shards, and hand over those that there are, if there is anybody."""
-        self._store.retire()
+    def retire(self, leaves: bool) -> None:
+        """Take no more shards, and hand over what there is, if there is anybody; or take some again."""
+        try:
+            self._store.retire(leaves)
+        except StorageError as exc:
+            self._note(logging.ERROR, str(exc))
         self._look_at = 0.0
 
     def leave(self) -> None:
@@ -118,6 +125,11 @@ class Membership:
     def is_alone(self) -> bool:
         """Whether nobody else could have what it hands over."""
         return not any(not process.leaves for process in self._others.values())
+
+    @property
+    def others(self) -> int:
+        """How many other processes serve the fleet."""
+        return len(self._others)
 
     def _join(self, now: float) -> None:
         self._process = self._store.join(self._process, self._is_gone, self._alone)
@@ -165,7 +177,7 @@ class Membership:
     def _take_over(self, living: Sequence[ProcessRow], leases: Sequence[LeaseRow]) -> None:
         tokens = {process.token for process in living}
         staying = {process.token for process in living if not process.leaves}
-        mine, coming, going = set[str](), set[str](), set[str]()
+        mine, coming, going, unready = set[str](), set[str](), set[str](), set[str]()
         for lease in (without_gone(lease, tokens, staying) for lease in leases):
             if lease.name == LEADER:
                 self._set_lead(lease.token == self.token)
@@ -174,9 +186,11 @@ class Membership:
                 going |= {lease.name} if lease.ready else set()
             elif lease.heir == self.token:
                 coming.add(lease.name)
+                unready |= set() if lease.ready else {lease.name}
         if mine != self.shards:
             self._note(logging.INFO, f"{len(mine)} of {SHARDS} shards are served here")
         self.shards, self.coming, self.going = frozenset(mine), frozenset(coming), frozenset(going)
+        self.unready = frozenset(unready)
 
     def _set_lead(self, leads: bool) -> None:
         if leads != self.leads:
@@ -190,10 +204,13 @@ class Membership:
             return [new for lease in leases if (new := changed(lease)) != lease]
 
         self._look_at = 0.0
-        self._store.settle(changes, lambda process, now: False)
+        try:
+            self._store.settle(changes, lambda process, now: False)
+        except StorageError as exc:  # the next look sees how it is, and what is still to do
+            self._note(logging.ERROR, str(exc))
 
     def _forget(self) -> None:
-        self.shards = self.coming = self.going = frozenset()
+        self.shards = self.coming = self.going = self.unready = frozenset()
         self.leads = False
 
     def _standing(self) -> tuple[object, ...]:

@@ -27,12 +27,11 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
-    """Devices of the sender lack chunks of a blob that an open round of ``run`` sends to all.
+    """Devices of the sender lack chunks of a blob that an open round sends to all.
 
     ``missing`` is a bitmap of them, in chunks of ``chunk_bytes``.
     """
 
-    run: str
     sha256: bytes
     chunk_bytes: int
     missing: bytes
@@ -56,19 +55,19 @@ class Signals:
         topic, sender = cloud(self._fleet, kind), token.to_bytes(_TOKEN_BYTES, "little")
         return Send(topic, sender + self._mac(topic, sender, body) + body)
 
-    def open(self, token: int, topic: str, payload: bytes) -> Signal | None:
-        """What another process says; None for our own signals, and for what is no coordinator's."""
+    def open(self, token: int, topic: str, payload: bytes) -> tuple[int, Signal | None]:
+        """Another process's token and signal; None for our own, and for what is no coordinator's."""
         sender, mac = payload[:_TOKEN_BYTES], payload[_TOKEN_BYTES:_HEAD_BYTES]
         body = payload[_HEAD_BYTES:]
-        is_ours = sender == token.to_bytes(_TOKEN_BYTES, "little")
-        if is_ours or not hmac.compare_digest(mac, self._mac(topic, sender, body)):
-            return None
+        other = int.from_bytes(sender, "little")
+        if other == token or not hmac.compare_digest(mac, self._mac(topic, sender, body)):
+            return other, None
         if topic == cloud(self._fleet, CHANGED):
-            return Changed()
+            return other, Changed()
         try:
-            return msgspec.msgpack.decode(body, type=Wanted)
+            return other, msgspec.msgpack.decode(body, type=Wanted)
         except ValueError:  # msgspec's errors: of a later version
-            return None
+            return other, None
 
     def _mac(self, topic: str, sender: bytes, body: bytes) -> bytes:
         return hmac.digest(self._key, topic.encode() + sender + body, hashlib.sha256)[:16]

@@ -181,6 +181,14 @@ def named_blobs(
             yield NamedBlob(describe(blob), min(users, waiting) if users > 1 else 0, what)
 
 
+def is_for_all(run: Run, current: AskedRound, blob: bytes) -> bool:
+    """Whether a round sends a blob to more devices than one, as ``named_blobs`` has it."""
+    named = {bundle.sha256 for bundle in run.bundles} | {step.blob for step in current.steps}
+    if run.manifest.frozen is not None:
+        named.add(run.manifest.frozen.blob.sha256)
+    return blob in named or blob == current.row.model or current.users[blob] > 1
+
+
 def packet_of(order: Order) -> int:
     """The size of an order's MQTT packet."""
     return len(encode_body(order)) + AROUND_BYTES

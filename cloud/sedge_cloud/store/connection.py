@@ -82,9 +82,12 @@ class Database:
         self._db.check(TABLES)
 
     @contextmanager
-    def serving(self) -> Generator[None]:
-        """No other process serves this store meanwhile. Raises ``StorageError`` when one does."""
-        with self._db.lock(SERVING) as is_held:
+    def serving(self, *, shared: bool = False) -> Generator[None]:
+        """No other process serves this store meanwhile, or, ``shared``, only those that share it as well.
+
+        Raises ``StorageError`` when one does.
+        """
+        with self._db.lock(SERVING, shared=shared) as is_held:
             if not is_held:
                 raise StorageError(f"{self.place}: a coordinator is running on this store")
             yield

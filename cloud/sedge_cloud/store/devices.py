@@ -141,6 +141,12 @@ class Devices(Leases):
                 db.execute(sql, (at, self._stamp(db)))
         return names
 
+    def online(self) -> list[str]:
+        """The devices whose sessions say that they are online, by id."""
+        with self._db.errors():
+            rows = self._db.execute("SELECT device FROM sessions WHERE online = 1 ORDER BY device")
+            return [str(name) for (name,) in rows]
+
     def enrolled(self) -> int:
         """How many devices are enrolled and not revoked."""
         with self._db.errors():

@@ -79,10 +79,11 @@ class Leases(Database):
             db.execute(sql, (now + LEASE_S, self._token))
         return now
 
-    def retire(self) -> None:
-        """Serve on, but take nothing more."""
+    def retire(self, leaves: bool) -> None:
+        """Serve on, but take nothing more; or take something again."""
+        sql = "UPDATE processes SET leaves = ? WHERE token = ?"
         with self._transaction() as db:
-            db.execute("UPDATE processes SET leaves = 1 WHERE token = ?", (self._token,))
+            db.execute(sql, (int(leaves), self._token))
 
     def leave(self) -> None:
         """Serve no longer: what this process had is free."""

@@ -131,9 +131,9 @@ class MqttLink:
     """A link to the broker, driven by ``step``; single-threaded.
 
     ``subscriptions`` are made on every connection, and may change between two. ``will``, if given, is
-    called for a (topic, payload) before every connection. With ``retain`` the broker keeps the will and all messages. ``admit`` is asked
-    about every message that arrives, by topic and payload; one that it refuses is dropped at once.
-    ``reconnect`` says how long it waits between connections.
+    called for a (topic, payload) before every connection. With ``retain`` the broker keeps the will and all
+    messages. ``admit`` is asked about every message that arrives, by topic and payload; one that it refuses
+    is dropped at once. ``reconnect`` says how long it waits between connections.
     """
 
     def __init__(

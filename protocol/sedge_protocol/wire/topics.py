@@ -83,6 +83,17 @@ def cloud(fleet: str, kind: str = "+") -> str:
     return f"{ROOT}/{fleet}/cloud/{kind}"
 
 
+def shard_in(topic: str) -> str:
+    """The shard of the device that sends on a topic, of either protocol version; empty for any other."""
+    match topic.split("/"):
+        case [_, _, _, "device", shard, _, "up"]:
+            return shard
+        case [_, _, _, "device", device, "up"]:
+            return shard_of(device)
+        case _:
+            return ""
+
+
 def device_of(topic: str) -> str:
     """The device id in an ``up`` topic. Raises ``FrameError`` for any other topic."""
     match = _UP.fullmatch(topic)

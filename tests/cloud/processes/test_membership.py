@@ -54,7 +54,7 @@ def test_the_first_has_everything_and_the_second_half_of_it(tmp_path: Path) -> N
     go_on(lambda: len(one.shards) == len(two.shards) == 32, one, two)
     assert not one.shards & two.shards and one.leads and not two.leads
     told(one), told(two)
-    one.retire()
+    one.retire(True)
     go_on(lambda: len(two.shards) == 64 and two.leads, one, two)
     go_on(lambda: not one.shards, one)
 

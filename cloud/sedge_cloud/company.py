@@ -1,0 +1,196 @@
+"""This process's part of the fleet's shards, as its shell lives it: topics, frames, hand-overs, signals.
+
+A shard that comes is listened to first; its frames are kept until it is this process's. A shard that goes
+is no longer listened to, and handed over once the broker has confirmed that and what it had sent before is
+done. A process that is not sure of its lease, or has no broker, takes nothing.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.disk_errors import disk_error
+from sedge_cloud.events import CloudEffect
+from sedge_cloud.processes.membership import Membership
+from sedge_cloud.processes.signals import Signals, Wanted
+from sedge_cloud.store.leases import LEASE_S
+from sedge_protocol.errors import StorageError
+from sedge_protocol.wire.topics import ITSELF, cloud, first_version_up, shard_in, up
+
+# So many frames of shards to come are kept: more are lost, and repeated.
+MAX_EARLY = 1000
+# A planned stop waits for its heirs so long; and so often it looks whether they have everything.
+RETIRE_S, STEP_S = 10.0, 0.02
+
+
+class Link(Protocol):
+    """What is needed of the link to the broker."""
+
+    subscriptions: tuple[str, ...]
+
+    @property
+    def up(self) -> bool:
+        """Whether the broker has accepted the connection."""
+        ...
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the broker has confirmed which topics we listen to."""
+        ...
+
+
+class Recorder(Protocol):
+    """What is needed of the recorder."""
+
+    def flush(self, now: float) -> None:
+        """Write what has changed, now."""
+        ...
+
+
+class Company:
+    """The processes that serve a fleet, of which this one's core is ``core``.
+
+    It is ``alone`` where the state is on this machine's disk.
+    """
+
+    def __init__(self, core: Coordinator, members: Membership, alone: bool) -> None:
+        self._core = core
+        self._members = members
+        self._alone = alone
+        self._link: Link | None = None
+        self._recorder: Recorder | None = None
+        self._signals = Signals(core.fleet, core.store.secret())
+        self._early: deque[tuple[str, bytes]] = deque(maxlen=MAX_EARLY)
+        self._down_since: float | None = time.monotonic()
+        self._is_changing = self._has_taken = False
+        self._rests = False
+
+    def begin(self, link: Link, recorder: Recorder | None) -> None:
+        """The shell's link and recorder, before the first ``poll``."""
+        self._link, self._recorder = link, recorder
+        if not self._alone:
+            self._listen(time.monotonic())
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether other processes may serve the fleet."""
+        return not self._alone
+
+    @property
+    def answers(self) -> bool:
+        """Whether this process answers a doctor."""
+        return self._members.leads
+
+    def timer(self) -> float:
+        """When ``poll`` next wants to be called."""
+        return self._members.timer()
+
+    def poll(self, now: float) -> list[CloudEffect]:
+        """Look at the leases, and go on with what comes and goes."""
+        effects: list[CloudEffect] = []
+        is_new = self._members.poll(now)
+        if self._alone:
+            return [*effects, *self._members.take_notes()]
+        if self._link is not None and self._link.up:
+            self._down_since = None
+        if is_new or not self._has_taken:
+            effects += self._take(now)
+        self._core.ingest.others = self._members.others
+        self._rest(now)
+        effects += self._go_on(now)
+        self._is_changing = False
+        return [*effects, *self._members.take_notes()]
+
+    def disconnected(self, now: float) -> None:
+        """The link is down."""
+        self._down_since = now if self._down_since is None else self._down_since
+
+    def admits(self, topic: str, payload: bytes, now: float) -> bool:
+        """Whether a frame is this process's to judge; one of a shard to come is kept for later."""
+        if not self._members.is_sure(now):
+            self._core.counters["unsure"] += 1
+            return False
+        if shard_in(topic) in self._members.coming:
+            self._early.append((topic, payload))
+            return False
+        return True
+
+    def signals(self, now: float) -> list[CloudEffect]:
+        """What others are told of this turn."""
+        signals, self._core.signals = self._core.signals, []
+        if self._members.is_alone:
+            return []
+        return [self._signals.seal(self._members.token, signal) for signal in signals]
+
+    def hear(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
+        """Another process tells us something."""
+        sender, signal = self._signals.open(self._members.token, topic, payload)
+        if isinstance(signal, Wanted) and self._members.leads:
+            return self._core.wanted(sender, signal, now)
+        return []
+
+    def retire(self, step: Callable[[], None]) -> None:
+        """Hand everything over, if there is anybody, while ``step`` goes on."""
+        if self._members.is_alone:
+            return
+        self._members.retire(True)
+        deadline = time.monotonic() + RETIRE_S
+        while not self._members.is_alone and (self._members.shards or self._members.leads):
+            if time.monotonic() > deadline:
+                break
+            step()
+            time.sleep(STEP_S)
+
+    def leave(self) -> None:
+        """Serve no longer."""
+        self._members.leave()
+
+    def _take(self, now: float) -> list[CloudEffect]:
+        members = self._members
+        self._listen(now)
+        try:
+            effects = self._core.take(members.shards, members.leads, now)
+        except StorageError as exc:
+            self._has_taken = False
+            return [disk_error(self._core.counters, exc)]
+        self._has_taken = True
+        early, self._early = self._early, deque(maxlen=MAX_EARLY)
+        for topic, payload in early:
+            shard = shard_in(topic)
+            if shard in members.coming:
+                self._early.append((topic, payload))
+            elif shard in members.shards and self._core.admits(topic, payload, now):
+                effects += self._core.receive(topic, payload, now)
+        return effects
+
+    def _listen(self, now: float) -> None:
+        fleet, members = self._core.fleet, self._members
+        wildcards = self._core.listen((members.shards | members.coming) - members.going, now)
+        ours = {first_version_up(fleet), up(fleet, ITSELF), cloud(fleet)}
+        if self._link is not None:
+            self._link.subscriptions = tuple(sorted(wildcards | ours))
+        self._is_changing = True
+
+    def _go_on(self, now: float) -> list[CloudEffect]:
+        """Tell that this process listens to what comes, and hand over what goes."""
+        members, link = self._members, self._link
+        if self._is_changing or link is None or (link.up and not link.is_settled):
+            return []
+        if members.unready and link.up:
+            members.listens()
+        if not members.going:
+            return []
+        effects = self._core.commit(now)
+        if self._recorder is not None:
+            self._recorder.flush(now)
+        members.hand_over()
+        return effects
+
+    def _rest(self, now: float) -> None:
+        """Without a broker it serves nobody: others take its shards until it has one again."""
+        rests = self._down_since is not None and now > self._down_since + LEASE_S
+        if rests != self._rests and not self._members.is_alone:
+            self._members.retire(rests)
+            self._rests = rests

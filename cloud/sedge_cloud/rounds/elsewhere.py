@@ -1,0 +1,129 @@
+"""The devices of a fleet that several processes serve, as its leader sees them.
+
+Those of this process's ingest are as it sees them; those of the others as their rows say: ``sessions`` who
+is online and waits, ``devices`` who is enrolled and its hello, ``traffic`` the bytes.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from sedge_cloud.hints import Arrived, Left, ToLeader
+from sedge_cloud.rounds.reach import Meter, Reach
+from sedge_cloud.runs.asked import Presence
+from sedge_cloud.runs.capabilities import lacking
+from sedge_cloud.runs.run import Run
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rows import DeviceRow, TrafficRow
+from sedge_cloud.store.selector import parse
+from sedge_protocol.wire.frame import MAX_PACKET_BYTES
+from sedge_protocol.wire.messages import Hello
+
+
+class Everywhere:
+    """All devices of the fleet (``Reach``); ``is_ours`` says whose are this process's.
+
+    Raises ``StorageError`` when a row cannot be read.
+    """
+
+    def __init__(self, ours: Reach, store: Store, is_ours: Callable[[str], bool]) -> None:
+        self._ours = ours
+        self._store = store
+        self._is_ours = is_ours
+        self._online: dict[str, DeviceRow] = {}  # others' that are online
+        self._changes = 0
+        self._since = -1
+
+    def load(self) -> list[ToLeader]:
+        """Read what has changed of others' devices; who has come and gone."""
+        since, self._since = self._since, self._store.change()
+        sessions = {row.device: row.online for row in self._store.sessions(since)}
+        rows = {row.device: row for row in self._store.changed_devices(since)}
+        come = [name for name, is_online in sessions.items() if is_online]
+        rows |= self._store.devices_named([name for name in come if name not in rows])
+        hints: list[ToLeader] = [
+            Left(name)
+            for name in list(self._online)
+            if not sessions.get(name, True) or self._is_ours(name)
+        ]
+        for left in hints:
+            del self._online[left.device]  # type: ignore[union-attr]
+        for name, row in rows.items():
+            last = self._online.get(name)
+            if self._is_ours(name) or (last is None and not sessions.get(name)):
+                continue
+            self._online[name] = row
+            if row != last:
+                is_renewed = last is not None and last.incarnation != row.incarnation
+                hints.append(Arrived(name, last is None or is_renewed))
+        self._changes += len(hints)
+        return hints
+
+    @property
+    def present(self) -> int:
+        """How many are online."""
+        return self._ours.present + len(self._online)
+
+    @property
+    def changes(self) -> int:
+        """How often one has come or gone."""
+        return self._ours.changes + self._changes
+
+    @property
+    def returning(self) -> Collection[str]:
+        """This process's that have not come back; others' are online until it is known that they do not."""
+        return self._ours.returning
+
+    def presence(self, device: str) -> Presence:
+        """Whether it is there."""
+        if self._is_ours(device):
+            return self._ours.presence(device)
+        row = self._online.get(device) or self._store.device(device)
+        if row is None:
+            return Presence(False, False, False)
+        hello = row.read_hello()
+        waits = hello is not None and bool(hello.waits)
+        return Presence(device in self._online, waits, row.revoked)
+
+    def hello(self, device: str) -> Hello | None:
+        """Its last hello."""
+        if self._is_ours(device):
+            return self._ours.hello(device)
+        row = self._online.get(device) or self._store.device(device)
+        return None if row is None else row.read_hello()
+
+    def max_packet_of(self, device: str) -> int:
+        """The largest MQTT packet that comes through to it."""
+        hello = self.hello(device)
+        return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
+
+    def able(self, run: Run, among: Sequence[str] = ()) -> list[str]:
+        """Ids, sorted, of the devices that are online, do not wait, and can do the run's work.
+
+        They are those that the run selects, and of these ``among``, if any.
+        """
+        missing, names = lacking(run), self._ours.able(run, among)
+        wanted = set(among or self._online)
+        if select := run.config.cohort.select:
+            wanted &= set(self._store.ready(parse(select), among))
+        for name, row in self._online.items():
+            hello = row.read_hello() if name in wanted and not row.revoked else None
+            if hello is not None and not hello.waits and not missing(hello):
+                names.append(name)
+        return sorted(names)
+
+
+class MeterEverywhere:
+    """The bytes of all devices (``Meter``): of others as their ingests have stored them."""
+
+    def __init__(self, ours: Meter, store: Store, is_ours: Callable[[str], bool]) -> None:
+        self._ours = ours
+        self._store = store
+        self._is_ours = is_ours
+
+    def of_round(
+        self, run: str, number: int, cohort: Iterable[str]
+    ) -> tuple[tuple[TrafficRow, ...], tuple[int, int]]:
+        """The bytes of an open round's devices so far, and those on this process's link."""
+        rows, link = self._ours.of_round(run, number, cohort)
+        stored = {row.device: row for row in self._store.traffic(run, number)}
+        merged = (row if self._is_ours(row.device) else stored.get(row.device, row) for row in rows)
+        return tuple(merged), link

@@ -97,7 +97,7 @@ class Company:
             self._down_since = None
         if is_new or not self._has_taken:
             effects += self._take(now)
-        self._core.ingest.others = self._members.others
+        self._core.ingest.broadcast.others = self._members.others if self._members.leads else 0
         self._rest(now)
         effects += self._go_on(now)
         self._is_changing = False

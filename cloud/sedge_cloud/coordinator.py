@@ -29,7 +29,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.cache import Memory
 from sedge_cloud.store.database import Store
-from sedge_protocol.errors import StorageError
+from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES, VERSIONS
 from sedge_protocol.wire.topics import shard_of
 
@@ -72,7 +72,7 @@ class Coordinator:
         self._everywhere: Everywhere | None = None
         self._leader = None if shared else self._new_leader(self.devices, self.ingest.traffic)
         if shared:
-            self.devices.shards, self.ingest.broadcasts = frozenset(), False
+            self.devices.shards, self.ingest.broadcast.is_here = frozenset(), False
         self._heard_at = store.coordinator().heard  # the last sign of life of the process before
         self._version: int | None = None
         self._load_at = 0.0
@@ -118,14 +118,15 @@ class Coordinator:
 
     def listen(self, shards: frozenset[str], now: float) -> set[str]:
         """Listen to these shards; the topics with which a new connection of the link begins."""
-        return self.ingest.listen(shards, now)
+        self.ingest.muting.listen(shards, now)
+        return self.ingest.muting.wildcards()
 
     def take(self, shards: frozenset[str], leads: bool, now: float) -> list[CloudEffect]:
         """This process has these shards from now on, and leads or does not. Raises ``StorageError``."""
         effects = self._passed_on(self.ingest.take(shards, now), now)
         if leads != (self._leader is not None):
             self._leader = self._everywhere = None
-            self.ingest.broadcasts = leads
+            self.ingest.broadcast.is_here = leads
             if leads:
                 self._everywhere = Everywhere(self.devices, self.store, self._is_ours)
                 meter = MeterEverywhere(self.ingest.traffic, self.store, self._is_ours)
@@ -189,7 +190,13 @@ class Coordinator:
     def wanted(self, asker: int, wanted: Wanted, now: float) -> list[CloudEffect]:
         """Devices of another process lack chunks that are sent here."""
         lacking = Lacking(f"process {asker}", wanted.sha256, wanted.chunk_bytes, wanted.missing)
-        return self._passed_on(self.ingest.lacks(lacking, now), now)
+        try:
+            self.ingest.broadcast.want(lacking, now)
+        except StorageError as exc:
+            return [disk_error(self.counters, exc)]
+        except FrameError:
+            self.counters["refused"] += 1
+        return []
 
     def _tell(self, hint: Hint) -> None:
         """Tell the other processes what their rows say as well, or what devices here lack."""

@@ -18,14 +18,13 @@ import msgspec
 from sedge_cloud.facts.devices import KnownDevice, read_devices
 from sedge_cloud.facts.open_rounds import Waits, run_waits
 from sedge_cloud.facts.problems import device_problems, problems
+from sedge_cloud.facts.processes import coordinator_of, processes_of
 from sedge_cloud.facts.records import (
-    CoordinatorFacts,
     DeviceFacts,
     DeviceState,
     DiskFacts,
     Fleet,
     Problem,
-    ProcessFacts,
     RoundFacts,
     RunFacts,
     printable,
@@ -39,17 +38,12 @@ from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rows import (
     CoordinatorRow,
     DiskRow,
-    LeaseRow,
-    ProcessRow,
     RoundRow,
     RunRow,
 )
-from sedge_cloud.store.schema import LEADER
 from sedge_cloud.store.selector import ALL, Condition
 from sedge_protocol.errors import StorageError
 
-# Without a sign of life for so long the service counts as silent.
-SILENT_S = 6.0
 # What is wrong with devices changes with time alone, too: it is found again after so long.
 AGAIN_S = 60.0
 # So many closed rounds of a run are read, the last ones.
@@ -123,7 +117,7 @@ class Reader:
             now = self.store.clock() if now is None else now
             rows, runs = self.store.coordinators() or [CoordinatorRow()], self.store.runs()
             row = rows[0]
-            coordinator = _coordinator(rows, now)
+            coordinator = coordinator_of(rows, now)
             changed = self._read_devices(coordinator.running, {run.run for run in runs})
             facts = Fleet(
                 fleet=self.fleet,
@@ -134,7 +128,7 @@ class Reader:
                 runs=tuple(self._run(run, changed, now) for run in runs),
                 devices=self._all,
                 states=self._count(coordinator.running, now),
-                processes=_processes(self.store.processes(), self.store.leases(), now),
+                processes=processes_of(self.store.processes(), self.store.leases(), now),
             )
         return msgspec.structs.replace(
             facts, problems=problems(facts, self._device_problems(facts))
@@ -350,45 +344,6 @@ def _usual(closed: Sequence[RoundFacts]) -> float | None:
         if r.opened is not None and r.closed is not None
     ]
     return statistics.median(took) if took else None
-
-
-def _processes(
-    rows: Sequence[ProcessRow], leases: Sequence[LeaseRow], now: float
-) -> tuple[ProcessFacts, ...]:
-    shards = Counter(lease.token for lease in leases if lease.name != LEADER)
-    leaders = {lease.token for lease in leases if lease.name == LEADER}
-    return tuple(
-        ProcessFacts(
-            process=row.token,
-            host=printable(row.host),
-            pid=row.pid,
-            since=when(row.joined),
-            shards=shards[row.token],
-            leads=row.token in leaders,
-        )
-        for row in rows
-        if row.expires >= now
-    )
-
-
-def _coordinator(rows: Sequence[CoordinatorRow], now: float) -> CoordinatorFacts:
-    """The process that leads, and what all of them have counted."""
-    row, counters = rows[0], Counter[str]()
-    running = row.running and now - row.heard < SILENT_S
-    for one in rows:
-        counters += Counter(msgspec.msgpack.decode(one.counters) if one.counters else {})
-    return CoordinatorFacts(
-        running=running,
-        since=when(row.started),
-        heard=when(row.heard),
-        link=row.link and running,
-        link_since=when(row.link_since),
-        link_error=printable(row.link_error),
-        max_packet=row.max_packet,
-        error=row.error,
-        error_since=when(row.error_at),
-        counters=dict(counters),
-    )
 
 
 def _disk(

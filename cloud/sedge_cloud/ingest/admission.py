@@ -37,9 +37,9 @@ class Admission:
         device = self._devices.sender(topic)
         if device is None:
             self._counters["foreign"] += 1
-            if self._devices.may_refuse(topic, payload, now):
+            if self._devices.refusals.may_refuse(topic, payload, now):
                 return True
-            if self._devices.is_outdated(topic):  # it has been told, and so has the log
+            if self._devices.refusals.is_outdated(topic):  # it has been told, and so has the log
                 return False
             text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
             self._notes += self._log.admit("unknown senders", [Note(logging.WARNING, text)], now)

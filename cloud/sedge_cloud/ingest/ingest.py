@@ -20,14 +20,13 @@ import msgspec
 
 from sedge_cloud.clocks import Wall
 from sedge_cloud.disk_errors import disk_error
-from sedge_cloud.events import CloudEffect, UpdateReceived
+from sedge_cloud.events import CloudEffect
 from sedge_cloud.hints import (
     Answered,
     Arrived,
     Begun,
     DiskFailed,
     Hint,
-    Lacking,
     Left,
     LeftOut,
     Ordered,
@@ -35,28 +34,30 @@ from sedge_cloud.hints import (
     ToIngest,
 )
 from sedge_cloud.ingest.admission import Admission
+from sedge_cloud.ingest.arrivals import Answer, reported
+from sedge_cloud.ingest.broadcast import Broadcast
 from sedge_cloud.ingest.device import Device
 from sedge_cloud.ingest.downloads import Downloads
+from sedge_cloud.ingest.kept import save_hellos
 from sedge_cloud.ingest.muting import Muting
 from sedge_cloud.ingest.open_orders import OpenOrders
 from sedge_cloud.ingest.progress import Progress
 from sedge_cloud.ingest.rate_limit import LogQuota
 from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.ingest.traffic import Traffic
-from sedge_cloud.ingest.uploads import RETRY_MS, Answer, Uploads
+from sedge_cloud.ingest.uploads import RETRY_MS, Uploads
 from sedge_cloud.outage import Outage
 from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.manifests import Manifests
-from sedge_cloud.runs.orders import is_for_all
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.leases import LEASE_S
 from sedge_cloud.store.rows import TrafficRow
-from sedge_protocol.errors import FrameError, RemoteError, StorageError, VersionError
+from sedge_protocol.errors import RemoteError, StorageError, VersionError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.effects import Note, Send
-from sedge_protocol.wire.frame import HEADER, Frame, asks, latest_incarnation
+from sedge_protocol.wire.frame import Frame, asks, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
-from sedge_protocol.wire.transfer import from_bitmap, to_bitmap
+from sedge_protocol.wire.transfer import from_bitmap
 
 
 class Ingest:
@@ -81,14 +82,12 @@ class Ingest:
         self.outage = Outage()
         self._runs = Runs(self.store)
         self.open = OpenOrders(self.store, self._runs, self.devices, manifests.of, counters)
-        self._manifests = manifests
-        # Whether it sends blobs for all, itself, for so many other processes, too.
-        self.broadcasts, self.others = True, 0
         self._downloads = Downloads(self.store.blobs, gather_s)
+        self.broadcast = Broadcast(self._downloads, manifests, self._runs, self.open, self.traffic)
         self._uploads = Uploads(self.store, run_store, self.open.find)
         self._log = LogQuota()
-        self._muting = Muting(fleet, self.devices, self._left)
-        self._admission = Admission(self.devices, self._log, counters, self._muting)
+        self.muting = Muting(fleet, self.devices, self._left)
+        self._admission = Admission(self.devices, self._log, counters, self.muting)
         self._incarnation, self._wall = incarnation, wall
         self._started: float | None = None
         self._told: list[Hint] = []
@@ -100,8 +99,7 @@ class Ingest:
         if self._started is None:
             self._started = now
         self._runs.load()
-        for current in self.open.rounds():
-            current.look(self.devices.presence)
+        self.open.look()
         return self._counted(effects)
 
     def take(self, shards: frozenset[str], now: float) -> list[CloudEffect | Hint]:
@@ -117,14 +115,8 @@ class Ingest:
         self._downloads.drop(lost)
         if self.devices.returning:
             self.outage.ends(now, LEASE_S, self.devices.num_active)
-        for current in self.open.rounds():
-            current.look(self.devices.presence)
+        self.open.look()
         return self._counted([*effects])
-
-    def listen(self, shards: frozenset[str], now: float) -> set[str]:
-        """Listen to these shards; the topics with which a new connection of the link begins."""
-        self._muting.listen(shards, now)
-        return self._muting.wildcards()
 
     def load_orders(self, now: float) -> list[CloudEffect | Hint]:
         """Take over what a leader in another process has done. Raises ``StorageError``."""
@@ -143,14 +135,14 @@ class Ingest:
         """The link is down: every device is offline until its next hello."""
         self.devices.disconnected(now)
         self.outage.begins(now)
-        self._muting.disconnected()
+        self.muting.disconnected()
         self._downloads.clear()
         self.traffic.disconnected()
         self.open.disconnected()
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        parts = self._downloads, self._uploads, self._log, self._muting, self.open
+        parts = self._downloads, self._uploads, self._log, self.muting, self.open
         return min((at for part in parts if (at := part.timer()) is not None), default=None)
 
     def poll(self, now: float) -> list[CloudEffect | Hint]:
@@ -165,7 +157,7 @@ class Ingest:
         return effects + self._counted([*due, *self._take_told(), *self._log.poll(now)])
 
     def _poll_devices(self, now: float) -> Iterator[CloudEffect | Hint]:
-        yield from self._muting.poll(now)
+        yield from self.muting.poll(now)
         if self.devices.returning and now >= self.outage.back_at:
             yield from self.devices.give_up_returning(now)
         for device, transfer, have in self._uploads.poll(now):
@@ -174,38 +166,12 @@ class Ingest:
 
     def serve(self, now: float, room: int) -> list[CloudEffect | Hint]:
         """At most ``room`` chunks of what devices have asked for."""
-        told = [] if self.broadcasts else self._pass_on(now)
+        told: list[CloudEffect | Hint] = [*self.broadcast.pass_on(now)]
         try:
             chunks = [self.devices.chunk(*chunk) for chunk in self._downloads.poll(now, room)]
         except StorageError as exc:  # the device asks again
             return self._failed(exc)
         return [*told, *self._counted([*chunks])]
-
-    def _pass_on(self, now: float) -> list[CloudEffect | Hint]:
-        """What devices here lack of blobs for all, for the process that sends them."""
-        hints: list[CloudEffect | Hint] = []
-        for manifest, chunks in self._downloads.take_shared(now):
-            missing = to_bitmap(chunks, manifest.count)
-            hints.append(Lacking("", manifest.sha256, manifest.chunk_bytes, missing))
-            for index in chunks:
-                self.traffic.delivered(
-                    manifest.transfer, index, manifest.span(index)[1] + HEADER.size
-                )
-        return hints
-
-    def lacks(self, lacking: Lacking, now: float) -> list[CloudEffect | Hint]:
-        """Devices of another process lack chunks of a blob that an open round sends to all."""
-        try:
-            opened = [(self._runs.get(it.row.run), it) for it in self.open.rounds()]
-            if not any(run and is_for_all(run, it, lacking.sha256) for run, it in opened):
-                return []
-            manifest = self._manifests.of(lacking.sha256, lacking.chunk_bytes)
-            self._downloads.want(manifest, lacking.missing, lacking.asker, now)
-        except StorageError as exc:
-            return self._failed(exc)
-        except FrameError:
-            self.counters["refused"] += 1
-        return []
 
     def hear(self, hint: ToIngest, now: float) -> list[CloudEffect | Hint]:
         """What the leader has done."""
@@ -244,7 +210,7 @@ class Ingest:
         try:
             device = self.devices.sender(topic)
             if device is None:
-                return self._counted([*self.devices.refuse_sender(topic, payload, now)])
+                return self._counted([*self.devices.refusals.refuse(topic, payload, now)])
         except StorageError as exc:
             return self._failed(exc)
         self.devices.note(device, heard=self._wall(now))
@@ -274,13 +240,8 @@ class Ingest:
     def _save_hellos(self) -> list[CloudEffect | Hint]:
         """Store of which runs devices keep a model now."""
         devices, self._keeping = self._keeping, []
-        if not devices:
-            return []
         try:
-            with self.store.transaction(flush=False):
-                for device in devices:
-                    coded = msgspec.msgpack.encode(device.hello)
-                    self.store.save_hello(device.row, device.row.incarnation, coded)
+            save_hellos(self.store, devices)
         except StorageError as exc:
             return self._failed(exc)
         return []
@@ -381,7 +342,7 @@ class Ingest:
             return [device.peer.message(messages.Cancel(get.run, get.round, text))]
         orders, wanted = self.open.orders, from_bitmap(get.missing, 8 * len(get.missing))
         served = orders.served(run, current, name)
-        others = self.others if self.broadcasts else 0
+        others = self.broadcast.others
         queued, one = self._downloads.request(name, transfer, get.missing, served, now, others)
         device.bucket.charge(queued)
         self.progress.fetches(device, transfer, get, one.what, one.manifest.count, now)
@@ -424,7 +385,7 @@ class Ingest:
 
     def _answer(self, device: Device, transfer: bytes, answer: Answer) -> list[CloudEffect | Hint]:
         effects: list[CloudEffect | Hint] = []
-        reply, row, name = answer.reply, answer.row, device.row.device
+        reply, name = answer.reply, device.row.device
         if reply is not None:
             effects.append(device.peer.message(reply, transfer))
         if isinstance(reply, messages.Committed | messages.Reject):
@@ -435,16 +396,4 @@ class Ingest:
             counts = isinstance(reply, messages.Committed)
             self.open.answered(reply.run, reply.round, name, counts)
             effects.append(Answered(reply.run, reply.round, name, counts))
-        if row is None:
-            return effects
-        if answer.report is not None:
-            self.counters["late" if row.late else "updates"] += 1
-            received = UpdateReceived(
-                row.run, row.round, row.device, answer.report, row.size, row.late > 0
-            )
-            effects.append(received)
-        else:
-            self.counters["rejected"] += 1
-            text = f"run {row.run}, round {row.round}: rejected the update of {row.device}: "
-            effects.append(Note(logging.WARNING, f"{text}{row.rejected}: {row.detail}"))
-        return effects
+        return [*effects, *reported(answer, self.counters)]

@@ -26,8 +26,8 @@ KEPT = 4096
 class Kept:
     """The devices of a fleet, by id and by topic.
 
-    ``stirred`` are sessions that are newer than their rows. A row that cannot be read raises
-    ``StorageError``.
+    Frames to them are of this ``incarnation``. ``stirred`` are sessions that are newer than their rows. A
+    row that cannot be read raises ``StorageError``.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Kept:
     ) -> None:
         self.online: dict[str, Device] = {}
         self._fleet = fleet
-        self._incarnation, self._versions = incarnation, versions
+        self.incarnation, self._versions = incarnation, versions
         self._store = store
         self._stirred = stirred
         self._devices: dict[str, Device] = {}
@@ -83,7 +83,7 @@ class Kept:
         name, keys = row.device, DeviceKeys.of(row.secret)
         self._strangers.pop(name, None)
         down = topics.down(self._fleet, name)
-        known = self._incarnation, row.incarnation, self._versions, self._sent
+        known = self.incarnation, row.incarnation, self._versions, self._sent
         device = Device(row, Peer(down, keys.down, keys.up, *known), row.read_hello(), session)
         if device.hello is not None:
             with suppress(VersionError):  # its next hello is refused
@@ -122,6 +122,16 @@ class Kept:
             del self._by_topic[topics.up(self._fleet, name)]
             # The device takes no number a second time, so the next frame's is above it.
             self._sent = max(self._sent, device.peer.sent)
+
+
+def save_hellos(store: Rows, devices: Collection[Device]) -> None:
+    """Store the hellos of these devices as they are known now. Raises ``StorageError``."""
+    if not devices:
+        return
+    with store.transaction(flush=False):
+        for device in devices:
+            coded = msgspec.msgpack.encode(device.hello)
+            store.save_hello(device.row, device.row.incarnation, coded)
 
 
 def _sender_on(topic: str, fleet: str) -> str | None:

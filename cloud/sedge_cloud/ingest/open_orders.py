@@ -57,6 +57,11 @@ class OpenOrders:
         """Every open round."""
         return self._open.values()
 
+    def look(self) -> None:
+        """Look up who is there of those that still owe an answer."""
+        for current in self._open.values():
+            current.look(self._devices.presence)
+
     def find(self, run: str, number: int, device: str) -> tuple[OrderRow, RoundRow] | None:
         """A device's order in an open round, and the round."""
         current = self._open.get(run)

@@ -2,16 +2,16 @@
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from itertools import islice
 
 import msgspec
 
 from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.ingest.device import UNSEEN, Device
-from sedge_cloud.ingest.first_version import WHY, FirstVersion
+from sedge_cloud.ingest.first_version import FirstVersion
 from sedge_cloud.ingest.kept import Kept
-from sedge_cloud.ingest.rate_limit import RATE, cost
+from sedge_cloud.ingest.rate_limit import RATE
+from sedge_cloud.ingest.refusals import REFUSE_EVERY_S, REVOKED, WARN_EVERY_S, Refusals
 from sedge_cloud.runs.asked import Presence
 from sedge_cloud.runs.capabilities import lacking
 from sedge_cloud.runs.run import Run
@@ -27,18 +27,12 @@ from sedge_protocol.wire.frame import (
     VERSIONS,
     Frame,
     Kind,
-    asks,
     seal,
     start_time,
 )
 from sedge_protocol.wire.messages import Cancel, Hello, Order, Refusal, Welcome, decode_body
 
 VERSION = "0.1.0"
-# A device with an old start count is logged once an hour: anybody who can publish on its topic can repeat
-# its old frames, and must not fill the log.
-WARN_EVERY_S = 3600.0
-# A frame's version is read before its MAC: whoever can publish on a device's topic can have it refused.
-REFUSE_EVERY_S = 60.0
 # So many devices are asked one by one for a hello.
 MAX_ASKED = 1000
 # A fleet of more devices than that is not listed.
@@ -47,7 +41,6 @@ MAX_LISTED = 20_000
 NO_NONCE = bytes(16)
 # The state of an order that was sent (progress.py has the others).
 ASKED = "asked"
-REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
 
 
 class Fleet:
@@ -80,7 +73,7 @@ class Fleet:
         # Sessions that have changed and are not stored yet, the longest ago first.
         self._stirred: dict[str, SessionRow] = {}
         self._kept = Kept(name, incarnation, self._versions, store, self._stirred)
-        self._first_version = FirstVersion(name, incarnation)
+        self.refusals = Refusals(FirstVersion(name, incarnation), self._kept, self._failed)
         self._enrolment: int | None = None  # as it was last read
 
     def __getitem__(self, device: str) -> Device:
@@ -157,7 +150,7 @@ class Fleet:
         self.returning = {name for name in self.returning if topics.shard_of(name) not in lost}
         if not gained:
             return []
-        self._incarnation = incarnation
+        self._incarnation = self._kept.incarnation = incarnation
         online = (name for name in self._store.online() if topics.shard_of(name) in gained)
         self._inherited.update(online)
         self.returning |= self._inherited
@@ -309,47 +302,6 @@ class Fleet:
         if not isinstance(hello, Hello):
             return []
         return [device.peer.message(self.welcome(hello.nonce, hello.padding))]
-
-    def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether ``refuse_sender`` may have an answer to a frame that no device in force has sent."""
-        outdated = self._outdated(topic)
-        device = outdated or self._kept.sender(topic)
-        is_doctor = outdated is None and asks(payload)
-        if device is None or (now < device.refuse_at and not is_doctor):
-            return False
-        return device.bucket.spend(now, cost(payload))
-
-    def refuse_sender(self, topic: str, payload: bytes, now: float) -> list[Effect]:
-        """Tell a device that is revoked, or speaks protocol version 1, now and then; a doctor at once."""
-        outdated = self._outdated(topic)
-        if outdated is not None:
-            row = outdated.row
-            effects = self._first_version.refuse(row.device, row.secret, topic, payload)
-            if not effects:
-                return []
-            outdated.refuse_at = now + REFUSE_EVERY_S
-            self._failed(outdated, WHY, now)
-            if now >= outdated.warn_at:
-                outdated.warn_at = now + WARN_EVERY_S
-                effects.append(Note(logging.WARNING, f"device {row.device} is refused: {WHY}"))
-            return effects
-        device = self._kept.sender(topic)
-        if device is None:
-            return []
-        with suppress(RemoteError):
-            device.peer.peek(payload, topic)
-            device.refuse_at = now + REFUSE_EVERY_S
-            return [device.peer.message(REVOKED)]
-        return []
-
-    def is_outdated(self, topic: str) -> bool:
-        """Whether a device of ours sends on this topic, by protocol version 1."""
-        return self._outdated(topic) is not None
-
-    def _outdated(self, topic: str) -> Device | None:
-        """The device that sends on this topic of protocol version 1."""
-        name = self._first_version.sender(topic)
-        return None if name is None else self._kept.find(name)
 
     def _failed(self, device: Device, text: str, now: float) -> None:
         self.note(device, error=text, error_at=self.wall(now))

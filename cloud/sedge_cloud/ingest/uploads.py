@@ -12,18 +12,18 @@ import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
 
+from sedge_cloud.ingest.arrivals import Answer, Arrived, Upload
 from sedge_cloud.ingest.credit import Credit
 from sedge_cloud.ingest.judge import judge, ordered
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.receipts import LATE_ROUNDS
 from sedge_cloud.store.roles import Rows
-from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, UpdateRow
+from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
 from sedge_protocol.errors import CodecError, StorageError, UpdateRejected
 from sedge_protocol.wire.frame import Frame
 from sedge_protocol.wire.messages import (
@@ -36,7 +36,7 @@ from sedge_protocol.wire.messages import (
 )
 from sedge_protocol.wire.topics import shard_of
 from sedge_protocol.wire.transfer import CREDIT, Intake, Manifest
-from sedge_protocol.wire.update import Report, max_coded_bytes
+from sedge_protocol.wire.update import max_coded_bytes
 
 # A device has one update to send, or two while the last round's is still on its way.
 MAX_TRANSFERS = 2
@@ -55,51 +55,6 @@ MAX_TURN = 128
 
 # (run, round, device) -> the device's order and its round while that is open, without asking the store.
 OpenOrder: TypeAlias = Callable[[str, int, str], tuple[OrderRow, RoundRow] | None]
-
-
-@dataclass
-class Upload:
-    """One upload in progress; ``damaged`` once all its chunks were right and the whole was not.
-
-    ``data`` is a small update that came in one chunk.
-    """
-
-    run: str
-    round: int
-    intake: Intake
-    heard: float
-    damaged: bool = False
-    data: bytes = b""
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """An update that is here and judged, and has no receipt yet; one that is rejected has no report.
-
-    ``has_part``: some of it came in chunks that are on the disk.
-    """
-
-    device: str
-    transfer: bytes
-    manifest: Manifest
-    row: UpdateRow
-    client: ClientModelRow | None = None
-    small: bytes = b""
-    report: Report | None = None
-    has_part: bool = False
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The reply, and the receipt if one was just written; ``report`` comes with a good one only.
-
-    ``left`` says why what had arrived in chunks is still on the disk: a collection removes it.
-    """
-
-    reply: Message | None = None
-    row: UpdateRow | None = None
-    report: Report | None = None
-    left: StorageError | None = None
 
 
 class Uploads:

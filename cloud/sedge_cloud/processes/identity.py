@@ -5,7 +5,7 @@ import platform
 from contextlib import suppress
 from pathlib import Path
 
-from sedge_cloud.store.rows import ProcessRow
+from sedge_cloud.store.leases import ProcessRow
 
 _PROC = Path("/proc")
 # In /proc/PID/stat, after the name in brackets: the state, and the start in ticks since the host's.

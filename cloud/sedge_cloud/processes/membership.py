@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from sedge_cloud.processes.identity import has_ended, this_process
 from sedge_cloud.processes.sharing import plan, without_gone
 from sedge_cloud.store.connection import LeaseLost
-from sedge_cloud.store.leases import LEASE_S, RENEW_S, Leases
-from sedge_cloud.store.rows import LeaseRow, ProcessRow
+from sedge_cloud.store.leases import LEASE_S, RENEW_S, LeaseRow, Leases, ProcessRow
 from sedge_cloud.store.schema import LEADER
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from sedge_cloud.store.rows import LeaseRow, ProcessRow
+from sedge_cloud.store.leases import LeaseRow, ProcessRow
 from sedge_cloud.store.schema import LEADER
 from sedge_protocol.wire.topics import SHARDS
 

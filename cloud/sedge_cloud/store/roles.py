@@ -290,6 +290,10 @@ class Rows(Seen, Protocol):
         """Ids, in order, of the devices that are enrolled and not revoked, at most so many."""
         ...
 
+    def online(self) -> list[str]:
+        """The devices whose sessions say that they are online, by id."""
+        ...
+
     def open_rounds(self) -> list[RoundRow]:
         """The open rounds of the runs that are running, and of those that serve newcomers."""
         ...

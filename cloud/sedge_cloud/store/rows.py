@@ -318,34 +318,3 @@ class DiskRow(msgspec.Struct, frozen=True):
 
     at: float
     used: int
-
-
-class ProcessRow(msgspec.Struct, frozen=True):
-    """A process that serves the fleet, by a ``token`` that grows with each that joins.
-
-    ``boot`` names the host's start and the processes among which ``pid`` is one, and ``started`` is when
-    that began, in the host's ticks. ``joined`` and ``expires`` are times by the database's clock. A process
-    that ``leaves`` takes nothing more.
-    """
-
-    token: int
-    host: str
-    boot: str
-    pid: int
-    started: int
-    joined: float = 0.0
-    expires: float = 0.0
-    leaves: bool = False
-
-
-class LeaseRow(msgspec.Struct, frozen=True):
-    """A shard, or the lead, and the ``token`` of the process that has it; 0: nobody.
-
-    ``heir`` is the token of the process that is to get it, 0 for none, and ``ready`` says that the heir
-    listens to the shard already.
-    """
-
-    name: str
-    token: int
-    heir: int = 0
-    ready: bool = False

@@ -22,7 +22,8 @@ from tests.cloud.stores import on_both, open_store
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed, RoundOpened
 from sedge_cloud.ingest.open_orders import RESEND_S
-from sedge_cloud.ingest.sessions import REFUSE_EVERY_S, VERSION
+from sedge_cloud.ingest.refusals import REFUSE_EVERY_S
+from sedge_cloud.ingest.sessions import VERSION
 from sedge_cloud.store.database import Store
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send

@@ -12,7 +12,8 @@ from tests.cloud.stores import on_both, open_store
 
 from sedge_cloud.coding import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.ingest.sessions import VERSION, WARN_EVERY_S, Fleet
+from sedge_cloud.ingest.refusals import WARN_EVERY_S
+from sedge_cloud.ingest.sessions import VERSION, Fleet
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_protocol.codec import Compression, ValueCoding

@@ -37,7 +37,7 @@ LIVED = ("a1", "a2", "a3", WORSE, "b1", "b2", "b3", GONE, HOSTILE)
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A browser may take its time: no sign of life comes meanwhile."""
-    monkeypatch.setattr("sedge_cloud.facts.reader.SILENT_S", 3600.0)
+    monkeypatch.setattr("sedge_cloud.facts.processes.SILENT_S", 3600.0)
 
 
 @contextmanager

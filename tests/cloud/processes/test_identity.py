@@ -7,7 +7,7 @@ import sys
 import msgspec
 
 from sedge_cloud.processes.identity import has_ended, this_process
-from sedge_cloud.store.rows import ProcessRow
+from sedge_cloud.store.leases import ProcessRow
 
 
 def test_a_process_that_ended_on_this_host_is_known_to_have() -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from sedge_cloud.processes.sharing import plan, shares
-from sedge_cloud.store.rows import LeaseRow, ProcessRow
+from sedge_cloud.store.leases import LeaseRow, ProcessRow
 from sedge_cloud.store.schema import LEADER
 from sedge_protocol.wire.topics import SHARD_NAMES
 

@@ -10,7 +10,7 @@ from tests.cloud.stores import FOLDER, open_store
 from sedge_cloud.store import leases, sqlite
 from sedge_cloud.store.connection import LeaseLost
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import LeaseRow, ProcessRow
+from sedge_cloud.store.leases import LeaseRow, ProcessRow
 from sedge_protocol.errors import StorageError
 
 HERE = ProcessRow(0, "host", "boot", 1, 1)

@@ -1,0 +1,54 @@
+"""The processes that serve a fleet, from their rows: which shards each has, who leads, what they count."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from sedge_cloud.facts.records import CoordinatorFacts, ProcessFacts, printable, when
+from sedge_cloud.store.leases import LeaseRow, ProcessRow
+from sedge_cloud.store.rows import CoordinatorRow
+from sedge_cloud.store.schema import LEADER
+
+# Without a sign of life for so long the service counts as silent.
+SILENT_S = 6.0
+
+
+def processes_of(
+    rows: Sequence[ProcessRow], leases: Sequence[LeaseRow], now: float
+) -> tuple[ProcessFacts, ...]:
+    """Every process whose lease is not over, the oldest first."""
+    shards = Counter(lease.token for lease in leases if lease.name != LEADER)
+    leaders = {lease.token for lease in leases if lease.name == LEADER}
+    return tuple(
+        ProcessFacts(
+            process=row.token,
+            host=printable(row.host),
+            pid=row.pid,
+            since=when(row.joined),
+            shards=shards[row.token],
+            leads=row.token in leaders,
+        )
+        for row in rows
+        if row.expires >= now
+    )
+
+
+def coordinator_of(rows: Sequence[CoordinatorRow], now: float) -> CoordinatorFacts:
+    """The process that leads, and what all of them have counted."""
+    row, counters = rows[0], Counter[str]()
+    running = row.running and now - row.heard < SILENT_S
+    for one in rows:
+        counters += Counter(msgspec.msgpack.decode(one.counters) if one.counters else {})
+    return CoordinatorFacts(
+        running=running,
+        since=when(row.started),
+        heard=when(row.heard),
+        link=row.link and running,
+        link_since=when(row.link_since),
+        link_error=printable(row.link_error),
+        max_packet=row.max_packet,
+        error=row.error,
+        error_since=when(row.error_at),
+        counters=dict(counters),
+    )

@@ -1,0 +1,76 @@
+"""Senders that are refused: devices that are revoked, or speak protocol version 1; each hears why."""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from sedge_cloud.ingest.device import Device
+from sedge_cloud.ingest.first_version import WHY, FirstVersion
+from sedge_cloud.ingest.kept import Kept
+from sedge_cloud.ingest.rate_limit import cost
+from sedge_protocol.errors import RemoteError
+from sedge_protocol.wire.effects import Effect, Note
+from sedge_protocol.wire.frame import asks
+from sedge_protocol.wire.messages import Refusal
+
+# A device with an old start count is logged once an hour: anybody who can publish on its topic can repeat
+# its old frames, and must not fill the log.
+WARN_EVERY_S = 3600.0
+# A frame's version is read before its MAC: whoever can publish on a device's topic can have it refused.
+REFUSE_EVERY_S = 60.0
+REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
+
+
+class Refusals:
+    """The refused among the devices ``kept``; ``failed`` notes why a frame was dropped."""
+
+    def __init__(
+        self,
+        first_version: FirstVersion,
+        kept: Kept,
+        failed: Callable[[Device, str, float], None],
+    ) -> None:
+        self._first_version = first_version
+        self._kept = kept
+        self._failed = failed
+
+    def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
+        """Whether ``refuse`` may have an answer to a frame that no device in force has sent."""
+        outdated = self._outdated(topic)
+        device = outdated or self._kept.sender(topic)
+        is_doctor = outdated is None and asks(payload)
+        if device is None or (now < device.refuse_at and not is_doctor):
+            return False
+        return device.bucket.spend(now, cost(payload))
+
+    def refuse(self, topic: str, payload: bytes, now: float) -> list[Effect]:
+        """Tell a device that is revoked, or speaks protocol version 1, now and then; a doctor at once."""
+        outdated = self._outdated(topic)
+        if outdated is not None:
+            row = outdated.row
+            effects = self._first_version.refuse(row.device, row.secret, topic, payload)
+            if not effects:
+                return []
+            outdated.refuse_at = now + REFUSE_EVERY_S
+            self._failed(outdated, WHY, now)
+            if now >= outdated.warn_at:
+                outdated.warn_at = now + WARN_EVERY_S
+                effects.append(Note(logging.WARNING, f"device {row.device} is refused: {WHY}"))
+            return effects
+        device = self._kept.sender(topic)
+        if device is None:
+            return []
+        with suppress(RemoteError):
+            device.peer.peek(payload, topic)
+            device.refuse_at = now + REFUSE_EVERY_S
+            return [device.peer.message(REVOKED)]
+        return []
+
+    def is_outdated(self, topic: str) -> bool:
+        """Whether a device of ours sends on this topic, by protocol version 1."""
+        return self._outdated(topic) is not None
+
+    def _outdated(self, topic: str) -> Device | None:
+        """The device that sends on this topic of protocol version 1."""
+        name = self._first_version.sender(topic)
+        return None if name is None else self._kept.find(name)

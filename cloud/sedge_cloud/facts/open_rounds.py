@@ -11,6 +11,7 @@ from sedge_cloud.facts.records import Code, DeviceFacts, RoundFacts, Waiting, pr
 from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.roles import Seen
 from sedge_cloud.store.rows import RoundRow, RunRow
+from sedge_cloud.store.selector import parse
 
 NEVER = "has never been heard: is its agent running, with this fleet's name, this broker and a right clock?"
 # A message that was dropped so soon before its device went offline is why.
@@ -137,15 +138,21 @@ def _doing(
             return "was asked", device.doing_since
 
 
-def run_waits(terms: Terms, devices: Iterable[DeviceFacts], unable: Mapping[str, str]) -> str:
+def run_waits(
+    terms: Terms, devices: Iterable[DeviceFacts], unable: Mapping[str, str], store: Seen
+) -> str:
     """Why a running run has no open round, as far as its devices are the reason."""
     online = [device for device in devices if device.state == "online"]
+    which = "online"
+    if terms.select:
+        selected, which = store.online_matching(parse(terms.select)), f"online with {terms.select}"
+        online = [device for device in online if device.device in selected]
     able = [device for device in online if device.device not in unable]
     ready = [device for device in able if not device.waits]
     needed = terms.min_available_devices
     if len(ready) >= needed:
         return ""
-    text = f"needs {needed} devices online, {len(ready)} {'is' if len(ready) == 1 else 'are'}"
+    text = f"needs {needed} devices {which}, {len(ready)} {'is' if len(ready) == 1 else 'are'}"
     if waiting := len(able) - len(ready):
         text += f"; {waiting} more {'waits' if waiting == 1 else 'wait'}"
     lacking = len(online) - len(able)

@@ -257,8 +257,8 @@ class Reader:
             current = Waits(terms, self._facts_of, unable, now).open_round(self.store, row, opened)
             current = msgspec.structs.replace(current, usual_s=_usual(known.closed))
         if running and current is None:
-            if known.waits[0] is not self._all:
-                known.waits = self._all, run_waits(terms, self._all, unable)
+            if terms.select or known.waits[0] is not self._all:  # a tag is no news of a device
+                known.waits = self._all, run_waits(terms, self._all, unable, self.store)
             why = known.waits[1]
         elif row.status == "failed":
             why = row.why

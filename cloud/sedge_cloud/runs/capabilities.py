@@ -32,6 +32,7 @@ def outline(config: RunConfig) -> Terms:
     """What a run's configuration alone says of its terms."""
     return Terms(
         strategy=config.strategy,
+        select=config.cohort.select,
         total_rounds=config.total_rounds,
         min_updates=config.min_updates,
         min_available_devices=config.min_available_devices,

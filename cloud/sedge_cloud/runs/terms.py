@@ -8,7 +8,7 @@ from sedge_protocol.wire.messages import Hello
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a run asks for.
+    """What a run asks for: devices that match ``select``, a condition, if there is one.
 
     A device must run one of the ``backends``, know the ``compressions`` and ``codecs`` and, for what it
     would be asked now, the ``features``; take ``frozen_bytes`` of frozen data, and a step in ``memory_mb``
@@ -17,6 +17,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     strategy: str = ""
+    select: str = ""
     total_rounds: int = 0
     min_updates: int = 1
     min_available_devices: int = 1

@@ -94,6 +94,10 @@ class Seen(Protocol):
         """Late updates that came during the rounds ``since`` to ``number``, the oldest round's first."""
         ...
 
+    def online_matching(self, condition: Condition) -> set[str]:
+        """Ids of the devices that match and are online."""
+        ...
+
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
         """The devices of a choice, by id, at most so many after the first ``offset``."""
         ...

@@ -65,6 +65,12 @@ class Tags(Devices):
             expected = f"an attribute ({', '.join(ATTRIBUTES)}) or a tag ({', '.join(known) or 'none yet'})"
             raise ConfigError(key, name, expected)
 
+    def online_matching(self, condition: Condition) -> set[str]:
+        """Ids of the devices that match and are online."""
+        with self._db.errors():
+            rows = self._db.execute(*condition.query("d.device", "sessions", "d.online = 1"))
+            return {str(row[0]) for row in rows}
+
     def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
         """Ids, in order, of the devices that match, are online and do not wait; ``among`` these, if any."""
         sql, values = condition.query("d.device", "sessions", "d.online = 1 AND d.waits = ''")

@@ -17,6 +17,8 @@ from sedge_cloud.ingest.rate_limit import (
     TokenBucket,
     cost,
 )
+from sedge_cloud.store.rows import DeviceRow
+from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.frame import HEADER, Frame, Kind
 from sedge_protocol.wire.messages import Get, Message, Offer, Reject, Welcome
@@ -158,3 +160,20 @@ def test_a_sender_has_its_lines_again_when_the_interval_is_over() -> None:
     assert len(quota.admit("a", [note] * LINES, 0.0)) == LINES
     assert quota.admit("a", [note], LINES_S) == [note]
     assert quota.timer() is None
+
+
+def test_a_frame_whose_sender_cannot_be_looked_up_is_repeated(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not a stranger's, and the coordinator goes on."""
+
+    def fail(name: str) -> DeviceRow | None:
+        raise StorageError("the server is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cloud.store, "device", fail)
+        assert cloud.say("a", a_hello("lost")) == []
+        cloud.poll()
+        assert cloud.notes(logging.ERROR) == ["the server is away"]
+    assert not cloud.core.counters["foreign"]
+    assert isinstance(cloud.say("a", a_hello("again"))[0], Welcome)

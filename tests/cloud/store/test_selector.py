@@ -12,6 +12,8 @@ from tests.cloud.stores import open_store
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import CohortConfig
 from sedge_cloud.events import RoundOpened
+from sedge_cloud.facts.reader import Reader
+from sedge_cloud.recorder import Recorder
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.devices import MAX_TAGS
 from sedge_cloud.store.rows import SessionRow
@@ -139,8 +141,11 @@ def test_a_run_asks_the_devices_that_it_selects(tmp_path: Path, engine: str) -> 
     cloud.store.tag(["d"], {"site": "roof"})
     start_run(cloud.store, RUN, bundle, config)
     cloud.restart()
+    reader = Reader(cloud.core.fleet, tmp_path / "state", cloud.store)
     cloud.hello("a", "b", "d", "e")
     assert cloud.events(RoundOpened) == []
+    Recorder(cloud.core, cloud.wall).poll(cloud.now)
+    assert reader.read(cloud.now).runs[0].why == "needs 2 devices online with site=lab, 1 is"
     other = open_store(tmp_path / "state")  # the command line
     other.tag(["e"], {"site": "lab"})
     other.close()

@@ -38,7 +38,8 @@ def draw_cohort(run: Run, number: int, task: str, able: Sequence[str]) -> list[s
         size = max(config.min_train_devices, round(config.fraction_train * len(able)))
     rng = np.random.default_rng([config.seed, number])
     drawn = rng.choice(len(able), min(size, len(able)), replace=False)
-    return sorted(sorted(able)[i] for i in drawn)
+    in_order = sorted(able)
+    return [in_order[i] for i in sorted(drawn)]
 
 
 def plan_cohort(

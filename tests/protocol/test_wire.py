@@ -16,7 +16,7 @@ from sedge_cloud.config import CloudConfig
 from sedge_cloud.ingest import open_orders
 from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.runs import run_store
-from sedge_cloud.store import receipts
+from sedge_cloud.store import rows as store_rows
 from sedge_edge.rounds import state
 from sedge_protocol import layout
 from sedge_protocol.host import mqtt
@@ -227,7 +227,7 @@ NUMBERS: list[tuple[str, int]] = [
     ("tensors", layout.MAX_RANK),
     ("open transfers", inbox.MAX_TRANSFERS),
     ("steps", messages.MAX_STEPS),
-    ("late", receipts.LATE_ROUNDS),
+    ("late", store_rows.LATE_ROUNDS),
     ("silence", int(transfer.SILENCE_S)),
     ("backoff", int(transfer.RETRY_MAX_S)),
     ("report of a quiet", int(transfer.Intake.QUIET_S)),

@@ -33,7 +33,6 @@ from sedge_cloud.facts.records import (
 from sedge_cloud.facts.selection import Wanted, choose
 from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.devices import Choice
 from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rows import (
     CoordinatorRow,
@@ -41,7 +40,7 @@ from sedge_cloud.store.rows import (
     RoundRow,
     RunRow,
 )
-from sedge_cloud.store.selector import ALL, Condition
+from sedge_cloud.store.selector import ALL, Choice, Condition
 from sedge_protocol.errors import StorageError
 
 # What is wrong with devices changes with time alone, too: it is found again after so long.

@@ -21,9 +21,8 @@ from sedge_cloud.ingest.credit import Credit
 from sedge_cloud.ingest.judge import judge, ordered
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.store.receipts import LATE_ROUNDS
 from sedge_cloud.store.roles import Rows
-from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
+from sedge_cloud.store.rows import LATE_ROUNDS, OrderRow, RoundRow, UpdateRow
 from sedge_protocol.errors import CodecError, StorageError, UpdateRejected
 from sedge_protocol.wire.frame import Frame
 from sedge_protocol.wire.messages import (

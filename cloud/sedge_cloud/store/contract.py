@@ -12,6 +12,8 @@ from typing import Any, Protocol, TypeAlias
 
 from sedge_protocol.wire.transfer import Manifest
 
+# All rows, as a number that both databases take.
+MOST_ROWS = 2**31 - 1
 Value = str | int | float | bytes | None
 Values = Sequence[Value] | Mapping[str, Value]
 # The URL at which devices find a blob, by its SHA-256.

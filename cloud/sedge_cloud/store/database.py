@@ -12,9 +12,16 @@ import msgspec
 
 from sedge_cloud.store.connection import marks, portions
 from sedge_cloud.store.contract import Dialect
-from sedge_cloud.store.receipts import LATE_ROUNDS, Receipts
+from sedge_cloud.store.receipts import Receipts
 from sedge_cloud.store.records import ClosedRound
-from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, RunRow, TrafficRow
+from sedge_cloud.store.rows import (
+    LATE_ROUNDS,
+    ClientModelRow,
+    OrderRow,
+    RoundRow,
+    RunRow,
+    TrafficRow,
+)
 from sedge_cloud.store.schema import named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.frame import next_incarnation

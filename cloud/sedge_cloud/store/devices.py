@@ -5,71 +5,19 @@ and rows are read by name, or a portion at a time.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
 from sedge_cloud.store.connection import marks, portions
-from sedge_cloud.store.contract import Dialect, Value
+from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.leases import Leases
+from sedge_cloud.store.records import Census
 from sedge_cloud.store.rows import DeviceRow, SessionRow
-from sedge_cloud.store.selector import ALL, AbilityRow, Condition, number_of
+from sedge_cloud.store.selector import AbilityRow, Choice, number_of
 from sedge_protocol.errors import ConfigError
 
 # A device has at most so many.
 MAX_TAGS = 32
-
-
-class Census(NamedTuple):
-    """How many devices there are: all, and of these the revoked, the never heard, and the online ones."""
-
-    all: int
-    revoked: int
-    never: int
-    online: int
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Some of the devices: in a ``state``, with ``search`` in their id, and of these that match.
-
-    Devices are online or offline only while ``running``.
-    """
-
-    state: str | None = None
-    search: str = ""
-    running: bool = True
-    condition: Condition = ALL
-
-    def query(self, what: str) -> tuple[str, tuple[Value, ...]]:
-        """A SELECT of ``what`` from the rows ``d`` of devices, and its values."""
-        conditions, values = ["1 = 1"], list[str]()
-        if self.state is not None:
-            conditions.append(self._in_state(self.state))
-        if self.search:  # an id has neither % nor _
-            conditions.append("d.device LIKE ? ESCAPE '!'")
-            text = self.search.lower()
-            values.append("%" + text.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%")
-        sql, more = self.condition.query(what, "devices")
-        return f"{sql} AND {' AND '.join(conditions)}", (*more, *values)
-
-    def _in_state(self, state: str) -> str:
-        if state == "revoked":
-            return "d.revoked = 1"
-        if state == "never":
-            return "d.revoked = 0 AND d.hello IS NULL"
-        if (state == "unknown") == self.running:
-            return "1 = 0"
-        known, online = (
-            "d.revoked = 0 AND d.hello IS NOT NULL",
-            "SELECT device FROM sessions WHERE online = 1",
-        )
-        here = {
-            "online": f" AND d.device IN ({online})",
-            "offline": f" AND d.device NOT IN ({online})",
-        }
-        return known + here.get(state, "")
 
 
 class Devices(Leases):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from sedge_cloud.store.contract import Dialect
+from sedge_cloud.store.contract import MOST_ROWS, Dialect
 from sedge_cloud.store.records import Accounts
 from sedge_cloud.store.rows import (
     CoordinatorRow,
@@ -22,8 +22,6 @@ from sedge_cloud.store.schema import LEADER
 from sedge_cloud.store.tags import Tags
 
 KEPT_S = 7 * 86_400.0
-# All of them, as a number that both databases take.
-MOST_ROWS = 2**31 - 1
 # What a recorder writes anew of an open round.
 _STANDING = ("phase", "ends_at", "deadline", "needed", "extended")
 

@@ -9,18 +9,15 @@ import errno
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 
 from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.observed import Observed
-from sedge_cloud.store.rows import ClientModelRow, UpdateRow
+from sedge_cloud.store.rows import LATE_ROUNDS, Arrival, ClientModelRow, UpdateRow
 from sedge_cloud.store.schema import NAMED_UPDATES
 from sedge_protocol.errors import StorageError
 
-# An update may be this many rounds late and still be accepted.
-LATE_ROUNDS = 3
 # A device's client model, unless the one that is there is of the same round or a later one.
 _NEWER_CLIENT_MODEL = (
     f"INSERT INTO client_models VALUES ({','.join('?' * len(ClientModelRow.__struct_fields__))})"
@@ -30,9 +27,6 @@ _NEWER_CLIENT_MODEL = (
 )
 # Errors that say a file is lost for good: it does not exist, or its place on the disk has gone bad.
 _GONE = (errno.ENOENT, errno.EIO)
-
-# A receipt, the client model that comes with it, and the update where it is small.
-Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
 
 
 class Receipts(Observed):

@@ -1,6 +1,6 @@
 """What the columns in MessagePack say of closed rounds, and what the commit that closes one writes."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -172,3 +172,12 @@ class ClosedRound(msgspec.Struct, frozen=True):
     up: int = 0
     down: int = 0
     accounts: Accounts | None = None
+
+
+class Census(NamedTuple):
+    """How many devices there are: all, and of these the revoked, the never heard, and the online ones."""
+
+    all: int
+    revoked: int
+    never: int
+    online: int

@@ -8,12 +8,10 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from sedge_cloud.store.contract import Blobs, Parts, Public
-from sedge_cloud.store.devices import Census, Choice
-from sedge_cloud.store.observed import MOST_ROWS
-from sedge_cloud.store.receipts import Arrival
-from sedge_cloud.store.records import Accounts, ClosedRound
+from sedge_cloud.store.contract import MOST_ROWS, Blobs, Parts, Public
+from sedge_cloud.store.records import Accounts, Census, ClosedRound
 from sedge_cloud.store.rows import (
+    Arrival,
     ClientModelRow,
     CoordinatorRow,
     DeviceRow,
@@ -26,7 +24,7 @@ from sedge_cloud.store.rows import (
     TrafficRow,
     UpdateRow,
 )
-from sedge_cloud.store.selector import Condition
+from sedge_cloud.store.selector import Choice, Condition
 from sedge_protocol.errors import StorageError
 
 

@@ -6,11 +6,15 @@ a row has one of the two.
 
 import hashlib
 from functools import lru_cache
+from typing import TypeAlias
 
 import msgspec
 
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Hello, Work
+
+# An update may be this many rounds late and still be accepted.
+LATE_ROUNDS = 3
 
 
 @lru_cache(maxsize=1024)
@@ -231,6 +235,10 @@ class ClientModelRow(msgspec.Struct, frozen=True):
     def patch_hash(self) -> bytes:
         """SHA-256 of the coded patch; empty for none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
+
+
+# A receipt, the client model that comes with it, and the update where it is small.
+Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
 
 
 class TrafficRow(msgspec.Struct, frozen=True):

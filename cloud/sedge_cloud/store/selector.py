@@ -259,3 +259,45 @@ def number_of(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Some of the devices: in a ``state``, with ``search`` in their id, and of these that match.
+
+    Devices are online or offline only while ``running``.
+    """
+
+    state: str | None = None
+    search: str = ""
+    running: bool = True
+    condition: Condition = ALL
+
+    def query(self, what: str) -> tuple[str, tuple[Value, ...]]:
+        """A SELECT of ``what`` from the rows ``d`` of devices, and its values."""
+        conditions, values = ["1 = 1"], list[str]()
+        if self.state is not None:
+            conditions.append(self._in_state(self.state))
+        if self.search:  # an id has neither % nor _
+            conditions.append("d.device LIKE ? ESCAPE '!'")
+            text = self.search.lower()
+            values.append("%" + text.replace("!", "!!").replace("%", "!%").replace("_", "!_") + "%")
+        sql, more = self.condition.query(what, "devices")
+        return f"{sql} AND {' AND '.join(conditions)}", (*more, *values)
+
+    def _in_state(self, state: str) -> str:
+        if state == "revoked":
+            return "d.revoked = 1"
+        if state == "never":
+            return "d.revoked = 0 AND d.hello IS NULL"
+        if (state == "unknown") == self.running:
+            return "1 = 0"
+        known, online = (
+            "d.revoked = 0 AND d.hello IS NOT NULL",
+            "SELECT device FROM sessions WHERE online = 1",
+        )
+        here = {
+            "online": f" AND d.device IN ({online})",
+            "offline": f" AND d.device NOT IN ({online})",
+        }
+        return known + here.get(state, "")

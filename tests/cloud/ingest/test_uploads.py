@@ -29,7 +29,7 @@ from sedge_cloud.events import RunEnded, UpdateReceived
 from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.ingest.uploads import IDLE_S, RETRY_MS
 from sedge_cloud.runs import run_store as ledgers
-from sedge_cloud.store.receipts import LATE_ROUNDS
+from sedge_cloud.store.rows import LATE_ROUNDS
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Busy, Committed, Have, Message, Offer, Order, Reject
 from sedge_protocol.wire.transfer import CREDIT, Manifest, describe, from_bitmap, to_bitmap

@@ -18,9 +18,15 @@ from tests.cloud.stores import in_a_folder, open_store
 
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
-from sedge_cloud.store.receipts import LATE_ROUNDS
 from sedge_cloud.store.records import ClosedRound
-from sedge_cloud.store.rows import ClientModelRow, OrderRow, RoundRow, RunRow, UpdateRow
+from sedge_cloud.store.rows import (
+    LATE_ROUNDS,
+    ClientModelRow,
+    OrderRow,
+    RoundRow,
+    RunRow,
+    UpdateRow,
+)
 from sedge_cloud.store.schema import NAMED_UPDATES, SCHEMA, named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.wire.frame import LATEST_CLOCK_S

@@ -17,9 +17,8 @@ import pytest
 from tests.cloud.stores import on_servers, open_store
 
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.receipts import LATE_ROUNDS
 from sedge_cloud.store.records import ClosedRound
-from sedge_cloud.store.rows import RoundRow, RunRow, UpdateRow
+from sedge_cloud.store.rows import LATE_ROUNDS, RoundRow, RunRow, UpdateRow
 
 RUN = RunRow("run", "running", b"config", b"B" * 32, b"state", 1.5)
 DEVICES = "abcd"

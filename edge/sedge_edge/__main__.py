@@ -22,6 +22,7 @@ from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import LiveData
 from sedge_edge.gates import Gates, GatesConfig
 from sedge_edge.http_downloads import Downloads
+from sedge_edge.own_files import own_files
 from sedge_edge.prediction import PersonalModel, personal_model, predict_file
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState, StateStore
@@ -158,7 +159,10 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     gate = Gates(config.gates, Sensors()).closed if config.gates != GatesConfig() else None
     rng, clock_s = np.random.default_rng(), int(time.time())
     permits, downloads = config.download.permits, Downloads(config.download)
-    agent = open_agent(identity, folder, rng, clock_s, gate, config.keep, config.limits, permits)
+    agent = open_agent(
+        identity, folder, rng, clock_s, gate, config.keep, config.limits, permits,
+        own_files(config.frozen),
+    )  # fmt: skip
     programs = OpenBundles(backend.name, backend.threads, code, folder)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool, _served(config, folder, code):
         loop.stop_on_signals()

@@ -7,6 +7,7 @@ absolute, relative to the file's folder, and environment variables such as syste
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from sedge_edge.gates import GatesConfig, minutes
 from sedge_edge.http_downloads import DownloadConfig
+from sedge_edge.own_files import own_files
 from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.retention import KeepConfig
 from sedge_protocol.errors import ConfigError
@@ -103,6 +105,8 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: KeepConfig = KeepConfig()
     limits: LimitsConfig = LimitsConfig()
     download: DownloadConfig = DownloadConfig()
+    frozen: Mapping[str, Path] = {}
+    """The files of bases that are here already, by their SHA-256 in hex digits."""
     watts: Annotated[float, Meta(gt=0, le=1e4)] | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -137,6 +141,7 @@ def load_config(path: Path) -> EdgeConfig:
         check_id(edge.fleet, "fleet")
         minutes(edge.gates.quiet_hours)
         edge.download.check()
+        own_files(edge.frozen)
         _check_tls(edge)
         edge.broker_settings()
         edge.keys()
@@ -164,6 +169,9 @@ def _resolved(edge: EdgeConfig, folder: Path) -> EdgeConfig:
             test=None if data.test is None else _source(data.test, "data.test", folder),
         ),
         serve=ServeConfig(_optional(edge.serve.socket, "serve.socket", folder)),
+        frozen={
+            name: _absolute(file, f"frozen.{name}", folder) for name, file in edge.frozen.items()
+        },
         download=replace(
             edge.download, ca_file=_optional(edge.download.ca_file, "download.ca_file", folder)
         ),

@@ -13,6 +13,7 @@ from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import Raw, read_source
 from sedge_edge.data.raw import is_pixels
 from sedge_edge.gates import Gates
+from sedge_edge.own_files import check_files, own_files
 from sedge_edge.question import ask_coordinator, largest_message
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
@@ -48,6 +49,7 @@ def examine(path: Path, report: Callable[[bool, str], None]) -> bool:
         "memory": _memory,
         "data": lambda: _data(config, path.absolute().parent),
         "backend": lambda: _backend(config, path.absolute().parent),
+        **({"frozen": lambda: _frozen(config)} if config.frozen else {}),
         "gates": lambda: gate_values(Gates(config.gates, Sensors())),
         "torch": lambda: _torch(config),
         "unit": lambda: _unit(config, path),
@@ -152,6 +154,12 @@ def _backend(config: EdgeConfig, folder: Path) -> str:
             imported(code, folder, "backend")
             return f"{code} can be imported"
     return ", ".join(usable)
+
+
+def _frozen(config: EdgeConfig) -> str:
+    manifest = _manifest(config)
+    held = None if manifest is None or manifest.frozen is None else manifest.frozen.blob.sha256
+    return check_files(own_files(config.frozen), held)
 
 
 def gate_values(gates: Gates) -> str:

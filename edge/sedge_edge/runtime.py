@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from sedge_edge.backends import NO_CODE, UserCode, open_trainer
 from sedge_edge.http_downloads import NO_DOWNLOADS, Downloads
 from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.jobs.storage import WholeBlobs
+from sedge_edge.own_files import DeviceBlobs
 from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.effects import FetchSpan, StopSpan
 from sedge_edge.rounds.frozen_data import read_bundle
@@ -27,7 +28,6 @@ from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import JobStopped, WorkerContext, run_job
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import LocalError, SedgeError
-from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.memory_limit import memory_mb, release_memory
 from sedge_protocol.host.mqtt import (
@@ -207,15 +207,16 @@ def open_agent(
     keep: KeepConfig | None = None,
     limits: LimitsConfig | None = None,
     permits: Permits | None = None,
+    files: Mapping[bytes, Path] | None = None,
 ) -> Agent:
     """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``.
 
     ``keep`` says how much it keeps of runs that are over, ``limits`` what it does at most, and ``permits``
-    which URLs it may ask for blobs.
+    which URLs it may ask for blobs. ``files`` are blobs that it has as files of its own, by SHA-256.
     """
     share = 1.0 if limits is None else limits.disk_share
     journal = Journal(folder / "journal", AgentState, SCHEMA)
-    blobs = BlobFolder(folder, share=share)
+    blobs = DeviceBlobs(folder, share, files)
     retention = Retention(keep or KeepConfig(), blobs.sizes)
     return Agent(
         identity, blobs, journal, rng, clock_s, gate=gate, retention=retention, limits=limits,

@@ -29,6 +29,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.cache import Memory
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES, VERSIONS
 from sedge_protocol.wire.topics import shard_of
@@ -120,6 +121,15 @@ class Coordinator:
         """Listen to these shards; the topics with which a new connection of the link begins."""
         self.ingest.muting.listen(shards, now)
         return self.ingest.muting.wildcards()
+
+    def traffic_for_leader(self) -> list[TrafficRow]:
+        """The bytes of this process's devices in open rounds, where a leader elsewhere is to read them."""
+        rows = list[TrafficRow]()
+        for current in self.ingest.open.rounds() if self._leader is None else ():
+            names = [name for name in current.orders if self._is_ours(name)]
+            moved, _ = self.ingest.traffic.of_round(current.row.run, current.row.round, names)
+            rows += (row for row in moved if self._is_ours(row.device) and (row.up or row.down))
+        return rows
 
     def take(self, shards: frozenset[str], leads: bool, now: float) -> list[CloudEffect]:
         """This process has these shards from now on, and leads or does not. Raises ``StorageError``."""

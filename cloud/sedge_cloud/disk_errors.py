@@ -6,8 +6,8 @@ from collections import Counter
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 
-# How long after a disk error the operation is tried again.
-DISK_RETRY_S = 30.0
+# How long after an error of a disk, or of a server in its place, the operation is tried again.
+DISK_RETRY_S = 10.0
 
 
 def disk_error(counters: Counter[str], error: StorageError, run: str = "") -> Note:

@@ -16,7 +16,7 @@ import msgspec
 
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.lifecycle import OpenRound
-from sedge_cloud.store.rows import CoordinatorRow, DiskRow, RoundRow
+from sedge_cloud.store.rows import CoordinatorRow, DiskRow, RoundRow, TrafficRow
 from sedge_protocol.errors import StorageError
 
 # So much is written at a time: a large fleet that comes and goes must not hold up the loop.
@@ -37,6 +37,7 @@ class Recorder:
         started = wall(time.monotonic())
         self._row = CoordinatorRow(running=True, started=started, link_since=started)
         self._rounds: dict[str, RoundRow] = {}  # open ones by run, as they were last written
+        self._traffic: list[TrafficRow] = []
         self._due = self._sign_at = self._measure_at = self._keep_at = 0.0
         self._written: object = None
 
@@ -87,12 +88,16 @@ class Recorder:
         row = msgspec.structs.replace(
             self._row, id=self._store.token or 1, heard=self._wall(now), counters=counters
         )
+        traffic = self._core.traffic_for_leader()
         try:
             self._store.seen(sessions, rounds, row, disk)
+            if traffic != self._traffic:
+                self._store.save_traffic(traffic)
         except StorageError:
             self._core.devices.stir(sessions)
             return
         self._rounds, self._written, self._sign_at = standing, state, now + SIGN_S
+        self._traffic = traffic
 
     def _standing(self, current: OpenRound, now: float) -> RoundRow:
         """The round's row as it stands now."""

@@ -120,7 +120,10 @@ class Ingest:
 
     def load_orders(self, now: float) -> list[CloudEffect | Hint]:
         """Take over what a leader in another process has done. Raises ``StorageError``."""
-        return self._counted(self.open.load(now))
+        before = {current.row.run: current.row.round for current in self.open.rounds()}
+        effects = self.open.load(now)
+        self.traffic.follow(before, self.open.rounds())
+        return self._counted(effects)
 
     def connected(self, now: float, silent_s: float, max_packet: int) -> list[CloudEffect | Hint]:
         """The link is up: ask every device for a hello, which is answered with its open orders.

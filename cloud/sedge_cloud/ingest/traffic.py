@@ -6,9 +6,10 @@ its blob; on the coordinator's own link it counts once.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from sedge_cloud.runs.asked import AskedRound
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import HEADER
@@ -102,6 +103,16 @@ class Traffic:
             for device, (up, down) in before.items()
         )
         return rows, Link(self._link.up - link.up, self._link.down - link.down)
+
+    def follow(self, before: Mapping[str, int], opened: Iterable[AskedRound]) -> None:
+        """Rounds were ``before``, by run, and are ``opened`` now by a leader elsewhere."""
+        rounds = {current.row.run: current for current in opened}
+        for run, number in before.items():
+            if run not in rounds or rounds[run].row.round != number:
+                self.closed(run)
+        for run, current in rounds.items():
+            if before.get(run) != current.row.round:
+                self.opened(run, current.orders)
 
     def closed(self, run: str) -> None:
         """A round has closed: nobody is served any more, and what is counted next is the next round's."""

@@ -42,7 +42,7 @@ MAX_TRANSFERS = 2
 # A live sender repeats its offer within 2 + 60 seconds (transfer.py); an upload silent for twice as long
 # makes room for another.
 IDLE_S = 120.0
-RETRY_MS = 30_000
+RETRY_MS = 10_000
 # An upload that waits for its turn (credit.py) is told so again if it is not asked for sooner.
 TURN_MS = 10_000
 # A larger update is a blob of its own; up to this size it is in the database, where all that arrives in one

@@ -6,6 +6,7 @@ store refuses those of a process that was replaced.
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,8 @@ from sedge_protocol.wire.topics import SHARDS
 
 # How often a process looks what others have changed, in seconds.
 LOOK_S = 0.5
+# A host's clock may be so far from the database's without a word, in seconds.
+SKEW_S = 60.0
 
 
 class Membership:
@@ -134,6 +137,9 @@ class Membership:
         self._process = self._store.join(self._process, self._is_gone, self._alone)
         self._ahead = self._process.joined - now
         self._renewed_at = now
+        if abs(ahead := time.time() - self._process.joined) > SKEW_S:
+            text = f"this host's clock is {ahead:+.0f} s off the database's, which is the one that counts"
+            self._note(logging.WARNING, text)
         self._look(now)
 
     def _renew(self, now: float) -> None:

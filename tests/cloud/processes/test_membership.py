@@ -100,3 +100,15 @@ def test_a_dead_process_of_this_host_is_replaced_at_once(tmp_path: Path) -> None
     store.join(dead, lambda process, now: True)
     two = process(tmp_path, alone=True)
     assert len(two.shards) == 64 and two.leads
+
+
+def test_the_databases_clock_is_the_one_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host whose clock is a day ahead is told, and goes by the other."""
+    right = time.time()
+    monkeypatch.setattr(time, "time", lambda: right + 86_400)
+    one = process(tmp_path)
+    assert abs(one.wall(time.monotonic()) - right) < 60
+    assert len(one.shards) == 64
+    assert any("this host's clock is +86400 s off" in text for text in told(one))

@@ -10,18 +10,20 @@ Equal updates in equal order give equal bits. Where a run asks for a coordinate-
 it replaces the mean. Nothing here decides who takes part or what is personal. n = parameters.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_cloud.algorithms.outliers import blocks, repeatable
-from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust, coordinate_wise
+from sedge_cloud.algorithms.robust import COORDINATE_RULES, Block, Robust, coordinate_wise
 from sedge_cloud.strategy import Context, Update
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Theta
 
 Change = NDArray[np.float64]
+
+# Memory for a block of coordinates of all updates: 100 updates of 582,026 parameters take four passes.
+BLOCK_BYTES = 64 * 2**20
 
 
 def average_change(context: Context, updates: Iterable[Update]) -> Change:
@@ -84,6 +86,29 @@ def robust_change(updates: Iterable[Update], theta: Theta, robust: Robust) -> Ch
         total[part] = coordinate_wise(block, robust.rule, robust.wrong(count))
         start = part.stop
     return total
+
+
+def repeatable(updates: Iterable[Update]) -> Iterable[Update]:
+    """The updates in a form that can be iterated more than once."""
+    return list(updates) if isinstance(updates, Iterator) else updates
+
+
+def blocks(
+    updates: Iterable[Update], count: int, size: int, theta: Theta | None = None
+) -> Iterator[Block]:
+    """The changes of ``count`` updates in blocks of coordinates (d, b), in order.
+
+    They are from theta (n,) or, without it, each from its own ``base``. Each block iterates all updates
+    once and reuses the previous block's array.
+    """
+    step = max(1, min(size, BLOCK_BYTES // (4 * max(1, count))))
+    buffer = np.empty((count, step), np.float32)
+    for start in range(0, size, step):
+        part = slice(start, min(start + step, size))
+        block = buffer[:, : part.stop - start]
+        for row, update in zip(block, updates, strict=True):
+            row[:] = update.change(update.base if theta is None else theta, part)
+        yield block
 
 
 def _check(update: Update, theta: Theta) -> None:

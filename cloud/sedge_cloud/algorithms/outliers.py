@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_cloud.algorithms.averaging import blocks, repeatable
 from sedge_cloud.algorithms.robust import (
-    Block,
     Robust,
     agreement_factors,
     clip_factors,
@@ -38,8 +38,6 @@ from sedge_cloud.strategy import Update
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Theta
 
-# Memory for a block of coordinates of all updates: 100 updates of 582,026 parameters take four passes.
-BLOCK_BYTES = 64 * 2**20
 # Columns of a block that are multiplied at once in float64.
 COLUMNS = 4096
 # Weiszfeld's step divides by a distance between directions; its square counts as at least this.
@@ -192,11 +190,6 @@ def _along(update: Update, length: float, centre: NDArray[np.float64]) -> float:
     return float(product) / length
 
 
-def repeatable(updates: Iterable[Update]) -> Iterable[Update]:
-    """The updates in a form that can be iterated more than once."""
-    return list(updates) if isinstance(updates, Iterator) else updates
-
-
 def lengths(update: Update) -> tuple[float, float]:
     """The Euclidean lengths of an update's two parts: from ``base`` to its patch, and of its delta."""
     patch, delta = update.patch, update.delta
@@ -219,24 +212,6 @@ def products(updates: Iterable[Update], sizes: Sequence[int]) -> NDArray[np.floa
                 with np.errstate(invalid="ignore"):  # products of an infinite change are not used
                     gram += wide @ wide.T
     return gram
-
-
-def blocks(
-    updates: Iterable[Update], count: int, size: int, theta: Theta | None = None
-) -> Iterator[Block]:
-    """The changes of ``count`` updates in blocks of coordinates (d, b), in order.
-
-    They are from theta (n,) or, without it, each from its own ``base``. Each block iterates all updates
-    once and reuses the previous block's array.
-    """
-    step = max(1, min(size, BLOCK_BYTES // (4 * max(1, count))))
-    buffer = np.empty((count, step), np.float32)
-    for start in range(0, size, step):
-        part = slice(start, min(start + step, size))
-        block = buffer[:, : part.stop - start]
-        for row, update in zip(block, updates, strict=True):
-            row[:] = update.change(update.base if theta is None else theta, part)
-        yield block
 
 
 def _length(vector: Theta | None) -> float:

@@ -235,6 +235,12 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """A run by its name."""
         return next((run for run in self.runs if run.run == name), None)
 
+    def shown(self, name: str | None = None) -> RunFacts | None:
+        """The run of this name, otherwise the newest that is running, otherwise the newest."""
+        running = [run for run in self.runs if run.status == "running"]
+        named = None if name is None else self.run(name)
+        return named or next(reversed(running or self.runs), None)
+
 
 @dataclass(frozen=True)
 class ChangeKey:

@@ -73,8 +73,7 @@ def link_topic(fleet: str) -> str:
 
 def _of_fleet(facts: Fleet) -> tuple[Entities, dict[str, object]]:
     """What there is to see of the fleet: its newest running run, otherwise its newest."""
-    running = [run for run in facts.runs if run.status == "running"]
-    run = next(reversed(running or facts.runs), None)
+    run = facts.shown()
     last = next((r for r in reversed(run.rounds if run else ()) if r.before is not None), None)
     metric = last.metric if last else ACCURACY
     state = {

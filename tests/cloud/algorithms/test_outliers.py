@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from tests.cloud.helper import LAYOUT, Cloud, update
 
-from sedge_cloud.algorithms import outliers as vetting
-from sedge_cloud.algorithms.outliers import blocks, filter_outliers, lengths, products
+from sedge_cloud.algorithms import averaging
+from sedge_cloud.algorithms.averaging import blocks
+from sedge_cloud.algorithms.outliers import filter_outliers, lengths, products
 from sedge_cloud.algorithms.robust import Robust
 from sedge_cloud.coding import WHOLE
 from sedge_cloud.config import RobustConfig, RunConfig
@@ -188,7 +189,7 @@ def test_krum_wants_one_width() -> None:
 
 @pytest.mark.parametrize("limit", [1, 40, 100, 10**6])
 def test_blocks_are_the_changes_in_order(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vetting, "BLOCK_BYTES", limit)
+    monkeypatch.setattr(averaging, "BLOCK_BYTES", limit)
     rng = np.random.default_rng(0)
     base = rng.normal(size=23).astype(np.float32)
     updates = [
@@ -223,7 +224,7 @@ class Stored:
 
 def test_a_round_need_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty updates of 400 kB each: Krum holds a block of two megabytes, once more in float64."""
-    monkeypatch.setattr(vetting, "BLOCK_BYTES", 2**21)
+    monkeypatch.setattr(averaging, "BLOCK_BYTES", 2**21)
     stored = Stored(60, 100_000)
     tracemalloc.start()
     try:

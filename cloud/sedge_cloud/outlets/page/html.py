@@ -8,7 +8,7 @@ from typing import get_args
 from jinja2 import Environment
 
 from sedge_cloud.admin.revocation import Revocation
-from sedge_cloud.facts.records import DeviceFacts, DeviceState, Fleet, RunFacts
+from sedge_cloud.facts.records import DeviceFacts, DeviceState, Fleet
 from sedge_cloud.facts.selection import Wanted, choose
 from sedge_cloud.figures import pages
 from sedge_cloud.figures.numbers import age, clock
@@ -35,7 +35,7 @@ def status_page(
     That is the named one, else the newest that is running, else the newest. ``listed`` are the wanted
     devices, and how many there are on all pages, where the facts of a large fleet do not have them.
     """
-    shown = _shown(facts, run)
+    shown = facts.shown(run)
     devices, found = listed or choose(_ordered(facts), wanted)
     return _environment().get_template("status.html").render(
         title=f"fleet {facts.fleet}",
@@ -46,7 +46,7 @@ def status_page(
         wanted=wanted,
         states=get_args(DeviceState),
         named_run=run,
-        troubled={problem.subject for problem in facts.problems},
+        with_problems={problem.subject for problem in facts.problems},
         ago=partial(age, now=facts.at),
         at=partial(clock, now=facts.at),
         closes=closes,
@@ -57,7 +57,7 @@ def status_page(
 
 
 def confirm_page(action: Action, csrf: str) -> str:
-    """The question before an action, and the form that answers it."""
+    """The form that confirms an action."""
     template = _environment().get_template("confirm.html")
     return template.render(title=f"{action.verb} {action.name}", action=action, csrf=csrf)
 
@@ -79,12 +79,6 @@ def script() -> str:
 @cache
 def _environment() -> Environment:
     return pages.environment({"charts": charts})
-
-
-def _shown(facts: Fleet, name: str | None) -> RunFacts | None:
-    running = [run for run in facts.runs if run.status == "running"]
-    named = None if name is None else facts.run(name)
-    return named or next(reversed(running or facts.runs), None)
 
 
 def _ordered(facts: Fleet) -> Sequence[DeviceFacts]:

@@ -24,6 +24,7 @@ from sedge_cloud.rounds.elsewhere import Everywhere, MeterEverywhere
 from sedge_cloud.rounds.leader import Leader
 from sedge_cloud.rounds.lifecycle import OpenRound
 from sedge_cloud.rounds.reach import Meter, Reach
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.runs.manifests import Manifests
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
@@ -60,7 +61,8 @@ class Coordinator:
     ) -> None:
         self.fleet = fleet
         self.store = store
-        self.run_store = RunStore(store, keep, memory)
+        self.run_store = RunStore(store, memory)
+        self.garbage = Garbage(store, keep)
         self.counters: Counter[str] = Counter()
         self.signals: list[Signal] = []
         self._draw, self._shared = draw, shared
@@ -184,8 +186,10 @@ class Coordinator:
         return self._passed_on(self.ingest.commit(now), now)
 
     def _new_leader(self, devices: Reach, traffic: Meter) -> Leader:
-        given = self.run_store, self._manifests, devices, traffic, self.counters, self._draw
-        return Leader(*given, self._wall)
+        return Leader(
+            self.run_store, self.garbage, self._manifests, devices, traffic, self.counters, self._draw,
+            self._wall,
+        )  # fmt: skip
 
     def _lead(self, leader: Leader, now: float) -> list[CloudEffect]:
         """Take over runs, what other processes have received, and who has come to them."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from tools.bench.three_hosts import checks, network
-from tools.bench.three_hosts.checks import Course, Update
+from tools.bench.three_hosts.checks import Course
+from tools.bench.three_hosts.watch import Update
 
 from sedge_cloud.store.records import DeviceSummary, Summary
 

@@ -11,7 +11,7 @@ from tests.cloud import given
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, report_for
 
 from sedge_cloud.coding import CodecConfig
-from sedge_cloud.runs import run_store as ledgers
+from sedge_cloud.runs import garbage as ledgers
 from sedge_protocol.codec import SparseVector, decode, encode, mask_bitmap
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.messages import Committed, Order, Reject
@@ -142,12 +142,12 @@ def test_a_late_update_finds_its_context(tmp_path: Path, monkeypatch: pytest.Mon
         play(cloud, drift, held)
     second = next(o for o in cloud.messages("c", Order) if o.round == 2)
     assert second.context == name_of(mask_bitmap(vector))
-    cloud.core.run_store.collect()
+    cloud.core.garbage.collect()
     following = sent(7, 30)
     blob = blob_of(second, following, mask_bitmap(vector))
     (answer,) = cloud.offer("c", blob, order=second)
     assert isinstance(answer, Committed) and answer.late
-    cloud.core.run_store.collect()
+    cloud.core.garbage.collect()
     cloud.restart()
     found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "c")
     start = cloud.model(cloud.store.round(RUN, 2).model)  # type: ignore[union-attr]
@@ -182,7 +182,7 @@ def test_masks_that_nothing_names_are_collected(
     for drift in range(0, 80, 10):
         play(cloud, drift, held)
         masks.append(name_of(held["a"]))
-    cloud.core.run_store.collect()
+    cloud.core.garbage.collect()
     kept = [cloud.store.blobs.has(mask) for mask in masks]
     # The last one for the open order, and those that late updates of three rounds may need.
     assert kept == [False] * 4 + [True] * 4

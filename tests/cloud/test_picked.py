@@ -65,7 +65,7 @@ def test_the_model_of_a_device_has_the_patch_only_if_it_chose_it(
     row = cloud.store.client_model(RUN, "a")
     assert row is not None and bool(row.patch_hash) == patched
     cloud.restart()  # nothing of it was in memory only
-    cloud.core.run_store.collect()
+    cloud.core.garbage.collect()
     known = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a")
     assert known.trained is not None
     np.testing.assert_array_equal(known.trained, expected)

@@ -15,7 +15,7 @@ from sedge_cloud.broker.access import ACL
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.ingest import open_orders
 from sedge_cloud.ingest import uploads as inbox
-from sedge_cloud.runs import run_store
+from sedge_cloud.runs import garbage
 from sedge_cloud.store import rows as store_rows
 from sedge_edge.rounds import state
 from sedge_protocol import layout
@@ -236,7 +236,7 @@ NUMBERS: list[tuple[str, int]] = [
     ("BUSY", int(state.DISK_RETRY_S)),
     ("an ORDER", int(open_orders.RESEND_S)),
     ("an upload", int(inbox.IDLE_S)),
-    ("a half-received", int(run_store.PART_AGE_S)),
+    ("a half-received", int(garbage.PART_AGE_S)),
 ]
 
 

@@ -206,7 +206,7 @@ class Bench:
             watch(self.core.devices[device.name].peer, "open", "frames and MACs")
         watch(inbox, "judge", "decode and validate")
         watch(self.core, "receive", "all else of receiving")
-        watch(self.core.run_store, "collect", "delete what nothing names")
+        watch(self.core.garbage, "collect", "delete what nothing names")
         watch(scheduler, "close_round", "aggregate and close")
         watch(cohorts, "plan_round", PLAN)
         watch(store, "open_round", PLAN)

@@ -27,7 +27,7 @@ from tools.bench.coordinator import make_bundle
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig, load_cloud
-from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_store
 from sedge_cloud.store.rows import ClientModelRow
@@ -72,7 +72,7 @@ def contents(config: Path) -> str:
             digest.update(name.encode())
             for row in sorted(rows(store, name), key=repr):
                 digest.update(repr(row).encode())
-        for sha256 in sorted(RunStore(store).named_blobs()):
+        for sha256 in sorted(Garbage(store).named_blobs()):
             store.update_blob(sha256)
     return digest.hexdigest()
 

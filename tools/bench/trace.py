@@ -176,8 +176,8 @@ class Bench:
 
     def _watch(self) -> None:
         within = self.tracer.within
-        within(self.core.run_store, "collect_if_due", "collect")
-        within(self.core.leader._rounds, "_open", "open")
+        within(self.core.garbage, "collect_if_due", "collect")
+        within(scheduler.Scheduler, "_open", "open")
         within(scheduler, "plan_cohort", "plan")
 
     def _hello(self, device: Device) -> None:

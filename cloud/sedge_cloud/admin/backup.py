@@ -25,8 +25,8 @@ import msgspec
 from sedge_cloud.admin.copying import is_empty
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.figures.numbers import size as bytes_text
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.runs.run import state_of
-from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.contract import Blobs
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_blobs, open_folder, open_store
@@ -76,7 +76,7 @@ def back_up(store: Store, fleet: str, path: Path) -> list[str]:
         try:
             with closing(open_folder(work)) as copy:
                 store.copy_rows_to(copy)
-                named, sizes = RunStore(copy).named_blobs(), store.blobs.sizes()
+                named, sizes = Garbage(copy).named_blobs(), store.blobs.sizes()
                 lost = sum(bool(copy.missing_reason(sha256)) for sha256 in named - sizes.keys())
                 contents = _contents(copy)
             blobs = {sha256.hex(): sizes[sha256] for sha256 in named if sha256 in sizes}

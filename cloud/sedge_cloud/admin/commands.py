@@ -12,7 +12,7 @@ from sedge_cloud.admin.runs import delete_run, resume_run
 from sedge_cloud.config import CloudConfig, load_cloud
 from sedge_cloud.facts.reader import LAST_ROUNDS, Reader
 from sedge_cloud.figures.numbers import size
-from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError, StorageError
@@ -131,8 +131,7 @@ def _delete(arguments: argparse.Namespace) -> int:
 
 def _prune(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
-    run_store = RunStore(store, cloud.keep)
-    pruned = run_store.prune(arguments.dry_run)
+    pruned = Garbage(store, cloud.keep).prune(arguments.dry_run)
     would = "would be " if arguments.dry_run else ""
     print(f"runs {would}deleted: {', '.join(pruned.runs) or 'none'}")
     print(f"rows on devices' parts in old rounds {would}deleted: {pruned.rows}")
@@ -152,7 +151,7 @@ def _free_space(store: Store) -> None:
                 "The coordinator is running: it frees the space within a minute or with its next round."
             )
             return
-        freed = RunStore(store).collect()
+        freed = Garbage(store).collect()
         store.shrink()
     print(f"freed: {size(freed)}")
 

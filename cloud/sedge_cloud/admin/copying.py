@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 
-from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.loop import lock_folder
@@ -36,7 +36,7 @@ def copy_store(source: Store, target: Store) -> list[str]:
 
 def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
     """Copy every blob that a row names, checked; how many, how many were there, and how many are lost."""
-    named, there = sorted(RunStore(source).named_blobs()), source.blobs.sizes()
+    named, there = sorted(Garbage(source).named_blobs()), source.blobs.sizes()
     copied = skipped = lost = 0
     for sha256 in named:
         if sha256 not in there:  # a small update, which is a row

@@ -12,6 +12,7 @@ from sedge_cloud.config import RunConfig, Stage
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.plans import plan_newcomer
 from sedge_cloud.runs.capabilities import outline, packets_for, terms_of
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.runs.orders import make_order, require_sendable
 from sedge_cloud.runs.run import Run, RunState, state_of
 from sedge_cloud.runs.run_store import RunStore
@@ -240,8 +241,8 @@ def delete_run(store: Store, name: str, dry_run: bool = False) -> int:
     """
     if find_run(store, name).status == RUNNING:
         raise ConfigError("run", f"{name} (running)", "a run that has ended: stop it first")
-    run_store = RunStore(store)
+    garbage = Garbage(store)
     with store.transaction(dry_run):
-        before = run_store.used_bytes()
+        before = garbage.used_bytes()
         store.delete_run(name)
-        return before - run_store.used_bytes()
+        return before - garbage.used_bytes()

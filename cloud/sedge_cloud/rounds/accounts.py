@@ -54,7 +54,9 @@ def catch_up(store: Rows, run: str) -> None:
     for row in store.unaccounted(run, read_sums(store.sums(run)).round):
         if row.summary is not None:  # otherwise it served newcomers
             summary = msgspec.msgpack.decode(row.summary, type=Summary)
-            store.account(account(store, row, summary, dict(store.answers(run, row.round))))
+            answers = dict(store.answers(run, row.round))
+            received = store.received(run, row.round)
+            store.account(account(store, row, summary, answers, received))
 
 
 def account(
@@ -62,15 +64,16 @@ def account(
     row: RoundRow,
     summary: Summary,
     answers: Mapping[str, str],
+    receipts: Sequence[UpdateRow],
     moved: Sequence[TrafficRow] = (),
 ) -> Accounts:
     """Account for one closed round, the next of its run.
 
-    ``answers`` says of each of its devices why it has declined, or nothing; ``moved`` is not stored yet.
+    ``answers`` says of each of its devices why it has declined, or nothing, ``receipts`` are all of the
+    round's, and ``moved`` is not stored yet.
     """
     run, number = row.run, row.round
     traffic = _traffic(store.traffic(run, number), moved)
-    receipts = store.received(run, number)
     costs = {
         update.device: msgspec.msgpack.decode(update.report, type=_Costs)
         for update in receipts

@@ -47,7 +47,8 @@ def close_round(
         answers = dict(store.answers(run.name, row.round))
         for name in [name for name in current.waiting if answers.get(name)]:
             current.decline(name, answers[name])
-        summary, state, status = _conclude(run, run_store, row, current)
+        received = store.received(run.name, row.round)
+        summary, state, status = _conclude(run, run_store, row, current, received)
         names = [device.device for device in summary.devices]
         moved, link = traffic.of_round(row.run, row.round, names)
         up, down = link
@@ -55,7 +56,7 @@ def close_round(
         coded, reached = msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state)
         closed = ClosedRound(
             row.run, row.round, row.receipts, coded, reached, status, at, why, summary.failure, moved, up,
-            down, account(store, over, summary, answers, moved),
+            down, account(store, over, summary, answers, received, moved),
         )  # fmt: skip
         if store.close_round(closed):
             _move_on(live, state, status)
@@ -63,10 +64,14 @@ def close_round(
 
 
 def _conclude(
-    run: Run, run_store: RunStore, row: RoundRow, current: OpenRound
+    run: Run,
+    run_store: RunStore,
+    row: RoundRow,
+    current: OpenRound,
+    received: Sequence[UpdateRow],
 ) -> tuple[Summary, RunState, str]:
     """What a round comes to with the updates stored so far, and the run's next state and status."""
-    updates = counted_updates(run, run_store.store, row)
+    updates = counted_updates(run, run_store.store, row, received)
     on_time = [update for update in updates if update.round == row.round]
     summary = summarise(run, run_store, row, list(current.orders.values()), on_time)
     state, shortened, replaced = run.state, dict[str, float](), False

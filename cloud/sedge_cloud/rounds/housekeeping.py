@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from sedge_cloud.disk_errors import DISK_RETRY_S, disk_error
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.rows import OrderRow, UpdateRow
 from sedge_protocol.errors import StorageError
@@ -18,8 +19,8 @@ from sedge_protocol.wire.effects import Note
 class Housekeeping:
     """Keeps a coordinator's store in order; ``counters`` are the coordinator's."""
 
-    def __init__(self, run_store: RunStore, counters: Counter[str]) -> None:
-        self._run_store = run_store
+    def __init__(self, run_store: RunStore, garbage: Garbage, counters: Counter[str]) -> None:
+        self._run_store, self._garbage = run_store, garbage
         self._counters = counters
         self._wanted = False
         self._collect_at = 0.0
@@ -35,11 +36,11 @@ class Housekeeping:
 
     def started(self) -> list[Note]:
         """Collect what the previous process left."""
-        return self._collect(self._run_store.collect)
+        return self._collect(self._garbage.collect)
 
     def round_closed(self, orders: int) -> list[Note]:
         """Collect, if it is due, after a round with this number of orders."""
-        return self._collect(lambda: self._run_store.collect_if_due(orders))
+        return self._collect(lambda: self._garbage.collect_if_due(orders))
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
@@ -50,7 +51,7 @@ class Housekeeping:
         notes = [Note(logging.WARNING, text) for text in self._run_store.take_losses()]
         if self._wanted and now >= self._collect_at:
             self._wanted, self._collect_at = False, now + DISK_RETRY_S
-            notes += self._collect(self._run_store.collect)
+            notes += self._collect(self._garbage.collect)
         return notes
 
     def reject_lost(self, accepted: Iterable[tuple[UpdateRow, OrderRow]]) -> Iterator[UpdateRow]:

@@ -20,6 +20,7 @@ from sedge_cloud.rounds.lifecycle import RUNNING, OpenRound
 from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.rounds.scheduler import Scheduler
 from sedge_cloud.rounds.serving import serving_run
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.runs.manifests import Manifests
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
@@ -33,6 +34,7 @@ class Leader:
     def __init__(
         self,
         run_store: RunStore,
+        garbage: Garbage,
         manifests: Manifests,
         devices: Reach,
         traffic: Meter,
@@ -41,7 +43,7 @@ class Leader:
         wall: Wall,
     ) -> None:
         self._store = run_store.store
-        self._housekeeping = Housekeeping(run_store, counters)
+        self._housekeeping = Housekeeping(run_store, garbage, counters)
         self._rounds = Scheduler(
             run_store, devices, manifests.of, self._housekeeping, counters, traffic, draw, wall
         )

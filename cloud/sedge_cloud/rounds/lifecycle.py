@@ -263,13 +263,17 @@ def resume(
     )  # fmt: skip
 
 
-def counted_updates(run: Run, store: Rows, row: RoundRow) -> list[UpdateRow]:
+def counted_updates(
+    run: Run, store: Rows, row: RoundRow, received: Sequence[UpdateRow]
+) -> list[UpdateRow]:
     """The updates that count in a round: its own and, if the run counts them, late ones.
 
-    Those are the updates that came since the last training round closed. A device counts once: with its
-    update for this round if there is one, otherwise with the latest of its late ones.
+    ``received`` are all receipts of the round. Late updates are those that came since the last training
+    round closed. A device counts once: with its update for this round if there is one, otherwise with the
+    latest of its late ones.
     """
-    config, updates = run.config, store.updates(run.name, row.round)
+    config = run.config
+    updates = [update for update in received if not update.rejected and not update.late]
     if config.late_updates != "count" or row.task != TRAIN:
         return updates
     since = row.round

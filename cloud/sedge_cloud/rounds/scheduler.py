@@ -283,7 +283,8 @@ class Scheduler:
 
     def _reject_lost(self, run: Run, current: OpenRound) -> Iterator[Note]:
         """Reject those of the round's updates that the disk has lost."""
-        rows = counted_updates(run, self._store, current.row)
+        received = self._store.received(run.name, current.row.round)
+        rows = counted_updates(run, self._store, current.row, received)
         accepted = self._run_store.with_orders(run, current.row.round, rows)
         for lost in self._housekeeping.reject_lost(accepted):
             if lost.round == current.row.round:

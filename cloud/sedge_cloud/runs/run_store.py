@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sedge_cloud.config import KeepConfig
-from sedge_cloud.runs.run import Run, RunState, state_of
+from sedge_cloud.runs.run import Run, RunState
 from sedge_cloud.runs.updates import RoundUpdates
 from sedge_cloud.runs.vectors import Vectors
 from sedge_cloud.runs.versions import (
@@ -24,7 +23,6 @@ from sedge_cloud.runs.versions import (
     worth_sending,
 )
 from sedge_cloud.store.cache import Cache, Memory
-from sedge_cloud.store.retention import Pruned, prune
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import ClientModelRow, OrderRow, UpdateRow
 from sedge_cloud.store.schema import StepRow
@@ -33,12 +31,7 @@ from sedge_protocol.codec import ValueCoding, encode
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 
-# A blob is written before the row that names it, also by the command line while the service runs: a younger
-# blob without a name is not collected.
-ORPHAN_AGE_S = 60.0
 NAME_BYTES = 128
-# A device may lose its link in the middle of an upload and come back the next day.
-PART_AGE_S = 86_400.0
 R = TypeVar("R")
 
 
@@ -60,14 +53,10 @@ def _closed_round(run: Run, number: int) -> bytes:
 
 
 class RunStore(Vectors):
-    """The vectors of a store's runs. ``keep`` says what a collection leaves of runs that have ended."""
+    """The vectors of a store's runs."""
 
-    def __init__(
-        self, store: Rows, keep: KeepConfig | None = None, memory: Memory | None = None
-    ) -> None:
+    def __init__(self, store: Rows, memory: Memory | None = None) -> None:
         super().__init__(store, memory)
-        self._keep = keep or KeepConfig()
-        self._written = self._kept = 0
         self._losses: dict[tuple[str, str], str] = {}  # by run and device
         # The devices that counted in rounds that client models name.
         self._counted: Cache[dict[str, float]] = Cache(
@@ -264,46 +253,3 @@ class RunStore(Vectors):
         if not blob:
             return {}
         return msgspec.msgpack.decode(self.store.blobs.read(blob), type=dict[str, tuple[str, ...]])
-
-    def named_blobs(self) -> set[bytes]:
-        """Every blob that the store refers to."""
-        named = self.store.named_blobs()
-        for row in self.store.runs():
-            named |= state_of(row).blobs()
-            named.update(row.bundles)
-        return named - {b""}
-
-    def prune(self, dry_run: bool = False) -> Pruned:
-        """Delete the rows that ``keep`` does not allow, or with ``dry_run`` only find them."""
-        return prune(self.store, self._keep, self.named_blobs, dry_run)
-
-    def used_bytes(self) -> int:
-        """The size of the blobs that the store refers to."""
-        named = self.named_blobs()
-        return sum(size for sha256, size in self.store.blobs.sizes().items() if sha256 in named)
-
-    def collect(self) -> int:
-        """Delete what ``keep`` does not allow, and blobs that nothing refers to; the bytes freed."""
-        with self.store.may_collect() as may:
-            if not may:  # a backup is being written
-                return 0
-            freed = self._collect()  # first: on a full object store no transaction ends before
-            if any(self.prune()):
-                freed += self._collect()
-            self.store.drop_small_updates()  # last: on a full disk it needs the space just freed
-        return freed
-
-    def _collect(self) -> int:
-        keep = self.named_blobs()
-        self._written, self._kept = 0, len(keep)
-        return self.store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
-
-    def collect_if_due(self, orders: int) -> None:
-        """Count a closed round's orders; collect when they reach the number of blobs kept last time.
-
-        An update leaves up to three blobs: itself, its mask, its device's arrays. So garbage stays within a
-        small multiple of what is in use, and a collection's cost per update does not grow with the fleet.
-        """
-        self._written += orders
-        if self._written >= self._kept:
-            self.collect()

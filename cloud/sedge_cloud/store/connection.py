@@ -181,19 +181,23 @@ class Database:
 
     def _stamp(self, db: Dialect) -> int:
         """The number of this transaction, which no other has: its row is locked until the commit."""
-        db.execute("UPDATE meta SET value = value + 1 WHERE key = 'change'")
-        return int(db.execute("SELECT value FROM meta WHERE key = 'change'").fetchone()[0])
+        sql = "UPDATE meta SET value = value + 1 WHERE key = 'change' RETURNING value"
+        return int(db.execute(sql).fetchone()[0])
 
-    def _put(self, db: Dialect, table: str, row: msgspec.Struct, keys: int = 1) -> None:
-        """Insert a row, or replace all but its first fields, the key, in the one that is there."""
-        fields = row.__struct_fields__
-        key, names = ", ".join(fields[:keys]), fields[keys:]
-        sets = ", ".join(f"{name} = excluded.{name}" for name in names)
-        marks = ", ".join("?" * len(fields))
-        db.execute(
-            f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({key}) DO UPDATE SET {sets}",
-            msgspec.structs.astuple(row),
-        )
+    def _put(
+        self, db: Dialect, table: str, *rows: msgspec.Struct, keys: int = 1, sets: str = ""
+    ) -> None:
+        """Insert rows, or replace all but their first fields, the key, in those that are there.
+
+        ``sets`` says what to replace, if not everything.
+        """
+        fields = rows[0].__struct_fields__ if rows else ()
+        sets = sets or ", ".join(f"{name} = excluded.{name}" for name in fields[keys:])
+        for some in portions(rows, max(1, len(fields))):
+            values = [msgspec.structs.astuple(row) for row in some]
+            all_marks = ", ".join(f"({marks(each)})" for each in values)
+            sql = f"INSERT INTO {table} VALUES {all_marks} ON CONFLICT ({', '.join(fields[:keys])})"
+            db.execute(f"{sql} DO UPDATE SET {sets}", [value for each in values for value in each])
 
     def _rows(self, kind: type[R], sql: str, *values: str | float) -> list[R]:
         with self._db.errors():

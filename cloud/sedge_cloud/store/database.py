@@ -8,8 +8,6 @@ which notices by ``version``.
 from collections.abc import Collection, Sequence
 from secrets import token_bytes
 
-import msgspec
-
 from sedge_cloud.store.connection import marks, portions
 from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.receipts import Receipts
@@ -171,15 +169,15 @@ class Store(Receipts):
 
         Orders for which no update is accepted any more are emptied; their rows stay.
         """
-        run, number = closed.run, closed.round
+        run, number, it = closed.run, closed.round, closed.accounts
         with self._transaction() as db:
             self._require_run(db, run, alone=True)
             is_closed = db.execute(
                 "UPDATE rounds SET open = 0, phase = 'closed', summary = ?, closed = ?, why = ?,"
-                " up = ?, down = ? WHERE run = ? AND round = ? AND receipts = ?",
+                " up = ?, down = ?, parts = ? WHERE run = ? AND round = ? AND receipts = ?",
                 (
-                    closed.summary, closed.closed, closed.why, closed.up, closed.down, run, number,
-                    closed.receipts,
+                    closed.summary, closed.closed, closed.why, closed.up, closed.down, it.parts, run,
+                    number, closed.receipts,
                 ),
             )  # fmt: skip
             if not is_closed.rowcount:
@@ -188,17 +186,16 @@ class Store(Receipts):
                 "UPDATE orders SET patch = ?, work = ? WHERE run = ? AND round = ?",
                 (b"", b"", run, number - LATE_ROUNDS - 1),
             )
-            db.execute(
-                "UPDATE runs SET state = ?, status = CASE status WHEN 'stopped' THEN status ELSE ? END"
-                " WHERE run = ?",
-                (closed.state, closed.status, run),
-            )
+            sql = "UPDATE runs SET state = ?, sums = COALESCE(?, sums) WHERE run = ?"
+            db.execute(sql, (closed.state, it.sums or None, run))
             if closed.status != "running":
-                sql = "UPDATE runs SET why = ?, ended = ? WHERE run = ? AND status != 'stopped'"
-                db.execute(sql, (closed.failure, closed.closed, run))
+                sql = (
+                    "UPDATE runs SET status = ?, why = ?, ended = ?"
+                    " WHERE run = ? AND status != 'stopped'"
+                )
+                db.execute(sql, (closed.status, closed.failure, closed.closed, run))
             self._save_traffic(db, closed.traffic)
-            if closed.accounts is not None:
-                self.account(closed.accounts)
+            self._put_histories(db, it.histories)
         return True
 
     def orders(self, run: str, number: int) -> list[OrderRow]:
@@ -294,12 +291,8 @@ class Store(Receipts):
         return named.union(*({step.blob for step in steps_of(bytes(row[0]))} for row in coded))
 
     def _save_traffic(self, db: Dialect, rows: Sequence[TrafficRow]) -> None:
-        for some in portions(rows, len(TrafficRow.__struct_fields__)):
-            values = ",".join(f"({marks(msgspec.structs.astuple(row))})" for row in some)
-            db.execute(
-                f"INSERT INTO traffic VALUES {values}"
-                " ON CONFLICT (run, round, device) DO UPDATE SET up = excluded.up,"
-                " down = excluded.down,"
-                " whole = CASE WHEN excluded.whole = 1 THEN 1 ELSE traffic.whole END",
-                [value for row in some for value in msgspec.structs.astuple(row)],
-            )
+        sets = (
+            "up = excluded.up, down = excluded.down,"
+            " whole = CASE WHEN excluded.whole = 1 THEN 1 ELSE traffic.whole END"
+        )
+        self._put(db, "traffic", *rows, keys=3, sets=sets)

@@ -60,8 +60,8 @@ class Observed(Tags):
 
     def _put_sessions(self, db: Dialect, sessions: Sequence[SessionRow]) -> None:
         changed = self._stamp(db) if sessions else 0
-        for row in sessions:
-            self._put(db, "sessions", msgspec.structs.replace(row, changed=changed))
+        rows = [msgspec.structs.replace(row, changed=changed) for row in sessions]
+        self._put(db, "sessions", *rows)
 
     def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
         """The sessions that changed last after the transaction ``since``, the longest ago first."""
@@ -114,15 +114,17 @@ class Observed(Tags):
         return int(row[0])
 
     def account(self, it: Accounts) -> None:
-        """Store what a closed round adds up to."""
+        """Store what a closed round adds up to, which closing it has left out."""
         with self._transaction() as db:
             sql = "UPDATE rounds SET parts = ? WHERE run = ? AND round = ?"
             db.execute(sql, (it.parts, it.run, it.round))
             db.execute("UPDATE runs SET sums = ? WHERE run = ?", (it.sums, it.run))
-            changed = self._stamp(db)
-            for row in it.histories:
-                row = msgspec.structs.replace(row, changed=changed)
-                self._put(db, "histories", row, keys=2)
+            self._put_histories(db, it.histories)
+
+    def _put_histories(self, db: Dialect, rows: Sequence[HistoryRow]) -> None:
+        changed = self._stamp(db)
+        rows = [msgspec.structs.replace(row, changed=changed) for row in rows]
+        self._put(db, "histories", *rows, keys=2)
 
     def unaccounted(self, run: str, since: int) -> list[RoundRow]:
         """A run's closed rounds after this one."""

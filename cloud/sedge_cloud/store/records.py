@@ -149,6 +149,10 @@ class Accounts(msgspec.Struct, frozen=True):
     histories: tuple[HistoryRow, ...] = ()
 
 
+# What a round adds up to that nobody has accounted for.
+NOTHING = Accounts("", 0, b"", b"")
+
+
 class ClosedRound(msgspec.Struct, frozen=True):
     """What closing a round writes, all in one transaction.
 
@@ -171,7 +175,7 @@ class ClosedRound(msgspec.Struct, frozen=True):
     traffic: tuple[TrafficRow, ...] = ()
     up: int = 0
     down: int = 0
-    accounts: Accounts | None = None
+    accounts: Accounts = NOTHING
 
 
 class Census(NamedTuple):

@@ -22,8 +22,8 @@ from sedge_cloud.admin import backup as backups
 from sedge_cloud.admin.backup import HEAD, Head, back_up, restore
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.rounds.lifecycle import FINISHED
-from sedge_cloud.runs import run_store as run_stores
-from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs import garbage as garbage_of
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store.connection import Database
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_parts
@@ -52,7 +52,7 @@ def rows(folder: Path) -> dict[str, list[tuple[object, ...]]]:
     """Everything in the database of a state folder, and that each blob it names is there."""
     with closing(open_store(folder)) as store:
         store.check()
-        for sha256 in RunStore(store).named_blobs():
+        for sha256 in Garbage(store).named_blobs():
             store.update_blob(sha256)
         return {
             name: sorted(store._db.execute(f"SELECT * FROM {name}").fetchall(), key=str)
@@ -106,7 +106,7 @@ def test_nothing_is_collected_while_a_backup_is_written(
     busy: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounds close in the middle of it; the backup is of the moment at which it began."""
-    monkeypatch.setattr(run_stores, "ORPHAN_AGE_S", 0.0)
+    monkeypatch.setattr(garbage_of, "ORPHAN_AGE_S", 0.0)
     before, copied = rows(busy.folder / "state"), list[int]()
     copy_rows_to = Store.copy_rows_to
 
@@ -116,12 +116,12 @@ def test_nothing_is_collected_while_a_backup_is_written(
         busy.answer("b")
         for _ in range(2):
             busy.answer("a", "b")
-        copied.append(busy.core.run_store.collect())
+        copied.append(busy.core.garbage.collect())
 
     monkeypatch.setattr(Store, "copy_rows_to", then_rounds_go_on)
     back_up(busy.store, FLEET, tmp_path / "b.tar")
     assert copied == [0] and busy.run_row().status == FINISHED
-    assert busy.core.run_store.collect() > 0
+    assert busy.core.garbage.collect() > 0
     restore(tmp_path / "b.tar", at(tmp_path / "elsewhere"), replace=False)
     assert rows(tmp_path / "elsewhere") == before
 
@@ -185,7 +185,7 @@ def test_a_damaged_database_is_replaced_whose_blobs_are_elsewhere(
     shutil.rmtree(state / "objects")  # the copies
     with closing(open_parts(state, config.store, objects)) as store:
         assert [row.device for row in store.devices()] == ["a", "b"]
-        for sha256 in RunStore(store).named_blobs():
+        for sha256 in Garbage(store).named_blobs():
             store.update_blob(sha256)
 
 

@@ -89,26 +89,26 @@ def test_the_order_of_the_bundles(forms: list[BundleManifest]) -> None:
 
 
 def test_a_run_keeps_its_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sedge_cloud.runs.run_store.ORPHAN_AGE_S", -60.0)
+    monkeypatch.setattr("sedge_cloud.runs.garbage.ORPHAN_AGE_S", -60.0)
     cloud = Cloud(tmp_path, CONFIG, widths=(0.25, 0.5))
     for _ in range(2):
         run = cloud.core.runs[RUN]
         assert [width.dropped for width in run.widths] == [0.0, 0.25, 0.5]
         assert run.layout(2) == AXES.layout(LAYOUT, AXES.narrowed(0.5))
-        cloud.core.run_store.collect()
+        cloud.core.garbage.collect()
         assert all(cloud.store.blobs.has(bundle.sha256) for bundle in run.bundles)
         cloud.restart()
 
 
 def test_a_run_keeps_its_frozen_data_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sedge_cloud.runs.run_store.ORPHAN_AGE_S", -60.0)
+    monkeypatch.setattr("sedge_cloud.runs.garbage.ORPHAN_AGE_S", -60.0)
     cloud = Cloud(tmp_path, CONFIG)
     folder = make_width(tmp_path / "with", 0.0)
     bundle, init = bundles.load(folder)
     manifest = msgspec.structs.replace(bundle.manifest, frozen=HELD)
     bundles.save(folder, bundles.Bundle(manifest, bundle.files, VALUES), init)
     start_run(cloud.store, "tuned", folder, CONFIG)
-    cloud.core.run_store.collect()
+    cloud.core.garbage.collect()
     assert cloud.store.blobs.read(HELD.blob.sha256) == VALUES.tobytes()
     run = Run(next(row for row in cloud.store.runs() if row.run == "tuned"), cloud.store)
     assert run.manifest.frozen == HELD

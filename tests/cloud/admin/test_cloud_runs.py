@@ -27,7 +27,8 @@ from tests.edge.backends.softmax import DIVIDING
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.config import RobustConfig, TrainingConfig, broker_settings, load_cloud
-from sedge_cloud.runs import run_store
+from sedge_cloud.runs import garbage
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
@@ -107,12 +108,12 @@ def test_what_a_run_begins_with_is_not_collected_before_it_has_a_name(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a slow disk, or over a slow link to an object store, the last blob comes long after the first."""
-    monkeypatch.setattr(run_store, "ORPHAN_AGE_S", -60.0)
+    monkeypatch.setattr(garbage, "ORPHAN_AGE_S", -60.0)
     add_run = store.add_run
 
     def late(row: RunRow, past: Sequence[ClientModelRow]) -> None:
         service = open_store(tmp_path / "state")
-        RunStore(service).collect()
+        Garbage(service).collect()
         service.close()
         add_run(row, past)
 

@@ -11,7 +11,7 @@ from tests.cloud.stores import in_a_folder
 from tests.cloud.test_cloud_main import CAPSYS, call, linked, refused, unused
 
 from sedge_cloud.__main__ import main
-from sedge_cloud.runs import run_store as run_stores
+from sedge_cloud.runs import garbage as run_stores
 from sedge_protocol.host.loop import lock_folder
 
 

@@ -13,7 +13,7 @@ from sedge_cloud.admin.backup import back_up, restore
 from sedge_cloud.admin.copying import copy_blobs, copy_store
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.rounds.lifecycle import FINISHED
-from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.errors import ConfigError, StorageError
@@ -44,7 +44,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path, engine: str) -> Itera
 def all_of(store: Store) -> dict[str, list[tuple[object, ...]]]:
     """Every row, and that each blob that one names is there."""
     store.check()
-    for sha256 in RunStore(store).named_blobs():
+    for sha256 in Garbage(store).named_blobs():
         store.update_blob(sha256)
     names = ("meta", "devices", "runs", "rounds", "orders", "updates", "client_models")
     return {
@@ -155,6 +155,6 @@ def test_a_backup_of_either_store_restores_into_either(
 
 def test_blobs_that_the_disk_has_lost_stay_lost(busy: Cloud, target: Store) -> None:
     blob = busy.state().initial
-    busy.store.blobs.collect(RunStore(busy.store).named_blobs() - {blob}, 0.0)
+    busy.store.blobs.collect(Garbage(busy.store).named_blobs() - {blob}, 0.0)
     copied, skipped, lost = copy_blobs(busy.store, target)
     assert copied > 0 and (skipped, lost) == (0, 1)

@@ -14,7 +14,7 @@ from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
 from sedge_cloud.config import RunConfig, Stage
 from sedge_cloud.events import RunEnded
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
-from sedge_cloud.runs import run_store as run_stores
+from sedge_cloud.runs import garbage as run_stores
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.messages import Cancel, Committed, Order, Reject
@@ -167,7 +167,7 @@ def test_a_deleted_run_leaves_nothing_and_the_others_alone(
     for table, rows in tables.items():
         found = cloud.store._db.execute(f"SELECT * FROM {table}").fetchall()
         assert found == rows, table
-    named = cloud.core.run_store.named_blobs()
+    named = cloud.core.garbage.named_blobs()
     assert {blob for blob in named if cloud.store.blobs.has(blob)} == named
     assert set(cloud.store.blobs.sizes()) == named
     (answer,) = cloud.offer("a", small_update(order), order=order)

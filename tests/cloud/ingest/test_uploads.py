@@ -28,7 +28,7 @@ from tests.cloud.stores import disk_of, in_a_folder, open_store, parts_of
 from sedge_cloud.events import RunEnded, UpdateReceived
 from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.ingest.uploads import IDLE_S, RETRY_MS
-from sedge_cloud.runs import run_store as ledgers
+from sedge_cloud.runs import garbage as ledgers
 from sedge_cloud.store.rows import LATE_ROUNDS
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Busy, Committed, Have, Message, Offer, Order, Reject

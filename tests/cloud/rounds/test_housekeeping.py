@@ -52,7 +52,8 @@ def rot(cloud: Cloud, blob: bytes) -> Path:
 )
 def test_trouble_names_its_run_once(tmp_path: Path, text: str, told: str) -> None:
     counters: Counter[str] = Counter()
-    house = Housekeeping(Cloud(tmp_path).core.run_store, counters)
+    core = Cloud(tmp_path).core
+    house = Housekeeping(core.run_store, core.garbage, counters)
     assert house.storage_failed(StorageError(text), "big").text == told
     assert house.storage_failed(StorageError(text)).text == text
     assert counters["storage_errors"] == 2
@@ -61,15 +62,15 @@ def test_trouble_names_its_run_once(tmp_path: Path, text: str, told: str) -> Non
 def test_room_is_made_after_an_error_but_not_after_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_store = Cloud(tmp_path).core.run_store
+    core = Cloud(tmp_path).core
     collected: list[int] = []
 
     def collect() -> int:
         collected.append(1)
         raise StorageError("disk on fire")
 
-    monkeypatch.setattr(run_store, "collect", collect)
-    house = Housekeeping(run_store, Counter())
+    monkeypatch.setattr(core.garbage, "collect", collect)
+    house = Housekeeping(core.run_store, core.garbage, Counter())
     assert house.poll(100.0) == [] and house.timer() is None
     house.storage_failed(StorageError("disk full"))
     assert house.timer() is not None

@@ -225,7 +225,7 @@ def test_an_order_is_the_same_after_a_restart(tmp_path: Path) -> None:
     assert order.correction is not None
     coded = cloud.store.blobs.read(order.correction.sha256)
     assert decode(coded, LAYOUT.size).dense().tobytes() == random_theta(7).tobytes()
-    cloud.core.run_store.collect()
+    cloud.core.garbage.collect()
     cloud.restart()
     cloud.hello(codecs=ALL)
     assert cloud.order("a") == order
@@ -367,7 +367,7 @@ def test_what_orders_and_client_models_name_is_not_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Starts, large patches, their masks and the groups, for as long as they are needed."""
-    monkeypatch.setattr("sedge_cloud.runs.run_store.ORPHAN_AGE_S", -60.0)
+    monkeypatch.setattr("sedge_cloud.runs.garbage.ORPHAN_AGE_S", -60.0)
 
     def plan(context: Context, client: ClientModel) -> Assignment:
         patch = part(11_000, seed=8)
@@ -383,7 +383,7 @@ def test_what_orders_and_client_models_name_is_not_collected(
     cloud.hello(codecs=ALL)
     named: list[set[bytes]] = []
     for number in range(1, 7):
-        cloud.core.run_store.collect()
+        cloud.core.garbage.collect()
         order = cloud.order("a")
         assert order.round == number and order.patch_blob is not None
         masks = {order.context} - {b""}
@@ -392,7 +392,7 @@ def test_what_orders_and_client_models_name_is_not_collected(
         named.append({order.model.sha256, order.patch_blob.sha256, *masks})
         assert all(cloud.store.blobs.has(blob) for blob in named[-1])
         sends(cloud, "a", part(11_000, seed=number), _mask(cloud, order))
-        cloud.core.run_store.collect()
+        cloud.core.garbage.collect()
         assert known(cloud, "a").trained is not None
         cloud.restart()
         assert known(cloud, "a").trained is not None

@@ -10,7 +10,7 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, u
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.ingest import uploads as inbox
-from sedge_cloud.runs import run_store as ledgers
+from sedge_cloud.runs import garbage as ledgers
 from sedge_cloud.runs.run import Run
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import StorageError
@@ -39,44 +39,44 @@ def test_collect_keeps_what_states_and_rows_name(
     cloud.upload("b", large)
     named = [cloud.run_row().bundle, cloud.state().model, hashlib.sha256(large).digest()]
     stray = cloud.store.blobs.write(b"of a crash" * 1000)
-    assert cloud.core.run_store.collect() >= 10_000
+    assert cloud.core.garbage.collect() >= 10_000
     assert all(cloud.store.blobs.has(sha256) for sha256 in named)
     assert not cloud.store.blobs.has(stray)
     assert cloud.store.update_blob(hashlib.sha256(blob).digest()) == blob
-    assert cloud.core.run_store.collect() == 0
+    assert cloud.core.garbage.collect() == 0
 
 
 def test_collecting_costs_no_more_than_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large fleet's blobs are not looked through for each small round."""
-    run_store = Cloud(tmp_path).core.run_store
+    core = Cloud(tmp_path).core
     named = {bytes([0, i]) * 16 for i in range(100)}
-    monkeypatch.setattr(run_store.store, "named_blobs", lambda: set(named))
+    monkeypatch.setattr(core.store, "named_blobs", lambda: set(named))
     looked: list[int] = []
 
     def collected(keep: set[bytes], age: float, part_age: float) -> int:
         looked.append(len(keep))
         return 0
 
-    monkeypatch.setattr(run_store.store.blobs, "collect", collected)
-    run_store.collect()
+    monkeypatch.setattr(core.store.blobs, "collect", collected)
+    core.garbage.collect()
     for _ in range(100):
-        run_store.collect_if_due(4)
+        core.garbage.collect_if_due(4)
     assert len(looked) - 1 == 3  # 400 orders, a hundred blobs and those of the run's state
     looked.clear()
-    run_store.collect_if_due(1000)
+    core.garbage.collect_if_due(1000)
     assert len(looked) == 1
-    run_store.collect_if_due(looked[0] - 1)
+    core.garbage.collect_if_due(looked[0] - 1)
     assert len(looked) == 1
-    run_store.collect_if_due(1)
+    core.garbage.collect_if_due(1)
     assert len(looked) == 2
 
 
 def test_what_was_just_written_is_not_collected(cloud: Cloud) -> None:
     """The command line writes a bundle before the run that names it."""
     fresh = cloud.store.blobs.write(b"of a run that is about to begin")
-    cloud.core.run_store.collect()
+    cloud.core.garbage.collect()
     assert cloud.store.blobs.has(fresh)
 
 

@@ -255,7 +255,7 @@ def test_a_device_that_was_away_gets_the_sum_of_what_it_missed(tmp_path: Path) -
     (step,) = order.steps
     assert len(chain) == 5 and step.base_hash == hash_of(theta)
     assert step.blob.size < sum(row.size for row in chain)
-    cloud.core.run_store.collect()
+    cloud.core.garbage.collect()
     current = cloud.core.open[RUN]
     private = [
         named.manifest

@@ -12,7 +12,7 @@ from tests.cloud.servers import Servers
 from tests.cloud.store.lives import Place, ends, lived, play
 from tests.cloud.stores import FOLDER
 
-from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store.settings import BlobsConfig, StoreConfig
 
 ROOT = Path(__file__).parents[3]
@@ -49,6 +49,6 @@ def test_kill_at_commit_after_commit(tmp_path: Path, place: Place) -> None:
     cloud = lived(folder, place, 60)
     assert ends(cloud) == expected and killed >= 8
     cloud.store.check()
-    for sha256 in RunStore(cloud.store).named_blobs():
+    for sha256 in Garbage(cloud.store).named_blobs():
         cloud.store.update_blob(sha256)
     cloud.store.close()

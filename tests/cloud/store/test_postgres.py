@@ -11,7 +11,7 @@ from tests.cloud.helper import RUN, Cloud, small_update
 from tests.cloud.servers import PostgresServer, Servers
 from tests.cloud.stores import on_servers, open_store
 
-from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store import postgres
 from sedge_cloud.store.postgres import Postgres
 from sedge_cloud.store.schema import SCHEMA
@@ -157,7 +157,7 @@ def test_one_coordinator_serves_one_store(tmp_path: Path) -> None:
         assert not may
     with open_store(tmp_path).may_collect() as may:
         assert may
-    assert RunStore(one).collect() == 0
+    assert Garbage(one).collect() == 0
 
 
 def test_a_lock_is_taken_again_with_a_new_connection(tmp_path: Path, servers: Servers) -> None:

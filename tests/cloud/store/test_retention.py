@@ -24,9 +24,8 @@ from sedge_cloud.admin.runs import delete_run, start_run
 from sedge_cloud.config import KeepConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds.lifecycle import FAILED, FINISHED, RUNNING, STOPPED
-from sedge_cloud.runs import run_store as run_stores
-from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.store.retention import Pruned
+from sedge_cloud.runs import garbage as garbage_of
+from sedge_cloud.runs.garbage import Garbage, Pruned
 from sedge_protocol.wire.messages import Committed
 
 
@@ -61,21 +60,21 @@ def test_which_runs_go(
 ) -> None:
     """The oldest ended ones, but not the newest finished: newcomers get its model."""
     cloud = with_runs(tmp_path, *statuses)
-    before, run_store = rows(tmp_path / "state"), RunStore(cloud.store, keep)
-    assert run_store.prune(dry_run=True) == Pruned(gone, 0)
+    before, garbage = rows(tmp_path / "state"), Garbage(cloud.store, keep)
+    assert garbage.prune(dry_run=True) == Pruned(gone, 0)
     assert rows(tmp_path / "state") == before
-    assert run_store.prune() == Pruned(gone, 0)
+    assert garbage.prune() == Pruned(gone, 0)
     assert set(left(cloud).split()) == {f"r{n}" for n in range(len(statuses))} - set(gone)
 
 
 def test_gigabytes_delete_no_more_than_they_must(tmp_path: Path) -> None:
     cloud = with_runs(tmp_path, STOPPED, STOPPED, STOPPED)
-    used = RunStore(cloud.store).used_bytes() + cloud.store.used_bytes()
+    used = Garbage(cloud.store).used_bytes() + cloud.store.used_bytes()
     model = used - 2 * 30_000  # each run's first model takes more than that
     keep = KeepConfig(gigabytes=model / 1e9)
-    found = RunStore(cloud.store, keep).prune()
+    found = Garbage(cloud.store, keep).prune()
     assert found.runs == ("r0", "r1")
-    assert RunStore(cloud.store).used_bytes() + cloud.store.used_bytes() <= model
+    assert Garbage(cloud.store).used_bytes() + cloud.store.used_bytes() <= model
 
 
 def test_old_rounds_keep_their_summaries_alone(tmp_path: Path) -> None:
@@ -88,7 +87,7 @@ def test_old_rounds_keep_their_summaries_alone(tmp_path: Path) -> None:
     late = cloud.order("a")
     cloud.answer("b")
     assert late.round == 15
-    found = RunStore(cloud.store, KeepConfig(rounds=10)).prune()
+    found = Garbage(cloud.store, KeepConfig(rounds=10)).prune()
     assert found == Pruned((), 4 * (2 + 2 + 2))
     assert [len(cloud.store.orders(RUN, n)) for n in (1, 4, 5, 14, 15)] == [0, 0, 2, 2, 2]
     assert len(cloud.summaries()) == 14 and len(cloud.store.rounds(RUN)) == 15
@@ -107,7 +106,7 @@ def used_bytes(folder: Path) -> int:
 
 def test_six_runs_leave_the_space_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the disk, with all that their devices have sent."""
-    monkeypatch.setattr(run_stores, "ORPHAN_AGE_S", 0.0)
+    monkeypatch.setattr(garbage_of, "ORPHAN_AGE_S", 0.0)
     cloud, left = Cloud(tmp_path, config=None), list[int]()
     cloud.store.shrink()
     empty = used_bytes(tmp_path / "state")
@@ -125,7 +124,7 @@ def test_six_runs_leave_the_space_of_one(tmp_path: Path, monkeypatch: pytest.Mon
                 )
             cloud.poll()
     for keep in (KeepConfig(), KeepConfig(runs=1)):
-        RunStore(cloud.store, keep).collect()
+        Garbage(cloud.store, keep).collect()
         cloud.store.shrink()
         left.append(used_bytes(tmp_path / "state") - empty)
     print(f"six runs: {left[0]} bytes, one: {left[1]}")
@@ -152,7 +151,7 @@ def test_kill_at_each_step_of_deleting_and_pruning(tmp_path: Path) -> None:
         with closing(open_store(state)) as store:
             if store.runs()[0].run == "r0":
                 delete_run(store, "r0")
-            RunStore(store, KeepConfig(runs=1)).collect()
+            Garbage(store, KeepConfig(runs=1)).collect()
             store.shrink()
 
     found: list[int] = []

@@ -1,0 +1,111 @@
+"""What is collected: runs that have ended as ``[keep]`` says, and blobs that nothing names.
+
+Runs are deleted whole, of old rounds only the devices' parts. A running run is never deleted, nor the
+newest finished one, which newcomers still get their model from.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sedge_cloud.config import KeepConfig
+from sedge_cloud.runs.run import state_of
+from sedge_cloud.store.roles import Rows
+from sedge_cloud.store.rows import RunRow
+
+# A blob is written before the row that names it, also by the command line while the service runs: a younger
+# blob without a name is not collected.
+ORPHAN_AGE_S = 60.0
+# A device may lose its link in the middle of an upload and come back the next day.
+PART_AGE_S = 86_400.0
+FINISHED = "finished"
+
+
+class Pruned(NamedTuple):
+    """The runs that are deleted, oldest first, and the rows of old rounds."""
+
+    runs: tuple[str, ...] = ()
+    rows: int = 0
+
+
+class Garbage:
+    """What may go from a store. ``keep`` says what is left of runs that have ended."""
+
+    def __init__(self, store: Rows, keep: KeepConfig | None = None) -> None:
+        self._store = store
+        self._keep = keep or KeepConfig()
+        self._written = self._kept = 0
+
+    def named_blobs(self) -> set[bytes]:
+        """Every blob that the store refers to."""
+        named = self._store.named_blobs()
+        for row in self._store.runs():
+            named |= state_of(row).blobs()
+            named.update(row.bundles)
+        return named - {b""}
+
+    def prune(self, dry_run: bool = False) -> Pruned:
+        """Delete the rows that ``keep`` does not allow, all at once; with ``dry_run`` only find them.
+
+        Blobs that nothing refers to any more are for the next collection.
+        """
+        if self._keep == KeepConfig():
+            return Pruned()
+        gone: list[str] = []
+        with self._store.transaction(dry_run):
+            runs, rows = self._store.runs(), 0
+            if self._keep.rounds is not None:
+                rows = sum(self._store.delete_old_rows(row.run, self._keep.rounds) for row in runs)
+            candidates = _candidates(runs)
+            if self._keep.runs is not None:
+                ended = sum(row.has_ended for row in runs)
+                for row in candidates[: max(0, ended - self._keep.runs)]:
+                    self._store.delete_run(row.run)
+                    gone.append(row.run)
+            if self._keep.gigabytes is not None:
+                sizes = self._store.blobs.sizes()
+                for row in candidates[len(gone) :]:
+                    used = self._bytes(sizes) + self._store.used_bytes()
+                    if used <= self._keep.gigabytes * 1e9:
+                        break
+                    self._store.delete_run(row.run)
+                    gone.append(row.run)
+        return Pruned(tuple(gone), rows)
+
+    def used_bytes(self) -> int:
+        """The size of the blobs that the store refers to."""
+        return self._bytes(self._store.blobs.sizes())
+
+    def _bytes(self, sizes: Mapping[bytes, int]) -> int:
+        return sum(sizes.get(sha256, 0) for sha256 in self.named_blobs())
+
+    def collect(self) -> int:
+        """Delete what ``keep`` does not allow, and blobs that nothing refers to; the bytes freed."""
+        with self._store.may_collect() as may:
+            if not may:  # a backup is being written
+                return 0
+            freed = self._collect()  # first: on a full object store no transaction ends before
+            if any(self.prune()):
+                freed += self._collect()
+            self._store.drop_small_updates()  # last: on a full disk it needs the space just freed
+        return freed
+
+    def _collect(self) -> int:
+        keep = self.named_blobs()
+        self._written, self._kept = 0, len(keep)
+        return self._store.blobs.collect(keep, ORPHAN_AGE_S, PART_AGE_S)
+
+    def collect_if_due(self, orders: int) -> None:
+        """Count a closed round's orders; collect when they reach the number of blobs kept last time.
+
+        An update leaves up to three blobs: itself, its mask, its device's arrays. So garbage stays within a
+        small multiple of what is in use, and a collection's cost per update does not grow with the fleet.
+        """
+        self._written += orders
+        if self._written >= self._kept:
+            self.collect()
+
+
+def _candidates(runs: list[RunRow]) -> list[RunRow]:
+    """The runs that may be deleted, oldest first."""
+    newest = next((row.run for row in reversed(runs) if row.status == FINISHED), None)
+    return [row for row in runs if row.has_ended and row.run != newest]

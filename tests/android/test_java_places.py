@@ -1,21 +1,40 @@
 """The agent in Java before web servers of every kind: it fetches, leaves and says what Python's does."""
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.android.java_fleet import JavaFleet
 from tests.android.test_java_words import JavaHarness, warned
 from tests.edge.harness import Harness, theta_of
 from tests.protocol.test_mqtt_secure import make_ca, make_certificate
+from tests.system.harness import RealFleet, wait_until
 from tests.web import LOOPBACK, BlobServer, serving
 
+from sedge_cloud.rounds.accounts import read_sums
+from sedge_cloud.store.opening import open_folder
 from sedge_edge.rounds.effects import FetchSpan
 from sedge_protocol.wire.messages import Get, Order
 from sedge_protocol.wire.places import Place
 from sedge_protocol.wire.transfer import from_bitmap
 
+# The coordinator of a fleet in which no blob is too small for a place.
+EVERY_SIZE = """\
+import sys
+from sedge_cloud.runs import orders
+orders.PUBLIC_BYTES = 1
+from sedge_cloud.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+RUN = """\
+strategy = "fedavg"
+num_rounds = 1
+min_train_devices = 1
+min_available_devices = 1
+"""
 MANNERS = (
     "ranges", "whole", "redirects", "lies", "cuts", "skews", "larger", "circles", "fails",
 )  # fmt: skip
@@ -103,3 +122,25 @@ def test_java_trusts_the_authority_that_it_was_given(class_path: str, tmp_path: 
         assert bool(gets(java, effects)) == (not good)
         assert ("PKIX path" in str(warned(java, effects))) == (not good)
         java.close()
+
+
+@pytest.mark.fleet
+def test_a_whole_agent_in_java_takes_part_over_http(
+    fleet: RealFleet, class_path: str, means: Path
+) -> None:
+    java = JavaFleet(fleet, class_path)
+    config = fleet.folder / "cloud.toml"
+    with serving(folder=fleet.folder / "state" / "blobs") as server:
+        config.write_text(config.read_text() + f'[blobs]\npublic = "{server.url}"\n')
+        fleet.start("cloud", [sys.executable, "-c", EVERY_SIZE, "-c", str(config), "serve"])
+        java.add("pi-1", seed=0)
+        java.start("pi-1")
+        fleet.start_run(means, RUN)
+        wait_until(fleet.finished, 120, "the run ends")
+        assert len(server.asked) >= 2  # bundle and model
+    assert [len(summary.devices) for summary in fleet.rounds()] == [1, 1]
+    store = open_folder(fleet.folder / "state")
+    try:
+        assert read_sums(store.sums("run")).http > 0
+    finally:
+        store.close()

@@ -50,7 +50,7 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 _ANSWER = re.compile(r"status code: (?P<status>\d{3}[\w ]*)")
 _XML = re.compile(r"<(Code|Message)>([^<]*)</")
 # A server whose disk is full says so by 507, or by a code of its own, or is just failing (SeaweedFS).
-_FULL = re.compile(r"\b5\d\d\b|Full|Quota|Exceed")
+_FULL = re.compile(r"^5\d\d |StorageFull|Quota")
 
 
 def open_objects(config: BlobsConfig) -> "ObjectStore":

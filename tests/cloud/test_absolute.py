@@ -93,16 +93,3 @@ def test_of_a_vector_that_replaces_every_element_is_sent(tmp_path: Path, strateg
     said = "      every element of the next model is sent: the strategy replaces it"
     assert shown.count(said) == ROUNDS
     assert not any(summary.replaced for summary in whole.cloud.summaries())
-
-
-def test_in_fp32_a_vector_that_replaces_travels_whole(tmp_path: Path) -> None:
-    whole = Fleet(tmp_path / "whole", "fedcac", WHOLE)
-    exact = Fleet(tmp_path / "exact", "fedcac", BroadcastConfig(ValueCoding.FP32, 0.12))
-    assert whole.play() == exact.play()
-    assert not any(order.steps for order in exact.cloud.messages("a", Order))
-
-
-def test_what_it_leaves_out_of_a_change_is_owed(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, "fedavg", BroadcastConfig(ValueCoding.FP32, 0.12))
-    fleet.play()
-    assert fleet.cloud.state().owed

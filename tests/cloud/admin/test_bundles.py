@@ -31,12 +31,6 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> list[BundleManifest]:
     return [bundles.load(one)[0].manifest for one in found]
 
 
-def test_forms_of_one_model(forms: list[BundleManifest]) -> None:
-    require_forms(forms[0], [])
-    require_forms(forms[0], forms[1:])
-    require_forms(forms[0], forms[2:3])
-
-
 def changed(**fields: object) -> Callable[[BundleManifest], BundleManifest]:
     return lambda manifest: msgspec.structs.replace(manifest, **fields)
 

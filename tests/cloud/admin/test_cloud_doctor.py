@@ -128,13 +128,6 @@ def test_a_user_without_rights(home: Path) -> None:
     assert set(examined(home / "cloud.toml").bad) == {"broker", "access"}
 
 
-def test_no_broker(alone: Path) -> None:
-    found = examined(alone / "cloud.toml")
-    assert set(found.bad) == {"broker"}
-    assert "cannot reach mqtt://127.0.0.1:" in found.bad["broker"]
-    assert "Connection refused" in found.bad["broker"]
-
-
 def change(old: str, new: str) -> Edit:
     """A change of the configuration."""
     return lambda home: (home / "cloud.toml").write_text(
@@ -249,13 +242,6 @@ def test_where_devices_find_blobs(alone: Path, manner: str, bad: bool, says: str
         server.blobs |= {path.name: path.read_bytes() for path in (folder / "blobs").iterdir()}
         found = examined(config)
     assert says in (found.bad if bad else found.good)["public"]
-
-
-def test_certificates_that_are_none(alone: Path) -> None:
-    (alone / "ca.crt").write_text("no certificate")
-    change("mqtt://", "mqtts://")(alone)
-    change("[broker]", '[broker]\nca_file = "ca.crt"')(alone)
-    assert "expected readable certificate files" in examined(alone / "cloud.toml").bad["broker"]
 
 
 def test_a_state_folder_that_cannot_be_written() -> None:

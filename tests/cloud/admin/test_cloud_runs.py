@@ -51,16 +51,6 @@ def test_a_name_that_no_run_may_have(store: Store, tmp_path: Path, name: str) ->
     assert store.runs() == []
 
 
-def test_a_bundle_that_is_none(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="bundle"):
-        start_run(store, "run", tmp_path / "none", CONFIG)
-    bundle = make_bundle(tmp_path / "bundle")
-    (bundle / "gradient.onnx").write_bytes(b"changed")
-    with pytest.raises(CodecError, match="sha256"):
-        start_run(store, "run", bundle, CONFIG)
-    assert store.runs() == []
-
-
 def reading() -> bytes:
     """A program that reads a file."""
     model = ModelProto.FromString(EMPTY_PROGRAM)

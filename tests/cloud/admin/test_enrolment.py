@@ -1,7 +1,6 @@
 """Devices are enrolled whole or not at all; passwords really work."""
 
 import base64
-import hashlib
 import json
 import os
 import signal
@@ -311,18 +310,6 @@ def test_a_secret_that_the_store_refuses_is_not_the_brokers(
     with pytest.raises(StorageError, match="the server is gone"):
         reissue_device(store, cloud, "pi-1", tmp_path / "new")
     assert passwords.read_text() == before and not (tmp_path / "new").exists()
-
-
-def test_a_password_line_is_what_mosquitto_passwd_writes(tmp_path: Path) -> None:
-    path = tmp_path / "passwords"
-    add_passwords(path, {"pi-1": "pässword"})
-    user, _, coded = path.read_text().strip().partition(":")
-    empty, kind, count, salt, digest = coded.split("$")
-    assert (user, empty, kind) == ("pi-1", "", "7") and mode(path) == 0o600
-    expected = hashlib.pbkdf2_hmac(
-        "sha512", "pässword".encode(), base64.b64decode(salt), int(count)
-    )
-    assert base64.b64decode(digest) == expected and len(base64.b64decode(salt)) == 12
 
 
 def test_only_the_users_own_line_is_replaced(tmp_path: Path) -> None:

@@ -6,19 +6,17 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from tests.cloud.contexts import context_of
 
 from sedge_cloud.algorithms.averaging import (
-    average_change,
     mean_change,
     robust_change,
     shared_mean_change,
 )
-from sedge_cloud.algorithms.robust import Robust, Rule
+from sedge_cloud.algorithms.robust import Robust
 from sedge_cloud.strategy import Change, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import StrategyError
-from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.layout import Theta
 
 
 def vector(*values: float) -> Theta:
@@ -84,40 +82,6 @@ def at(vector: SparseVector, place: int) -> Fraction | None:
     return Fraction(float(vector.values[found[0]])) if found.size else None
 
 
-def test_a_patch_keeps_its_own_elements_out_and_no_others() -> None:
-    theta, places = vector(0, 0, 0, 0), np.array([1, 2], np.uint32)
-    sparse, whole = SparseVector(4, places, vector(9, 9)), SparseVector(4, None, vector(9, 9, 9, 9))
-    given = [
-        Update("a", 1, vector(2, 2, 2, 2), sparse),
-        Update("b", 3, vector(6, 6, 6, 6), SparseVector(4, places[:1], vector(9))),
-        Update("c", 5, vector(7, 7, 7, 7), whole),
-    ]
-    changes = [update.change(theta, slice(None)) for update in given]
-    assert all(change.shape == (4,) for change in changes)
-    found = shared_mean_change(given, theta)
-    everywhere = (1 * changes[0] + 3 * changes[1]) / 4
-    np.testing.assert_allclose(found, [everywhere[0], 0, changes[1][2], everywhere[3]])
-    assert everywhere[0] and changes[1][2]
-
-
-def test_equal_vectors_keep_every_bit() -> None:
-    theta = np.random.default_rng(0).normal(size=1000).astype(np.float32)
-    old = np.random.default_rng(1).normal(size=1000).astype(np.float32)
-    change = mean_change(updates([(3, theta), (7, theta), (13, theta)]), old)
-    np.testing.assert_array_equal((old + change).astype(np.float32), theta)
-
-
-def test_small_update_next_to_a_large_one_is_not_lost() -> None:
-    # float32 sums stop counting at 2**24: 2**24 + 1 = 2**24.
-    many = [(2**24, vector(1.0)), (1, vector(1.0)), (1, vector(1.0))]
-    assert mean_change(updates(many), vector(0.0))[0] == 1.0
-
-
-@pytest.mark.parametrize("weighted", [[], [(0, vector(9, 9))]])
-def test_nothing_to_average_moves_nothing(weighted: list[tuple[int, Theta]]) -> None:
-    assert mean_change(updates(weighted), vector(1, 2)).tolist() == [0, 0]
-
-
 def test_holds_one_vector_at_a_time() -> None:
     seen: list[weakref.ref[Theta]] = []
     most_alive = 0
@@ -152,16 +116,3 @@ def test_refuses(
 ) -> None:
     with pytest.raises(StrategyError, match=message):
         call(updates([(3, vector(1, 1)), (weight, theta)]), vector(0, 0))
-
-
-@pytest.mark.parametrize(
-    ("rule", "middle"), [("mean", 9901921 / 11111), ("median", 2), ("trimmed_mean", 4)]
-)
-def test_a_rule_takes_the_means_place(rule: Rule, middle: float) -> None:
-    """By a rule every device counts the same, whatever number of examples it claims."""
-    layout = Layout.of([("head.weight", (2,), Role.PARAMETER)])
-    context = context_of(layout, vector(0, 0), robust=Robust(rule=rule, byzantine=0.2))
-    models = [vector(x, x) for x in (1, 2, 9, -99, 1000)]
-    found = average_change(context, updates((10**i, model) for i, model in enumerate(models)))
-    np.testing.assert_allclose(found, [middle, middle])
-    assert not average_change(context, []).any()

@@ -3,26 +3,15 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.cloud.contexts import context_of
 
 from sedge_cloud.algorithms.collaboration import (
     Masks,
     collaborators,
-    group_mean,
-    next_groups,
     overlaps,
     packed,
     sampled_places,
     threshold,
 )
-from sedge_cloud.strategy import Context
-from sedge_protocol.layout import Layout, Role
-
-
-def context(size: int, number: int = 0, **groups: tuple[str, ...]) -> Context:
-    """The context after so many rounds of a model of n = ``size``."""
-    layout = Layout.of([("fc.weight", (size,), Role.PARAMETER)])
-    return context_of(layout, np.zeros(size, np.float32), round=number, groups=groups)
 
 
 def masks_of(size: int, **critical: list[int]) -> Masks:
@@ -72,13 +61,6 @@ def test_no_rounding_lifts_the_threshold_above_the_largest_overlap() -> None:
     assert threshold(overlap, 3, 3) == 0.9
 
 
-def test_a_device_without_critical_elements_is_alone() -> None:
-    masks = masks_of(9, a=[1, 2], b=[], c=[2, 3])
-    assert collaborators(masks.words, 1, 9) == {"a": ("c",), "c": ("a",)}
-    assert collaborators(masks_of(9, a=[1], b=[]).words, 1, 9) == {}
-    assert collaborators({}, 1, 9) == {}
-
-
 # Samples ------------------------------------------------------------------------------------------
 
 
@@ -113,17 +95,4 @@ def test_a_sample_errs_no_more_than_documented() -> None:
 # From round to round ------------------------------------------------------------------------------
 
 
-def test_after_beta_nobody_has_a_group() -> None:
-    masks = masks_of(8, a=[0, 1], b=[0, 1])
-    last = next_groups(context(8, 9, x=("a",)), masks, beta=10)
-    assert last == {"x": ("a",), "a": ("b",), "b": ("a",)}
-    assert next_groups(context(8, 10, x=("a",)), masks, beta=10) == {}
-
-
 # Group values -------------------------------------------------------------------------------------
-
-
-def test_enormous_values_have_a_mean() -> None:
-    most = np.full(3, np.finfo(np.float32).max)
-    found = group_mean(np.arange(3), [(most, None), (most, None)], counted=False)
-    np.testing.assert_array_equal(found, most)

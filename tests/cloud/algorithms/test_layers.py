@@ -2,7 +2,7 @@
 
 import pytest
 
-from sedge_cloud.algorithms.layers import body, head, norms
+from sedge_cloud.algorithms.layers import body, head
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
 
@@ -22,23 +22,6 @@ LAYOUT = Layout.of(
 )
 
 
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        ((), ("fc10.weight", "fc10.bias")),
-        (("fc10",), ("fc10.weight", "fc10.bias")),
-        (("fc1",), ("fc1.weight", "fc1.bias")),  # not fc10
-        (("fc10.bias", "fc1"), ("fc1.weight", "fc1.bias", "fc10.bias")),
-        (("block",), ("block.0.weight", "block.1.weight", "block.1.bias")),
-    ],
-)
-def test_head_and_body_are_all_parameters(names: tuple[str, ...], found: tuple[str, ...]) -> None:
-    assert head(LAYOUT, names) == found
-    rest = body(LAYOUT, names)
-    assert not set(rest) & set(found)
-    assert {*rest, *found, "block.1.running_mean"} == set(LAYOUT.by_name)
-
-
 @pytest.mark.parametrize("name", ["fc2", "fc1.weights", "block.1.running_mean", "", "fc"])
 def test_an_unknown_name_lists_the_known(name: str) -> None:
     with pytest.raises(ConfigError, match=r"head: found .* 'fc1', 'fc1.bias'") as caught:
@@ -52,7 +35,3 @@ def test_something_must_be_left_for_the_body() -> None:
     alone = Layout.of([("fc.weight", (2, 2), Role.PARAMETER)])
     with pytest.raises(ConfigError, match="fewer tensors"):
         body(alone)
-
-
-def test_norms_have_vectors_only() -> None:
-    assert norms(LAYOUT) == ("block.1.weight", "block.1.bias", "norm.weight", "norm.bias")

@@ -9,17 +9,14 @@ from tests.cloud.forms import (
     Plain,
     Residual,
     form,
-    layout_of,
     random_theta,
     rearranged,
 )
 
 from sedge_cloud.algorithms.neuron_alignment import Aligner, in_order, made_along
 from sedge_cloud.algorithms.optimal_transport import Solver
-from sedge_cloud.algorithms.submodels import Form
 from sedge_protocol.axes import FIXED, Axes
 from sedge_protocol.errors import StrategyError
-from sedge_protocol.layout import Layout, Role
 
 EXACT: tuple[Solver, ...] = ("emd", "assign")
 Choice = list[NDArray[np.intp]]
@@ -51,16 +48,6 @@ def test_a_permuted_copy_is_recovered(kind: str, solver: Solver) -> None:
         np.testing.assert_allclose(found.theta, theta, atol=1e-3)
 
 
-def test_a_model_without_axes_is_itself() -> None:
-    layout = layout_of(Residual())
-    fixed = Form(layout, Axes((), tuple((FIXED,) * len(t.shape) for t in layout.tensors)))
-    rng = np.random.default_rng(0)
-    theta, other = random_theta(layout, rng), random_theta(layout, rng)
-    found = Aligner().align(theta, fixed, other, fixed)
-    np.testing.assert_array_equal(found.theta, theta)
-    assert found.cover is None
-
-
 # The mass rule keeps the function.
 
 
@@ -75,21 +62,6 @@ def test_an_embedding_and_a_transposed_convolution_make_channels_too() -> None:
     axes = Axes((4, 6, 3), ((FIXED, 0), (1, 0), (1,), (1, 2, FIXED), (2,), (FIXED, 2)))
     assert made_along(axes) == (1, 0, 0, 1, 0, -1)
     assert in_order(axes, made_along(axes)) == ((0, 1, 2), False)
-
-
-def test_a_model_registered_backwards_is_recovered() -> None:
-    layout = Layout.of(
-        [
-            ("head.weight", (2, 4), Role.PARAMETER),
-            ("second.weight", (4, 5), Role.PARAMETER),
-            ("first.weight", (5, 3), Role.PARAMETER),
-        ]
-    )
-    whole = Form(layout, Axes((4, 5), ((FIXED, 0), (0, 1), (1, FIXED))))
-    rng = np.random.default_rng(3)
-    theta = random_theta(layout, rng)
-    copy = rearranged(theta, whole, shuffled((4, 5), rng), whole)
-    np.testing.assert_array_equal(Aligner("emd").align(copy, whole, theta, whole).theta, theta)
 
 
 def test_a_cycle_is_solved_with_all_that_is_known_in_the_end() -> None:

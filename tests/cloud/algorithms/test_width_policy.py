@@ -26,15 +26,6 @@ def width(sized: WidthPolicy, client: ClientModel) -> int:
     return sized.width_of(CONTEXT, client)[0]
 
 
-def test_without_options_everybody_gets_the_whole_model() -> None:
-    for context in (CONTEXT, ONE):
-        found, arrays = WidthPolicy().width_of(
-            context, ClientModel(device="a", memory_mb=1, step_s=99)
-        )
-        assert found == 0
-        assert arrays[WIDTH].tolist() == [0]
-
-
 def test_rates_are_dealt_out_by_the_devices_number() -> None:
     sized = WidthPolicy(dropped=(0.75, 0.0, 0.5))
     found = [width(sized, ClientModel(device=f"device-{d:02d}")) for d in range(7)]
@@ -53,14 +44,6 @@ def test_memory_decides(memory_mb: int, expected: int) -> None:
     found, arrays = sized.width_of(CONTEXT, ClientModel(memory_mb=memory_mb))
     assert found == expected
     assert arrays[WIDTH].tolist() == [expected]
-
-
-def test_a_device_keeps_its_width() -> None:
-    sized = WidthPolicy(memory_mb=(1000,))
-    found, arrays = sized.width_of(CONTEXT, ClientModel(memory_mb=500))
-    later = ClientModel(TRAINED, 5, arrays, memory_mb=4000, width=1)
-    assert (found, width(sized, later)) == (1, 1)
-    assert sized.width_of(CONTEXT, later)[1] is arrays
 
 
 @pytest.mark.parametrize(

@@ -56,15 +56,6 @@ def test_everything_that_a_report_told(tmp_path: Path) -> None:
     assert (other.mix, other.step_s, other.memory_mb) == (None, 2.0 / 3, 0)
 
 
-def test_nobody_knows_how_long_a_step_takes_that_was_not_taken(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello()
-    report = report_for(cloud.order("a"), steps=0)
-    payload = bytes(decode_update(small_update(cloud.order("a")))[1])
-    cloud.offer("a", encode_update(report, payload))
-    assert cloud.core.run_store.client_model(cloud.core.runs[RUN], "a").step_s == 0
-
-
 def test_a_group_comes_in_its_order_each_round(tmp_path: Path) -> None:
     """Also after a restart, and with a member that nobody has heard of."""
     names = ("a", "bb", "ccc")  # each sends other elements (helper.answer)

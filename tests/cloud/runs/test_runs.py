@@ -4,27 +4,13 @@ import hashlib
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
-from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, update
+from tests.cloud.helper import RUN, Cloud, random_theta, small_update, update
 
-from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.runs import garbage as ledgers
 from sedge_cloud.runs.run import Run
-from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import StorageError
-
-
-def test_a_run_begins_with_the_exact_model(tmp_path: Path) -> None:
-    """Whatever the broadcast: a lossy one begins with the first change."""
-    lossy = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.INT8, 0.1))
-    cloud = Cloud(tmp_path, lossy)
-    state = cloud.core.run_store.context(cloud.core.runs[RUN])
-    assert state.theta.tobytes() == random_theta(1).tobytes()
-    assert np.array_equal(state.initial, state.theta) and state.round == 0
-    assert cloud.state().model_hash == hashlib.sha256(state.theta.tobytes()).digest()
-    assert cloud.state().steps == () and cloud.state().owed == b""
 
 
 def test_collect_keeps_what_states_and_rows_name(
@@ -71,13 +57,6 @@ def test_collecting_costs_no_more_than_was_written(
     assert len(looked) == 1
     core.garbage.collect_if_due(1)
     assert len(looked) == 2
-
-
-def test_what_was_just_written_is_not_collected(cloud: Cloud) -> None:
-    """The command line writes a bundle before the run that names it."""
-    fresh = cloud.store.blobs.write(b"of a run that is about to begin")
-    cloud.core.garbage.collect()
-    assert cloud.store.blobs.has(fresh)
 
 
 @pytest.mark.parametrize("column", ["config", "state"])

@@ -13,7 +13,6 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.runs.versions import (
     first_version,
     next_version,
-    steps_since,
     summed,
     worth_sending,
 )
@@ -22,7 +21,7 @@ from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode,
 from sedge_protocol.errors import Unencodable
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import topics
-from sedge_protocol.wire.messages import MAX_STEPS, Get, Goodbye, Order
+from sedge_protocol.wire.messages import MAX_STEPS, Get, Goodbye
 from sedge_protocol.wire.transfer import Manifest, to_bitmap
 
 FLEET = "bench"
@@ -103,13 +102,6 @@ def test_the_versions_are_on_a_grid() -> None:
     end = encode(SparseVector(2000, None, theta), ValueCoding.FP32)
     exact = encode(SparseVector(2000, None, random_theta(1, 2000)), ValueCoding.FP32)
     assert len(begin) < len(end) < len(exact) / 2
-
-
-def test_nothing_to_send() -> None:
-    theta = random_theta(1, 500)
-    version = next_version(theta, theta, None, GRID)
-    assert not decode(version.step, 500).values.any()
-    assert version.theta.tobytes() == theta.tobytes()
 
 
 def test_a_first_version_is_rounded_tensor_by_tensor() -> None:
@@ -268,11 +260,6 @@ def test_a_device_that_was_away_gets_the_sum_of_what_it_missed(tmp_path: Path) -
     assert [s.blob.sha256 for s in cloud.order("a").steps] == [chain[-1].blob]
 
 
-def test_a_sum_that_depends_on_its_order_is_not_sent(tmp_path: Path) -> None:
-    cloud, _ = away(tmp_path, BroadcastConfig(ValueCoding.FP16, 0.05))
-    assert len(cloud.order("c").steps) == 5
-
-
 def test_a_device_that_may_have_a_later_model_gets_the_steps(tmp_path: Path) -> None:
     """It was asked meanwhile, and its update may be on its way."""
     config = config_of(BroadcastConfig(ValueCoding.BF16, 0.2), quorum=0.5)
@@ -301,21 +288,6 @@ def test_a_sum_leads_to_every_bit() -> None:
     assert summed([small, there], lossy, hash_of(theta)) is None
 
 
-def test_steps_since_a_version_that_none_starts_from() -> None:
-    rows = steps(1, 1, 1)
-    assert steps_since(rows, bytes([1]) * 32) == rows[1:]
-    for unknown in (b"", b"?" * 32):
-        assert steps_since(rows, unknown) == rows
-
-
-def test_a_whole_broadcast_has_no_steps(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, config_of(WHOLE))
-    cloud.hello()
-    rounds_of(cloud, 2)
-    assert [order.steps for order in cloud.messages("a", Order)] == [(), (), ()]
-    assert cloud.state().owed == b"" and cloud.state().steps == ()
-
-
 def test_a_change_that_underflows_is_owed(tmp_path: Path) -> None:
     """The model stays the same version, and no step leads from it to itself."""
     cloud = Cloud(tmp_path, config_of(BroadcastConfig(ValueCoding.FP16, 0.05)))
@@ -330,16 +302,6 @@ def test_a_change_that_underflows_is_owed(tmp_path: Path) -> None:
     assert after.round == 1
     owed = np.frombuffer(cloud.store.blobs.read(after.owed), "<f4")
     assert np.flatnonzero(owed).tolist() == [5] and 1e-8 < owed[5] < 3e-8
-
-
-def test_an_update_that_changes_nothing_owes_nothing(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, config_of(BroadcastConfig(ValueCoding.BF16, 0.05)))
-    cloud.hello()
-    before = cloud.state()
-    for name in "ab":
-        cloud.upload(name, update(cloud.order(name), np.zeros(LAYOUT.size, np.float32)))
-    cloud.poll()
-    assert cloud.state() == msgspec.structs.replace(before, round=1)
 
 
 def test_a_step_that_only_a_later_order_names_is_not_served(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from sedge_cloud.strategies.fedrep import FedBABU, FedRep
 from sedge_cloud.strategies.local_only import LocalOnly
 from sedge_cloud.strategy import Assignment, ClientModel, Strategy
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.messages import OwnModel, Training, Work
 
 ZEROS = np.zeros(LAYOUT.size, np.float32)
@@ -71,26 +70,6 @@ def test_what_a_device_is_asked(strategy: Strategy, client: ClientModel, work: W
     context = context_of(LAYOUT, ZEROS, training=RUN)
     assert strategy.init(context).theta is ZEROS
     assert strategy.plan(context, client) == Assignment(work=work)
-
-
-def test_fedbn_keeps_all_of_batch_norm() -> None:
-    tensors = [
-        ("conv.weight", (2, 1, 3, 3), Role.PARAMETER),
-        ("bn.weight", (2,), Role.PARAMETER),
-        ("bn.bias", (2,), Role.PARAMETER),
-        ("bn.running_mean", (2,), Role.STATISTIC),
-        ("ln.weight", (2,), Role.PARAMETER),
-        ("fc.weight", (2, 2), Role.PARAMETER),
-        ("fc.bias", (2,), Role.PARAMETER),
-    ]
-    layout = Layout.of(tensors)
-    context = context_of(layout, np.zeros(layout.size, np.float32))
-    kept = [set(FedBN(norms).plan(context, ClientModel()).work.keep) for norms in ("batch", "all")]
-    batch = {"bn.weight", "bn.bias", "bn.running_mean"}
-    assert [names - {"bn.running_mean"} for names in kept] == [
-        batch - {"bn.running_mean"},
-        (batch | {"ln.weight"}) - {"bn.running_mean"},
-    ]
 
 
 @pytest.mark.parametrize("kind", [FedPer, LGFedAvg, FedRep, FedBABU])

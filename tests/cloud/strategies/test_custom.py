@@ -15,7 +15,6 @@ from tests.cloud import given
 from tests.cloud.contexts import context_of
 from tests.cloud.helper import CONFIG, Cloud
 
-from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategies.custom import Custom
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
@@ -111,15 +110,6 @@ def steps(strategy: Custom) -> list[object]:
         strategy.coordinate_rules,
         strategy.remarks([CONTEXT.layout]),
     ]
-
-
-def test_what_goes_well_is_what_it_would_be(own: str) -> None:
-    made = make_strategy(own, {"step": "none"})
-    assert isinstance(made, Custom)
-    state, plan, after, follows, said = steps(made)
-    assert (state, plan, follows, said) == (State(THETA), Assignment(), True, ())
-    assert isinstance(after, State) and after.theta.tolist() == [1, 1]
-    assert not isinstance(make_strategy("fedavg", {}), Custom)
 
 
 def test_it_does_not_end_the_process() -> None:
@@ -237,17 +227,6 @@ def test_a_state_is_looked_at_field_by_field(
     with pytest.raises(StrategyError) as caught:
         custom.init(CONTEXT) if step == "init" else custom.apply(CONTEXT, [])
     assert f":Giving.{step}: " in str(caught.value) and text in str(caught.value)
-
-
-def test_a_good_state_is_what_the_strategy_made() -> None:
-    fields = {
-        "theta": THETA,
-        "arrays": {"x": np.float32(FLOATS)},
-        "groups": {"a": ("b",), "b": ["a", "c"]},
-    }
-    after = Custom(Giving(fields)).apply(CONTEXT, [])
-    for name, value in fields.items():
-        assert getattr(after, name) is value
 
 
 @pytest.mark.parametrize("step", ["plan", "apply"])

@@ -23,7 +23,6 @@ LAYOUT = Layout.of(
 )
 N = 15
 THETA = np.zeros(N, np.float32)
-CONTEXT = context_of(LAYOUT, THETA)
 
 
 def trained(**changes: float) -> Theta:
@@ -60,45 +59,6 @@ def test_statistics_are_never_scored() -> None:
     assert (assignment.work, assignment.shares_statistics) == (Work(), False)
 
 
-def test_new_device_starts_from_the_global_model_or_with_the_first_as_its_history() -> None:
-    theta = np.full(N, 5, np.float32)  # as the first model
-    theta[[0, 13]] = 7
-    assignment = plan(HALF, ClientModel(), theta)
-    assert assignment.patch is None
-    assert assignment.arrays == {}
-    assignment = plan(FedOBP(quantile=0.5, cold_start="init"), ClientModel(), theta)
-    assert personal(assignment) == {0: 5.0, 13: 5.0}
-
-
-def test_known_device_is_never_given_the_first_model() -> None:
-    warm, cold = FedOBP(quantile=0.5), FedOBP(quantile=0.5, cold_start="init")
-    client = ClientModel(trained(i2=1.0), round=1)
-    assert personal(plan(warm, client)) == personal(plan(cold, client)) == {2: 1.0}
-
-
-@pytest.mark.parametrize(
-    ("classifier_only", "chosen"),
-    [
-        (False, {0, 1, 9, 10}),
-        (True, {9, 10}),
-        (("fc.bias",), set[int]()),
-        (("fc.bias", "conv.weight", "fc.bias"), {0, 1}),
-    ],
-)
-def test_classifier_only_scores_and_chooses_among_these(
-    classifier_only: bool | tuple[str, ...], chosen: set[int]
-) -> None:
-    client = ClientModel(trained(i0=9.0, i1=8.0, i9=3.0, i10=2.0))
-    strategy = FedOBP(quantile=0.0, classifier_only=classifier_only)
-    assert set(personal(plan(strategy, client))) == chosen
-
-
-@pytest.mark.parametrize("name", ["fc.weigth", "norm.running_var"])
-def test_init_refuses_names_that_are_no_parameters(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"classifier_only.*fc\.bias"):
-        FedOBP(classifier_only=("fc.bias", name)).init(CONTEXT)
-
-
 def test_importance_of_another_layout_is_our_bug() -> None:
     client = ClientModel(trained(i0=1.0), arrays={IMPORTANCE: np.ones(3, np.float32)})
     with pytest.raises(
@@ -119,12 +79,6 @@ def test_enormous_but_finite_models_neither_crash_nor_poison(score: str, norm: s
 def test_non_finite_history_is_our_bug() -> None:
     with pytest.raises(LocalError, match="index 2 is not finite"):
         plan(HALF, ClientModel(trained(i2=float("nan"))))
-
-
-def test_model_of_statistics_only_has_nothing_to_choose() -> None:
-    layout = Layout.of([("norm.running_mean", (3,), Role.STATISTIC)])
-    context = context_of(layout, np.zeros(3, np.float32))
-    assert HALF.plan(context, ClientModel(np.ones(3, np.float32))).patch is None
 
 
 @pytest.mark.parametrize(
@@ -177,14 +131,6 @@ def test_nothing_is_planned_from_a_device_that_scores_for_itself() -> None:
 
 def test_a_robust_rule_is_followed() -> None:
     RunConfig(strategy="fedobp", robust=RobustConfig(rule="median")).check()
-
-
-def test_a_device_may_choose_whether_to_start_with_its_own_elements() -> None:
-    strategy = FedOBP(quantile=0.5, holdout=0.2)
-    known, new = plan(strategy, ClientModel(trained(i0=1.0))), plan(strategy, ClientModel())
-    assert (personal(known), known.holdout) == ({0: 1.0}, 0.2)
-    # A newcomer holds out the same examples, though it has nothing to choose from yet.
-    assert (new.patch, new.holdout) == (None, 0.2)
 
 
 # What an operator should know of its options.

@@ -102,14 +102,6 @@ def test_after_beta_a_device_gets_what_it_has(average: str) -> None:
         assert (coded == encode(kept, ValueCoding.FP32, Compression.NONE)) is same
 
 
-def test_a_dense_upload_gives_a_dense_patch() -> None:
-    sent = SparseVector(N, None, np.ones(N, np.float32))
-    given = FedPURIN().plan(CONTEXT, ClientModel(THETA + 1, 1, sent=sent))
-    assert given.patch is not None
-    assert given.patch.indices is None
-    np.testing.assert_array_equal(given.patch.values, THETA + 1)
-
-
 # Averages -----------------------------------------------------------------------------------------
 
 
@@ -127,22 +119,6 @@ def test_a_robust_rule_takes_the_place_of_the_filled_average() -> None:
     expected[0] += 2
     np.testing.assert_array_equal(after.theta, expected)
     assert after.groups == {"a": ("b",), "b": ("a",), "c": ("a", "b")}
-
-
-@pytest.mark.parametrize("average", ["shrunk", "counted", "filled"])
-def test_what_a_device_may_not_send_changes_nothing(average: str) -> None:
-    strategy = FedPURIN(average=average)  # type: ignore[arg-type]
-    after = strategy.apply(CONTEXT, updates(THETA, ("a", 1, {6: 1e6, 8: 1e6, 10: 1})))
-    np.testing.assert_array_equal(after.theta[6:10], THETA[6:10])
-    assert after.theta[10] == 12
-
-
-@pytest.mark.parametrize("counted", [False, True])
-def test_enormous_models_have_a_mean(counted: bool) -> None:
-    most = np.full(N, np.finfo(np.float32).max)
-    zero = SparseVector(N, None, np.zeros(N, np.float32))
-    sent = [Update(name, 2**30, most, None, zero) for name in "ab"]
-    np.testing.assert_array_equal(sparse_mean(sent, THETA, counted), most)
 
 
 def test_an_update_without_a_delta_weighs_but_says_nothing() -> None:

@@ -7,9 +7,7 @@ import pytest
 from tests.cloud.forms import RESIDUAL, Residual, context_of, layout_of, random_theta
 
 from sedge_cloud.algorithms import optimal_transport as transport
-from sedge_cloud.algorithms.optimal_transport import Solver
 from sedge_cloud.algorithms.submodels import form_of, places_of, prefix
-from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategies.heterofl import HeteroFL
 from sedge_cloud.strategies.subflot import SubFLOT
 from sedge_cloud.strategy import ClientModel, Update
@@ -48,17 +46,6 @@ def first_channels(width: int) -> Theta:
 # Where devices start.
 
 
-@pytest.mark.parametrize("width", range(4))
-def test_a_device_without_a_past_starts_from_the_first_channels(width: int) -> None:
-    plan = SubFLOT(dropped=DROPPED).plan(CONTEXT, ClientModel(device=f"d{width}"))
-    assert plan.width == width
-    if width == 0:
-        assert plan.start is None
-    else:
-        assert plan.start is not None
-        np.testing.assert_array_equal(plan.start, first_channels(width))
-
-
 def test_a_past_of_another_width_is_none() -> None:
     client = replace(a_past(1), device="d3")
     np.testing.assert_array_equal(start_of(SubFLOT(dropped=DROPPED), client), first_channels(3))
@@ -68,14 +55,6 @@ def test_a_past_that_is_not_trusted_is_none() -> None:
     client = replace(a_past(2), counted=0.0)
     np.testing.assert_array_equal(start_of(SubFLOT(dropped=DROPPED), client), first_channels(2))
     assert SubFLOT().plan(CONTEXT, replace(a_past(0), counted=0.0)).start is None
-
-
-@pytest.mark.parametrize(("solver", "mix"), [("emd", 0.3), ("assign", 1.0)])
-def test_a_whole_device_at_the_global_model_stays_there(solver: Solver, mix: float) -> None:
-    strategy = SubFLOT(dropped=DROPPED, solver=solver, mix=mix)
-    np.testing.assert_array_equal(start_of(strategy, ClientModel(THETA, device="d0")), THETA)
-    after = strategy.apply(CONTEXT, [Update("d0", 9, THETA), Update("d4", 5, THETA)])
-    np.testing.assert_array_equal(after.theta, THETA)
 
 
 def test_the_pull_grows_with_what_is_dropped() -> None:
@@ -112,13 +91,6 @@ def test_without_transport_it_is_heterofl_with_a_pull() -> None:
     after = bare.apply(CONTEXT, updates).theta
     np.testing.assert_array_equal(after, plain.apply(CONTEXT, updates).theta)
     assert not np.array_equal(after, SubFLOT().apply(CONTEXT, updates).theta)
-
-
-def test_a_model_without_axes_is_averaged_as_ever() -> None:
-    context = context_of(LAYOUT, None, THETA)
-    updates = [Update(f"d{i}", 5 + i, THETA + i) for i in range(3)]
-    expected = FedAvg().apply(context, updates).theta
-    np.testing.assert_allclose(SubFLOT().apply(context, updates).theta, expected, atol=1e-6)
 
 
 def test_a_run_does_not_begin_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,11 +117,14 @@ def test_a_run_keeps_its_frozen_data_(tmp_path: Path, monkeypatch: pytest.Monkey
     assert lacking(run)(little) == ["memory for 6 MB of frozen data"]
 
 
-def costing(manifest: BundleManifest, memory_mb: int) -> BundleManifest:
-    """The manifest with a program with which a device needs so much memory."""
+def costing(folder: Path, memory_mb: int) -> Path:
+    """A bundle, now with a program with which a device needs so much memory."""
+    bundle, init = bundles.load(folder)
     needed = memory_mb * 10**6 - bundles.AGENT_BYTES
-    program = bundles.Program("gradient", "onnxruntime", "gradient.onnx", "", memory_bytes=needed)
-    return msgspec.structs.replace(manifest, programs=(program,))
+    program = msgspec.structs.replace(bundle.manifest.programs[0], memory_bytes=needed)
+    manifest = msgspec.structs.replace(bundle.manifest, programs=(program,))
+    bundles.save(folder, bundles.Bundle(manifest, bundle.files), init)
+    return folder
 
 
 class OwnWidths(HeteroFL, frozen=True):
@@ -144,9 +147,12 @@ def test_a_device_gets_what_fits_into_its_memory(
     monkeypatch.setitem(sys.modules, "own_widths", module)
     names = tuple(f"pi-{number}" for number in range(len(widths)))
     config = msgspec.structs.replace(CONFIG, strategy=strategy, min_train_devices=1)
-    cloud = Cloud(tmp_path, config, names, widths=(0.5,))
+    whole = costing(make_width(tmp_path / "whole", 0.0), 400)
+    narrow = costing(make_width(tmp_path / "narrow", 0.5), 200)
+    cloud = Cloud(tmp_path, None, names)
+    start_run(cloud.store, RUN, whole, config, [narrow])
+    cloud.restart()
     run = cloud.core.runs[RUN]
-    run.manifests[:] = [costing(run.manifests[0], 400), costing(run.manifests[1], 200)]
     for name, memory_mb in zip(names, widths, strict=True):
         cloud.say(name, msgspec.structs.replace(a_hello(name), memory_mb=memory_mb))
     cloud.poll()

@@ -7,7 +7,7 @@ import numpy as np
 from tests.cloud.contexts import context_of
 
 from sedge_cloud.strategies.fedcac import FedCAC, critical_places
-from sedge_cloud.strategy import Update
+from sedge_cloud.strategy import Assignment, ClientModel, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
 
@@ -20,6 +20,8 @@ LAYOUT = Layout.of(
     ]
 )
 N = LAYOUT.size
+ONES = np.ones(N, np.float32)
+CONTEXT = context_of(LAYOUT, ONES, round=1)
 
 
 def dense(*values: float) -> SparseVector:
@@ -28,6 +30,17 @@ def dense(*values: float) -> SparseVector:
 
 
 # Of norm.weight elements 1 and 3, of fc.weight 7, 8 and 11; the statistics and the lone bias never.
+STEPS = dense(0.1, 0.5, 0.1, -0.5, 9, 9, 0.1, 0.2, -0.3, 0.1, 0.1, 0.4, 9)
+
+
+def known(steps: SparseVector = STEPS, group: tuple[ClientModel, ...] = ()) -> ClientModel:
+    """What is known of a device that went these steps from a model of ones."""
+    return ClientModel(steps.values + ONES, 1, device="a", sent=steps, group=group)
+
+
+def test_a_device_that_has_sent_nothing_starts_from_the_global_model() -> None:
+    for client in (ClientModel(), known(dense(*np.zeros(N)))):
+        assert FedCAC().plan(CONTEXT, client) == Assignment()
 
 
 def test_a_long_model_is_compared_by_a_sample() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sedge_cloud.admin.enrolment import NOT_ENROLLED
-from sedge_cloud.store.tags import check_tag
+from sedge_cloud.store.tags import MAX_TAGS, check_tag
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.privileges import as_caller
@@ -102,6 +102,8 @@ def _columns(cells: list[str], where: str) -> list[str]:
             expected = "the columns' names: device, then secret or tags"
             raise ConfigError("columns", ",".join(cells), expected, where)
         return ["ids"]
+    if len(columns) > MAX_TAGS + 2:
+        raise ConfigError("columns", len(columns), f"at most {MAX_TAGS} tags", where)
     for key in columns[1:]:
         if key != _SECRET:
             check_tag(key, "", where)

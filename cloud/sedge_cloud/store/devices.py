@@ -8,16 +8,12 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from sedge_cloud.store.connection import marks, portions
 from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.leases import Leases
 from sedge_cloud.store.records import Census
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_cloud.store.selector import AbilityRow, Choice, number_of
 from sedge_protocol.errors import ConfigError
-
-# A device has at most so many.
-MAX_TAGS = 32
 
 
 class Devices(Leases):
@@ -115,7 +111,10 @@ class Devices(Leases):
             db.insert(
                 "devices", map(msgspec.structs.astuple, rows), len(DeviceRow.__struct_fields__)
             )
-            self._put_tags(db, tags or {})
+            marked = (
+                (name, key, value) for name, of in (tags or {}).items() for key, value in of.items()
+            )
+            db.insert("tags", ((*one, number_of(one[2])) for one in marked), 4)
 
     def add_device(self, device: str, secret: bytes) -> None:
         """Enrol one device. Raises ``ConfigError`` when the id is taken."""
@@ -164,27 +163,3 @@ class Devices(Leases):
         """The number of this transaction, which changes who is enrolled."""
         db.execute("UPDATE meta SET value = value + 1 WHERE key = 'enrolment'")
         return self._stamp(db)
-
-    def _put_tags(self, db: Dialect, tags: Mapping[str, Mapping[str, str]]) -> None:
-        """Write tags by device and key."""
-        gone = [(d, key) for d, of in tags.items() for key, value in of.items() if not value]
-        for device, key in gone:
-            db.execute("DELETE FROM tags WHERE device = ? AND key = ?", (device, key))
-        rows = [
-            (device, key, value, number_of(value))
-            for device, of in tags.items()
-            for key, value in of.items()
-            if value
-        ]
-        for some in portions(rows, 4):
-            values = ",".join(["(?,?,?,?)"] * len(some))
-            db.execute(
-                f"INSERT INTO tags VALUES {values} ON CONFLICT (device, key) DO UPDATE"
-                " SET value = excluded.value, number = excluded.number",
-                [value for row in some for value in row],
-            )
-        for names in portions(sorted({row[0] for row in rows})):
-            sql = f"SELECT device FROM tags WHERE device IN ({marks(names)})"
-            many = f"{sql} GROUP BY device HAVING COUNT(*) > {MAX_TAGS} ORDER BY device LIMIT 1"
-            if (row := db.execute(many, names).fetchone()) is not None:
-                raise ConfigError("tag", str(row[0]), f"at most {MAX_TAGS} tags a device")

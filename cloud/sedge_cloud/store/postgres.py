@@ -150,10 +150,10 @@ class Postgres:
         return len(cursor.description or ()), _closing(cursor)
 
     def insert(self, table: str, rows: Iterable[Sequence[Any]], width: int) -> None:
-        """Insert whole rows, without waiting for each."""
-        marks = ",".join(["%s"] * width)
-        with self._db.cursor() as cursor:
-            cursor.executemany(_text(f"INSERT INTO {table} VALUES ({marks})"), rows)
+        """Insert whole rows, as a stream."""
+        with self._db.cursor() as cursor, cursor.copy(_text(f"COPY {table} FROM STDIN")) as copy:
+            for row in rows:
+                copy.write_row(row)
 
     def begin(self, *, alone: bool = False, flush: bool = True) -> None:
         """Begin a transaction that writes."""

@@ -3,11 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from sedge_cloud.store.connection import marks, portions
+from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.devices import Devices
-from sedge_cloud.store.selector import ATTRIBUTES, TAG, Condition
+from sedge_cloud.store.selector import ATTRIBUTES, TAG, Condition, number_of
 from sedge_protocol.errors import ConfigError
 
 MAX_VALUE = 64
+# A device has at most so many.
+MAX_TAGS = 32
 
 
 def check_tag(key: str, value: str, where: str = "") -> None:
@@ -78,3 +81,27 @@ class Tags(Devices):
             sql, values = f"{sql} AND d.device IN ({marks(among)})", (*values, *among)
         with self._db.errors():
             return [str(row[0]) for row in self._db.execute(f"{sql} ORDER BY d.device", values)]
+
+    def _put_tags(self, db: Dialect, tags: Mapping[str, Mapping[str, str]]) -> None:
+        """Write tags by device and key."""
+        gone = [(d, key) for d, of in tags.items() for key, value in of.items() if not value]
+        for device, key in gone:
+            db.execute("DELETE FROM tags WHERE device = ? AND key = ?", (device, key))
+        rows = [
+            (device, key, value, number_of(value))
+            for device, of in tags.items()
+            for key, value in of.items()
+            if value
+        ]
+        for some in portions(rows, 4):
+            values = ",".join(["(?,?,?,?)"] * len(some))
+            db.execute(
+                f"INSERT INTO tags VALUES {values} ON CONFLICT (device, key) DO UPDATE"
+                " SET value = excluded.value, number = excluded.number",
+                [value for row in some for value in row],
+            )
+        for names in portions(sorted({row[0] for row in rows})):
+            sql = f"SELECT device FROM tags WHERE device IN ({marks(names)})"
+            many = f"{sql} GROUP BY device HAVING COUNT(*) > {MAX_TAGS} ORDER BY device LIMIT 1"
+            if (row := db.execute(many, names).fetchone()) is not None:
+                raise ConfigError("tag", str(row[0]), f"at most {MAX_TAGS} tags a device")

@@ -15,9 +15,9 @@ from sedge_cloud.events import RoundOpened
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.devices import MAX_TAGS
 from sedge_cloud.store.rows import SessionRow
 from sedge_cloud.store.selector import parse
+from sedge_cloud.store.tags import MAX_TAGS
 from sedge_protocol.errors import ConfigError
 
 # Device, tags, memory and backends; d has not said hello yet, e has gone and f waits.

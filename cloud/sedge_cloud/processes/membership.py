@@ -77,7 +77,8 @@ class Membership:
         try:
             if now >= self._renewed_at + RENEW_S:
                 self._renew(now)
-            self._look(now)
+            if not self._alone:
+                self._look(now)
         except LeaseLost as exc:
             if self._alone:
                 raise

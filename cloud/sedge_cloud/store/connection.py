@@ -250,7 +250,10 @@ class Database:
             pass
 
     @contextmanager
-    def _transaction(self, *, alone: bool = False, flush: bool = True) -> Generator[Dialect]:
+    def _transaction(
+        self, *, alone: bool = False, flush: bool = True, quiet: bool = False
+    ) -> Generator[Dialect]:
+        """A transaction that writes; a ``quiet`` one says nothing new to other processes."""
         if self._db.in_transaction:  # of ``transaction``
             yield self._db
             return
@@ -261,7 +264,10 @@ class Database:
                     self._require_token(self._token)
                 yield self._db
                 self.blobs.settle()  # the rows may name blobs
-                self._db.commit()
+                if quiet:
+                    self._db.commit(quiet=True)
+                else:
+                    self._db.commit()
             except BaseException:
                 self._db.rollback()
                 raise

@@ -74,10 +74,10 @@ class Dialect(Protocol):
         """Begin a transaction that sees the database as it is at one moment."""
         ...
 
-    def commit(self) -> None:
+    def commit(self, *, quiet: bool = False) -> None:
         """End a transaction: other processes' ``version`` changes, and what it wrote is durable.
 
-        Unless it began without ``flush``.
+        Unless it began without ``flush``. After a ``quiet`` one ``version`` may be what it was.
         """
         ...
 

@@ -104,7 +104,7 @@ class Leases(Database):
 
     def renew(self) -> float:
         """Stay a process that serves; the database's clock. Raises ``LeaseLost``."""
-        with self._transaction(flush=False) as db:
+        with self._transaction(flush=False, quiet=True) as db:
             now = self._now(db)
             sql = "UPDATE processes SET expires = ? WHERE token = ?"
             db.execute(sql, (now + LEASE_S, self._token))

@@ -41,7 +41,7 @@ class Observed(Tags):
         Of measurements a week remains. Nothing is flushed: after a power cut the rows may be those of a
         moment before.
         """
-        with self._transaction(flush=False) as db:
+        with self._transaction(flush=False, quiet=not (sessions or rounds)) as db:
             self._put_sessions(db, sessions)
             for standing in rounds:
                 names = ", ".join(f"{name} = ?" for name in _STANDING)

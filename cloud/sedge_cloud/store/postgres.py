@@ -173,9 +173,9 @@ class Postgres:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         self._in_transaction = True
 
-    def commit(self) -> None:
+    def commit(self, *, quiet: bool = False) -> None:
         """Count the commit, last of all: it is the one row that every transaction locks."""
-        counted = self.execute(_COMMITTED).fetchone()
+        counted = None if quiet else self.execute(_COMMITTED).fetchone()
         self.execute("COMMIT")
         self._in_transaction = False
         self._own_commits += counted is not None

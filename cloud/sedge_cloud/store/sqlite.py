@@ -102,7 +102,7 @@ class Sqlite:
         """Begin a transaction that sees one moment, from its first statement on."""
         self._db.execute("BEGIN")
 
-    def commit(self) -> None:
+    def commit(self, *, quiet: bool = False) -> None:
         """End a transaction."""
         self._db.execute("COMMIT")
 

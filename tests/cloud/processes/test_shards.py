@@ -1,0 +1,49 @@
+"""What a process does with the devices of its own shards, and with those of others."""
+
+import pytest
+from tests.cloud.helper import FLEET, Cloud
+from tests.cloud.stores import open_store
+
+from sedge_protocol.wire.effects import Send
+from sedge_protocol.wire.frame import HEADER
+from sedge_protocol.wire.messages import Goodbye
+from sedge_protocol.wire.topics import SHARD_NAMES, down, hint, shard_of, up
+
+ALL = frozenset(SHARD_NAMES)
+
+
+@pytest.fixture
+def without_b(cloud: Cloud) -> Cloud:
+    """A process whose shards are all but that of the device b."""
+    cloud.hello("a", "b")
+    cloud.core.take(ALL - {shard_of("b")}, True, cloud.now)
+    return cloud
+
+
+def test_a_frame_under_anothers_shard_is_dropped_and_counted(without_b: Cloud) -> None:
+    core = without_b.core
+    for topic in (up(FLEET, "b"), f"sedge/1/{FLEET}/device/b/up"):
+        assert not core.admits(topic, b"", without_b.now)
+    assert core.counters["foreign_shards"] == 2
+    assert core.devices.present == 1
+    assert core.admits(up(FLEET, "a"), without_b.devices["a"].peer.seal(Goodbye(bytes(16))), 0.0)
+
+
+def test_nothing_is_noted_of_others_devices(without_b: Cloud) -> None:
+    without_b.core.devices.stirred(100)
+    without_b.core.devices.note(without_b.core.devices["b"], error="none of ours")
+    assert without_b.core.devices.stirred(100) == []
+
+
+def test_who_takes_a_shard_over_asks_its_devices_and_is_newer_than_whoever_had_it(
+    without_b: Cloud,
+) -> None:
+    cloud, other = without_b, open_store(without_b.folder / "state")
+    before = other.next_incarnation(1)
+    effects = cloud.core.take(ALL, True, cloud.now)
+    assert [e.topic for e in effects if isinstance(e, Send)] == [hint(FLEET, shard_of("b"))]
+    cloud.hello("b")
+    sent = [e for e in cloud.effects if isinstance(e, Send) and e.topic == down(FLEET, "b")]
+    assert HEADER.unpack_from(sent[-1].payload)[5] > before
+    assert cloud.core.devices.present == 2
+    other.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.android.java_fleet import JavaFleet
 from tests.android.test_java_words import JavaHarness, warned
-from tests.edge.harness import Harness, theta_of
+from tests.edge.harness import Harness, make_bundle, theta_of
 from tests.protocol.test_mqtt_secure import make_ca, make_certificate
 from tests.system.harness import RealFleet, wait_until
 from tests.web import LOOPBACK, BlobServer, serving
@@ -17,7 +17,8 @@ from tests.web import LOOPBACK, BlobServer, serving
 from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.store.opening import open_folder
 from sedge_edge.rounds.effects import FetchSpan
-from sedge_protocol.wire.messages import Get, Order
+from sedge_edge.rounds.places import PAUSE_MAX_S
+from sedge_protocol.wire.messages import Cancel, Get, Order
 from sedge_protocol.wire.places import Place
 from sedge_protocol.wire.transfer import from_bitmap
 
@@ -40,10 +41,13 @@ MANNERS = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def pair(class_path: str, tmp_path: Path) -> Iterator[tuple[Harness, Harness]]:
+@pytest.fixture(scope="module")
+def pair(
+    class_path: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Harness, Harness]]:
     """A device in Python and one in Java, connected, each with a disk of its own."""
-    java, python = JavaHarness(tmp_path / "java", class_path), Harness(tmp_path / "python")
+    folder = tmp_path_factory.mktemp("places")
+    java, python = JavaHarness(folder / "java", class_path), Harness(folder / "python")
     python.permits = lambda url: True
     python.agent = python.start()
     for device in (python, java):
@@ -52,13 +56,14 @@ def pair(class_path: str, tmp_path: Path) -> Iterator[tuple[Harness, Harness]]:
     java.close()
 
 
-def placed(device: Harness, server: BlobServer) -> Order:
-    """An order whose bundle and model the server has as well."""
-    order = device.order()
+def placed(device: Harness, server: BlobServer, number: int = 1) -> Order:
+    """An order whose bundle and model, of which there is only one, the server has as well."""
+    device.bundle = device.serve(make_bundle(number))
+    order = device.order(number, theta_of(number))
     blobs = [order.bundle, order.model]
     server.blobs |= {m.sha256.hex(): device.served[m.transfer] for m in blobs}
     places = tuple(Place(m.sha256, f"{server.url}/{m.sha256.hex()}") for m in blobs)
-    return device.order(1, theta_of(1), places=places)
+    return device.order(number, theta_of(number), places=places)
 
 
 def told(device: Harness, order: Order) -> list[Any]:
@@ -69,6 +74,8 @@ def told(device: Harness, order: Order) -> list[Any]:
         effects.append(queue.popleft())
         if isinstance(effects[-1], FetchSpan):
             queue += device.download(effects[-1])
+    device.tell(Cancel(order.run, 0, "the next server comes"))
+    device.now += 2 * PAUSE_MAX_S  # after which a device asks servers again
     return effects
 
 
@@ -87,7 +94,7 @@ def test_a_server(pair: tuple[Harness, Harness], manner: str) -> None:
     said, asked, requests = [], [], []
     for device in pair:
         with serving(manner) as server:
-            effects = told(device, placed(device, server))
+            effects = told(device, placed(device, server, 2 + MANNERS.index(manner)))
             said.append([text.replace(server.url, "") for text in warned(device, effects)])
             asked.append(gets(device, effects))
             requests.append(server.asked)
@@ -108,20 +115,18 @@ def test_nobody_there(pair: tuple[Harness, Harness]) -> None:
 
 
 def test_java_trusts_the_authority_that_it_was_given(class_path: str, tmp_path: Path) -> None:
-    make_ca(tmp_path, "ca")
-    make_ca(tmp_path, "other")
-    make_certificate(tmp_path, "server", "ca", f"IP:{LOOPBACK}")
-    certificate = tmp_path / "server.crt", tmp_path / "server.key"
-    for authority, good in (("ca", True), ("other", False)):
-        java = JavaHarness(
-            tmp_path / f"by-{authority}", class_path, str(tmp_path / f"{authority}.crt")
-        )
-        java.connect()
-        with serving("ranges", certificate=certificate) as server:
-            effects = told(java, placed(java, server))
+    for authority in ("ca", "other"):
+        make_ca(tmp_path, authority)
+    java = JavaHarness(tmp_path / "device", class_path, str(tmp_path / "ca.crt"))
+    java.connect()
+    for number, (authority, good) in enumerate((("ca", True), ("other", False)), start=1):
+        make_certificate(tmp_path, "server", authority, f"IP:{LOOPBACK}")
+        pair = tmp_path / "server.crt", tmp_path / "server.key"
+        with serving("ranges", certificate=pair) as server:
+            effects = told(java, placed(java, server, number))
         assert bool(gets(java, effects)) == (not good)
         assert ("PKIX path" in str(warned(java, effects))) == (not good)
-        java.close()
+    java.close()
 
 
 @pytest.mark.fleet

@@ -48,22 +48,26 @@ class BlobServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: BlobServer
     protocol_version = "HTTP/1.1"
     _range: ClassVar = re.compile(r"bytes=(\d+)-(\d+)")
+
+    @property
+    def blob_server(self) -> BlobServer:
+        assert isinstance(self.server, BlobServer)
+        return self.server
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
     def do_GET(self) -> None:
-        self.server.headers.append(dict(self.headers.items()))
-        self.server.asked.append(self.headers.get("Range", ""))
+        self.blob_server.headers.append(dict(self.headers.items()))
+        self.blob_server.asked.append(self.headers.get("Range", ""))
         self.close_connection = True
-        data = self.server.find(self.path.rpartition("/")[2])
+        data = self.blob_server.find(self.path.rpartition("/")[2])
         if data is None:
             self.send_error(404)
         else:
-            getattr(self, self.server.manner)(data)
+            getattr(self, self.blob_server.manner)(data)
 
     def ranges(self, data: bytes, sent: bytes | None = None, skew: int = 0) -> None:
         """As every static server does."""
@@ -103,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Sends nothing more on the way, and stays."""
         self.cuts(data)
         self.wfile.flush()
-        self.server.ended.wait(30)
+        self.blob_server.ended.wait(30)
 
     def redirects(self, data: bytes) -> None:
         """Sends everyone elsewhere, or on to its own second name for each blob."""
@@ -112,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response(302)
         name = self.path.rpartition("/")[2]
-        self.send_header("Location", f"{self.server.elsewhere or '/there'}/{name}")
+        self.send_header("Location", f"{self.blob_server.elsewhere or '/there'}/{name}")
         self.send_header("Content-Length", "0")
         self.end_headers()
 

@@ -78,7 +78,7 @@ def _open_rows(folder: Path, rows: StoreConfig, durable: bool, any_thread: bool)
 def _open_blobs(
     folder: Path, config: BlobsConfig, durable: bool
 ) -> tuple[Blobs, Parts, Public | None]:
-    public = None if config.public is None else lambda sha256: config.place(sha256.hex())
+    public = None if config.public is None else config.place
     if config.url is None:
         disk = BlobFolder(folder, durable=durable)
         return disk, disk, public

@@ -61,12 +61,12 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     public: str | None = None
     """Where devices find large blobs: https://host/path, or presigned for URLs of the store's own."""
 
-    def place(self, name: str) -> str:
-        """The public URL of the blob with this name."""
+    def place(self, sha256: bytes) -> str:
+        """The public URL of a blob."""
         assert self.public is not None
         if NAME in self.public:
-            return self.public.replace(NAME, name)
-        return f"{self.public.rstrip('/')}/{name}"
+            return self.public.replace(NAME, sha256.hex())
+        return f"{self.public.rstrip('/')}/{sha256.hex()}"
 
     def check(self, where: str) -> None:
         """Raise ``ConfigError`` for a URL that is none, and for half a key."""
@@ -96,7 +96,7 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError("blobs.public", self.public, "blobs.url = s3://…", where)
             return
         try:
-            parse(self.place("0" * 64))
+            parse(self.place(bytes(32)))
         except LinkError as exc:
             raise ConfigError("blobs.public", shown(self.public), expected, where) from exc
 

@@ -278,6 +278,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/rounds/test_orders.py",
         "with what is ordered",
     ),
+    "sedge_cloud.processes.heartbeat": (
+        "tests/cloud/processes/test_membership.py",
+        "with the lease that it keeps",
+    ),
     "sedge_cloud.store.connection": (
         "tests/cloud/store/test_database.py",
         "opened, refused, crashed and shared, through the store's own methods",

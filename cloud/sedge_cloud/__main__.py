@@ -4,8 +4,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import msgspec
@@ -35,6 +35,7 @@ from sedge_cloud.config import (
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.ingest.sessions import VERSION
 from sedge_cloud.outlets.sidecars import sidecars
+from sedge_cloud.processes.heartbeat import Heartbeat
 from sedge_cloud.processes.membership import Membership
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.rounds.accounts import read_sums
@@ -184,6 +185,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         recorder = Recorder(core, members.wall)
         with (
             sidecars(cloud, settings),
+            nullcontext() if is_alone else _heartbeat(cloud, members),
             closing(
                 Service(core, settings, recorder=recorder, company=Company(core, members, is_alone))
             ) as service,
@@ -191,6 +193,13 @@ def _serve(arguments: argparse.Namespace) -> int:
             service.ready()
             loop.run([service], lambda: False)
     return 0
+
+
+@contextmanager
+def _heartbeat(cloud: CloudConfig, members: Membership) -> Generator[None]:
+    """The lease is renewed however long a step of the loop lasts."""
+    with closing(open_store(cloud, any_thread=True)) as store, closing(Heartbeat(store, members)):
+        yield
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

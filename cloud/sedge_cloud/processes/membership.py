@@ -32,7 +32,8 @@ class Membership:
     """One process of the fleet's, which has joined once this is made; ``now`` is the loop's clock.
 
     ``shards`` are those that it has, and it ``leads`` or not. It is the heir of ``coming``, of which it has
-    yet to say of the ``unready`` that it listens; its own that are ``going`` have an heir that does. Where
+    yet to say of the ``unready`` that it listens; its own that are ``going`` have an heir that does. It was
+    last asked to ``poll`` at ``polled_at``. Where
     nobody else can serve (``alone``: the state is on this machine's disk) joining raises ``StorageError``
     if somebody does.
     """
@@ -44,7 +45,7 @@ class Membership:
         self.leads = False
         self.notes: list[Note] = []
         self._ahead = 0.0  # of the database's clock before the loop's
-        self._renewed_at = self._trusts_at = self._look_at = now
+        self._renewed_at = self._trusts_at = self._look_at = self.polled_at = now
         self._others: dict[int, ProcessRow] = {}
         self._join(now)
 
@@ -70,6 +71,7 @@ class Membership:
 
         Raises ``LeaseLost`` when it must serve alone and another process has replaced it.
         """
+        self.polled_at = now
         if now < self._look_at:
             return False
         before = self._standing()

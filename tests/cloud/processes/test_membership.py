@@ -2,15 +2,18 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.cloud.stores import open_store
+from tests.cloud.stores import in_a_folder, open_store
 
-from sedge_cloud.processes import membership
+from sedge_cloud.processes import heartbeat, membership
+from sedge_cloud.processes.heartbeat import Heartbeat
 from sedge_cloud.processes.membership import Membership
 from sedge_cloud.store import leases
+from sedge_cloud.store.opening import open_folder
 from sedge_protocol.errors import StorageError
 
 LEASE_S = 0.5
@@ -112,3 +115,22 @@ def test_the_databases_clock_is_the_one_that_counts(
     assert abs(one.wall(time.monotonic()) - right) < 60
     assert len(one.shards) == 64
     assert any("this host's clock is +86" in text for text in told(one))
+
+
+@in_a_folder
+def test_a_loop_that_works_for_longer_than_a_lease_keeps_it_and_one_that_hangs_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "RENEW_S", 0.05)
+    one = process(tmp_path)
+    token = one.token
+    with (
+        closing(open_folder(tmp_path, durable=False, any_thread=True)) as store,
+        closing(Heartbeat(store, one)),
+    ):
+        time.sleep(3 * LEASE_S)  # one step of the loop
+        two = process(tmp_path)
+        go_on(lambda: len(one.shards) == len(two.shards) == 32, one, two)
+        assert one.token == token and one.leads
+        monkeypatch.setattr(heartbeat, "LONGEST_STEP_S", 0.1)
+        go_on(lambda: len(two.shards) == 64 and two.leads, two)

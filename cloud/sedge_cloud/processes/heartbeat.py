@@ -1,0 +1,41 @@
+"""Renews a process's lease beside the loop, whose single steps may last longer than a lease.
+
+Planning and closing a round of many devices is one step. Without this a leader would be replaced in the
+middle of it, its commit refused, and the next leader's, too. A loop that hangs is not vouched for: its
+lease ends as if it had been killed.
+"""
+
+import logging
+import threading
+import time
+from contextlib import suppress
+
+from sedge_cloud.processes.membership import Membership
+from sedge_cloud.store.leases import RENEW_S, Leases
+from sedge_protocol.errors import StorageError
+
+# A step of the loop that lasts longer is taken for one that hangs.
+LONGEST_STEP_S = 900.0
+
+
+class Heartbeat:
+    """From being made until ``close``. ``store`` has a connection of its own, for any thread."""
+
+    def __init__(self, store: Leases, members: Membership) -> None:
+        self._store, self._members = store, members
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it; the loop renews what it still has."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(RENEW_S):
+            if time.monotonic() > self._members.polled_at + LONGEST_STEP_S:
+                logging.getLogger("sedge.cloud").error("the loop hangs; its lease is not renewed")
+                return
+            with suppress(StorageError):  # the loop says so
+                self._store.vouch(self._members.token)

@@ -1,17 +1,27 @@
-"""Ray, where a run or an emulation names a cluster: connected, or refused in one line.
+"""Ray, where a coordinator or an emulation names a cluster: connected, or refused in one line.
 
 Nothing here imports Ray before it is asked for: it is in the extra ``scale``.
 """
 
 import logging
 import os
+import signal
 import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+import msgspec
+from msgspec import Meta
+
+from sedge_cloud.algorithms.slices import IN_PLACE, Compute
 from sedge_protocol.errors import ConfigError
 
 LOCAL = "local"
+# What the key of cloud.toml is called.
+KEY = "compute.ray"
 # How long a cluster's address may take to accept a connection; Ray itself would try for minutes.
 _REACH_S = 5.0
 
@@ -24,22 +34,29 @@ def connected_ray(address: str, key: str, processors: int) -> ModuleType:
     """
     # Ray reports its use to its makers unless told otherwise; so does a cluster that it starts.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as exc:
-        expected = "Ray, which it needs: pip install 'sedge-fl[scale]'"
-        raise ConfigError(key, address, expected) from exc
+    require_ray(address, key)
     own: dict[str, Any] = {"num_cpus": processors, "include_dashboard": False}
     if address != LOCAL:
         own = {}
         _reach(address, key)
+    import ray
+
+    before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (RuntimeError, ConnectionError, ValueError) as exc:
         # A cluster with another Ray or Python is told over several lines.
         expected = f"a Ray cluster that takes this process ({' '.join(str(exc).split())})"
         raise ConfigError(key, address, expected) from exc
+    finally:
+        signal.signal(signal.SIGTERM, before)  # Ray has taken it
     return ray
+
+
+def require_ray(address: str, key: str) -> None:
+    """Raise ``ConfigError``, which says what to install, without Ray."""
+    if find_spec("ray") is None:
+        raise ConfigError(key, address, "Ray, which it needs: pip install 'sedge-fl[scale]'")
 
 
 def _reach(address: str, key: str) -> None:
@@ -49,3 +66,72 @@ def _reach(address: str, key: str) -> None:
     except (OSError, ValueError, OverflowError) as exc:
         expected = f"{LOCAL}, or the host:port of a Ray cluster ({exc})"
         raise ConfigError(key, address, expected) from exc
+
+
+S = TypeVar("S")
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[compute]: who helps with what takes minutes in a round of thousands (the extra ``scale``)."""
+
+    ray: Annotated[str, Meta(min_length=1)] | None = None
+    """host:port of a Ray cluster that this host belongs to, or "local"; by default nobody."""
+
+    def compute(self) -> Compute:
+        """Where slices are worked on. Raises ``ConfigError`` without Ray."""
+        if self.ray is None:
+            return IN_PLACE
+        require_ray(self.ray, KEY)
+        return RayCompute(self.ray)
+
+
+class RayCompute:
+    """The processors of a cluster, for as long as a task takes.
+
+    It is joined for each task alone: what happens to the cluster in between is nothing to the coordinator.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def map(self, function: Callable[[S, T], R], shared: S, slices: Iterable[T]) -> Iterator[R]:
+        """``function(shared, slice)`` of each slice, in their order; here, where there is no cluster."""
+        try:
+            ray = connected_ray(self._address, KEY, os.cpu_count() or 1)
+        except ConfigError as exc:
+            logging.getLogger("sedge.cloud").warning("%s; this process does it alone", exc)
+            yield from IN_PLACE.map(function, shared, slices)
+            return
+        try:
+            yield from _mapped(ray, function, shared, slices)
+        finally:
+            ray.shutdown()
+
+
+def _mapped(
+    ray: ModuleType, function: Callable[[S, T], R], shared: S, slices: Iterable[T]
+) -> Iterator[R]:
+    """As many slices at a time as there are processors, and as many again that wait."""
+    task, placed = ray.remote(num_cpus=1)(function), ray.put(shared)
+    at_once = 2 * int(ray.cluster_resources()["CPU"])
+    pending: deque[tuple[T, Any]] = deque()
+
+    def first() -> R:
+        one, ref = pending.popleft()
+        try:
+            done: R = ray.get(ref)
+        except ray.exceptions.RayTaskError:
+            raise
+        except ray.exceptions.RayError as exc:  # lost too often
+            logging.getLogger("sedge.cloud").warning("Ray: %s; this process does it", exc)
+            return function(shared, one)
+        return done
+
+    for one in slices:
+        pending.append((one, task.remote(placed, one)))
+        if len(pending) > at_once:
+            yield first()
+    while pending:
+        yield first()

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
 from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
+from sedge_cloud.compute import ComputeConfig
 from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.store.cache import SHARE
 from sedge_cloud.store.selector import parse
@@ -283,6 +284,7 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: KeepConfig = KeepConfig()
     store: StoreConfig = StoreConfig()
     blobs: BlobsConfig = BlobsConfig()
+    compute: ComputeConfig = ComputeConfig()
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
+from sedge_cloud.compute import ComputeConfig
 from sedge_cloud.config import (
     BrokerConfig,
     CloudConfig,
@@ -267,6 +268,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
             "memory_share": 0.05,
         "http": HttpConfig(), "notify": NotifyConfig(), "log_level": "info", "keep": KeepConfig(),
         "home_assistant": HomeAssistantConfig(), "store": StoreConfig(), "blobs": BlobsConfig(),
+        "compute": ComputeConfig(),
     }),
     (StoreConfig(), {"url": None, "password_file": None}),
     (BlobsConfig(), {

@@ -20,12 +20,14 @@ elements: .004 with 65,536 samples and d = .5, and 1000 devices take 0.7 s.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, TypeAlias
 
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from sedge_cloud.algorithms.slices import IN_PLACE, Compute
 from sedge_cloud.strategy import EVERY_ELEMENT, ClientModel, Context, Groups, Strategy, Update
 from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.layout import MAX_PARAMETERS, Theta
@@ -36,6 +38,9 @@ Words: TypeAlias = NDArray[np.uint64]
 
 # Words compared at once: 4 MB with 1000 devices, which fits in a processor's cache.
 _BLOCK = 512
+# Pairs times words from which it pays to work elsewhere (tools/bench/overlaps.py), and in how many slices.
+_LARGE = 4 * 10**9
+_SLICES = 32
 _SEED = 5
 
 
@@ -117,20 +122,38 @@ def packed(bits: NDArray[np.bool_]) -> Words:
     return words
 
 
-def overlaps(masks: list[Words]) -> NDArray[np.float64]:
+def overlaps(masks: list[Words], compute: Compute = IN_PLACE) -> NDArray[np.float64]:
     """O (N, N) of masks that are not empty; the diagonal is 1."""
     count = len(masks)
-    apart = np.zeros((count, count), np.int64)
-    ones = np.zeros(count, np.int64)
-    for start in range(0, masks[0].size, _BLOCK):
-        block = np.stack([words[start : start + _BLOCK] for words in masks])  # (N, _BLOCK)
-        ones += np.bitwise_count(block).sum(axis=1, dtype=np.int64)
-        for i in range(count - 1):
-            differing = np.bitwise_count(block[i] ^ block[i + 1 :])
-            apart[i, i + 1 :] += differing.sum(axis=1, dtype=np.int64)
+    apart = np.zeros((count, count), np.int32)
+    is_large = count * count * masks[0].size >= _LARGE
+    slices = _of_equal_work(count, _SLICES if is_large else 1)
+    where = compute if is_large else IN_PLACE
+    for (low, high), found in zip(slices, where.map(_apart, masks, slices), strict=True):
+        apart[low:high, low:] = found
     apart += apart.T
+    ones = np.array([np.bitwise_count(words).sum(dtype=np.int64) for words in masks])
     overlap: NDArray[np.float64] = 1 - apart / (2 * ones[:, None])
     return overlap
+
+
+def _of_equal_work(count: int, slices: int) -> list[tuple[int, int]]:
+    """Rows 0 to ``count`` in slices, of which the later ones have more rows with fewer pairs each."""
+    ends = [count - round(count * (1 - part / slices) ** 0.5) for part in range(slices + 1)]
+    return [(low, high) for low, high in pairwise(ends) if low < high]
+
+
+def _apart(masks: list[Words], rows: tuple[int, int]) -> NDArray[np.int32]:
+    """|m_i xor m_j| (rows, N - low) for i in ``rows``, low to high, and j from low; 0 up to i = j."""
+    low, high = rows
+    apart = np.zeros((high - low, len(masks) - low), np.int32)
+    for start in range(0, masks[0].size, _BLOCK):
+        block = np.stack([words[start : start + _BLOCK] for words in masks[low:]])
+        for i in range(high - low):
+            differing = np.bitwise_count(block[i] ^ block[i + 1 :])
+            # A block has at most 2**15 bits; a wider type would take three times as long to sum.
+            apart[i, i + 1 :] += differing.sum(axis=1, dtype=np.uint16)
+    return apart
 
 
 def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
@@ -140,12 +163,14 @@ def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
     return min(mean + number / beta * (largest - mean), largest)
 
 
-def collaborators(masks: Mapping[str, Words], number: int, beta: int) -> dict[str, tuple[str, ...]]:
+def collaborators(
+    masks: Mapping[str, Words], number: int, beta: int, compute: Compute = IN_PLACE
+) -> dict[str, tuple[str, ...]]:
     """C of every device for which it is not empty, after round ``number``; names in ``masks``' order."""
     names = [name for name, words in masks.items() if words.any()]
     if number > beta or len(names) < 2:
         return {}
-    overlap = overlaps([masks[name] for name in names])
+    overlap = overlaps([masks[name] for name in names], compute)
     together = overlap >= threshold(overlap, number, beta)
     np.fill_diagonal(together, False)
     return {
@@ -160,7 +185,7 @@ def next_groups(context: Context, masks: Masks, beta: int) -> Groups:
     number = context.round + 1
     if number > beta:
         return {}
-    new = collaborators(dict(sorted(masks.words.items())), number, beta)
+    new = collaborators(dict(sorted(masks.words.items())), number, beta, context.compute)
     absent = {name: group for name, group in context.groups.items() if name not in masks.words}
     return absent | new
 

@@ -84,7 +84,7 @@ class Scheduler:
         self._housekeeping = housekeeping
         self._counters, self._traffic = counters, traffic
         self._draw, self._wall = draw, wall
-        self._is_stirred = False  # an answer has come since the last poll
+        self._is_stirred = False  # a decline has come since the last poll
         self._back_at = math.inf  # until then devices may be coming back from an outage
 
     def open_round(self, run: str) -> OpenRound | None:
@@ -224,9 +224,9 @@ class Scheduler:
                     return []
                 if isinstance(hint, Answered):
                     asked.answered(hint.device, hint.counts)
-                else:
+                else:  # perhaps of an order that was sent only now, in ``poll``
                     asked.decline(hint.device, hint.reason)
-                self._is_stirred = True
+                    self._is_stirred = True
             case DiskFailed():
                 self._housekeeping.schedule()
         return []

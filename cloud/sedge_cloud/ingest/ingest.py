@@ -15,6 +15,7 @@ leader is asked for: what it does is in the rows, and hints.py says it sooner.
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -59,6 +60,9 @@ from sedge_protocol.wire.frame import Frame, asks, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
 from sedge_protocol.wire.transfer import from_bitmap
 
+# What it does, and what it tells the leader.
+Effects: TypeAlias = list[CloudEffect | Hint]
+
 
 class Ingest:
     """The devices of a fleet, and what they send; ``devices`` keeps the promises of ``Reach``."""
@@ -93,16 +97,16 @@ class Ingest:
         self._told: list[Hint] = []
         self._keeping: list[Device] = []  # keep a model of another run now
 
-    def load(self, now: float) -> list[CloudEffect | Hint]:
+    def load(self, now: float) -> Effects:
         """Take over devices and runs from the store. Raises ``StorageError``."""
-        effects: list[CloudEffect | Hint] = [*self.devices.load(now)]
+        effects: Effects = [*self.devices.load(now)]
         if self._started is None:
             self._started = now
         self._runs.load()
         self.open.look()
         return self._counted(effects)
 
-    def take(self, shards: frozenset[str], now: float) -> list[CloudEffect | Hint]:
+    def take(self, shards: frozenset[str], now: float) -> Effects:
         """The devices of these shards are this process's from now on. Raises ``StorageError``."""
         if shards == self.devices.shards:
             return []
@@ -118,14 +122,14 @@ class Ingest:
         self.open.look()
         return self._counted([*effects])
 
-    def load_orders(self, now: float) -> list[CloudEffect | Hint]:
+    def load_orders(self, now: float) -> Effects:
         """Take over what a leader in another process has done. Raises ``StorageError``."""
         before = {current.row.run: current.row.round for current in self.open.rounds()}
         effects = self.open.load(now)
         self.traffic.follow(before, self.open.rounds())
         return self._counted(effects)
 
-    def connected(self, now: float, silent_s: float, max_packet: int) -> list[CloudEffect | Hint]:
+    def connected(self, now: float, silent_s: float, max_packet: int) -> Effects:
         """The link is up: ask every device for a hello, which is answered with its open orders.
 
         ``silent_s`` as in ``Outage``; ``max_packet`` is the largest MQTT packet that comes through.
@@ -148,10 +152,10 @@ class Ingest:
         parts = self._downloads, self._uploads, self._log, self.muting, self.open
         return min((at for part in parts if (at := part.timer()) is not None), default=None)
 
-    def poll(self, now: float) -> list[CloudEffect | Hint]:
+    def poll(self, now: float) -> Effects:
         """Everything that is due but chunks."""
-        effects: list[CloudEffect | Hint] = self.commit(now)
-        due: list[CloudEffect | Hint] = [*self._admission.poll()]
+        effects: Effects = self.commit(now)
+        due: Effects = [*self._admission.poll()]
         try:
             for effect in self._poll_devices(now):  # keeps the effects that precede an error
                 due.append(effect)
@@ -167,16 +171,16 @@ class Ingest:
             yield self.devices[device].peer.message(have, transfer)
         yield from self.open.poll(now)
 
-    def serve(self, now: float, room: int) -> list[CloudEffect | Hint]:
+    def serve(self, now: float, room: int) -> Effects:
         """At most ``room`` chunks of what devices have asked for."""
-        told: list[CloudEffect | Hint] = [*self.broadcast.pass_on(now)]
+        told: Effects = [*self.broadcast.pass_on(now)]
         try:
             chunks = [self.devices.chunk(*chunk) for chunk in self._downloads.poll(now, room)]
         except StorageError as exc:  # the device asks again
             return self._failed(exc)
         return [*told, *self._counted([*chunks])]
 
-    def hear(self, hint: ToIngest, now: float) -> list[CloudEffect | Hint]:
+    def hear(self, hint: ToIngest, now: float) -> Effects:
         """What the leader has done."""
         match hint:
             case Ordered():
@@ -205,7 +209,7 @@ class Ingest:
             return False
         return self._admission.admits(topic, payload, now)
 
-    def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect | Hint]:
+    def receive(self, topic: str, payload: bytes, now: float) -> Effects:
         """Process an admitted frame. Bad bytes are counted, logged and answered; they change nothing.
 
         A frame that the disk refused counts as lost: its sender repeats it.
@@ -222,9 +226,9 @@ class Ingest:
         effects = self._log.admit(f"device {device.row.device}", effects, now)
         return effects + self.commit(now) if self._uploads.is_turn_full else effects
 
-    def commit(self, now: float) -> list[CloudEffect | Hint]:
+    def commit(self, now: float) -> Effects:
         """End a turn: store the updates that ``receive`` was given, and only then answer them."""
-        effects: list[CloudEffect | Hint] = []
+        effects: Effects = []
         failed: StorageError | None = None
         for name, transfer, answer in self._uploads.commit():
             device = self.devices[name]
@@ -240,7 +244,7 @@ class Ingest:
                 effects += [] if answer.left is None else self._failed(answer.left)
         return self._counted(effects + self._save_hellos())
 
-    def _save_hellos(self) -> list[CloudEffect | Hint]:
+    def _save_hellos(self) -> Effects:
         """Store of which runs devices keep a model now."""
         devices, self._keeping = self._keeping, []
         try:
@@ -249,19 +253,17 @@ class Ingest:
             return self._failed(exc)
         return []
 
-    def _counted(self, effects: list[CloudEffect | Hint]) -> list[CloudEffect | Hint]:
+    def _counted(self, effects: Effects) -> Effects:
         """The same effects, after every device's bytes were counted."""
         for effect in effects:
             if isinstance(effect, Send):
                 self.traffic.sent(effect)
         return effects
 
-    def _failed(self, error: StorageError) -> list[CloudEffect | Hint]:
+    def _failed(self, error: StorageError) -> Effects:
         return [disk_error(self.counters, error), DiskFailed()]
 
-    def _open_and_dispatch(
-        self, device: Device, topic: str, payload: bytes, now: float
-    ) -> list[CloudEffect | Hint]:
+    def _open_and_dispatch(self, device: Device, topic: str, payload: bytes, now: float) -> Effects:
         try:
             if asks(payload):
                 return [*self.devices.answer_doctor(device, payload)]
@@ -279,7 +281,7 @@ class Ingest:
 
     def _dispatch(
         self, device: Device, frame: Frame, message: Message | None, now: float
-    ) -> list[CloudEffect | Hint]:
+    ) -> Effects:
         name = device.row.device
         match message:
             case None:
@@ -306,13 +308,11 @@ class Ingest:
         self.open.leave(device.row.device)
         self._told.append(Left(device.row.device))
 
-    def _take_told(self) -> list[CloudEffect | Hint]:
+    def _take_told(self) -> Effects:
         told, self._told = self._told, []
         return [*told]
 
-    def _hello(
-        self, device: Device, frame: Frame, hello: Hello, now: float
-    ) -> list[CloudEffect | Hint]:
+    def _hello(self, device: Device, frame: Frame, hello: Hello, now: float) -> Effects:
         name = device.row.device
         try:
             device.peer.agree(hello.versions)
@@ -327,7 +327,7 @@ class Ingest:
         if is_new or has_moved or keeps or hello.waits != device.waits:
             self.store.save_hello(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
             device.row = msgspec.structs.replace(device.row, incarnation=frame.incarnation)
-        effects: list[CloudEffect | Hint] = [device.peer.message(self.devices.welcome(hello.nonce))]
+        effects: Effects = [device.peer.message(self.devices.welcome(hello.nonce))]
         if not device.online:
             effects.append(Note(logging.INFO, f"device {name} is online"))
         self.devices.arrive(device, hello, now)
@@ -335,9 +335,7 @@ class Ingest:
             effects += self.devices.refuse_unable(run, [name])
         return [*effects, *self.open.arrive(name, now), Arrived(name, is_renewed)]
 
-    def _get(
-        self, device: Device, transfer: bytes, get: messages.Get, now: float
-    ) -> list[CloudEffect | Hint]:
+    def _get(self, device: Device, transfer: bytes, get: messages.Get, now: float) -> Effects:
         current, name = self.open.round(get.run), device.row.device
         run = self._runs.get(get.run)
         if run is None or current is None or self.open.find(get.run, get.round, name) is None:
@@ -361,9 +359,7 @@ class Ingest:
             self.store.save_traffic([TrafficRow(get.run, get.round, name, 0, 0, True)])
         return []
 
-    def _offer(
-        self, device: Device, transfer: bytes, offer: messages.Offer, now: float
-    ) -> list[CloudEffect | Hint]:
+    def _offer(self, device: Device, transfer: bytes, offer: messages.Offer, now: float) -> Effects:
         try:
             run = self._runs.get(offer.run)
             answer = self._uploads.offer(device.row.device, transfer, offer, run, now)
@@ -373,21 +369,19 @@ class Ingest:
             return self._busy(device, transfer, exc)
         return self._answer(device, transfer, answer)
 
-    def _chunk(self, device: Device, frame: Frame, now: float) -> list[CloudEffect | Hint]:
+    def _chunk(self, device: Device, frame: Frame, now: float) -> Effects:
         try:
             answer = self._uploads.chunk(device.row.device, frame, self._runs.get, now)
         except StorageError as exc:
             return self._busy(device, frame.transfer, exc)
         return self._answer(device, frame.transfer, answer)
 
-    def _busy(
-        self, device: Device, transfer: bytes, error: StorageError
-    ) -> list[CloudEffect | Hint]:
+    def _busy(self, device: Device, transfer: bytes, error: StorageError) -> Effects:
         later = messages.Busy(RETRY_MS, "storage")
         return [device.peer.message(later, transfer), *self._failed(error)]
 
-    def _answer(self, device: Device, transfer: bytes, answer: Answer) -> list[CloudEffect | Hint]:
-        effects: list[CloudEffect | Hint] = []
+    def _answer(self, device: Device, transfer: bytes, answer: Answer) -> Effects:
+        effects: Effects = []
         reply, name = answer.reply, device.row.device
         if reply is not None:
             effects.append(device.peer.message(reply, transfer))

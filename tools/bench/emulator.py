@@ -3,9 +3,10 @@
     python tools/bench/emulator.py [--rounds 5] [--devices 100 1000 10000] [--cohorts 10 100]
 
 Every run is ``sedge-emulate`` on real Fashion-MNIST with the 4-layer CNN, FedOBP, five local epochs and
-updates of the largest 1 % in bfloat16, in virtual time; the last is examples/thousand.toml unchanged, 20
-rounds long. "overhead" is the share of the workers' time that is not training or evaluation. "cost" is that
-time per device round: (wall x workers - training) / device rounds; frameworks.py measures the same of other
+updates of the largest 1 % in bfloat16, in virtual time; the last two are examples/thousand.toml unchanged,
+20 rounds long, by the local pool and by Ray. "overhead" is the share of the workers' time that is not
+training or evaluation. "cost" is that time per device round: (wall x workers - training) / device rounds;
+frameworks.py measures the same of other
 frameworks. Memory is the peak of all processes together.
 
 A virtual machine gets its memory from the host page by page, on first use. Where that is slow (we have seen
@@ -65,11 +66,20 @@ def warm_memory() -> None:
     subprocess.run([sys.executable, "-c", code, str(int(WARMED * 1024 * int(line)))], check=True)
 
 
-def emulate(fleet: Path) -> Engine:
-    """One emulation in a folder of its own."""
+def emulate(fleet: Path, *words: str) -> Engine:
+    """One emulation in a folder of its own; ``words`` are more of its command line."""
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         out = Path(name) / "out"
-        command = [sys.executable, "-m", "sedge_emulate", "run", str(fleet), "--out", str(out)]
+        command = [
+            sys.executable,
+            "-m",
+            "sedge_emulate",
+            "run",
+            str(fleet),
+            "--out",
+            str(out),
+            *words,
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         engine = read_json(out / "result.json").strategies[0].engine
     assert engine is not None
@@ -124,7 +134,9 @@ def main() -> None:
     config = load_emulation(EXAMPLE)
     cohort = round(config.rounds.fraction_train * config.devices)
     example = row(config.devices, cohort, emulate(EXAMPLE))
-    print(json.dumps({"emulator": rows, "example": example}))
+    print("the same with --ray local:")
+    ray = row(config.devices, cohort, emulate(EXAMPLE, "--ray", "local"))
+    print(json.dumps({"emulator": rows, "example": example, "ray": ray}))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ PYTHONS = {12: (3, 11), 13: (3, 13)}
 # Older than that of either.
 GLIBC = 28
 SCRIPTS = Path(__file__).with_name("scripts")
-EXTRAS = {"cloud": "cloud,http,safetensors,scale", "edge": "onnx,images,safetensors"}
+EXTRAS = {"cloud": "cloud,http,safetensors,stores", "edge": "onnx,images,safetensors"}
 RECOMMENDS = {"cloud": "mosquitto, openssl", "edge": "systemd-timesyncd | time-daemon"}
 # The commands of each package, by their modules.
 COMMANDS = {

@@ -12,10 +12,11 @@ device keeps its last group, whose trusted members (``strategy.ClientModel``) co
 last. After round beta no device has a group, and one without critical elements is in none.
 
 Masks are bitmaps of n bits in words of 64, compared by XOR and popcount: 0.06 s for 100 devices of
-n = 582,026, 7 s for 1000. Models of more than ``sample`` elements are compared at ``sample`` places, one
-drawn from each of as many equal stretches, the same for all devices and rounds. The standard error of the
-overlap of masks of equal size is then at most 1 / (2 d sqrt(sample)), with d the share of critical
-elements: .004 with 65,536 samples and d = .5, and 1000 devices take 0.7 s.
+n = 582,026, 6 s for 1000; from about 1500 on a cluster may do it (``slices.py``). Models of more than
+``sample`` elements are compared at ``sample`` places, one drawn from each of as many equal stretches, the
+same for all devices and rounds. The standard error of the overlap of masks of equal size is then at most
+1 / (2 d sqrt(sample)), with d the share of critical elements: .004 with 65,536 samples and d = .5, and 1000
+devices take 0.7 s.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,7 +40,7 @@ Words: TypeAlias = NDArray[np.uint64]
 # Words compared at once: 4 MB with 1000 devices, which fits in a processor's cache.
 _BLOCK = 512
 # Pairs times words from which it pays to work elsewhere (tools/bench/overlaps.py), and in how many slices.
-_LARGE = 4 * 10**9
+_LARGE = 2 * 10**10
 _SLICES = 32
 _SEED = 5
 

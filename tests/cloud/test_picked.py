@@ -97,22 +97,6 @@ def test_who_was_offered_a_choice_must_say_what_it_chose(tmp_path: Path) -> None
     assert answer.detail == "update.patched: None, expected False or True"
 
 
-@pytest.mark.parametrize(("patched", "good"), [(False, True), (True, False)])
-def test_a_model_that_is_not_finite_only_with_what_was_picked(
-    tmp_path: Path, patched: bool, good: bool
-) -> None:
-    patch = SparseVector(N, np.array([7], np.uint32), np.array([3e38], np.float32))
-    delta = random_theta(9)
-    delta[7] = 3e38
-    given.PLANS["a"] = lambda context, client: Assignment(patch, holdout=0.25)
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello(codecs=CODECS)
-    report = report_for(cloud.order("a"), patched=patched)
-    coded = encode(SparseVector(N, None, delta), ValueCoding.FP32)
-    (answer,) = cloud.upload("a", encode_update(report, coded))
-    assert isinstance(answer, Committed if good else Reject)
-
-
 def test_the_seed_of_what_is_held_out_is_a_devices_own_for_the_whole_run(tmp_path: Path) -> None:
     offers(LARGE[:9], "a", "b")
     cloud = Cloud(tmp_path, GIVEN)
@@ -136,14 +120,3 @@ def seed_of(order: Order) -> int:
     """The seed of what is held out."""
     assert order.work.choice is not None
     return order.work.choice.seed
-
-
-def test_a_device_without_a_patch_holds_out_all_the_same(tmp_path: Path) -> None:
-    given.PLANS["a"] = lambda context, client: Assignment(holdout=0.5)
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello(codecs=CODECS)
-    choice = cloud.order("a").work.choice
-    assert choice is not None and choice.holdout == 0.5
-    answer = answers(cloud, "a", True)
-    assert isinstance(answer, Reject)
-    assert answer.detail == "update.patched: True, expected False"

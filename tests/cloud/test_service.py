@@ -21,7 +21,7 @@ from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, Li
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import NO_TRANSFER, Kind
 from sedge_protocol.wire.messages import Cancel, Get, Message, Offer, Order, Welcome
-from sedge_protocol.wire.reconnect import SOON_S, Reconnect
+from sedge_protocol.wire.reconnect import Reconnect
 from sedge_protocol.wire.topics import (
     ITSELF,
     all_up,
@@ -222,12 +222,6 @@ def test_a_full_link_is_waited_for_and_not_asked_again_and_again(bench: Bench) -
     assert bench.service.timer() == due
 
 
-def test_it_runs_when_something_is_due(bench: Bench) -> None:
-    now = time.monotonic()
-    assert bench.cloud.core.timer() is None
-    assert now < bench.service.timer() <= now + RELOAD_S
-
-
 def test_the_link_queues_nothing_of_strangers_and_floods(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,18 +234,6 @@ def test_the_link_queues_nothing_of_strangers_and_floods(
     assert [type(message) for message in bench.told("b")] == [Welcome, Order]
     assert bench.cloud.core.counters["foreign"] == BURST
     assert bench.cloud.core.counters["flood"] == COST[Kind.HELLO]
-
-
-def test_a_lost_link(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    for name in "ab":
-        bench.hear(name, a_hello(name))
-    bench.happen(Disconnected("mqtt://broker.example: cut", 4.2))
-    assert "mqtt://broker.example: cut; next try in 4 s" in caplog.messages
-    assert bench.link.reconnect.most_s == SOON_S
-    assert not any(bench.cloud.core.devices[name].online for name in "ab")
-    bench.link.sent.clear()
-    bench.happen(Connected(400_000))
-    assert bench.asked("b")
 
 
 def test_devices_are_heard_once_it_is_known_how_large_messages_may_be(bench: Bench) -> None:

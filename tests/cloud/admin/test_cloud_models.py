@@ -76,13 +76,6 @@ def saved(path: Path, tensors: dict[str, NDArray[np.generic]]) -> str:
     return str(path)
 
 
-def test_a_files_model_is_the_first_one_exactly(tmp_path: Path) -> None:
-    cloud, theta = Cloud(tmp_path, config=None), random_theta(9)
-    source = saved(tmp_path / "model.npz", arrays(theta))
-    start_run(cloud.store, "run", cloud.bundle, RunConfig(strategy="fedavg"), source=source)
-    assert model_of(cloud, "run").tobytes() == theta.tobytes()
-
-
 def without(tensors: dict[str, NDArray[np.generic]], name: str) -> dict[str, NDArray[np.generic]]:
     return {key: values for key, values in tensors.items() if key != name}
 

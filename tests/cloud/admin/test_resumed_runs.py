@@ -59,18 +59,6 @@ def test_a_resumed_round_has_its_whole_time_again(cloud: Cloud) -> None:
     assert cloud.core.open[RUN].deadline == cloud.now + deadline_s
 
 
-def test_stop_and_resume_between_two_looks_of_the_service(cloud: Cloud) -> None:
-    cloud.hello()
-
-    def both(store: Store) -> None:
-        stop_run(store, RUN)
-        resume_run(store, RUN, 5)
-
-    beside(cloud, both)
-    assert cloud.core.runs[RUN].config.num_rounds == 5
-    assert len(play(cloud, 6)) == 6 and cloud.run_row().status == FINISHED
-
-
 def test_a_finished_run_is_extended(cloud: Cloud) -> None:
     """With its evaluation, and one more at the new end; the learning rate follows the new plan."""
     cloud.hello()

@@ -14,7 +14,6 @@ from tests.cloud.helper import CONFIG, FLEET, RUN, a_hello, random_theta, report
 from tests.cloud.stores import on_both, open_store
 
 from sedge_cloud.admin.backup import back_up, restore
-from sedge_cloud.admin.runs import resume_run, stop_run
 from sedge_cloud.config import CloudConfig, RobustConfig
 from sedge_cloud.facts.devices import change
 from sedge_cloud.facts.problems import problems
@@ -319,18 +318,6 @@ def test_a_closed_round_is_never_drawn_open(tmp_path: Path) -> None:
     seen.cloud.store.close()
 
 
-def test_a_fleet_that_is_well_has_no_problem(tmp_path: Path) -> None:
-    seen = Seen(tmp_path, MANY)
-    seen.cloud.hello("a", "b", "c")
-    seen.round("a", "b", "c")
-    assert seen.found() == {}
-    facts = seen.facts()
-    assert [w.code for w in facts.runs[0].open.waiting] == ["device_working"] * 3  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
-    closed = facts.runs[0].rounds[0]
-    assert closed.opened and closed.closed and closed.opened <= closed.closed
-    seen.cloud.store.close()
-
-
 def test_a_service_that_is_gone_is_silent_and_nobody_is_called_offline(tmp_path: Path) -> None:
     seen = Seen(tmp_path, MANY)
     seen.cloud.hello("a", "b", "c")
@@ -391,13 +378,3 @@ def test_since_when_survives_a_restart_of_the_service(tmp_path: Path) -> None:
     assert after["b"].since == before["b"].since is not None
     assert after["b"].heard is not None
     seen.cloud.store.close()
-
-
-@on_both
-def test_a_run_that_goes_on_has_its_new_number_of_rounds(tmp_path: Path) -> None:
-    seen = Seen(tmp_path)
-    before = seen.facts().runs[0].total_rounds
-    store = seen.cloud.store
-    stop_run(store, RUN)
-    config = resume_run(store, RUN, before + 3)
-    assert seen.facts().runs[0].total_rounds == config.total_rounds != before

@@ -15,7 +15,6 @@ from sedge_cloud.figures.drawing import (
     count_axis,
     metric_axis,
     round_axis,
-    series,
     ticks,
     time_axis,
 )
@@ -123,7 +122,3 @@ def test_texts_stand_beside_their_point() -> None:
     here, above = plot.labels
     assert (here.x, here.y) == (LEFT + 3, HEIGHT - BOTTOM - 4)
     assert (above.y, above.anchor, plot.paths[0].dashed) == (TOP - 6, "end", True)
-
-
-def test_colours_start_over() -> None:
-    assert (series(0), series(5), series(6)) == ("s1", "s6", "s1")

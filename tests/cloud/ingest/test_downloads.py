@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, pieces, random_theta, update
-from tests.cloud.stores import open_store
 
 from sedge_cloud.ingest.downloads import Downloads
 from sedge_cloud.runs.named_blobs import NamedBlob
@@ -15,7 +14,7 @@ from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.frame import Kind, open_frame
-from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Cancel, Get, Message, Order
+from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Get, Message
 from sedge_protocol.wire.transfer import Manifest, describe, to_bitmap
 
 GATHER_S = 1.0
@@ -106,22 +105,6 @@ def test_patches_go_out_in_the_order_they_were_asked_for(
     assert downloads.poll(2.0, 9) == []
 
 
-def test_each_gets_a_patch_that_two_runs_have_in_common(downloads: Downloads) -> None:
-    """To each it is private, and goes out under its own key."""
-    for name in "ab":
-        private(downloads, name, name, now=0.0)
-    found = downloads.poll(0.0, 9)
-    assert [(device, index) for device, _, index, _ in found] == [("a", 0), ("b", 0)]
-    assert downloads.timer() is None
-
-
-def test_what_no_order_names_is_refused(downloads: Downloads) -> None:
-    for stranger in (describe(PATCH), describe(BLOB, 2**12), describe(b"else")):
-        with pytest.raises(FrameError, match="which its order does not name"):
-            downloads.request("a", stranger.transfer, b"\1", [NamedBlob(SHARED, 1, "a blob")], 0.0)
-    assert downloads.timer() is None
-
-
 @pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\x10", b"\x01\x00", bytes(512)])
 def test_a_bad_bitmap_asks_for_nothing(downloads: Downloads, bitmap: bytes) -> None:
     with pytest.raises(FrameError, match="bitmap"):
@@ -154,18 +137,6 @@ def test_one_broadcast_for_the_fleet(tmp_path: Path) -> None:
     assert len(cloud.chunks(topic)) == model.count
     cloud.poll(1.0)
     assert len(cloud.chunks(topic)) == 2 * model.count
-
-
-def test_all_that_are_online_and_waiting_are_waited_for(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
-    cloud.hello()
-    bundle = cloud.order("a").bundle
-    topic = topics.blob(FLEET, bundle.transfer)
-    cloud.answer("c")
-    for name in "ab":
-        get(cloud, name, bundle)
-    cloud.poll()  # c has answered and will not ask
-    assert b"".join(f.body for f in cloud.chunks(topic)) == cloud.store.blobs.read(bundle.sha256)
 
 
 def with_large_patches(folder: Path) -> Cloud:
@@ -213,30 +184,6 @@ def test_a_foreign_patch_is_not_to_be_had(tmp_path: Path) -> None:
         assert len(cloud.sends(topics.down(FLEET, "b"))) == sent
     assert cloud.core.counters["refused"] == before + 2
     assert cloud.sends(topics.blob(FLEET, patch.transfer)) == []
-
-
-@pytest.mark.parametrize("number", [1, 3, 2**31])
-def test_who_asks_for_another_round_is_told_that_it_is_over(cloud: Cloud, number: int) -> None:
-    cloud.hello()
-    old = cloud.order("a").model
-    cloud.answer("a", "b")
-    assert cloud.order("a").round == 2
-    assert get(cloud, "a", old, number) == [Cancel(RUN, number, "the round is over")]
-    unknown = Get("other", 2, b"\1")
-    assert cloud.say("a", unknown, old.transfer) == [Cancel("other", 2, "the round is over")]
-    cloud.poll(5.0)
-    assert cloud.sends(topics.blob(FLEET, old.transfer)) == []
-
-
-def test_who_was_not_drawn_gets_nothing(cloud: Cloud, tmp_path: Path) -> None:
-    cloud.hello()
-    cloud.enrol("late")
-    other = open_store(tmp_path / "state")
-    other.next_incarnation(0)  # somebody else writes: the service looks
-    other.close()
-    cloud.load()
-    cloud.say("late", Get(RUN, 1, b"\1"), cloud.order("a").model.transfer)
-    assert cloud.messages("late", Cancel) and cloud.messages("late", Order) == []
 
 
 def test_a_blob_that_cannot_be_read_is_noted_and_asked_for_again(

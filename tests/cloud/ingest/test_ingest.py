@@ -105,17 +105,6 @@ def test_an_order_that_may_have_been_lost_is_sent_again(cloud: Cloud) -> None:
     assert len(cloud.messages("b", Order)) == 2
 
 
-def test_who_is_away_is_not_drawn_and_not_asked_again(cloud: Cloud) -> None:
-    cloud.hello()
-    cloud.say("b", Goodbye(a_hello("b").nonce))
-    cloud.poll(RESEND_S)
-    assert len(cloud.messages("a", Order)) == 2 and len(cloud.messages("b", Order)) == 1
-    cloud.answer("a")
-    cloud.say("b", a_hello("back"))
-    cloud.answer("b")
-    assert len(cloud.summaries()) == 1
-
-
 def test_a_goodbye_ends_its_own_session_only(cloud: Cloud) -> None:
     device = cloud.devices["a"]
     assert cloud.say("a", Goodbye(bytes(16))) == []  # before any hello
@@ -174,19 +163,6 @@ def is_order(send: Send) -> bool:
     return send.payload[3] == Kind.ORDER
 
 
-def test_sides_that_no_longer_speak_version_1_agree(tmp_path: Path) -> None:
-    """HELLO and WELCOME are frozen: read by a side that has dropped the version of their header."""
-    cloud = Cloud(tmp_path)
-    cloud.core = Coordinator(FLEET, cloud.store, 1.0, 2, versions=(2, 3))
-    cloud.load()
-    old = cloud.devices["a"]
-    old.peer = Peer(old.topic, old.keys.up, old.keys.down, 2, 0, versions=(2,))
-    (welcome, *_) = cloud.say("a", msgspec.structs.replace(a_hello("x"), versions=(2,)))
-    assert isinstance(welcome, Welcome) and welcome.versions == (2, 3)
-    assert cloud.core.devices["a"].online
-    assert cloud.devices["a"].peer.seal(Decline(RUN, 1, "x"))[2] == 2
-
-
 def test_a_coordinator_that_starts_speaks_as_the_last_hello_said(tmp_path: Path) -> None:
     """A receipt that leaves before the next hello must be one that the device reads."""
     cloud = Cloud(tmp_path)
@@ -226,13 +202,6 @@ def test_a_device_of_the_first_version_is_told_to_be_upgraded(cloud: Cloud) -> N
     assert refusal.detail == f"this device {text}"
     assert cloud.notes(logging.WARNING)[-1] == f"device a is refused: this device {text}"
     assert not cloud.core.devices["a"].online
-
-
-def test_a_frame_under_another_shard_is_dropped_and_counted(cloud: Cloud) -> None:
-    topic = topics.up(FLEET, "a").replace(topics.shard_of("a"), "3f")
-    peer = Peer(topic, cloud.devices["a"].keys.up, bytes(32), 1, 0)
-    assert cloud.arrive(topic, peer.seal(a_hello("x"))) == []
-    assert cloud.core.counters["foreign"] == 1 and not cloud.core.devices["a"].online
 
 
 def test_a_fleet_is_asked_for_hellos_by_one_message_a_shard(tmp_path: Path) -> None:

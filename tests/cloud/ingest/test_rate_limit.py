@@ -10,10 +10,7 @@ from sedge_cloud.ingest.rate_limit import (
     COST,
     LINES,
     LINES_S,
-    RATE,
     UNIT_BYTES,
-    WARN_EVERY_S,
-    LogQuota,
     TokenBucket,
     cost,
 )
@@ -26,26 +23,6 @@ from sedge_protocol.wire.transfer import describe, to_bitmap
 
 BLOB = b"an update"
 MANIFEST = describe(BLOB)
-
-
-def spent(bucket: TokenBucket, times: int, now: float) -> int:
-    """How many of so many messages at one moment are looked at."""
-    return sum(bucket.spend(now) for _ in range(times))
-
-
-def test_a_burst_and_then_the_rate() -> None:
-    bucket = TokenBucket()
-    assert spent(bucket, int(2 * BURST), 0.0) == BURST
-    assert spent(bucket, int(2 * RATE), 1.0) == RATE
-    assert spent(bucket, int(2 * BURST), 1e6) == BURST  # it never holds more
-    assert spent(bucket, 1, 0.0) == 0  # a clock that goes back gives nothing
-
-
-def test_a_warning_once_a_minute() -> None:
-    bucket = TokenBucket()
-    assert [bucket.warns(now) for now in (0.0, 1.0, WARN_EVERY_S, WARN_EVERY_S + 1)] == [
-        True, False, True, False,
-    ]  # fmt: skip
 
 
 def test_what_a_message_costs() -> None:
@@ -153,13 +130,6 @@ def test_the_log_takes_so_many_lines_of_a_sender(cloud: Cloud) -> None:
     assert len(cloud.notes(logging.WARNING)) == before + 2
     cloud.give("a", b"not a frame")
     assert len(cloud.notes(logging.WARNING)) == before + 3
-
-
-def test_a_sender_has_its_lines_again_when_the_interval_is_over() -> None:
-    quota, note = LogQuota(), Note(logging.WARNING, "x")
-    assert len(quota.admit("a", [note] * LINES, 0.0)) == LINES
-    assert quota.admit("a", [note], LINES_S) == [note]
-    assert quota.timer() is None
 
 
 def test_a_frame_whose_sender_cannot_be_looked_up_is_repeated(

@@ -230,17 +230,6 @@ def test_who_can_decode_a_patch(
     assert fleet.able(run) == (["a"] if able else [])
 
 
-def test_a_broadcast_in_an_announced_coding(
-    run: Run, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sedge_cloud.runs.capabilities.COMMON_VALUES", (ValueCoding.FP32,))
-    run.config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16))
-    fleet.arrive(fleet["a"], a_hello(), 0.0)
-    assert fleet.able(run) == []
-    fleet.arrive(fleet["a"], a_hello(codecs=("bf16",)), 0.0)
-    assert fleet.able(run) == ["a"]
-
-
 @on_both
 def test_the_hello_of_a_device_outlives_our_own_start(store: Store) -> None:
     hello = a_hello(codecs=("int4",))
@@ -251,13 +240,3 @@ def test_the_hello_of_a_device_outlives_our_own_start(store: Store) -> None:
     fleet.load(0.0)
     assert fleet["a"].hello == hello and not fleet["a"].online
     assert fleet["b"].hello is None and fleet["c"].hello is None
-
-
-def test_the_able_are_sorted(run: Run, store: Store) -> None:
-    run.config = CONFIG
-    store.add_devices({name: secret_of(name) for name in "cab"})
-    fleet = Fleet(FLEET, 1, store)
-    fleet.load(0.0)
-    for name in "cab":
-        fleet.arrive(fleet[name], a_hello(), 0.0)
-    assert fleet.able(run) == ["a", "b", "c"]

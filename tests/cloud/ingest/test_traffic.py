@@ -9,16 +9,11 @@ from tests.cloud.helper import CONFIG, FLEET, LAYOUT, RUN, Cloud, a_hello, fetch
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.disk_errors import DISK_RETRY_S
-from sedge_cloud.ingest.traffic import Link, Traffic
 from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.store.records import RoundParts
-from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.codec import SparseVector, encode
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire import topics
-from sedge_protocol.wire.effects import Send
-from sedge_protocol.wire.frame import Frame, Kind, seal
-from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import encode_update
 
 
@@ -63,37 +58,6 @@ def test_bytes_over_http_count_apart_as_devices_report_them(tmp_path: Path) -> N
 def exactly_zero() -> bytes:
     """A coded delta without an element."""
     return encode(SparseVector(LAYOUT.size, np.empty(0, np.uint32), np.empty(0, np.float32)))
-
-
-def chunk(transfer: bytes, index: int) -> Send:
-    topic = topics.blob(FLEET, transfer)
-    return Send(topic, seal(Frame(Kind.CHUNK, bytes(100), 1, 0, transfer, index), topic, None))
-
-
-def test_a_device_gets_what_others_asked_for_until_it_has_its_own() -> None:
-    traffic, transfer = Traffic(), describe(b"x").transfer
-    traffic.opened("run", "ab")
-    traffic.asked("a", transfer, {0, 2})
-    traffic.asked("b", transfer, {0})
-    for index in (0, 1, 2, 3):
-        traffic.sent(chunk(transfer, index))
-    assert traffic.of_round("run", 1, ()) == (
-        (TrafficRow("run", 1, "a", 0, 3 * 164, False), TrafficRow("run", 1, "b", 0, 164, False)),
-        Link(4 * 164, 0),
-    )
-
-
-def test_nobody_fetches_after_a_cut() -> None:
-    traffic, transfer = Traffic(), describe(b"x").transfer
-    traffic.asked("a", transfer, {0})
-    traffic.disconnected()
-    traffic.sent(chunk(transfer, 0))
-    traffic.received("a", bytes(7))
-    # A round that was open when the coordinator started counts from then on.
-    assert traffic.of_round("run", 4, ["a"]) == (
-        (TrafficRow("run", 4, "a", 7, 0, False),),
-        Link(164, 7),
-    )
 
 
 def test_a_restart_within_a_round_does_not_forget_who_fetched_a_whole_model(tmp_path: Path) -> None:

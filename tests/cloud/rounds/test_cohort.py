@@ -79,14 +79,6 @@ def test_others_are_drawn_for_those_who_lack_a_feature(tmp_path: Path) -> None:
     assert planned(again, Drawn()) == found
 
 
-def test_a_round_waits_when_nobody_is_left(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(GIVEN, min_updates=2)
-    found = planned(a_cloud(tmp_path, config, *NAMES), Drawn())
-    assert found.orders == [] and set(found.left_out) == set(NAMES)
-    found = planned(a_cloud(tmp_path / "one", config, *NAMES[1:]), Drawn())
-    assert len(found.orders) < 2 and set(found.left_out) == set(NAMES[1:])
-
-
 def test_a_draw_that_names_the_same_devices_again_is_not_asked_for_ever(tmp_path: Path) -> None:
     draw = Drawn(always=NAMES[:2])
     found = planned(a_cloud(tmp_path, GIVEN, *NAMES[:2]), draw)
@@ -116,21 +108,3 @@ def test_a_run_ends_although_one_device_lacks_a_feature(tmp_path: Path) -> None:
     assert len(cohorts) == 6 and all(len(c) == 2 and "d9" not in c for c in cohorts)
     notes = cloud.notes(logging.WARNING)
     assert notes and all(note.endswith("no work for d9: it lacks own_model") for note in notes)
-
-
-def test_a_restart_draws_the_same_devices(tmp_path: Path) -> None:
-    """Whatever was tried before in vain."""
-    config, lacking = msgspec.structs.replace(GIVEN, min_updates=2), NAMES[:7]
-    found: list[tuple[str, ...]] = []
-    for restarts in (False, True):
-        cloud = Cloud(tmp_path / str(restarts), config, NAMES)
-        arrive(cloud, NAMES[:8], lacking)
-        cloud.poll()
-        assert cloud.notes(logging.WARNING) and not cloud.core.open  # d7 alone is too few
-        if restarts:
-            cloud.restart()
-        arrive(cloud, NAMES if restarts else NAMES[8:], lacking)
-        cloud.poll()
-        (opened,) = cloud.events(RoundOpened)
-        found.append(opened.cohort)
-    assert found[0] == found[1] and set(found[0]) < set(NAMES[7:])

@@ -41,24 +41,6 @@ def rot(cloud: Cloud, blob: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("disk full", "run big: disk full"),
-        ("run big: its row cannot be read", "run big: its row cannot be read"),
-        ("run big, round 3: x", "run big, round 3: x"),
-        ("run bigger: x", "run big: run bigger: x"),
-    ],
-)
-def test_trouble_names_its_run_once(tmp_path: Path, text: str, told: str) -> None:
-    counters: Counter[str] = Counter()
-    core = Cloud(tmp_path).core
-    house = Housekeeping(core.run_store, core.garbage, counters)
-    assert house.storage_failed(StorageError(text), "big").text == told
-    assert house.storage_failed(StorageError(text)).text == text
-    assert counters["storage_errors"] == 2
-
-
 def test_room_is_made_after_an_error_but_not_after_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

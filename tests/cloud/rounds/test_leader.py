@@ -332,17 +332,6 @@ def test_an_order_that_no_frame_holds_ends_its_run_alone(
     assert len(cloud.summaries()) == 1 and len(cloud.notes(logging.ERROR)) == 1
 
 
-def test_an_order_is_measured_before_its_round_is_stored(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cloud.hello()
-    monkeypatch.setattr("sedge_cloud.runs.orders.MAX_ORDER_BYTES", 10)
-    cloud.answer("a", "b")
-    (note,) = cloud.notes(logging.ERROR)
-    assert note.startswith("run run has failed: round 2 cannot be planned: fedavg, a: an order of ")
-    assert cloud.run_row().status == "failed" and cloud.store.current_round(RUN) is None
-
-
 def test_a_model_that_cannot_be_read_does_not_keep_a_device_out(
     cloud: Cloud, tmp_path: Path
 ) -> None:

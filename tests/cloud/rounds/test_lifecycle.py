@@ -26,12 +26,11 @@ from tests.cloud.stores import on_both, open_store
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import RunConfig
-from sedge_cloud.events import RoundClosed, RoundOpened, RunEnded, UpdateReceived
+from sedge_cloud.events import RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.outage import RETURN_S, return_s
 from sedge_cloud.rounds.cohort import draw_cohort, next_round
 from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_state
 from sedge_cloud.rounds.lifecycle import RUN as RUN_TABLE
-from sedge_cloud.rounds.summary import personal_elements
 from sedge_cloud.runs.orders import order_seed
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rows import OrderRow, RoundRow
@@ -54,17 +53,6 @@ def with_config(run: Run, **values: object) -> Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that is only looked at."""
     return Cloud(tmp_path_factory.mktemp("rounds")).core.runs[RUN]
-
-
-def test_the_draw_depends_on_who_is_online_and_on_nothing_else(run: Run) -> None:
-    with_config(run, fraction_train=0.3)
-    drawn = draw_cohort(run, 4, "train", NAMES)
-    assert drawn == sorted(drawn) and len(set(drawn)) == 12
-    assert draw_cohort(run, 4, "train", NAMES[::-1]) == drawn
-    assert draw_cohort(run, 5, "train", NAMES) != drawn
-    assert draw_cohort(run, 4, "train", NAMES[1:]) != drawn
-    with_config(run, fraction_train=0.3, seed=43)
-    assert draw_cohort(run, 4, "train", NAMES) != drawn
 
 
 @pytest.mark.parametrize(
@@ -172,32 +160,6 @@ def test_when_a_round_closes(
 def replaced(**values: object) -> RunConfig:
     """The tests' run configuration with other values."""
     return msgspec.structs.replace(CONFIG, **values)
-
-
-def test_a_run_from_first_round_to_finished(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, replaced(robust=TRUSTING))
-    cloud.hello()
-    deltas = {name: random_theta(number) for number, name in enumerate("ab")}
-    for name, delta in deltas.items():
-        cloud.upload(name, update(cloud.order(name), delta))
-    cloud.poll()
-    expected = (
-        random_theta(1).astype(np.float64) + sum(d.astype(np.float64) for d in deltas.values()) / 2
-    )
-    assert np.allclose(cloud.model(cloud.state().model), expected, rtol=0, atol=1e-7)
-    cloud.answer("a", "b")
-    last = cloud.state()
-    cloud.answer("a", "b")
-    assert cloud.run_row().status == "finished"
-    # The evaluation changed nothing but the count of rounds.
-    assert cloud.state() == msgspec.structs.replace(last, round=3)
-    opened = [(e.round, e.task, e.cohort) for e in cloud.events(RoundOpened)]
-    assert opened == [(n, t, ("a", "b")) for n, t in ((1, "train"), (2, "train"), (3, "evaluate"))]
-    assert [e.summary for e in cloud.events(RoundClosed)] == cloud.summaries()
-    assert cloud.events(RunEnded) == [RunEnded(RUN, "finished")]
-    assert not cloud.core.open and cloud.core.timer() is None
-    cloud.poll(1e6)
-    assert len(cloud.summaries()) == 3
 
 
 def test_what_a_round_came_to(tmp_path: Path) -> None:
@@ -570,14 +532,6 @@ def test_closing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
         assert row is not None and not row.open
         ends.append((again.run_row().state, row.summary))
     assert ends[0] == ends[1]
-
-
-def test_a_whole_vector_as_a_patch_is_counted_by_tensor(cloud: Cloud) -> None:
-    patch = encode(SparseVector(LAYOUT.size, None, random_theta(1)), ValueCoding.FP32)
-    order = OrderRow(RUN, 1, "a", patch, b"", b"")
-    run, run_store = cloud.core.runs[RUN], cloud.core.run_store
-    counted = personal_elements(run, run_store, [order, order], {})
-    assert counted == {"body.weight": 2 * 11_900, "head.bias": 200}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from tests.cloud.helper import (
 )
 
 from sedge_cloud.coding import PatchConfig
-from sedge_cloud.config import TrainingConfig
 from sedge_cloud.events import RunEnded
 from sedge_cloud.rounds.assignments import check_assignment
 from sedge_cloud.strategy import Assignment, ClientModel, Context
@@ -47,7 +46,6 @@ from sedge_protocol.wire.messages import (
     Refusal,
     Training,
     UpdateSelection,
-    Work,
 )
 from sedge_protocol.wire.update import encode_update
 
@@ -82,7 +80,6 @@ def known(cloud: Cloud, name: str) -> ClientModel:
     return cloud.core.run_store.client_model(cloud.core.runs[RUN], name)
 
 
-FROZEN = Training(freeze=("head.bias",))
 NOTHING: Any = (None, None)
 DOUBLES: Any = np.zeros(LAYOUT.size)
 
@@ -197,42 +194,6 @@ def test_a_run_that_was_stopped_meanwhile_does_not_fail(tmp_path: Path) -> None:
     assert cloud.run_row().status == "stopped" and cloud.core.open == {}
 
 
-def test_an_order_is_the_same_after_a_restart(tmp_path: Path) -> None:
-    gives(
-        "a",
-        patch=part(11_000),
-        start=random_theta(4),
-        keep=("head.bias",),
-        training=TrainingConfig(prox=0.5),
-        then=(FROZEN,),
-        own_model=OwnModel(),
-        select=UpdateSelection(fraction=0.1),
-        remember=True,
-        arrays={"mine": random_theta(6, 4)},
-        correction=random_theta(7),
-    )
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello(codecs=ALL)
-    order = cloud.order("a")
-    assert order.work == Work(
-        keep=("head.bias",),
-        training=Training(prox=0.5),
-        then=(FROZEN,),
-        own_model=OwnModel(),
-        select=UpdateSelection(fraction=0.1),
-        remember=True,
-    )
-    assert order.correction is not None
-    coded = cloud.store.blobs.read(order.correction.sha256)
-    assert decode(coded, LAYOUT.size).dense().tobytes() == random_theta(7).tobytes()
-    cloud.core.garbage.collect()
-    cloud.restart()
-    cloud.hello(codecs=ALL)
-    assert cloud.order("a") == order
-    sends(cloud, "a", part(5))
-    np.testing.assert_array_equal(known(cloud, "a").arrays["mine"], random_theta(6, 4))
-
-
 def starts(cloud: Cloud) -> dict[str, Theta]:
     """Where each device's order begins, the patch left out."""
     return {name: cloud.model(cloud.order(name).model.sha256) for name in cloud.devices}
@@ -265,24 +226,6 @@ def test_equal_starts_are_one_blob_and_the_globals_own_is_none(tmp_path: Path) -
     for name, end in ends.items():
         trained = known(cloud, name).trained
         assert trained is not None and trained.tobytes() == end
-
-
-def test_the_cloud_adopts_what_a_coding_leaves_of_start_and_patch(tmp_path: Path) -> None:
-    gives("a", start=random_theta(4), patch=part(11_000))
-    cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, patch=PatchConfig(ValueCoding.INT8)))
-    cloud.hello()
-    order = cloud.order("a")
-    start = cloud.model(order.model.sha256)
-    assert order.patch and start.tobytes() != random_theta(4).tobytes()
-    assert order.model_hash == hashlib.sha256(start.tobytes()).digest()
-    decode(order.patch, LAYOUT.size).scatter_into(start)
-    change = part(50, seed=8)
-    sends(cloud, "a", change)
-    change.add_to(start)
-    for _ in range(2):
-        trained = known(cloud, "a").trained
-        assert trained is not None and trained.tobytes() == start.tobytes()
-        cloud.restart()
 
 
 @pytest.mark.parametrize("wild", ["patch", "start"])

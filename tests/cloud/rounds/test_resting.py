@@ -96,24 +96,6 @@ def test_a_device_that_begins_to_wait_holds_no_round_up(tmp_path: Path) -> None:
     assert cloud.core.open[RUN].row.round == 3
 
 
-def test_a_device_that_goes_on_counts_again(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, config(min_updates=2), devices=("a", "b", "c"))
-    cloud.hello()
-    wait(cloud, "b")
-    wait(cloud, "c")
-    cloud.answer("a")
-    wait(cloud, "c", "")
-    cloud.restart()  # who waits is in the store
-    cloud.hello("a")
-    assert cloud.core.open[RUN].excused == {"b"}
-    wait(cloud, "b", "")
-    cloud.hello("c")
-    cloud.answer("b")
-    assert cloud.core.open[RUN].row.round == 1
-    cloud.answer("c")
-    assert cloud.core.open[RUN].row.round == 2
-
-
 def declining(cloud: Cloud, rounds: int, why: str = "DataError") -> list[int]:
     """In how many rounds b, which declines, is asked while a takes part."""
     for _ in range(rounds):
@@ -148,12 +130,6 @@ def test_a_device_that_rests_is_evaluated_all_the_same(tmp_path: Path) -> None:
     assert declining(cloud, 2) == [1, 2, 3]
     current = cloud.core.open[RUN]
     assert (current.row.task, set(current.orders)) == ("evaluate", {"a", "b"})
-
-
-def test_another_reason_is_news(cloud: Cloud) -> None:
-    assert declining(cloud, 4) == [1, 2, 4]
-    declining(cloud, 4, "TooManyRuns")
-    assert declining(cloud, 2, "TooManyRuns")[-3:] == [8, 9, 11]
 
 
 def test_a_device_that_took_part_is_asked_at_once(cloud: Cloud) -> None:

@@ -83,17 +83,6 @@ def test_who_has_declined_is_not_asked_at_each_hello(ended: Cloud) -> None:
     assert len(ended.say("c", empty)) == 1
 
 
-def test_an_order_that_was_lost_is_said_again(ended: Cloud) -> None:
-    """Also by a coordinator that has just started, which goes on with the round as it is."""
-    ended.hello("c")
-    ended.poll(RESEND_S)
-    assert orders(ended, "c") == [(2, "train")] * 2
-    ended.restart()
-    ended.hello("c")
-    assert orders(ended, "c") == [(2, "train")] * 3
-    assert isinstance(ended.offer("c", small_update(ended.order("c")))[0], Committed)
-
-
 def test_every_device_that_comes_gets_its_own_order(ended: Cloud) -> None:
     for name in ("d", "e"):
         ended.enrol(name)

@@ -1,35 +1,14 @@
 """The run_store: vectors out of references, exactly those the devices hold, and updates that it refuses."""
 
-import hashlib
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import RUN, Cloud, random_theta, small_update, update
+from tests.cloud.helper import RUN, Cloud, random_theta, update
 
 from sedge_cloud.ingest import uploads as inbox
-from sedge_cloud.runs import garbage as ledgers
 from sedge_cloud.runs.run import Run
 from sedge_protocol.errors import StorageError
-
-
-def test_collect_keeps_what_states_and_rows_name(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cloud.hello()
-    blob = small_update(cloud.order("a"))
-    cloud.offer("a", blob)
-    monkeypatch.setattr(ledgers, "ORPHAN_AGE_S", 0.0)
-    monkeypatch.setattr(inbox, "MAX_ROW_BYTES", 2**12)
-    large = update(cloud.order("b"), random_theta(2))
-    cloud.upload("b", large)
-    named = [cloud.run_row().bundle, cloud.state().model, hashlib.sha256(large).digest()]
-    stray = cloud.store.blobs.write(b"of a crash" * 1000)
-    assert cloud.core.garbage.collect() >= 10_000
-    assert all(cloud.store.blobs.has(sha256) for sha256 in named)
-    assert not cloud.store.blobs.has(stray)
-    assert cloud.store.update_blob(hashlib.sha256(blob).digest()) == blob
-    assert cloud.core.garbage.collect() == 0
 
 
 def test_collecting_costs_no_more_than_was_written(

@@ -1,5 +1,6 @@
 """Several ``serve`` on one PostgreSQL, one object store and one Mosquitto: the bytes of a single one."""
 
+import json
 import signal
 import sys
 from collections import Counter
@@ -49,6 +50,7 @@ def evaluate(parameters, examples):
 RUN = f"""\
 strategy = "fedobp"
 num_rounds = {ROUNDS}
+evaluate = false
 min_available_devices = {DEVICES}
 min_train_devices = {DEVICES}
 min_updates = {DEVICES}
@@ -92,16 +94,11 @@ class Many(RealFleet):
             rng = np.random.default_rng(number)
             x = rng.normal(0, 1, (50, 64)).astype(np.float32)
             np.savez(home / "train.npz", x=x, y=rng.integers(0, 200, 50))
-        for path in (devices, folder):
-            (path / "client.py").write_text(CLIENT)
+        (devices / "client.py").write_text(CLIENT)
 
-    def begin(self) -> None:
+    def begin(self, bundle: Path) -> None:
         """Start the run, and its devices."""
-        command(
-            "sedge_export", "bundle", "client:initial", "--sample-shape", "64", "--batch-size", "16",
-            "--num-classes", "200", "--name", "softmax", "--out", "bundle", folder=self.folder,
-        )  # fmt: skip
-        self.start_run(self.folder / "bundle", RUN)
+        self.start_run(bundle, RUN)
         devices = str(self.folder / "devices")
         self.start(
             "agents", [sys.executable, str(Path(__file__).with_name("many_agents.py")), devices]
@@ -151,12 +148,24 @@ def servers() -> Iterator[Servers]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model that every run begins with."""
+    folder = tmp_path_factory.mktemp("bundle")
+    (folder / "client.py").write_text(CLIENT)
+    command(
+        "sedge_export", "bundle", "client:initial", "--sample-shape", "64", "--batch-size", "16",
+        "--num-classes", "200", "--name", "softmax", "--out", "bundle", folder=folder,
+    )  # fmt: skip
+    return folder / "bundle"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The model of a single process that nothing disturbs, on its own disk."""
     with closing(Many(tmp_path_factory.mktemp("single"), None)) as fleet:
         fleet.serve("state")
-        fleet.begin()
-        wait_until(lambda: fleet.closed() == ROUNDS + 1, 90, "all rounds close")
+        fleet.begin(bundle)
+        wait_until(lambda: fleet.closed() == ROUNDS, 90, "all rounds close")
         return fleet.model()
 
 
@@ -168,14 +177,14 @@ def fleet(tmp_path: Path, servers: Servers) -> Iterator[Many]:
 
 
 def test_whoever_is_killed_or_stands_still_the_bytes_are_those_of_one(
-    fleet: Many, undisturbed: str
+    fleet: Many, bundle: Path, undisturbed: str
 ) -> None:
     """The leader is killed and not replaced; another process stands still until its lease is over."""
     names = ["one", "two", "three"]
     for name in names:
         fleet.serve(name)
     wait_until(lambda: sorted(fleet.shares().values()) == [21, 21, 22], 40, "they share evenly")
-    fleet.begin()
+    fleet.begin(bundle)
     wait_until(lambda: fleet.closed() >= 1, 60, "a round closes")
     first = fleet.leader()
     fleet.kill(first)
@@ -186,9 +195,13 @@ def test_whoever_is_killed_or_stands_still_the_bytes_are_those_of_one(
     wait_until(lambda: fleet.shares() == {fleet.leader(): 64}, 40, "one goes on")
     fleet.processes[still].send_signal(signal.SIGCONT)
     wait_until(lambda: sorted(fleet.shares().values()) == [32, 32], 40, "it is back")
-    wait_until(lambda: fleet.closed() == ROUNDS + 1, 90, "all rounds close")
+    wait_until(lambda: fleet.closed() == ROUNDS, 90, "all rounds close")
     assert fleet.model() == undisturbed
     assert "another has replaced" in fleet.log(still)
+    facts = json.loads(fleet.cloud("run", "watch", "--json").splitlines()[-1])["processes"]
+    assert (
+        sorted(it["shards"] for it in facts) == [32, 32] and sum(it["leads"] for it in facts) == 1
+    )
     assert "Traceback" not in "".join(map(fleet.log, names))
     leader = fleet.leader()
     assert fleet.stop(leader) == 0

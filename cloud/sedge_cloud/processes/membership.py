@@ -33,9 +33,8 @@ class Membership:
 
     ``shards`` are those that it has, and it ``leads`` or not. It is the heir of ``coming``, of which it has
     yet to say of the ``unready`` that it listens; its own that are ``going`` have an heir that does. It was
-    last asked to ``poll`` at ``polled_at``. Where
-    nobody else can serve (``alone``: the state is on this machine's disk) joining raises ``StorageError``
-    if somebody does.
+    last asked to ``poll`` at ``polled_at``. Where nobody else can serve (``alone``: the state is on this
+    machine's disk) joining raises ``StorageError`` if somebody does.
     """
 
     def __init__(self, store: Leases, now: float, alone: bool) -> None:
@@ -47,6 +46,7 @@ class Membership:
         self._ahead = 0.0  # of the database's clock before the loop's
         self._renewed_at = self._trusts_at = self._look_at = self.polled_at = now
         self._others: dict[int, ProcessRow] = {}
+        self._is_in = False
         self._join(now)
 
     @property
@@ -60,7 +60,7 @@ class Membership:
 
     def is_sure(self, now: float) -> bool:
         """Whether nobody can have replaced this process yet."""
-        return now < self._renewed_at + LEASE_S
+        return self._is_in and now < self._renewed_at + LEASE_S
 
     def timer(self) -> float:
         """When ``poll`` next wants to be called."""
@@ -77,7 +77,9 @@ class Membership:
         before = self._standing()
         self._look_at = now + LOOK_S
         try:
-            if now >= self._renewed_at + RENEW_S:
+            if not self._is_in:
+                self._join(now)
+            elif now >= self._renewed_at + RENEW_S:
                 self._renew(now)
             if not self._alone:
                 self._look(now)
@@ -86,7 +88,6 @@ class Membership:
                 raise
             self.notes.append(Note(logging.ERROR, str(exc)))
             self._forget()
-            self._join(now)
         except StorageError as exc:  # the lease may outlast it
             self._look_at = now + RENEW_S
             self.notes.append(Note(logging.ERROR, str(exc)))
@@ -139,7 +140,7 @@ class Membership:
     def _join(self, now: float) -> None:
         self._process = self._store.join(self._process, self._is_gone, self._alone)
         self._ahead = self._process.joined - now
-        self._renewed_at = now
+        self._renewed_at, self._is_in = now, True
         if abs(ahead := time.time() - self._process.joined) > SKEW_S:
             text = f"this host's clock is {ahead:+.0f} s off the database's, which is the one that counts"
             self._note(logging.WARNING, text)
@@ -156,7 +157,7 @@ class Membership:
         for _ in range(2):
             processes, leases = self._store.processes(), self._store.leases()
             if self.token not in (process.token for process in processes):
-                raise LeaseLost(f"{self._store.place}: another process has replaced this one")
+                raise self._store.lease_lost()
             gone = [
                 it
                 for it in processes
@@ -219,7 +220,8 @@ class Membership:
 
     def _forget(self) -> None:
         self.shards = self.coming = self.going = self.unready = frozenset()
-        self.leads = False
+        self.leads = self._is_in = False
+        self._look_at = 0.0
 
     def _standing(self) -> tuple[object, ...]:
         return self.token, self.shards, self.coming, self.going, self.leads

@@ -172,7 +172,11 @@ class Database:
         """The fence of leases.py. Raises ``LeaseLost`` when another process has replaced this one."""
         row = self._db.execute("SELECT 1 FROM processes WHERE token = ? FOR KEY SHARE", (token,))
         if row.fetchone() is None:
-            raise LeaseLost(f"{self.place}: this process was silent, and another has replaced it")
+            raise self.lease_lost()
+
+    def lease_lost(self) -> LeaseLost:
+        """What to raise when another process has replaced this one."""
+        return LeaseLost(f"{self.place}: this process was silent, and another has replaced it")
 
     def _insert(self, db: Dialect, table: str, *rows: msgspec.Struct) -> None:
         if rows:
@@ -251,16 +255,24 @@ class Database:
 
     @contextmanager
     def _transaction(
-        self, *, alone: bool = False, flush: bool = True, quiet: bool = False
+        self,
+        *,
+        alone: bool = False,
+        flush: bool = True,
+        quiet: bool = False,
+        fenced: bool = True,
     ) -> Generator[Dialect]:
-        """A transaction that writes; a ``quiet`` one says nothing new to other processes."""
+        """A transaction that writes; a ``quiet`` one says nothing new to other processes.
+
+        Who is ``fenced`` must not have been replaced (leases.py).
+        """
         if self._db.in_transaction:  # of ``transaction``
             yield self._db
             return
         with self._db.errors():
             self._db.begin(alone=alone, flush=flush)
             try:
-                if self._token is not None:
+                if fenced and self._token is not None:
                     self._require_token(self._token)
                 yield self._db
                 self.blobs.settle()  # the rows may name blobs

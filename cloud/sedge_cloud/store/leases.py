@@ -82,8 +82,7 @@ class Leases(Database):
         The rows of those that are gone are deleted. With ``alone`` raises ``StorageError`` when another
         one is left.
         """
-        self._token = None
-        with self._transaction(alone=True) as db:
+        with self._transaction(alone=True, fenced=False) as db:
             others = self._bury(db, is_gone)
             if others and alone:
                 raise StorageError(f"{self.place}: {_told(others[0], self._now(db))}")
@@ -112,7 +111,7 @@ class Leases(Database):
 
     def vouch(self, token: int) -> None:
         """Renew another connection's lease; nothing where that process was replaced."""
-        with self._transaction(flush=False) as db:
+        with self._transaction(flush=False, quiet=True) as db:
             sql = "UPDATE processes SET expires = ? WHERE token = ?"
             db.execute(sql, (self._now(db) + LEASE_S, token))
 

@@ -1,6 +1,6 @@
 """Nothing here loses power, so nothing waits for the disk; that files are flushed is tested in host/.
 
-What works on a store does so twice: in a folder, and (`make test-fleet`) on servers.
+What depends on the kind of store is tested twice: in a folder, and (`make test-fleet`) on servers.
 """
 
 from collections.abc import Iterator

@@ -14,7 +14,7 @@ from sedge_emulate.data.datasets import digits
 
 pytestmark = pytest.mark.deb
 HERE = Path(__file__).parent
-PACKAGES = "python3,mosquitto,openssl,systemd,adduser"
+PACKAGES = "python3,mosquitto,openssl,systemd,adduser,ca-certificates"
 RUN = """\
 strategy = "fedavg"
 num_rounds = 1

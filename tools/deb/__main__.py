@@ -23,7 +23,10 @@ PYTHONS = {12: (3, 11), 13: (3, 13)}
 GLIBC = 28
 SCRIPTS = Path(__file__).with_name("scripts")
 EXTRAS = {"cloud": "cloud,http,safetensors,stores", "edge": "onnx,images,safetensors"}
-RECOMMENDS = {"cloud": "mosquitto, openssl", "edge": "systemd-timesyncd | time-daemon"}
+RECOMMENDS = {
+    "cloud": "mosquitto, openssl, ca-certificates",
+    "edge": "systemd-timesyncd | time-daemon",
+}
 # The commands of each package, by their modules.
 COMMANDS = {
     "cloud": ("sedge_cloud", "sedge_conformance", "sedge_export"),

@@ -77,7 +77,10 @@ def open_objects(config: BlobsConfig) -> "ObjectStore":
             retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=REPEAT_S)},
         )
     except (BaseError, ValueError, OSError) as exc:
-        raise ConfigError("blobs.url", config.url, _line(exc)) from exc
+        text = _line(exc)
+        if "builder error" in text:  # all that obstore says of a machine without certificates
+            text = f"the system's certificates: apt install ca-certificates ({text})"
+        raise ConfigError("blobs.url", config.url, text) from exc
 
 
 class ObjectBlobs:

@@ -18,7 +18,7 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.objects import ObjectBlobs, ObjectParts, open_objects
 from sedge_cloud.store.settings import BlobsConfig
 from sedge_cloud.store.sqlite import Sqlite
-from sedge_protocol.errors import StorageError
+from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.wire.transfer import describe
 
 NOTHING = bytes(32)
@@ -286,6 +286,17 @@ def test_a_missing_bucket_is_not_a_lost_blob(
         with pytest.raises(StorageError, match="NoSuchBucket"):
             blobs.has(sha256)
     store.close()
+
+
+def test_a_machine_without_certificates_is_told_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise BaseError("Generic HTTP client error: builder error")
+
+    monkeypatch.setattr("sedge_cloud.store.objects.S3Store.from_url", refused)
+    with pytest.raises(ConfigError, match=r"blobs\.url: .*apt install ca-certificates"):
+        open_objects(BlobsConfig("s3://home"))
 
 
 def test_a_folder_serves_as_an_object_store(tmp_path: Path) -> None:

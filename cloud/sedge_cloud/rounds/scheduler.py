@@ -20,6 +20,7 @@ from sedge_cloud.hints import (
     Declined,
     DiskFailed,
     Hint,
+    Lacking,
     Left,
     LeftOut,
     Ordered,
@@ -229,6 +230,8 @@ class Scheduler:
                     self._is_stirred = True
             case DiskFailed():
                 self._housekeeping.schedule()
+            case Lacking():
+                pass  # the coordinator sends the chunks, or asks who does
         return []
 
     def _arrived(self, hint: Arrived, now: float) -> list[CloudEffect | Hint]:

@@ -141,10 +141,10 @@ def test_large_blobs_have_a_place_for_whoever_needs_them_whole(
     config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16, 0.01))
     cloud = Cloud(tmp_path, config, ("a", "b", "c"))
 
-    def place(sha256: bytes) -> str:
+    def url_of(sha256: bytes) -> str:
         return f"https://cdn.example/{sha256.hex()}"
 
-    cloud.store.public = place
+    cloud.store.public = url_of
     cloud.begin()
     cloud.hello("a", "b")
     order = cloud.order("a")

@@ -13,6 +13,7 @@ from sedge_cloud.processes import heartbeat, membership
 from sedge_cloud.processes.heartbeat import Heartbeat
 from sedge_cloud.processes.membership import Membership
 from sedge_cloud.store import leases
+from sedge_cloud.store.connection import LeaseLost
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.errors import StorageError
 
@@ -134,3 +135,21 @@ def test_a_loop_that_works_for_longer_than_a_lease_keeps_it_and_one_that_hangs_d
         assert one.token == token and one.leads
         monkeypatch.setattr(heartbeat, "LONGEST_STEP_S", 0.1)
         go_on(lambda: len(two.shards) == 64 and two.leads, two)
+
+
+def test_who_was_replaced_and_cannot_join_again_yet_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = process(tmp_path), process(tmp_path)
+    go_on(lambda: len(two.shards) == 64, two)
+    one.poll(time.monotonic())
+    with monkeypatch.context() as patched:
+        patched.setattr(one._store, "_bury", _away)
+        assert not one.poll(time.monotonic()) and not one.is_sure(time.monotonic())
+        with pytest.raises(LeaseLost):
+            one._store.retire(True)
+    go_on(lambda: len(one.shards) == 32, one, two)
+
+
+def _away(*given: object) -> None:
+    raise StorageError("the database is away")

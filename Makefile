@@ -94,6 +94,9 @@ figures: demo
 	$(BIN)/python -m tools.bench.status_page | tee /dev/stderr | tail -n 1 > $(RESULTS)/status_page.json
 	$(BIN)/python -m tools.bench.outage | tee /dev/stderr | tail -n 1 > $(RESULTS)/outage.json
 	$(BIN)/python -m tools.bench.seen | tee /dev/stderr | tail -n 1 > $(RESULTS)/seen.json
+	$(BIN)/python -m tools.bench.fleet_costs | tee /dev/stderr | tail -n 1 > $(RESULTS)/fleet_costs.json
+	$(BIN)/python -m tools.bench.processes | tee /dev/stderr | tail -n 1 > $(RESULTS)/processes.json
+	$(BIN)/python -m tools.bench.three_hosts | tee /dev/stderr | tail -n 1 > $(RESULTS)/three_hosts.json
 	$(call bench,training)
 	$(call bench,frameworks)
 	$(call bench,emulator)

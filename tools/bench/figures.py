@@ -14,6 +14,7 @@ from typing import Any
 from tools.bench.emulator_figures import attacks, emulator, frameworks, training
 from tools.bench.figure import Figure, loaded, mid
 from tools.bench.gpu_figures import gpu
+from tools.bench.scale_figures import processes, three_hosts
 
 from sedge_cloud.figures.numbers import percent, size
 from sedge_emulate.headline import headline
@@ -417,6 +418,12 @@ BENCHMARKS: dict[str, tuple[str, str, Callable[[Path], list[Figure]]]] = {
     ),
     "outage": ("After an outage", "python -m tools.bench.outage", outage),
     "flood": ("One device's flood", "python -m tools.bench.flood", flood),
+    "three_hosts": (
+        "Coordinators on three hosts, and what goes wrong",
+        "python -m tools.bench.three_hosts",
+        three_hosts,
+    ),
+    "processes": ("Coordinators by their number", "python -m tools.bench.processes", processes),
     "training": ("Training many devices on one host", "tools/bench/training.py", training),
     "gpu": ("Many devices on one GPU", "make bench-gpu", gpu),
     "emulator": ("The emulator beside training", "tools/bench/emulator.py", emulator),

@@ -6,7 +6,8 @@ One ``sedge-cloud serve`` on SQLite and a folder, then 1, 2 and 4 on PostgreSQL 
 a host of its own (network namespaces; root). The devices take part in a FedAvg run whose updates have two
 chunks, and whose broadcasts are whole. After the first round:
 
-update_ms   processor milliseconds of all coordinators for an update, planning and closing included
+update_ms   processor milliseconds of all coordinators for an update, planning and closing included, without
+            what they take when idle: an update's part of that depends on the pace of rounds
 updates_s   updates a second: here devices, servers and coordinators share the processors
 kb_round    kB that leave the coordinators for the broker in a round, broadcasts and orders
 row_bytes   the growth of the database by an update
@@ -117,7 +118,7 @@ def measure(fleet: Fleet, bundle: Path, rounds: int) -> Row:
     return Row(
         engine="SQLite" if fleet.servers is None else "PostgreSQL",
         processes=len(fleet.hosts),
-        update_ms=round(1000 * cpu_s / updates, 2),
+        update_ms=round(1000 * (cpu_s - idle * len(fleet.hosts) * wall_s) / updates, 2),
         updates_s=round(updates / wall_s, 1),
         kb_round=round(sent / rounds / 1000, 1),
         row_bytes=round(rows / updates),

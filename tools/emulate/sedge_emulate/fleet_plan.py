@@ -181,7 +181,7 @@ def _table(fleet: Fleet, found: Plan, device: DeviceCosts, cloud: ProcessCosts) 
     for text, figure in (
         ("connections at a time", found.connections),
         ("bytes of memory for connections at the brokers", found.broker_bytes),
-        ("bytes of rows", found.rows_bytes),
+        ("bytes of rows, nothing deleted", found.rows_bytes),
         ("price", found.price),
     ):
         table.add_row(text, f"{figure:,.0f}", "")

@@ -199,7 +199,7 @@ class Bench:
         watch = self.stages.watch
         for method in ("open_part", "write_part", "take_part", "write", "read", "has"):
             watch(store.parts if method.endswith("_part") else store.blobs, method, "blobs on disk")
-        watch(store, "receive_all", "receipt in the database")
+        watch(store, "commit_receipts", "receipt in the database")
         for method in ("update", "order", "round"):
             watch(store, method, "rows read")
         for device in self.devices:

@@ -92,8 +92,8 @@ def _open_blobs(
 
 
 def _extra(module: str, key: str, url: str) -> Any:
-    """A module of this folder whose library comes with the extra ``scale``."""
+    """A module of this folder whose library comes with the extra ``stores``."""
     try:
         return import_module(f"sedge_cloud.store.{module}")
     except ModuleNotFoundError as exc:
-        raise ConfigError(key, url, f"pip install 'sedge-fl[scale]' ({exc.name})") from exc
+        raise ConfigError(key, url, f"pip install 'sedge-fl[stores]' ({exc.name})") from exc

@@ -43,7 +43,7 @@ def compared(devices: int, size: int, ray: str | None) -> Row:
 
 def main() -> None:
     """Measure, print, and end with JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="What comparing many devices costs.")
     parser.add_argument("--size", type=int, default=582_026)
     parser.add_argument("--devices", type=int, nargs="+", default=[500, 1000, 5000])
     parser.add_argument("--ray", default="local")

@@ -119,7 +119,7 @@ class Ingest:
         self._downloads.drop(lost)
         if self.devices.returning:
             self.outage.ends(now, LEASE_S, self.devices.num_active)
-        self.open.look()
+        self.open.take()
         return self._counted([*effects])
 
     def load_orders(self, now: float) -> Effects:

@@ -4,9 +4,10 @@ import pytest
 from tests.cloud.helper import FLEET, Cloud
 from tests.cloud.stores import open_store
 
+from sedge_cloud.store.rows import UpdateRow
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import HEADER
-from sedge_protocol.wire.messages import Goodbye
+from sedge_protocol.wire.messages import Goodbye, Order
 from sedge_protocol.wire.topics import SHARD_NAMES, down, hint, shard_of, up
 
 ALL = frozenset(SHARD_NAMES)
@@ -46,4 +47,14 @@ def test_who_takes_a_shard_over_asks_its_devices_and_is_newer_than_whoever_had_i
     sent = [e for e in cloud.effects if isinstance(e, Send) and e.topic == down(FLEET, "b")]
     assert HEADER.unpack_from(sent[-1].payload)[5] > before
     assert cloud.core.devices.present == 2
+    other.close()
+
+
+def test_who_takes_a_shard_over_knows_what_its_last_holder_has_stored(without_b: Cloud) -> None:
+    cloud, other = without_b, open_store(without_b.folder / "state")
+    assert len(cloud.messages("b", Order)) == 1
+    other.commit_receipt(UpdateRow("run", 1, "b", bytes(32), b"report", 1, 0))
+    cloud.core.take(ALL, True, cloud.now)
+    cloud.hello("b")
+    assert len(cloud.messages("b", Order)) == 1  # it would train twice for one update that counts
     other.close()

@@ -4,7 +4,7 @@ What differs between databases is a ``Dialect`` (sqlite.py, postgres.py); the qu
 """
 
 from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -146,7 +146,8 @@ class Database:
                 raise StorageError(
                     f"{self.place}: schema {found}, this version uses {SCHEMA}; {todo}"
                 )
-            db.define(";".join(filter(None, steps)), SCHEMA)
+            with self.serving() if found else nullcontext():  # under no coordinator's feet
+                db.define(";".join(filter(None, steps)), SCHEMA)
             if found == earlier.SCHEMA:
                 earlier.adopt(db.execute, self.folder)
             if 0 < found < SCHEMA:

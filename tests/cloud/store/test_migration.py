@@ -18,6 +18,7 @@ from sedge_cloud.facts.reader import Reader
 from sedge_cloud.store import connection
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.schema import MIGRATIONS
+from sedge_cloud.store.sqlite import Sqlite
 from sedge_protocol.errors import StorageError
 
 BEFORE = Path(__file__).with_name("before")
@@ -105,4 +106,15 @@ def test_a_migration_that_dies_changes_nothing(
             open_folder(state)
     with closing(sqlite3.connect(state / "sedge.sqlite")) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (3,)
+    open_folder(state).close()
+
+
+def test_nothing_is_migrated_while_a_coordinator_of_an_earlier_version_runs(tmp_path: Path) -> None:
+    state = unpacked(tmp_path, 4) / "state"
+    with (
+        closing(Sqlite(state)) as earlier_version,
+        earlier_version.lock(connection.SERVING),
+        pytest.raises(StorageError, match="a coordinator is running on this store"),
+    ):
+        open_folder(state)
     open_folder(state).close()

@@ -88,6 +88,7 @@ KINDS = {
             weight_decay=0.01,
             warmup_steps=2,
             end_factor=0.5,
+            average=0.6,
         ),
     ),
     "regression": Kind(lambda: nn.Linear(6, 2), {"num_classes": 0}, (6,), "numbers"),

@@ -257,7 +257,7 @@ DEFAULTS: list[tuple[msgspec.Struct, dict[str, object]]] = [
         "local_epochs": 1, "learning_rate": 0.01, "momentum": 0.0, "prox": 0.0,
         "last_batch": "pad", "freeze": (), "optimizer": "sgd", "nesterov": False, "beta1": 0.9,
         "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "clip_norm": 0.0, "optimizer_state": "reset",
-        "warmup_steps": 0, "end_factor": 1.0,
+        "warmup_steps": 0, "end_factor": 1.0, "average": 0.0,
     }),
     (CodecConfig(), {
         "values": None, "fraction": None, "threshold": 0.0,

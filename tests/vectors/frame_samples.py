@@ -145,6 +145,8 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
     yield messages.Hello(NONCE, "0.3.0", codecs=("optimizer", "schedule"))
     moving = messages.Training(5, 0.05, warmup_steps=10, end_factor=0.25)
     yield msgspec.structs.replace(plain, work=messages.Work(training=moving))
+    averaging = messages.Training(5, 0.05, average=0.5)
+    yield msgspec.structs.replace(plain, work=messages.Work(training=averaging))
     places = (
         Place(MODEL.sha256, f"https://cdn.example/home/{MODEL.sha256.hex()}?token=1"),
         Place(digest("frozen data"), "http://192.0.2.1:8080/frozen"),

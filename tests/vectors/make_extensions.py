@@ -80,8 +80,12 @@ def _cases() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     yield "X12a: an evaluation does not", [
         _asked(training=ADAM), _asked(training=PLAIN) | {"task": "evaluate"}, _asked(training=ADAM),
     ]  # fmt: skip
+    mean = Training(3, 0.1, 0.5, average=0.7)
+    yield "X23: the mean is evaluated and kept", [_asked(training=mean, keep=("offset",))] * 2
+    yield "X23: an own model's", [_asked(own_model=OwnModel(mean))] * 2
+    yield "X23: a mixture has none", [_asked(training=mean, own_model=part)]
 
 
 def extended_rounds() -> Events:
-    """X1 to X13 and X18, a few orders each."""
+    """X1 to X13, X18 and X23, a few orders each."""
     return [play(name, Device(40 + i, 6, 4), *orders) for i, (name, orders) in enumerate(_cases())]

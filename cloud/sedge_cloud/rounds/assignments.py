@@ -44,6 +44,9 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
         raise StrategyError(f"{where}: device scoring together with a patch or a model of its own")
     if assignment.correction is not None and work.own_model is not None and work.own_model.mixes:
         raise StrategyError(f"{where}: a correction together with a mixture")
+    average = (work.training or run.config.training).average
+    if average and work.own_model is not None and work.own_model.mixes:
+        raise StrategyError(f"{where}: training.average together with a mixture, expected 0")
     _require_choice(where, assignment)
     _require_names(where, layout, work)
     stays = () if assignment.shares_statistics else layout.statistics

@@ -18,7 +18,7 @@ cannot be enforced from outside: a function does it only if it says so, as in ``
     freeze      leaves the tensors named in settings["freeze"] alone at every step
     optimizer   uses settings["optimizer"] and what belongs to it: weight decay, clipping, ...
     schedule    uses settings["warmup_steps"] and settings["end_factor"]: the learning rate of each step
-The rest is declined: gradients, corrections, second models.
+The rest is declined: gradients, corrections, second models, means of the steps' models.
 """
 
 import math
@@ -54,7 +54,7 @@ from sedge_protocol.wire.update import Metrics
 
 HONOURABLE = ("prox", "freeze", "optimizer", "schedule")
 # Of the abilities that a hello announces, those that no function has.
-NEVER = frozenset({"own_model", "select", "scoring", "correction"})
+NEVER = frozenset({"own_model", "select", "scoring", "correction", "average"})
 
 
 def honours(name: str, folder: Path) -> frozenset[str]:
@@ -99,6 +99,7 @@ class FunctionTrainer:
             "schedule": training.schedules_steps and "schedule" not in self._honours,
             "the last batch's gradient": request.gradient,
             "correction": request.correction is not None,
+            "average": training.average > 0,
             "own_model": request.second is not None,
         }
         for what, is_asked in asked.items():

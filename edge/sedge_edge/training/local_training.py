@@ -115,7 +115,7 @@ def local_training(
     trained, own = yield from _further_trainings(order, start, own, first, correction)
     if first.second is not None:
         own, mix = first.second.theta, first.second.mix
-    model = mixture(mix, own, trained.theta)
+    model = mixture(mix, own, trained.model)
     after = yield from _ask(Evaluate(model), Metrics)
     result = LocalResult(before, trained, after, model, picked=picked, moments=first.moments)
     if mixes:
@@ -170,7 +170,7 @@ def _further_trainings(
     if personal is not None and not personal.mixes:
         alone = _further_request(own, personal.training, order, len(order.work.then) + 1, start)
         ended = yield from _trained(alone)
-        own, steps = ended.theta, steps + ended.steps
+        own, steps = ended.model, steps + ended.steps
     return replace(trained, steps=steps), own
 
 
@@ -227,6 +227,8 @@ def check_order(order: Order, layout: Layout) -> None:
         raise CodecError("scoring: found together with a patch or own_model, expected neither")
     if order.work.choice is not None and (own is not None or personal is not None):
         raise CodecError("choice: found together with scoring or own_model, expected neither")
+    if personal is not None and personal.mixes and order.training.average:
+        raise CodecError("average: found together with a mixture, expected one of them")
     if personal is not None and personal.mixes and order.correction is not None:
         raise CodecError("correction: found together with a mixture, expected one of them")
     if personal is not None and personal.mixes and wants_gradient(order) and not order.work.then:

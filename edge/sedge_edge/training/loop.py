@@ -5,13 +5,16 @@ What a step does is its stepper's (steppers/), what a batch is fed as is the bac
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from sedge_edge.training.batches import Batch
+from sedge_edge.training.steppers.average import add_to_mean, mean_weight
 from sedge_edge.training.steppers.stepper import Stepper
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingState, TrainingStopped
+from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Training
 
 # Losses of steps, as a backend gives them -> the same as numbers.
@@ -88,10 +91,12 @@ def train(
     ``TrainingDiverged``.
     """
     losses, unread = Losses(training.local_epochs), list[list[Any]]()
+    mean: Theta | None = xp.zeros_like(stepper.models()[0]) if training.average else None
     past: list[float] = []  # the losses of the steps that were made before
     if resume is not None:
         past = [0.0] * (resume.steps - len(resume.losses)) + [*resume.losses]
         stepper.resume(resume)
+        mean = None if resume.mean is None else resume.mean.copy()
 
     def look() -> None:
         for step in read(unread):
@@ -108,19 +113,20 @@ def train(
             losses.add(past[step : step + 1])
             continue
         if stopped():
-            state = TrainingState(
-                step, tuple(losses.of_last_epoch), tuple(stepper.vectors()), stepper.mix
-            )
+            vectors = tuple(stepper.vectors())
+            state = TrainingState(step, tuple(losses.of_last_epoch), vectors, stepper.mix, mean)
             raise TrainingStopped(f"{losses.place(step)}: stopped", state)
         with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found by `look`
             unread.append(
                 stepper.step(feed(step, batch), training.rate(step, total), step == total - 1)
             )
+        if mean is not None and (weight := mean_weight(training, step, total)):
+            add_to_mean(mean, stepper.models()[0], weight)
         if waits:
             look()
     look()
     _check(losses, stepper, xp)
-    return stepper.trained(losses.mean, total)
+    return replace(stepper.trained(losses.mean, total), mean=mean)
 
 
 def _check(losses: Losses, stepper: Stepper, xp: Any) -> None:

@@ -25,13 +25,15 @@ Move: TypeAlias = Callable[[Theta], Theta]
 class TrainingState:
     """Where a training was stopped: after ``steps`` steps, with these ``losses`` in its unfinished epoch.
 
-    ``vectors`` (n,) are the models and their optimizers' state, ``mix`` is a mixture's.
+    ``vectors`` (n,) are the models and their optimizers' state, ``mix`` is a mixture's, and ``mean`` (n,)
+    that of the models so far, where the training takes one.
     """
 
     steps: int
     losses: tuple[float, ...]
     vectors: tuple[Theta, ...]
     mix: float
+    mean: Theta | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +101,8 @@ class Trained:
     ``gradient`` (n,), when requested, is that of the last batch's mean loss before its step, without the
     prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is how many examples it was
     trained on, or None for all. ``moments`` is the optimizer's state, where the training keeps it.
-    ``second`` is the model that was trained beside it, with its mix now.
+    ``second`` is the model that was trained beside it, with its mix now. ``mean`` (n,) is that of the last
+    steps' models, where the training takes one: what the device predicts with.
     """
 
     theta: Theta
@@ -109,6 +112,12 @@ class Trained:
     num_examples: int | None = None
     moments: Moments | None = None
     second: SecondModel | None = None
+    mean: Theta | None = None
+
+    @property
+    def model(self) -> Theta:
+        """What the device predicts with, (n,)."""
+        return self.theta if self.mean is None else self.mean
 
     def moved(self, move: Move) -> "Trained":
         """The same with every vector (n,) moved."""
@@ -118,6 +127,7 @@ class Trained:
             gradient=_moved(self.gradient, move),
             moments=_moved_moments(self.moments, move),
             second=self.second and replace(self.second, theta=move(self.second.theta)),
+            mean=_moved(self.mean, move),
         )
 
 

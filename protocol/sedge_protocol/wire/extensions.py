@@ -10,7 +10,7 @@ CORRECTION = "correction"
 # What an order may ask for beyond one training.
 FEATURES = (
     "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", CORRECTION,
-    "optimizer", "schedule",
+    "optimizer", "schedule", "average",
 )  # fmt: skip
 # Every device supports these value codings; it must announce all others.
 COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
@@ -21,6 +21,7 @@ def needed_by_work(work: Work, training: Training) -> frozenset[str]:
     trainings = (work.training or training, *work.trainings)
     wanted = {
         "schedule": any(phase.schedules_steps for phase in trainings),
+        "average": any(phase.average for phase in trainings),
         "optimizer": not all(phase.plain for phase in trainings),
         "freeze": any(phase.freeze for phase in trainings),
         "phases": bool(work.then),

@@ -26,6 +26,9 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
 
     The learning rate grows linearly over the first ``warmup_steps`` of every training, and moves along a
     straight line over all its steps, from ``learning_rate`` towards ``end_factor`` times that.
+
+    ``average`` > 0 is the share of the training's steps, its last ones, over whose models the device takes
+    the mean, to evaluate it, keep it and predict with it. What it sends is the model of the last step.
     """
 
     local_epochs: Annotated[int, Meta(ge=1, le=1000)] = 1
@@ -44,6 +47,7 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     optimizer_state: Literal["reset", "keep"] = "reset"
     warmup_steps: Annotated[int, Meta(ge=0, le=100_000)] = 0
     end_factor: Annotated[float, Meta(ge=0, le=1000)] = 1.0
+    average: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
     @property
     def keeps_state(self) -> bool:
@@ -59,6 +63,10 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
         """The learning rate of a step, from 0, of so many."""
         warmth = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         return self.learning_rate * warmth * (1 + (self.end_factor - 1) * step / steps)
+
+    def averaged(self, steps: int) -> int:
+        """How many of so many steps, the last ones, the mean is of: at least one if any."""
+        return max(1, int(self.average * steps)) if self.average else 0
 
     @property
     def plain(self) -> bool:

@@ -101,6 +101,10 @@ WRONG: dict[str, tuple[Assignment, str]] = {
         assigned(correction=random_theta(0), own_model=OwnModel(mix=0.5)),
         "a correction together with a mixture",
     ),
+    "the mean of a mixture": (
+        assigned(training=Training(average=0.5), own_model=OwnModel(mix=0.5)),
+        "training.average together with a mixture, expected 0",
+    ),
     "a patch of another n": (assigned(patch=part(3, size=99)), "a patch of n=99, expected 12000"),
     "own and a patch": (
         assigned(patch=part(3), scoring=DeviceScoring(quantile=0.5)),

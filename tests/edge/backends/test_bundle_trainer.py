@@ -139,6 +139,23 @@ def test_the_last_batchs_gradient(trainer: Trainer, momentum: float, prox: float
     np.testing.assert_allclose(trained.gradient, wanted, rtol=0, atol=1e-6)
 
 
+def test_the_mean_of_the_last_models(trainer: Trainer) -> None:
+    """Of the last three of five epochs of one step each, and of as many trainings that end there."""
+    data, training = examples(B), Training(5, 0.3, average=0.6)
+    trained = trainer.train(TrainRequest(start(), training, 7), data, never)
+    ends = [
+        trainer.train(
+            TrainRequest(start(), structs.replace(training, local_epochs=n, average=0), 7),
+            data,
+            never,
+        ).theta
+        for n in (3, 4, 5)
+    ]
+    assert trained.theta.tobytes() == ends[-1].tobytes()
+    np.testing.assert_allclose(trained.model, np.mean(ends, axis=0), atol=1e-6)
+    assert np.abs(trained.model - trained.theta).max() > 1e-3
+
+
 def test_two_models_side_by_side(trainer: Trainer) -> None:
     """The sent one ends as alone; the own one, with mix 1, as if it were the only one."""
     data, training = examples(11), Training(2, 0.1, 0.5)
@@ -190,6 +207,7 @@ RECIPES = {
     "sgd": Training(3, 0.1, momentum=0.9, nesterov=True, prox=0.1, weight_decay=0.01),
     "adam": Training(3, 0.05, optimizer="adam", clip_norm=1.0, warmup_steps=4, end_factor=0.1),
     "adamw": Training(3, 0.05, optimizer="adamw", weight_decay=0.1),
+    "mean": Training(3, 0.1, momentum=0.9, average=0.7),
 }
 
 
@@ -236,6 +254,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(
     assert whole.gradient is not None and parts.gradient is not None
     assert (parts.loss, parts.steps) == (whole.loss, whole.steps) == (whole.loss, 9)
     assert parts.theta.tobytes() == whole.theta.tobytes()
+    assert parts.model.tobytes() == whole.model.tobytes()
     assert parts.gradient.tobytes() == whole.gradient.tobytes()
     both, pieces = mixed(never, None), resumed(mixed, each)
     assert pieces.second is not None and both.second is not None

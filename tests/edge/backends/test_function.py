@@ -117,6 +117,7 @@ CALLS: dict[str, tuple[Training, dict[str, Any]]] = {
     "freeze": (Training(freeze=("W",)), {}),
     "optimizer": (Training(optimizer="adam"), {}),
     "schedule": (Training(warmup_steps=2), {}),
+    "average": (Training(average=0.5), {}),
     "the last batch's gradient": (Training(), {"gradient": True}),
     "correction": (Training(), {"correction": np.zeros(N, np.float32)}),
 }
@@ -149,7 +150,7 @@ def test_a_function_does_what_it_says_that_it_honours(client: Client, tmp_path: 
     with pytest.raises(CodecError, match=r"^order: optimizer: .* it honours freeze, prox$"):
         trainer.train(TrainRequest(start(), Training(optimizer="adam"), 0), examples(4), never)
     (tmp_path / "says.py").write_text(says)
-    never_does = {"own_model", "select", "scoring", "correction"}
+    never_does = {"own_model", "select", "scoring", "correction", "average"}
     assert impossible_features("says:fit", tmp_path) == {*never_does, "optimizer", "schedule"}
     assert usable_backends("says:fit") == ("function",)
     assert "function" not in usable_backends("auto")

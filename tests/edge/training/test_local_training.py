@@ -102,6 +102,26 @@ def test_phases_follow_each_other_and_are_pulled_to_the_start() -> None:
     assert learned.after == worth(end)
 
 
+def test_a_device_predicts_with_the_mean_and_sends_the_last_step() -> None:
+    teacher, mean = Teacher(), theta_of(9)
+
+    def answer(request: Request) -> Answer:
+        found = teacher.answer(request)
+        return replace(found, mean=mean) if isinstance(found, Trained) else found
+
+    order = order_of(training=Training(average=0.5))
+    learned = run_to_end(local_training(order, LAYOUT, START, None), answer)
+    np.testing.assert_array_equal(learned.trained.theta, START + drift(SEED))
+    assert learned.model is mean
+    assert learned.after == worth(mean)
+
+
+def test_a_mixture_has_no_mean() -> None:
+    order = order_of(training=Training(average=0.5), own_model=OwnModel(mix=0.5))
+    with pytest.raises(CodecError, match="average: found together with a mixture"):
+        check_order(order, LAYOUT)
+
+
 def test_every_training_of_the_sent_model_is_corrected_and_no_other() -> None:
     teacher, added = Teacher(), drift(9)
     order = order_of(then=(SECOND,), own_model=OwnModel(FIRST))

@@ -44,6 +44,7 @@ TRAININGS = {
         last_batch="drop",
     ),
     "adamw": Training(optimizer="adamw", weight_decay=0.01, warmup_steps=2, end_factor=0.1),
+    "mean": Training(local_epochs=2, average=0.5),
     "kept": Training(optimizer="adam", optimizer_state="keep", freeze=("1.weight",)),
 }  # fmt: skip
 
@@ -330,8 +331,8 @@ def after_each_step(extra: Callable[[Differentiated], object]) -> Callable[..., 
 def reading_at_each_end(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Ends.add
 
-    def add(self: Ends, values: Tensor, losses: Tensor, gradients: Tensor | None) -> None:
-        right(self, values, losses.cpu(), gradients)
+    def add(self: Ends, values: Tensor, losses: Tensor, *wanted: Tensor | None) -> None:
+        right(self, values, losses.cpu(), *wanted)
 
     monkeypatch.setattr(Ends, "add", add)
 

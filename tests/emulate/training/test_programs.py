@@ -64,6 +64,7 @@ def test_frozen_anchored_gradient_and_mixed(model: str, tmp_path: Path) -> None:
     trainings.check_frozen_and_anchored(trainer, of, 3e-4)
     trainings.check_gradient(trainer, of, 3e-4)
     trainings.check_mixed(trainer, of, 3e-4)
+    trainings.check_mean(trainer, of, 3e-4)
 
 
 def none(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[np.int64]]:

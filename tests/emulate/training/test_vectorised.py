@@ -55,6 +55,7 @@ def test_frozen_anchored_gradient_and_mixed(model: str) -> None:
     trainings.check_frozen_and_anchored(trainer, of, 3e-4)
     trainings.check_gradient(trainer, of, 3e-4)
     trainings.check_mixed(trainer, of, 3e-4)
+    trainings.check_mean(trainer, of, 3e-4)
 
 
 def test_a_memory_that_is_too_small_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

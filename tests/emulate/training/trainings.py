@@ -376,6 +376,24 @@ def check_mixed(trainer: FleetTrainer, of: Problem, error: float) -> None:
             assert (end.second.mix == second.mix) is not adaptive
 
 
+def check_mean(trainer: FleetTrainer, of: Problem, error: float) -> None:
+    """The mean of the models after the last steps, of devices with three steps and with one."""
+    tasks = devices(of, structs.replace(PLAIN, average=0.7))
+    for end, task in zip(trained(trainer, tasks), tasks, strict=True):
+        found = list(of.batches(task))
+        model, thetas = Torch(of, task.request.theta, task.request.training), list[Theta]()
+        for batch, rate in with_rates(of, task):
+            gradient = model.gradient(task.examples, batch.indices[batch.weights > 0])
+            model.step(gradient, task.request.theta, rate)
+            thetas.append(model.theta)
+        wanted = np.mean(thetas[-max(1, int(0.7 * len(found))) :], axis=0)
+        assert end.mean is not None
+        agree(of, task.request.theta, end.mean, wanted, error)
+        agree(of, task.request.theta, end.theta, thetas[-1], error)
+        (alone,) = trained(trainer, [task])
+        assert alone.model.tobytes() == end.model.tobytes()
+
+
 def check_divergence(trainer: FleetTrainer, of: Problem) -> None:
     """A device whose loss explodes says so; the others' bits are as without it."""
     good = devices(of, PLAIN)

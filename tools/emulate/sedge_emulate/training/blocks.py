@@ -122,8 +122,8 @@ def stacked_thetas(thetas: Sequence[Theta], width: int, device: torch.device) ->
     return torch.from_numpy(np.stack(filled)).to(device)
 
 
-# Theta (n,), the loss of every step, and the gradient (n,) if wanted.
-End: TypeAlias = tuple[Theta, list[float], Theta | None]
+# Theta (n,), the loss of every step, and the gradient and the mean of the models (n,) if wanted.
+End: TypeAlias = tuple[Theta, list[float], Theta | None, Theta | None]
 
 
 class Ends:
@@ -137,24 +137,30 @@ class Ends:
         self._losses: list[Tensor] = []
         self._thetas: Tensor | None = None
         self._gradients: Tensor | None = None
+        self._means: Tensor | None = None
 
-    def add(self, values: Tensor, losses: Tensor, gradients: Tensor | None) -> None:
-        """A step: values (D, n) after it, its losses (D,), and the gradients (D, n) if wanted."""
+    def add(
+        self, values: Tensor, losses: Tensor, gradients: Tensor | None, means: Tensor | None
+    ) -> None:
+        """A step: values (D, n) after it, its losses (D,), and gradients and means (D, n) if wanted."""
         places = self._block.ending(len(self._losses))
         self._losses.append(losses)
         self._thetas = _kept(self._thetas, values, places)
         if gradients is not None:
             self._gradients = _kept(self._gradients, gradients, places)
+        if means is not None:
+            self._means = _kept(self._means, means, places)
 
     def read(self) -> list[End]:
-        """Theta (n,), the loss of every step and the gradient (n,) of each device, in order."""
+        """The end of each device, in order."""
         table = torch.stack(self._losses).t().tolist()  # (D, S)
-        thetas, gradients = _read(self._thetas), _read(self._gradients)
+        thetas = _read(self._thetas)
+        wanted = [_read(kept) for kept in (self._gradients, self._means)]
         return [
             (
                 cast(Theta, thetas)[place].copy(),
                 table[place][:steps],
-                None if gradients is None else gradients[place].copy(),
+                *(None if rows is None else rows[place].copy() for rows in wanted),
             )
             for place, steps in enumerate(self._block.steps)
         ]
@@ -206,13 +212,13 @@ def train_in_blocks(
 
 def _trained(epochs: int, batches: Sequence[Batch], end: End) -> Trained:
     """The end of a device's training. Raises ``TrainingDiverged``."""
-    theta, values, gradient = end
+    theta, values, gradient, mean = end
     losses = Losses(epochs)
     for batch, loss in zip(batches, values, strict=True):
         losses.begin(batch)
         losses.add([loss])
     losses.check(theta)
-    return Trained(theta, losses.mean, len(values), gradient)
+    return Trained(theta, losses.mean, len(values), gradient, mean=mean)
 
 
 # Evaluates one block: thetas, the block -> for each device the sums of losses and of the metric.

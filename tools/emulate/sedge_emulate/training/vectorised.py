@@ -7,7 +7,7 @@ its batch alone, as a device's bits may depend on it. On a CPU this pays for the
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,6 +20,7 @@ from sedge_edge.backends.rows import Objective, Rows
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
 from sedge_edge.training.optimizers import Rate
+from sedge_edge.training.steppers.average import add_to_mean, mean_weight
 from sedge_edge.training.steppers.model import Differentiated, Model
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
 from sedge_emulate.training.autograd import AutogradTrainer
@@ -44,7 +45,6 @@ from sedge_emulate.training.tasks import (
 )
 from sedge_export.network import BATCH_NORMS, Network
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.update import Metrics
 
 _Answer = TypeVar("_Answer")
@@ -136,14 +136,16 @@ class VectorisedTrainer:
     def _run(self, tasks: Sequence[Task], block: Block) -> Ends:
         first, requests = tasks[0].request, [task.request for task in tasks]
         together = TrainRequest(
-            self._stacked([one.theta for one in requests]),
+            start := self._stacked([one.theta for one in requests]),
             recipe := first.training,
             first.seed,
             self._stacked([one.theta if one.anchor is None else one.anchor for one in requests]),
             correction=self._corrections(requests),
         )
         model, ends = Model(self._problem.network.layout, together, torch), Ends(block)
-        rates = self._rates(recipe, block.steps)
+        rates = self._by_step(recipe.rate, block.steps)
+        weights = self._by_step(partial(mean_weight, recipe), block.steps).float()
+        mean = cast(Theta, torch.zeros_like(cast(Tensor, start))) if recipe.average else None
         for step in range(len(block.rows)):
             with self._device:
                 given = (*block.batch(step), *self._noise(requests, step))
@@ -155,7 +157,10 @@ class VectorisedTrainer:
                     gradient = 1 * found.gradient
                     model.clear(gradient)
                 model.advance(found, cast(Rate, rates[step]))
-            ends.add(cast(Tensor, model.theta), losses, cast(Tensor | None, gradient))
+                if mean is not None:
+                    add_to_mean(mean, model.theta, weights[step])
+            wanted = cast(tuple[Tensor | None, Tensor | None], (gradient, mean))
+            ends.add(cast(Tensor, model.theta), losses, *wanted)
         return ends
 
     def _each_gradient(self, *given: Tensor) -> tuple[Tensor, ...]:
@@ -170,15 +175,16 @@ class VectorisedTrainer:
             found: tuple[Tensor, ...] = vmap(self._network.evaluate)(*given)
         return found
 
-    def _rates(self, recipe: Training, counts: Sequence[int]) -> Tensor:
-        """The learning rates of every step at each place, (S, width, 1); of places that have ended, their
-        last."""
+    def _by_step(self, value: Callable[[int, int], float], counts: Sequence[int]) -> Tensor:
+        """What follows from a step and the number of steps, for every step at each place, (S, width, 1).
+
+        Places that have ended have their last.
+        """
         counts = [*counts, *[counts[0]] * (self.width - len(counts))]
-        rates = [
-            [[recipe.rate(min(step, count), count)] for count in counts]
-            for step in range(max(counts))
+        values = [
+            [[value(min(step, count), count)] for count in counts] for step in range(max(counts))
         ]
-        return torch.from_numpy(np.array(rates)).to(self._device)
+        return torch.from_numpy(np.array(values)).to(self._device)
 
     def _noise(self, requests: Sequence[TrainRequest], step: int) -> list[Tensor]:
         """The random numbers (width, K) of a step, if it takes any; none for empty places."""

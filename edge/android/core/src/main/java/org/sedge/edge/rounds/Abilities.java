@@ -12,7 +12,7 @@ import java.util.List;
 public final class Abilities {
     /** As HELLO announces it. */
     public static final List<String> CODECS = Collections.unmodifiableList(
-            Arrays.asList("int4", "sign", "freeze", "phases", "correction", "optimizer", "schedule"));
+            Arrays.asList("int4", "sign", "freeze", "phases", "correction", "optimizer", "schedule", "average"));
 
     private Abilities() {}
 

@@ -86,7 +86,7 @@ final class Attempt {
 
     /** What the report says of the trainings, whose end is {@code trained}. */
     Struct report(Trained trained, Examples test) throws CodecError, TrainingDiverged {
-        Struct after = trainer.evaluate(trained.theta, test);
+        Struct after = trainer.evaluate(trained.model, test);
         return Report.SCHEMA.empty().with(Report.BEFORE, before).with(Report.AFTER, after)
                 .with(Report.TRAIN_LOSS, trained.loss).with(Report.STEPS, steps).with(Report.SECONDS, seconds())
                 .with(Report.STEP_S, ownSteps == 0 ? null : trainingSeconds / ownSteps);

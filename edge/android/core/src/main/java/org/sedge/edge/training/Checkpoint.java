@@ -30,7 +30,7 @@ final class Checkpoint {
     private static final Field<List<Double>> LOSSES =
             SCHEMA.required("losses", Type.list(Type.FINITE, 0, Integer.MAX_VALUE));
     private static final Field<List<byte[]>> VECTORS =
-            SCHEMA.required("vectors", Type.list(Type.bytes(0, Integer.MAX_VALUE), 1, 3));
+            SCHEMA.required("vectors", Type.list(Type.bytes(0, Integer.MAX_VALUE), 1, 4));
 
     private Checkpoint() {}
 

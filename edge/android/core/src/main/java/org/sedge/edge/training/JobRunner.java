@@ -101,7 +101,7 @@ public final class JobRunner {
                     .with(Report.LAYOUT_HASH, bundle.layout.hash).with(Report.MODEL_HASH, order.get(Order.MODEL_HASH))
                     .with(Report.PATCH_HASH, order.get(Order.PATCH_HASH)).with(Report.HTTP_BYTES, job.httpBytes)
                     .with(Report.NUM_EXAMPLES, (long) train.count());
-            return complete(job, report, bundle.metric, start, trained.theta, kept, attempt.moments);
+            return complete(job, report, bundle.metric, start, trained, kept, attempt.moments);
         }
     }
 
@@ -147,7 +147,7 @@ public final class JobRunner {
     }
 
     /** The report, the coded update, and what the device keeps. */
-    private Outcome complete(Job job, Struct report, Metric metric, float[] start, float[] trained, List<Tensor> kept,
+    private Outcome complete(Job job, Struct report, Metric metric, float[] start, Trained trained, List<Tensor> kept,
             byte[] moments) throws StorageError, CodecError, TrainingDiverged {
         Struct order = job.order;
         Struct codec = order.get(Order.CODEC);
@@ -159,7 +159,7 @@ public final class JobRunner {
             float[] owed = feedsBack && residual != null ? GlobalModel.vector(blobs, residual, start.length) : null;
             float[] delta = new float[start.length];
             for (int i = 0; i < delta.length; i++) {
-                delta[i] = trained[i] - start[i] + (owed == null ? 0 : owed[i]);
+                delta[i] = trained.theta[i] - start[i] + (owed == null ? 0 : owed[i]);
             }
             for (Tensor tensor : kept) {
                 Arrays.fill(delta, tensor.from, tensor.to, 0);
@@ -172,7 +172,7 @@ public final class JobRunner {
         byte[] update = blobs.write(new Update(report, payload).encode());
         Struct left = job.kept.with(Run.RESIDUAL, residual);
         if (trains) {
-            left = left.with(Run.MODEL, blobs.write(GlobalModel.bytes(trained)))
+            left = left.with(Run.MODEL, blobs.write(GlobalModel.bytes(trained.model)))
                     .with(Run.MOMENTS, moments == null ? null : blobs.write(moments));
         }
         return new Outcome(update, report, metric, left);

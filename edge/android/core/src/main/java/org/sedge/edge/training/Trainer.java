@@ -22,12 +22,15 @@ final class Trainer implements AutoCloseable {
     /** A trained model, the mean loss over its last epoch, the number of steps, and the optimizer at the end. */
     static final class Trained {
         final float[] theta;
+        /** What the device predicts with: theta, or the mean of the last models (X23). */
+        final float[] model;
         final double loss;
         final long steps;
         final Optimizer optimizer;
 
-        Trained(float[] theta, double loss, long steps, Optimizer optimizer) {
+        Trained(float[] theta, float[] mean, double loss, long steps, Optimizer optimizer) {
             this.theta = theta;
+            this.model = mean == null ? theta : mean;
             this.loss = loss;
             this.steps = steps;
             this.optimizer = optimizer;
@@ -46,8 +49,8 @@ final class Trainer implements AutoCloseable {
     }
 
     /**
-     * Where a training stopped: its steps, the losses of the unfinished epoch, theta and the optimizer's vectors. The
-     * optimizer had made {@code optimizerSteps}, which are more than the training's where its state is kept.
+     * Where a training stopped: its steps, the losses of the unfinished epoch, theta, the optimizer's vectors, and the
+     * mean where it has one. The optimizer had made {@code optimizerSteps}, which are more than the training's where its state is kept.
      */
     static final class Progress {
         final long steps;
@@ -115,6 +118,8 @@ final class Trainer implements AutoCloseable {
                 System.arraycopy(resume.vectors.get(1 + i), 0, optimizer.vectors[i], 0, model.length);
             }
         }
+        float[] mean = training.get(Training.AVERAGE) == 0 ? null
+                : made == 0 ? new float[model.length] : resume.vectors.get(1 + optimizer.vectors.length).clone();
         Batches batches = new Batches(examples.count(), bundle.batchSize, training.get(Training.LAST_BATCH),
                 bundle.paddingIsSafe(), seed);
         long step = 0;
@@ -135,13 +140,20 @@ final class Trainer implements AutoCloseable {
                     if (stopped.getAsBoolean()) {
                         List<float[]> vectors = new ArrayList<>(Arrays.asList(optimizer.vectors));
                         vectors.add(0, model);
+                        if (mean != null) {
+                            vectors.add(mean);
+                        }
                         throw new Stopped(where + (step + 1) + ": stopped",
                                 new Progress(step, optimizer.steps, losses, vectors));
                     }
                     Tensor[] inputs = buffers.fill(model, examples, batch, seed, step);
-                    double rate = Optimizer.rate(training, step, epochs * batches.count());
+                    long total = epochs * batches.count();
+                    double rate = Optimizer.rate(training, step, total);
                     found = advance(inputs, model, start, training, anchor, correction, optimizer, rate);
                     requireFinite(found, where + (step + 1) + ": the loss");
+                    if (mean != null) {
+                        addToMean(mean, model, training.get(Training.AVERAGE), step, total);
+                    }
                 }
                 step++;
                 losses.add(found);
@@ -157,7 +169,16 @@ final class Trainer implements AutoCloseable {
                 throw new TrainingDiverged(where + step + ": " + bad + " parameters are not finite");
             }
         }
-        return new Trained(model, loss, step, optimizer);
+        return new Trained(model, mean, loss, step, optimizer);
+    }
+
+    /** Takes the model after a step, from 0, of so many into the mean of the last models (X23). */
+    private static void addToMean(float[] mean, float[] model, double share, long step, long steps) {
+        long number = step + 1 - (steps - Math.max(1, (long) (share * steps)));
+        float weight = (float) (1.0 / number);
+        for (int i = 0; i < mean.length && number > 0; i++) {
+            mean[i] += (model[i] - mean[i]) * weight;
+        }
     }
 
     /** One step in place; the loss. */

@@ -80,6 +80,7 @@ public final class Messages {
                 SCHEMA.optional("warmup_steps", Type.integer(0, 100_000), 0L);
         public static final Field<Double> END_FACTOR =
                 SCHEMA.optional("end_factor", Type.number(0, false, 1000), 1.0);
+        public static final Field<Double> AVERAGE = SCHEMA.optional("average", SHARE, 0.0);
 
         private static Type<Double> below1() {
             return Type.number(0, false, Math.nextDown(1.0));

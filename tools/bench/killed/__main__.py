@@ -35,7 +35,7 @@ from sedge_cloud.store.opening import open_store
 
 HERE = Path(__file__).parent
 ROUNDS, KILLED_IN = 8, 3
-AWAY_S, WATCHED_S, PATIENCE_S = 2.0, 90.0, 120.0
+AWAY_S, WATCHED_S, PATIENCE_S = 2.0, 90.0, 300.0
 FRAMEWORKS = {
     "flower": Framework("flower_app.py", (("flwr",),), ("flwr",)),
     "nvflare": Framework("nvflare_client.py", (("nvflare",),), ("nvflare",)),

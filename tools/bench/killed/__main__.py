@@ -3,11 +3,11 @@
     python -m tools.bench.killed [flower nvflare sedge]
 
 Three clients train for two seconds a round, eight rounds of federated averaging. In the middle of the third
-round the server's process group gets SIGKILL, which Flower's ServerApp is not in; two seconds later the same
-command starts it again, on the same disk. Flower's SuperLink has a database (``--database``); NVFlare is its own ``poc``,
-whose start script watches over the server; Sedge is one ``serve`` on SQLite. Mosquitto lives. Reported are
-the state of the run after a minute and a half, the rounds that were closed by then, and the seconds from
-the restart to the next closed round. Flower and NVFlare are installed into environments of their own below
+round the server's process group, in which Flower's ServerApp is not, gets SIGKILL; two seconds later the
+same command starts it again, on the same disk. Flower's SuperLink has a database (``--database``); NVFlare
+is its own ``poc``, whose start script watches over the server; Sedge is one ``serve`` on SQLite. Reported
+are the state of the run after a minute and a half, the rounds that were closed by then, and the seconds
+from the restart to the next closed round. Flower and NVFlare are installed in environments of their own in
 runs/; neither brings torch. Everything runs in network namespaces (root). The last line is JSON.
 """
 

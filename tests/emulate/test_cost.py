@@ -129,7 +129,11 @@ def test_one_round_is_too_few(
 ) -> None:
     first = [replace(one, rounds=one.rounds[:1]) for one in ran.result.strategies]
     short = replace(ran.result, strategies=first)
-    monkeypatch.setattr(costs, "emulate", lambda *_: (None, short))
+
+    def emulated(*given: object) -> tuple[None, object]:
+        return None, short
+
+    monkeypatch.setattr(costs, "emulate", emulated)
     assert main(["cost", str(ran.fleet), "--rounds", "1"]) == 2
     assert "no device came twice" in capsys.readouterr().err
     with pytest.raises(SystemExit):

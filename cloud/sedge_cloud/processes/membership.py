@@ -154,21 +154,22 @@ class Membership:
 
     def _look(self, now: float) -> None:
         """See which shards it has; change leases if there is something to change."""
-        for _ in range(2):
-            processes, leases = self._store.processes(), self._store.leases()
-            if self.token not in (process.token for process in processes):
-                raise self._store.lease_lost()
-            gone = [
-                it
-                for it in processes
-                if it.token != self.token and self._is_gone(it, self.wall(now))
-            ]
-            living = [process for process in processes if process not in gone]
-            if not gone and not plan(self.token, living, leases):
-                break
+        gone, living, leases = self._seen(now)
+        if gone or plan(self.token, living, leases):
             self._store.settle(partial(plan, self.token), self._is_gone)
+            gone, living, leases = self._seen(now)
         self._note_others(living, gone)
         self._take_over(living, leases)
+
+    def _seen(self, now: float) -> tuple[list[ProcessRow], list[ProcessRow], Sequence[LeaseRow]]:
+        """The processes that are gone, those that live, and the leases. Raises for a lease that is lost."""
+        processes, leases = self._store.processes(), self._store.leases()
+        if self.token not in (process.token for process in processes):
+            raise self._store.lease_lost()
+        gone = [
+            it for it in processes if it.token != self.token and self._is_gone(it, self.wall(now))
+        ]
+        return gone, [process for process in processes if process not in gone], leases
 
     def _is_gone(self, process: ProcessRow, now: float) -> bool:
         """Whether a process has ended, or is silent though this one has long been in touch itself."""
@@ -196,7 +197,7 @@ class Membership:
             elif lease.heir == self.token:
                 coming.add(lease.name)
                 unready |= set() if lease.ready else {lease.name}
-        if mine != self.shards:
+        if frozenset(mine) != self.shards:
             self._note(logging.INFO, f"{len(mine)} of {SHARDS} shards are served here")
         self.shards, self.coming, self.going = frozenset(mine), frozenset(coming), frozenset(going)
         self.unready = frozenset(unready)

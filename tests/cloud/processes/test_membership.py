@@ -57,7 +57,8 @@ def test_the_first_has_everything_and_the_second_half_of_it(tmp_path: Path) -> N
     assert (len(two.shards), two.leads) == (0, False)
     go_on(lambda: len(one.shards) == len(two.shards) == 32, one, two)
     assert not one.shards & two.shards and one.leads and not two.leads
-    told(one), told(two)
+    told(one)
+    told(two)
     one.retire(True)
     go_on(lambda: len(two.shards) == 64 and two.leads, one, two)
     go_on(lambda: not one.shards, one)

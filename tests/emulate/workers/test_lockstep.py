@@ -85,6 +85,7 @@ ORDERS = {
     "phases": order_of(then=(BRIEF, Training(prox=0.5))),
     "ditto": order_of(own_model=OwnModel(Training(prox=0.5, momentum=0.5))),
     "apfl": order_of(own_model=OwnModel(mix=0.25, adaptive=True)),
+    "kept": order_of(training=Training(learning_rate=0.05, optimizer_state="keep")),
     "critical": order_of(select=UpdateSelection()),
     "own": order_of(scoring=DeviceScoring(0.9, "fisher")),
 }
@@ -110,9 +111,9 @@ def test_everybody_waits_for_whoever_asks_the_same(setup: WorkerSetup) -> None:
     trainer, theta = watched(setup)
     runs = [run_of(setup, order, 0, theta, None) for order in ORDERS.values()]
     train_together(runs, trainer)
-    assert trainer.calls[:3] == [("evaluate", 6), ("train", 6), ("evaluate", 4)]
+    assert trainer.calls[:3] == [("evaluate", 7), ("train", 7), ("evaluate", 5)]
     counts = {kind: sum(n for k, n in trainer.calls if k == kind) for kind, _ in trainer.calls}
-    assert counts == {"evaluate": 13, "train": 9}
+    assert counts == {"evaluate": 15, "train": 10}
 
 
 @pytest.mark.parametrize("backend", ["onnx", "vectorised"])

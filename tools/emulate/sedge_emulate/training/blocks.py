@@ -154,13 +154,14 @@ class Ends:
     def read(self) -> list[End]:
         """The end of each device, in order."""
         table = torch.stack(self._losses).t().tolist()  # (D, S)
-        thetas = _read(self._thetas)
-        wanted = [_read(kept) for kept in (self._gradients, self._means)]
+        thetas, gradients = _read(self._thetas), _read(self._gradients)
+        means = _read(self._means)
         return [
             (
                 cast(Theta, thetas)[place].copy(),
                 table[place][:steps],
-                *(None if rows is None else rows[place].copy() for rows in wanted),
+                None if gradients is None else gradients[place].copy(),
+                None if means is None else means[place].copy(),
             )
             for place, steps in enumerate(self._block.steps)
         ]

@@ -95,8 +95,17 @@ class VectorisedTrainer:
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
         """The end of each training, in order; those of mixtures and of kept optimizers one by one."""
-        if any(t.request.second is not None or t.request.training.keeps_state for t in tasks):
-            return self._single.train(tasks)
+        alone = [place for place, task in enumerate(tasks) if _is_single(task.request)]
+        others = [place for place in range(len(tasks)) if place not in alone]
+        found: dict[int, Trained | TrainingDiverged] = {}
+        if alone:
+            ends = self._single.train([tasks[place] for place in alone])
+            found |= zip(alone, ends, strict=True)
+        if others:
+            found |= zip(others, self._train_together([tasks[i] for i in others]), strict=True)
+        return [found[place] for place in range(len(tasks))]
+
+    def _train_together(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
         self._network.model.train()
         return self._fitting(
             lambda: train_in_blocks(self._problem, tasks, self.width, self._resident, self._run)
@@ -215,6 +224,11 @@ class VectorisedTrainer:
             sums[0] += loss
             sums[1] += metric
         return [(loss, right) for loss, right in sums.t().tolist()][: len(thetas)]
+
+
+def _is_single(request: TrainRequest) -> bool:
+    """Whether a training is of more than a block of models has room for."""
+    return request.second is not None or request.training.keeps_state
 
 
 def _in_float32(rows: Rows) -> Rows:

@@ -65,7 +65,7 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device has, makes no more bytes of them than zstd. A device that cannot decompress it, or does not know
     ``values``, takes no part in the run.
 
-    With bf16 and a ``fraction`` below 1 the model stays on a grid (broadcast.py), on which the whole model
+    With bf16 and a ``fraction`` below 1 the model stays on a grid (versions.py), on which the whole model
     takes 5 to 7 bits an element. The first model is rounded to the grid, unless it is another run's
     (``start --from``), which stays as it is. Off the grid, so also with other ``values``, the whole model
     takes about 25 bits an element: a newcomer gets five times as much.

@@ -3,7 +3,7 @@
 Every hint may be lost: its rows say the same, and whoever needs it reads them when another process has
 changed something. On the right is who reads what.
 
-    Arrived    sessions (online, waits), devices (hello, incarnation)   leader
+    DeviceOnline    sessions (online, waits), devices (hello, incarnation)   leader
     Left       sessions (online)                                        leader
     Answered   updates (a receipt, good or bad)                         leader
     Declined   orders (declined)                                        leader
@@ -24,7 +24,7 @@ from sedge_protocol.wire.messages import Order
 
 
 @dataclass(frozen=True)
-class Arrived:
+class DeviceOnline:
     """A device has said hello; ``renewed``: its agent has started anew, or can do other things."""
 
     device: str
@@ -113,6 +113,6 @@ class LeftOut:
     features: frozenset[str]
 
 
-ToLeader: TypeAlias = Arrived | Left | Answered | Declined | Lacking | DiskFailed
+ToLeader: TypeAlias = DeviceOnline | Left | Answered | Declined | Lacking | DiskFailed
 ToIngest: TypeAlias = Ordered | Over | Begun | LeftOut
 Hint: TypeAlias = ToLeader | ToIngest

@@ -2,7 +2,8 @@
 
 ``load_config`` checks the whole file and the secrets and certificates that it names. Paths are made
 absolute, relative to the file's folder, and environment variables such as systemd's
-``$CREDENTIALS_DIRECTORY`` are expanded. Data sets are checked elsewhere (data.py). No field is a secret.
+``$CREDENTIALS_DIRECTORY`` are expanded. Data sets are checked elsewhere (data/sources.py). No field is a
+secret.
 """
 
 import os
@@ -50,7 +51,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The sources of the examples (data.py lists the kinds).
+    """The sources of the examples (data/sources.py lists the kinds).
 
     Without ``test``, a share ``test_fraction`` of the examples, drawn with ``split_seed``, is set aside.
     """

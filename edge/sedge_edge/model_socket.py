@@ -112,7 +112,7 @@ class _Clients:
 
     @contextlib.contextmanager
     def in_turn(self, client: socket.socket) -> Generator[None]:
-        """Inside, this client waits for the model, and is not closed."""
+        """Mark the client as waiting for the model, so that it is not closed to make room."""
         with self._changed:
             self._in_turn.add(client)
         try:
@@ -169,7 +169,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.clients.close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is nobody's problem."""
+        """Ignore what a handler raises: it is nearly always that its client has gone."""
 
 
 class _Handler(BaseHTTPRequestHandler):

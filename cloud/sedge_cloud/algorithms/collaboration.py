@@ -158,7 +158,10 @@ def _apart(masks: list[Words], rows: tuple[int, int]) -> NDArray[np.int32]:
 
 
 def threshold(overlap: NDArray[np.float64], number: int, beta: int) -> float:
-    """T after round ``number``, 1 to beta, of O (N, N); never above the largest O by rounding."""
+    """The overlap from which two devices collaborate after round ``number``, 1 to beta; O is (N, N).
+
+    It moves in a straight line from the mean of O off its diagonal to the maximum.
+    """
     pairs = overlap[~np.eye(len(overlap), dtype=np.bool_)]
     mean, largest = float(pairs.mean()), float(pairs.max())
     return min(mean + number / beta * (largest - mean), largest)

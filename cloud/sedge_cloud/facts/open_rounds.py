@@ -99,7 +99,7 @@ class Waits:
                 return "coordinator_silent", "the coordinator is not running", None
             case "never":
                 return "device_never", NEVER, None
-            case "offline" if unheard(device):
+            case "offline" if last_message_dropped(device):
                 return "device_unheard", f"is not heard: {device.error}", device.error_since
             case "offline" if device.waits:
                 return "device_waits", f"waits: {device.waits}; is offline", device.since
@@ -159,7 +159,7 @@ def run_waits(
     return f"{text}; {lacking} more cannot do its work" if lacking else text
 
 
-def unheard(device: DeviceFacts) -> bool:
+def last_message_dropped(device: DeviceFacts) -> bool:
     """Whether the last that came of a device was dropped: it may believe that it is connected."""
     if device.error_since is None:
         return False

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from sedge_cloud.facts.devices import refusals
-from sedge_cloud.facts.open_rounds import NEVER, unheard
+from sedge_cloud.facts.open_rounds import NEVER, last_message_dropped
 from sedge_cloud.facts.records import (
     Code,
     DeviceFacts,
@@ -208,7 +208,7 @@ def _never_connected(facts: Fleet) -> Iterator[Problem]:
 def _is_unheard(facts: Fleet, device: DeviceFacts) -> bool:
     """Whether a message of the device was dropped a short while ago."""
     recent = device.error_since is not None and facts.at - device.error_since < RECENT
-    return recent and (device.state == "never" or unheard(device))
+    return recent and (device.state == "never" or last_message_dropped(device))
 
 
 def _is_over(facts: Fleet, device: DeviceFacts, trouble: Problem) -> bool:
@@ -218,6 +218,6 @@ def _is_over(facts: Fleet, device: DeviceFacts, trouble: Problem) -> bool:
 
 
 def _is_missed(facts: Fleet, device: DeviceFacts, short: bool) -> bool:
-    if device.state != "offline" or unheard(device):
+    if device.state != "offline" or last_message_dropped(device):
         return False
     return short or device.since is None or facts.at - device.since > LOST

@@ -1,4 +1,4 @@
-"""Reads the facts about a fleet from its store: rows alone, all of one moment.
+"""Reads the facts about a fleet from its store: rows of one moment, bundles, free space on disk.
 
 A reader keeps what it has read, and asks for what has changed since: of an idle fleet, nothing. It works
 beside a running service, in its process or in another, and only reads.
@@ -80,7 +80,7 @@ class _KnownRun:
 
 @dataclass(frozen=True)
 class _Wrong:
-    """What was wrong with devices, and from what that was found."""
+    """Problems of devices as they were last worked out, and what they were worked out from."""
 
     devices: tuple[DeviceFacts, ...]
     runs: list[tuple[str, str, bool]]

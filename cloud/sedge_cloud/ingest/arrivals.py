@@ -29,7 +29,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Arrived:
+class JudgedUpdate:
     """An update that is here and judged, and has no receipt yet; one that is rejected has no report.
 
     ``has_part``: some of it came in chunks that are on the disk.

@@ -24,8 +24,8 @@ from sedge_cloud.disk_errors import disk_error
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.hints import (
     Answered,
-    Arrived,
     Begun,
+    DeviceOnline,
     DiskFailed,
     Hint,
     Left,
@@ -333,7 +333,7 @@ class Ingest:
         self.devices.arrive(device, hello, now)
         for run in self._runs.running():
             effects += self.devices.refuse_unable(run, [name])
-        return [*effects, *self.open.arrive(name, now), Arrived(name, is_renewed)]
+        return [*effects, *self.open.arrive(name, now), DeviceOnline(name, is_renewed)]
 
     def _get(self, device: Device, transfer: bytes, get: messages.Get, now: float) -> Effects:
         current, name = self.open.round(get.run), device.row.device

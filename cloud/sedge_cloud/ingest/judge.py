@@ -1,7 +1,7 @@
 """A received update is judged once, against its order and every limit, before anything uses it.
 
-    ordered   reads what the order names
-    judge     decodes and checks the update, and measures it; nothing is read or written
+    order_context   reads what the order names
+    judge           decodes and checks the update, and measures it; nothing is read or written
 
 n = elements of the device's form of the model.
 """
@@ -29,7 +29,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
-class Ordered:
+class OrderContext:
     """An order of a round, with all that judging its update takes.
 
     ``start`` (n,) is the decoded model that the device starts from, None where it sends no change,
@@ -61,16 +61,16 @@ class Judged(NamedTuple):
     lengths: tuple[float, float] | None
 
 
-def ordered(run_store: RunStore, run: Run, round_: RoundRow, order: OrderRow) -> Ordered:
+def order_context(run_store: RunStore, run: Run, round_: RoundRow, order: OrderRow) -> OrderContext:
     """An order with its vectors, from the store or its caches. Raises ``StorageError``."""
     work = order.read_work()
     if round_.task != TRAIN or not work.upload:
-        return Ordered(run, round_, order, None)
+        return OrderContext(run, round_, order, None)
     size = run.layout(order.width).size
     client = None
     if work.select is not None:
         client = run_store.store.client_model(run.name, order.device)
-    return Ordered(
+    return OrderContext(
         run,
         round_,
         order,
@@ -81,7 +81,7 @@ def ordered(run_store: RunStore, run: Run, round_: RoundRow, order: OrderRow) ->
     )
 
 
-def judge(given: Ordered, blob: bytes) -> Judged:
+def judge(given: OrderContext, blob: bytes) -> Judged:
     """The contents of a received update, fully validated; the payload is decoded to its last element.
 
     Nothing is read or written. Raises ``UpdateRejected`` when it does not belong to this order and
@@ -119,7 +119,7 @@ def judge(given: Ordered, blob: bytes) -> Judged:
     return measured._replace(lengths=lengths(update))
 
 
-def _judged(given: Ordered, report: Report, delta: SparseVector | None, blob: bytes) -> Judged:
+def _judged(given: OrderContext, report: Report, delta: SparseVector | None, blob: bytes) -> Judged:
     """An update without its lengths; it has a mask only where the order selects."""
     order, round_, work = given.order, given.round, given.order.read_work()
     if round_.task != TRAIN:

@@ -76,7 +76,10 @@ class OpenOrders:
         return current.orders[device], current.row
 
     def load(self, now: float) -> list[CloudEffect | Hint]:
-        """Take over from the rows what the leader of another process has opened, extended or ended."""
+        """Take over from the rows what the leader of another process has opened or ended.
+
+        A deadline that was extended is nothing to take over: who owes an answer is asked again anyway.
+        """
         effects: list[CloudEffect | Hint] = []
         rows = {row.run: row for row in self._store.open_rounds()}
         for name in self._open.keys() - rows.keys():

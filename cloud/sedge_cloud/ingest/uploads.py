@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from sedge_cloud.ingest.arrivals import Answer, Arrived, Upload
+from sedge_cloud.ingest.arrivals import Answer, JudgedUpdate, Upload
 from sedge_cloud.ingest.credit import Credit
-from sedge_cloud.ingest.judge import judge, ordered
+from sedge_cloud.ingest.judge import judge, order_context
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.roles import Rows
@@ -70,7 +70,7 @@ class Uploads:
         self._open_order = open_order
         self._blobs, self._parts = store.blobs, store.parts
         self._transfers: dict[str, dict[bytes, Upload]] = {}
-        self._arrived: dict[tuple[str, int, str], Arrived] = {}  # by run, round and device
+        self._arrived: dict[tuple[str, int, str], JudgedUpdate] = {}  # by run, round and device
         # Uploads with a chunk since the last poll, and those since the last report, longest silent first.
         self._fresh: dict[tuple[str, bytes], Intake] = {}
         self._quiet: OrderedDict[tuple[str, bytes], Intake] = OrderedDict()
@@ -153,7 +153,9 @@ class Uploads:
             self._forget(each.device, each.transfer)
             yield each.device, each.transfer, self._answer(each, row)
 
-    def _answer(self, arrived: Arrived, row: UpdateRow | StorageError) -> Answer | StorageError:
+    def _answer(
+        self, arrived: JudgedUpdate, row: UpdateRow | StorageError
+    ) -> Answer | StorageError:
         if isinstance(row, StorageError):
             return row
         sha256, left = arrived.manifest.sha256, None
@@ -305,7 +307,7 @@ class Uploads:
     ) -> Answer:  # fmt: skip
         """Refuse an update for good, whatever it holds."""
         row = UpdateRow(run.name, number, device, manifest.sha256, b"", manifest.size, 0)
-        return self._arrive(Arrived(device, transfer, manifest, row.refused(reason, why)))
+        return self._arrive(JudgedUpdate(device, transfer, manifest, row.refused(reason, why)))
 
     def _receive(
         self, device: str, transfer: bytes, run: Run, number: int, manifest: Manifest, blob: bytes,
@@ -316,13 +318,17 @@ class Uploads:
         row = UpdateRow(run.name, number, device, sha256, b"", len(blob), 0)
         try:
             order, round_ = self._order(run, number, device)
-            judged = judge(ordered(self._run_store, run, round_, order), blob)
+            judged = judge(order_context(self._run_store, run, round_, order), blob)
         except UpdateRejected as exc:
             refused = row.refused(exc.reason, exc.detail)
-            return self._arrive(Arrived(device, transfer, manifest, refused, has_part=has_part))
+            return self._arrive(
+                JudgedUpdate(device, transfer, manifest, refused, has_part=has_part)
+            )
         except CodecError as exc:
             refused = row.refused("malformed", str(exc))
-            return self._arrive(Arrived(device, transfer, manifest, refused, has_part=has_part))
+            return self._arrive(
+                JudgedUpdate(device, transfer, manifest, refused, has_part=has_part)
+            )
         if judged.delta is not None:
             self._run_store.keep_delta(sha256, order.context, judged.delta)
         if judged.mask:
@@ -336,10 +342,12 @@ class Uploads:
         )
         small = blob if len(blob) <= MAX_ROW_BYTES else b""
         return self._arrive(
-            Arrived(device, transfer, manifest, row, judged.client, small, judged.report, has_part)
+            JudgedUpdate(
+                device, transfer, manifest, row, judged.client, small, judged.report, has_part
+            )
         )
 
-    def _arrive(self, arrived: Arrived) -> Answer:
+    def _arrive(self, arrived: JudgedUpdate) -> Answer:
         """An update waits for the end of the turn; until then it has no answer."""
         row = arrived.row
         self._arrived[row.run, row.round, row.device] = arrived

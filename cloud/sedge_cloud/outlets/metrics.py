@@ -103,7 +103,7 @@ def exposition(facts: Fleet) -> tuple[bytes, str]:
 
 
 def _moved(sums: RunSums) -> dict[tuple[str, str], int]:
-    """Bytes by whose they are and their way, ``up`` being away from the one they are counted at."""
+    """Total bytes by (whose devices, direction): ``up`` is what these devices sent."""
     return {
         ("newcomers", "up"): sums.newcomer_up,
         ("newcomers", "down"): sums.newcomer_down,

@@ -104,7 +104,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _post(url: str, body: bytes) -> None:
-    """Raises ``OSError`` or ``HTTPException`` unless the receiver takes it."""
+    """POST JSON without following redirects. Raises ``OSError`` or ``HTTPException`` for any refusal."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S):
         pass

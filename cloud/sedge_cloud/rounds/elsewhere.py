@@ -6,7 +6,7 @@ is online and waits, ``devices`` who is enrolled and its hello, ``traffic`` the 
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from sedge_cloud.hints import Arrived, Left, ToLeader
+from sedge_cloud.hints import DeviceOnline, Left, ToLeader
 from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.runs.asked import Presence
 from sedge_cloud.runs.capabilities import lacking
@@ -53,7 +53,7 @@ class Everywhere:
             self._online[name] = row
             if row != last:
                 is_renewed = last is not None and last.incarnation != row.incarnation
-                hints.append(Arrived(name, last is None or is_renewed))
+                hints.append(DeviceOnline(name, last is None or is_renewed))
         self._changes += len(hints)
         return hints
 

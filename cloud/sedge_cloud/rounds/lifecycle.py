@@ -1,4 +1,4 @@
-"""The life of a run and of its rounds, as two tables: every decision and every timer.
+"""The life of a run and of its rounds: the legal steps as two tables, and ``OpenRound.due``, which decides.
 
     run      running   --the last round closed-->                                finished
                        --the operator stops it-->                                stopped

@@ -16,7 +16,7 @@ from sedge_protocol.wire.messages import Hello
 
 
 class Reach(Protocol):
-    """The devices, by id. What is asked of a device that is not enrolled raises ``KeyError``."""
+    """The devices, by id. One that is not enrolled is offline and has no hello."""
 
     @property
     def present(self) -> int:

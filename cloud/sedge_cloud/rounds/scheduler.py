@@ -15,9 +15,9 @@ from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.events import CloudEffect, RoundClosed, RoundOpened, RunEnded
 from sedge_cloud.hints import (
     Answered,
-    Arrived,
     Begun,
     Declined,
+    DeviceOnline,
     DiskFailed,
     Hint,
     Lacking,
@@ -214,7 +214,7 @@ class Scheduler:
     def hear(self, hint: ToLeader, now: float) -> list[CloudEffect | Hint]:
         """What an ingest has done."""
         match hint:
-            case Arrived():
+            case DeviceOnline():
                 return self._arrived(hint, now)
             case Left():
                 for current in self.open_rounds():
@@ -234,7 +234,7 @@ class Scheduler:
                 pass  # the coordinator sends the chunks, or asks who does
         return []
 
-    def _arrived(self, hint: Arrived, now: float) -> list[CloudEffect | Hint]:
+    def _arrived(self, hint: DeviceOnline, now: float) -> list[CloudEffect | Hint]:
         """A device has said hello; it may be able now to do what it has declined."""
         waits = self._devices.presence(hint.device).waits
         for live in self.live.values():

@@ -90,7 +90,7 @@ class RunStore(Vectors):
         """Store a strategy's ``State``; the result names its blobs.
 
         Where the broadcast is coded, the next global model is the one that the devices decode
-        (broadcast.py), and what it leaves out is owed if the state ``is_change``. If it is not, a part of
+        (versions.py), and what it leaves out is owed if the state ``is_change``. If it is not, a part of
         the elements would be no model, and every element of the change is sent. The result depends on
         ``run.state`` and ``state`` only. Raises ``Unencodable`` for a model that is not finite.
         """

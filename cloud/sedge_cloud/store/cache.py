@@ -67,7 +67,7 @@ class Cache(Generic[V]):
         self._memory.held -= size
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop this cache's entries; those of others in the same memory stay."""
         for owner, name in list(self._memory.entries):
             if owner == self._owner:
                 self.drop(name)

@@ -103,7 +103,7 @@ class FedOBP(Strategy, frozen=True):
         return True
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """That so few elements are personal that the method is FedAvg, or nearly so."""
+        """Warn when so few elements are personal that the method is FedAvg, or nearly so."""
         said: list[str] = []
         size = sum(tensor.size for tensor in self.scored(layouts[0]))
         if not self.energy and kept(size, self.quantile) <= 1:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.cloud.helper import LAYOUT, RUN, Cloud, report_for, small_update
 
-from sedge_cloud.ingest.judge import judge, ordered
+from sedge_cloud.ingest.judge import judge, order_context
 from sedge_cloud.store.rows import OrderRow
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, UpdateRejected
@@ -38,7 +38,7 @@ def check(cloud: Cloud, blob: bytes, order: OrderRow | None = None) -> Report:
     round_, known = cloud.store.round(RUN, 1), cloud.store.order(RUN, 1, "a")
     assert round_ is not None and known is not None
     run = cloud.core.runs[RUN]
-    return judge(ordered(cloud.core.run_store, run, round_, order or known), blob).report
+    return judge(order_context(cloud.core.run_store, run, round_, order or known), blob).report
 
 
 def changed(**values: object) -> Callable[[Report], Report]:
@@ -152,13 +152,13 @@ def test_a_payload_exactly_when_one_was_ordered(
     blob = encode_update(report, payload_of(10) if payload else b"")
     given = msgspec.structs.replace(order, work=msgspec.msgpack.encode(Work(upload=upload)))
     if fits:
-        checked = judge(ordered(cloud.core.run_store, run, round_, given), blob)
+        checked = judge(order_context(cloud.core.run_store, run, round_, given), blob)
         assert checked.report == report and (checked.delta is not None) == payload
     else:
         with pytest.raises(
             UpdateRejected, match=r"mismatch: update has \d+ payload bytes, not as ordered"
         ):
-            judge(ordered(cloud.core.run_store, run, round_, given), blob)
+            judge(order_context(cloud.core.run_store, run, round_, given), blob)
 
 
 def test_every_prefix_of_an_update_is_refused(cloud: Cloud, order: OrderRow) -> None:

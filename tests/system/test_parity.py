@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import EXACT, WHOLE, BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig
-from sedge_cloud.ingest.judge import judge, ordered
+from sedge_cloud.ingest.judge import judge, order_context
 from sedge_cloud.rounds.lifecycle import new_round
 from sedge_cloud.rounds.plans import plan_round
 from sedge_cloud.runs.run import Run
@@ -354,7 +354,7 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
         delta = decode(decode_update(update)[1], size).dense()
 
         store.blobs.write(update)
-        report = judge(ordered(run_store, run, round_, given), update).report
+        report = judge(order_context(run_store, run, round_, given), update).report
         assert report == outcome.report
         row = UpdateRow(
             "run",

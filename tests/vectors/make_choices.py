@@ -14,7 +14,7 @@ from tests.vectors.make_rounds import LAYOUT, Events, MemoryBlobs, bundle, hexed
 
 from sedge_cloud.admin.enrolment import join_text
 from sedge_cloud.config import BrokerConfig, CloudConfig
-from sedge_cloud.ingest.judge import judge, ordered
+from sedge_cloud.ingest.judge import judge, order_context
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
@@ -198,7 +198,7 @@ def verdict(
     work = msgspec.msgpack.encode(Work(upload=asked["upload"]))
     order = OrderRow(sound.run, sound.round, "pi-1", asked["patch"], work, b"")
     try:
-        judge(ordered(run_store, cast(Run, run), cast(RoundRow, round_), order), blob)
+        judge(order_context(run_store, cast(Run, run), cast(RoundRow, round_), order), blob)
     except UpdateRejected as exc:
         return exc.reason
     except CodecError:

@@ -1,8 +1,8 @@
 """The facts as Prometheus metrics. Labels are bounded: codes, states, the last runs; never a device."""
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import get_args
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -33,7 +33,7 @@ class _Facts:
         yield _labelled("problems", "Problems by code", "code",
                         Counter(p.code for p in facts.problems), get_args(Code))  # fmt: skip
         yield _labelled("devices", "Devices by state", "state",
-                        Counter(facts.states), get_args(DeviceState))  # fmt: skip
+                        facts.states, get_args(DeviceState))  # fmt: skip
         yield from self._processes()
         events = CounterMetricFamily(
             "sedge_events", "What the coordinator counts", labels=["event"]
@@ -120,10 +120,10 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 def _labelled(
-    name: str, text: str, label: str, counts: Counter[str], known: tuple[str, ...]
+    name: str, text: str, label: str, counts: Mapping[Any, int], known: tuple[str, ...]
 ) -> Metric:
     """A gauge with a value for every known label, so that a series does not come and go."""
     metric = GaugeMetricFamily(f"sedge_{name}", text, labels=[label])
     for value in known:
-        metric.add_metric([value], counts[value])
+        metric.add_metric([value], counts.get(value, 0))
     return metric

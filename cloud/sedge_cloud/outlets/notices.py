@@ -16,7 +16,7 @@ import msgspec
 
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import Code, Fleet, Problem
-from sedge_cloud.outlets.onsets import Onsets
+from sedge_cloud.outlets.onsets import Key, Onsets
 from sedge_cloud.outlets.settings import NotifyConfig
 
 # What is worth waking somebody for; everything else is on the page.
@@ -56,7 +56,9 @@ class Notices:
 
     def due(self, problems: Iterable[Problem], now: float) -> list[Notice]:
         """The notices of a reading; ``now`` in seconds."""
-        seen = {(p.code, p.subject): p for p in problems if p.code in NOTIFY_CODES}
+        seen: dict[Key, Problem] = {
+            (p.code, p.subject): p for p in problems if p.code in NOTIFY_CODES
+        }
         new = self._onsets.new(seen, now)
         more = max(0, len(new) - MAX_NOTICES)
         return [Notice(self._fleet, p, f"{p.subject}: {p.text}", more) for p in new[:MAX_NOTICES]]

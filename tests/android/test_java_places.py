@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.android.java_fleet import JavaFleet
 from tests.android.test_java_words import JavaHarness, warned
@@ -103,6 +104,19 @@ def test_a_server(pair: tuple[Harness, Harness], manner: str) -> None:
     assert asked[0] == asked[1]
     assert requests[0] == requests[1]
     assert bool(asked[0]) == bool(said[0]) == (manner not in ("ranges", "whole", "redirects"))
+
+
+def test_one_answer_without_ranges_fills_every_hole(pair: tuple[Harness, Harness]) -> None:
+    for device in pair:
+        with serving("whole") as server:
+            order = placed(device, server, 20)
+            device.tell(msgspec.structs.replace(order, places=()))
+            for index in (0, 2):
+                device.chunk(order.bundle, index)
+            device.tell(Cancel(order.run, 0, "it goes on over HTTP"))
+            told(device, order)
+            starts = [asked.partition("-")[0] for asked in server.asked]
+        assert starts == ["bytes=4096", "bytes=0"]  # bundle and model
 
 
 def test_nobody_there(pair: tuple[Harness, Harness]) -> None:

@@ -72,8 +72,8 @@ def test_nothing_comes_after_a_stop() -> None:
         wanted = FetchSpan(7, f"{server.url}/{NAME}", MANIFEST, 0, MANIFEST.count)
         downloads.start(wanted, woken.set)
         assert woken.wait(10)
-        downloads.stop()
         (work,) = [thread for thread in threading.enumerate() if thread.name == "sedge-http"]
+        downloads.stop()
         work.join(10)
         assert not work.is_alive()
     assert threading.active_count() == before

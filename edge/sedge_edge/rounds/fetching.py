@@ -167,8 +167,8 @@ class Fetches:
         except FrameError as exc:
             return self._over_mqtt(f"{span.url.partition('?')[0]}: {exc}", now)
         self.places.heard(len(part.data), now)
-        if fetch.complete:
-            self.places.ended()
+        if fetch.complete:  # a server without ranges may have more to send
+            return [*effects, *self.places.halt()]
         return [*effects]
 
     def _over_mqtt(self, why: str, now: float) -> list[FetchEffect]:

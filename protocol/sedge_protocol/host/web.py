@@ -83,12 +83,13 @@ class Span:
     def chunks(self) -> Iterator[tuple[int, bytes]]:
         """Number and bytes of one chunk after the other.
 
-        A server that knows no ranges sends all from chunk 0 on. Raises ``LinkError`` for everything that
-        goes wrong, in one line.
+        A server that knows no ranges sends the whole blob, and all of it is given: one answer fills every
+        hole. Raises ``LinkError`` for everything that goes wrong, in one line.
         """
         try:
             response = self._answer()
-            for index in range(self._first if self.ranged else 0, self._end):
+            whole = range(self._manifest.count)
+            for index in range(self._first, self._end) if self.ranged else whole:
                 yield index, self._chunk(response, index)
         except (OSError, HTTPException, ValueError) as exc:
             raise LinkError(f"{shown(self._url)}: {_why(exc)}") from exc

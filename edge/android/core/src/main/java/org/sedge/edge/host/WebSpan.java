@@ -59,9 +59,10 @@ public final class WebSpan {
     /** Fetches one chunk after the other. Why it failed, in one line; null where all have come. */
     public String fetch(Taker taker) {
         try {
-            boolean ranged = answered();
+            boolean ranged = answered(); // where not, all of the blob comes, and fills every hole
+            int end = ranged ? span.end : span.manifest.count;
             try (DataInputStream in = new DataInputStream(connection.getInputStream())) {
-                for (int index = ranged ? span.first : 0; index < span.end; index++) {
+                for (int index = ranged ? span.first : 0; index < end; index++) {
                     byte[] data = new byte[span.manifest.length(index)];
                     in.readFully(data);
                     if (!taker.chunk(index, data)) {

@@ -194,7 +194,7 @@ final class Fetches {
         }
         places.heard(data.length, now);
         if (fetch.complete()) {
-            places.ended();
+            places.halt(); // a server without ranges may have more to send
         }
         return fetch.complete();
     }

@@ -271,12 +271,13 @@ class Database:
             yield self._db
             return
         with self._db.errors():
+            self.blobs.settle()  # before anything is locked: an upload may take longer than IDLE_S
             self._db.begin(alone=alone, flush=flush)
             try:
                 if fenced and self._token is not None:
                     self._require_token(self._token)
                 yield self._db
-                self.blobs.settle()  # the rows may name blobs
+                self.blobs.settle()  # what was written since: the rows may name it
                 if quiet:
                     self._db.commit(quiet=True)
                 else:

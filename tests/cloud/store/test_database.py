@@ -71,6 +71,26 @@ def test_no_row_is_there_before_the_blobs_that_it_may_name(
     store.add_device("a", b"s" * 32)
 
 
+def test_others_write_while_blobs_are_under_way_that_a_transaction_will_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So an upload may last, and a server that ends idle transactions ends none for it."""
+    for dialect in ("sqlite", "postgres"):
+        monkeypatch.setattr(f"sedge_cloud.store.{dialect}.BUSY_S", 0.05)
+    store, other = open_store(tmp_path), open_store(tmp_path)
+    settle, waiting = store.blobs.settle, ["b"]
+
+    def arrive() -> None:
+        while waiting:
+            other.add_device(waiting.pop(), b"t" * 32)
+        settle()
+
+    store.blobs.write(b"named in a row")
+    monkeypatch.setattr(store.blobs, "settle", arrive)
+    store.add_device("a", b"s" * 32)
+    assert [device.device for device in store.devices()] == ["a", "b"]
+
+
 def test_devices(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     assert store.devices() == []

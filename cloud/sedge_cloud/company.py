@@ -14,7 +14,7 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.disk_errors import disk_error
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.processes.membership import Membership
-from sedge_cloud.processes.signals import Signals, Wanted
+from sedge_cloud.processes.signals import Lacks, Signals, Wanted
 from sedge_cloud.store.leases import LEASE_S
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import ITSELF, cloud, first_version_up, shard_in, up
@@ -129,6 +129,8 @@ class Company:
         sender, signal = self._signals.open(self._members.token, topic, payload)
         if isinstance(signal, Wanted) and self._members.leads:
             return self._core.wanted(sender, signal, now)
+        if isinstance(signal, Lacks):
+            return self._core.lacks(signal, now)
         return []
 
     def retire(self, step: Callable[[], None]) -> None:

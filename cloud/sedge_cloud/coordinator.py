@@ -15,11 +15,11 @@ from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.config import KeepConfig
 from sedge_cloud.disk_errors import DISK_RETRY_S, disk_error
 from sedge_cloud.events import CloudEffect
-from sedge_cloud.hints import Hint, Lacking, ToIngest, ToLeader
+from sedge_cloud.hints import Hint, Lacking, LeftOut, ToIngest, ToLeader
 from sedge_cloud.ingest.ingest import Ingest
 from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.outage import RETURN_S
-from sedge_cloud.processes.signals import Changed, Signal, Wanted
+from sedge_cloud.processes.signals import Changed, Lacks, Signal, Wanted
 from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.rounds.elsewhere import Everywhere, MeterEverywhere
 from sedge_cloud.rounds.leader import Leader
@@ -77,7 +77,8 @@ class Coordinator:
         self._everywhere: Everywhere | None = None
         self._leader = None if shared else self._new_leader(self.devices, self.ingest.traffic)
         if shared:
-            self.devices.shards, self.ingest.broadcast.is_here = frozenset(), False
+            self.devices.take(frozenset(), 0)
+            self.ingest.broadcast.is_here = False
         self._heard_at = store.coordinator().heard  # the last sign of life of the process before
         self._version: int | None = None
         self._load_at = 0.0
@@ -214,10 +215,21 @@ class Coordinator:
             self.counters["refused"] += 1
         return []
 
+    def lacks(self, lacks: Lacks, now: float) -> list[CloudEffect]:
+        """The leader of another process leaves a device out, which may be one of ours."""
+        hint = LeftOut(lacks.run, lacks.device, frozenset(lacks.features))
+        try:
+            return self._passed_on(self.ingest.hear(hint, now), now)
+        except StorageError as exc:
+            return [disk_error(self.counters, exc)]
+
     def _tell(self, hint: Hint) -> None:
         """Tell the other processes what their rows say as well, or what devices here lack."""
         if isinstance(hint, Lacking):
             self.signals.append(Wanted(hint.sha256, hint.chunk_bytes, hint.missing))
+        elif isinstance(hint, LeftOut):
+            if not self._is_ours(hint.device):
+                self.signals.append(Lacks(hint.run, hint.device, tuple(sorted(hint.features))))
         elif self._shared and Changed() not in self.signals:
             self.signals.append(Changed())
 

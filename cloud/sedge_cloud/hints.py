@@ -12,7 +12,7 @@ changed something. On the right is who reads what.
     Ordered    rounds (open), orders                                    ingest
     Over       rounds (open), runs (status)                             ingest
     Begun      runs (status, config)                                    ingest
-    LeftOut    (said to a device and the log, and nowhere else)
+    LeftOut    (said to a device and the log, and nowhere else; another process is told by a signal)
 """
 
 from collections.abc import Mapping

@@ -199,6 +199,8 @@ class Ingest:
                     return self._failed(exc)
                 return self._counted([] if run is None else [*self.devices.refuse_unable(run)])
             case LeftOut():
+                if hint.device not in self.devices:
+                    return []
                 refusal = self.devices.refuse(hint.device, hint.run, hint.features)
                 return self._counted([*refusal])
 
@@ -231,6 +233,8 @@ class Ingest:
         effects: Effects = []
         failed: StorageError | None = None
         for name, transfer, answer in self._uploads.commit():
+            if name not in self.devices:  # another process's since it sent this: that one answers
+                continue
             device = self.devices[name]
             if isinstance(answer, StorageError):
                 busy = messages.Busy(RETRY_MS, "storage")

@@ -28,6 +28,9 @@ class Kept:
 
     Frames to them are of this ``incarnation``. ``stirred`` are sessions that are newer than their rows. A
     row that cannot be read raises ``StorageError``.
+
+    ``shards`` are those whose devices are this process's. No other is found here, so that none can be sent
+    anything: with two senders' start counts a device hears only the newer, and is deaf to its own process.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Kept:
         store: Rows,
         stirred: Mapping[str, SessionRow],
     ) -> None:
+        self.shards = frozenset(topics.SHARD_NAMES)
         self.online: dict[str, Device] = {}
         self._fleet = fleet
         self.incarnation, self._versions = incarnation, versions
@@ -50,13 +54,13 @@ class Kept:
         self._sent = 0  # the highest number of a frame to a device that is no longer kept
 
     def find(self, name: str) -> Device | None:
-        """A device, revoked or not; None for one that is not enrolled."""
+        """A device, revoked or not; None for one that is not enrolled, or another process's."""
         device = self._devices.get(name)
         if device is not None:
             if name in self._idle:
                 self._idle.move_to_end(name)
             return device
-        if name in self._strangers:
+        if name in self._strangers or topics.shard_of(name) not in self.shards:
             return None
         row = self._store.device(name)
         if row is None:

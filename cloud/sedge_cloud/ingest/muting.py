@@ -78,8 +78,8 @@ class Muting:
         over = [name for name, until in self._until.items() if now >= until]
         for name in over:
             del self._until[name]
-            # Unless it says hello: its goodbye may have been ignored.
-            self._leave(self._devices[name], now)
+            if name in self._devices:  # unless it says hello: its goodbye may have been ignored
+                self._leave(self._devices[name], now)
         self._look_at = now + LOOK_S if self._until else math.inf
         wanted, effects = self._wanted(), [*self._notes]
         self._notes.clear()

@@ -47,7 +47,7 @@ class Fleet:
     """Every device, by id, read from ``store`` by need. A row that cannot be read raises ``StorageError``.
 
     ``num_active`` is the number enrolled and not revoked, and ``changes`` how often one came or went.
-    ``shards`` are those whose devices are this process's: of others' nothing is noted.
+    Other processes' devices are none of it.
     ``versions`` are the protocol versions that the coordinator speaks, and ``max_packet`` is the largest
     MQTT packet that comes through its broker.
     """
@@ -61,7 +61,6 @@ class Fleet:
         wall: Wall = as_it_is,
     ) -> None:
         self.wall = wall
-        self.shards = frozenset(topics.SHARD_NAMES)
         self.returning: set[str] = set()  # online before the last outage, and not since
         self._inherited: set[str] = set()  # online in their rows, as another process has seen them
         self.num_active = self.changes = 0
@@ -81,6 +80,11 @@ class Fleet:
         if entry is None:
             raise KeyError(device)
         return entry
+
+    @property
+    def shards(self) -> frozenset[str]:
+        """Those whose devices are this process's."""
+        return self._kept.shards
 
     @property
     def present(self) -> int:
@@ -143,7 +147,7 @@ class Fleet:
         in their rows until it is known that they do not come.
         """
         lost, gained = self.shards - shards, shards - self.shards
-        self.shards = shards
+        self._kept.shards = shards
         self._kept.drop(lost | gained)
         for name in [name for name in self._stirred if topics.shard_of(name) in lost]:
             del self._stirred[name]
@@ -181,7 +185,7 @@ class Fleet:
         return device in self._kept.online
 
     def presence(self, device: str) -> Presence:
-        """Whether a device is there; of one that is not enrolled nothing is so."""
+        """Whether a device is there; of one that is not enrolled, or another process's, nothing is so."""
         entry = self._kept.find(device)
         if entry is None:
             return Presence(False, False, False)

@@ -5,11 +5,12 @@ nothing by itself; it is authenticated all the same, with what only the fleet's 
 
     8 bytes   the sender's token, little endian
     16 bytes  HMAC-SHA256(key, topic || token || body)[:16]
-    body      of ``wanted``: MessagePack of ``Wanted``
+    body      of ``wanted`` and ``lacks``: MessagePack of ``Wanted`` or ``Lacks``
 """
 
 import hashlib
 import hmac
+from contextlib import suppress
 from typing import TypeAlias
 
 import msgspec
@@ -18,7 +19,7 @@ from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.keys import derive
 from sedge_protocol.wire.topics import cloud
 
-CHANGED, WANTED = "changed", "wanted"
+CHANGED, WANTED, LACKS = "changed", "wanted", "lacks"
 _TOKEN_BYTES, _HEAD_BYTES = 8, 24
 
 
@@ -37,7 +38,16 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True):
     missing: bytes
 
 
-Signal: TypeAlias = Changed | Wanted
+class Lacks(msgspec.Struct, frozen=True, array_like=True):
+    """A device lacks what its order of a run would need: the process that has it tells it."""
+
+    run: str
+    device: str
+    features: tuple[str, ...]
+
+
+Signal: TypeAlias = Changed | Wanted | Lacks
+_BODIES: dict[str, type[Wanted | Lacks]] = {WANTED: Wanted, LACKS: Lacks}
 
 
 class Signals:
@@ -50,8 +60,9 @@ class Signals:
     def seal(self, token: int, signal: Signal) -> Send:
         """A signal of the process with this token, for all others."""
         kind, body = CHANGED, b""
-        if isinstance(signal, Wanted):
-            kind, body = WANTED, msgspec.msgpack.encode(signal)
+        if not isinstance(signal, Changed):
+            kind = WANTED if isinstance(signal, Wanted) else LACKS
+            body = msgspec.msgpack.encode(signal)
         topic, sender = cloud(self._fleet, kind), token.to_bytes(_TOKEN_BYTES, "little")
         return Send(topic, sender + self._mac(topic, sender, body) + body)
 
@@ -64,10 +75,11 @@ class Signals:
             return other, None
         if topic == cloud(self._fleet, CHANGED):
             return other, Changed()
-        try:
-            return other, msgspec.msgpack.decode(body, type=Wanted)
-        except ValueError:  # msgspec's errors: of a later version
-            return other, None
+        for kind, what in _BODIES.items():
+            if topic == cloud(self._fleet, kind):
+                with suppress(ValueError):  # msgspec's errors: of a later version
+                    return other, msgspec.msgpack.decode(body, type=what)
+        return other, None
 
     def _mac(self, topic: str, sender: bytes, body: bytes) -> bytes:
         return hmac.digest(self._key, topic.encode() + sender + body, hashlib.sha256)[:16]

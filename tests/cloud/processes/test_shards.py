@@ -30,10 +30,10 @@ def test_a_frame_under_anothers_shard_is_dropped_and_counted(without_b: Cloud) -
     assert core.admits(up(FLEET, "a"), without_b.devices["a"].peer.seal(Goodbye(bytes(16))), 0.0)
 
 
-def test_nothing_is_noted_of_others_devices(without_b: Cloud) -> None:
-    without_b.core.devices.stirred(100)
-    without_b.core.devices.note(without_b.core.devices["b"], error="none of ours")
-    assert without_b.core.devices.stirred(100) == []
+def test_others_devices_are_none_of_ours(without_b: Cloud) -> None:
+    assert "b" not in without_b.core.devices and not without_b.core.devices.presence("b").online
+    assert not without_b.core.devices.request_hello("b")
+    assert "b" not in {row.device for row in without_b.core.devices.stirred(100)}
 
 
 def test_who_takes_a_shard_over_asks_its_devices_and_is_newer_than_whoever_had_it(

@@ -2,11 +2,11 @@
 
 import pytest
 
-from sedge_cloud.processes.signals import Changed, Signal, Signals, Wanted
+from sedge_cloud.processes.signals import Changed, Lacks, Signal, Signals, Wanted
 from sedge_protocol.wire.topics import cloud
 
 OURS = Signals("fleet", bytes(32))
-SIGNALS = [Changed(), Wanted(bytes(32), 65536, b"\x05")]
+SIGNALS = [Changed(), Wanted(bytes(32), 65536, b"\x05"), Lacks("run", "a", ("zstd",))]
 
 
 @pytest.mark.parametrize("signal", SIGNALS)

@@ -1,0 +1,114 @@
+"""Two processes that serve a fleet: the first leads and has device a, the second has device b."""
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud import given
+from tests.cloud.given import assigned
+from tests.cloud.helper import BEGUN, CONFIG, FLEET, RUN, TRUSTING, Cloud
+from tests.cloud.stores import open_store
+
+from sedge_cloud.admin.runs import stop_run
+from sedge_cloud.config import RunConfig
+from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.processes.signals import Lacks
+from sedge_cloud.recorder import Recorder
+from sedge_protocol.wire.messages import Cancel, OwnModel, Refusal, Training
+from sedge_protocol.wire.topics import SHARD_NAMES, down, shard_of
+
+THEIRS = frozenset({shard_of("b")})
+OURS = frozenset(SHARD_NAMES) - THEIRS
+
+
+class Pair:
+    """The two, at a store with a run."""
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        fleet = Cloud(folder, config)
+        fleet.store.close()
+        self.first, self.second = (_process(fleet) for _ in range(2))
+        self._recorders = [Recorder(one.core, one.wall) for one in (self.first, self.second)]
+        take(self.first, OURS, leads=True)
+        take(self.second, THEIRS)
+
+    def go_on(self) -> None:
+        """Each looks at what the other has written, and does what is due."""
+        for _ in range(6):
+            for process, recorder in zip((self.first, self.second), self._recorders, strict=True):
+                process.load()
+                process.poll(0.5)
+                recorder.flush(process.now)
+
+    def close(self) -> None:
+        """Both are gone."""
+        self.first.store.close()
+        self.second.store.close()
+
+
+def _process(fleet: Cloud) -> Cloud:
+    store = open_store(fleet.folder / "state")
+    process = Cloud.of(store, fleet.folder, (), 1)
+    process.devices = fleet.devices
+    process.core = Coordinator(FLEET, store, 0.1, int(BEGUN), shared=True)
+    process.load()
+    process.core.connected(process.now)
+    return process
+
+
+def take(process: Cloud, shards: frozenset[str], leads: bool = False) -> None:
+    """A process has these shards from now on."""
+    process.effects += process.core.take(shards, leads, process.now)
+
+
+@pytest.fixture
+def pair_of(tmp_path: Path) -> Iterator[Callable[[RunConfig], Pair]]:
+    """Makes the two for a run of this configuration."""
+    made: list[Pair] = []
+
+    def make(config: RunConfig) -> Pair:
+        made.append(Pair(tmp_path, config))
+        return made[0]
+
+    yield make
+    made[0].close()
+
+
+@pytest.fixture
+def pair(pair_of: Callable[[RunConfig], Pair]) -> Pair:
+    """The two, whose devices have an order of the first round."""
+    pair = pair_of(CONFIG)
+    pair.first.hello("a")
+    pair.second.hello("b")
+    pair.go_on()
+    assert pair.first.order("a") and pair.second.order("b")
+    return pair
+
+
+def test_the_end_of_a_run_is_told_to_each_device_by_its_own_process(pair: Pair) -> None:
+    """With two senders' start counts it would hear the newer, and be deaf to its own process."""
+    take(pair.first, OURS - {"00"}, leads=True)
+    take(pair.first, OURS, leads=True)  # its start count is the newest
+    stop_run(pair.second.store, RUN)
+    pair.go_on()
+    assert pair.first.messages("a", Cancel) and pair.second.messages("b", Cancel)
+    assert not pair.first.sends(down(FLEET, "b")) and not pair.second.sends(down(FLEET, "a"))
+
+
+def test_a_device_of_another_process_is_told_by_that_one_what_it_lacks(
+    pair_of: Callable[[RunConfig], Pair],
+) -> None:
+    given.PLANS["b"] = lambda context, client: assigned(then=(Training(),), own_model=OwnModel())
+    pair = pair_of(msgspec.structs.replace(CONFIG, strategy=given.NAME, robust=TRUSTING))
+    pair.first.hello("a")
+    pair.second.hello("b", codecs=("phases",))
+    pair.go_on()
+    (lacks,) = (one for one in pair.first.core.signals if isinstance(one, Lacks))
+    for process in (pair.first, pair.second):
+        process.effects += process.core.lacks(lacks, process.now)
+    (note,) = pair.second.notes(logging.WARNING)
+    assert note == "run run has no work for b: it lacks own_model"
+    assert pair.second.messages("b", Refusal) == [Refusal("unable", note)]
+    assert not pair.first.sends(down(FLEET, "b")) and not pair.first.notes(logging.WARNING)

@@ -191,8 +191,9 @@ class Company:
         return effects
 
     def _rest(self, now: float) -> None:
-        """Without a broker it serves nobody: others take its shards until it has one again."""
+        """Without a broker it serves nobody: others, if any, take its shards until it has one again."""
         rests = self._down_since is not None and now > self._down_since + LEASE_S
-        if rests != self._rests and not self._members.is_alone:
+        # It stops resting whoever else is there: after an outage of the broker all others may rest.
+        if rests != self._rests and not (rests and self._members.is_alone):
             self._members.retire(rests)
             self._rests = rests

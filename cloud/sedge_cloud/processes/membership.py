@@ -46,7 +46,7 @@ class Membership:
         self._ahead = 0.0  # of the database's clock before the loop's
         self._renewed_at = self._trusts_at = self._look_at = self.polled_at = now
         self._others: dict[int, ProcessRow] = {}
-        self._is_in = False
+        self._is_in = self._leaves = False
         self._join(now)
 
     @property
@@ -81,6 +81,9 @@ class Membership:
                 self._join(now)
             elif now >= self._renewed_at + RENEW_S:
                 self._renew(now)
+            if self._leaves != self._process.leaves:
+                self._store.retire(self._leaves)
+                self._process = replace(self._process, leaves=self._leaves)
             if not self._alone:
                 self._look(now)
         except LeaseLost as exc:
@@ -115,12 +118,11 @@ class Membership:
         )
 
     def retire(self, leaves: bool) -> None:
-        """Take no more shards, and hand over what there is, if there is anybody; or take some again."""
-        try:
-            self._store.retire(leaves)
-        except StorageError as exc:
-            self._note(logging.ERROR, str(exc))
-        self._look_at = 0.0
+        """Take no more shards, and hand over what there is, if there is anybody; or take some again.
+
+        The next ``poll`` that reaches the store says so there.
+        """
+        self._leaves, self._look_at = leaves, 0.0
 
     def leave(self) -> None:
         """What this process has is free; one that could not say so is replaced all the same."""

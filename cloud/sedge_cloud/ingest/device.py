@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sedge_cloud.ingest.rate_limit import TokenBucket
-from sedge_cloud.runs.capabilities import keeps_model
+from sedge_cloud.runs.capabilities import abilities, keeps_model
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.peer import Peer
@@ -45,7 +45,7 @@ class Device:
     def is_another(self, hello: Hello, incarnation: int) -> bool:
         """Whether this hello is of a new start of its agent, or says that it can do other things."""
         new_start = self.hello is None or incarnation != self.row.incarnation
-        return new_start or _abilities(hello) != _abilities(self.hello)
+        return new_start or abilities(hello) != abilities(self.hello)
 
     def keep(self, run: str) -> None:
         """Note that it keeps a model of a run, which its last hello did not say yet."""
@@ -56,8 +56,3 @@ class Device:
         ):
             holds = (*self.hello.holds, run)[-MAX_RUNS:]
             self.hello = msgspec.structs.replace(self.hello, holds=holds)
-
-
-def _abilities(hello: Hello | None) -> Hello | None:
-    """What a hello says of the device itself: not of its connection, its state, or whether it waits."""
-    return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="", holds=None)

@@ -17,8 +17,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-import msgspec
-
 from sedge_cloud.clocks import Wall
 from sedge_cloud.disk_errors import disk_error
 from sedge_cloud.events import CloudEffect
@@ -39,7 +37,7 @@ from sedge_cloud.ingest.arrivals import Answer, reported
 from sedge_cloud.ingest.broadcast import Broadcast
 from sedge_cloud.ingest.device import Device
 from sedge_cloud.ingest.downloads import Downloads
-from sedge_cloud.ingest.kept import save_hellos
+from sedge_cloud.ingest.kept import save_hello, save_hellos
 from sedge_cloud.ingest.muting import Muting
 from sedge_cloud.ingest.open_orders import OpenOrders
 from sedge_cloud.ingest.progress import Progress
@@ -323,14 +321,9 @@ class Ingest:
         except VersionError:  # whatever it spoke before, no order reaches it now
             self._left(device, now)
             raise
-        hello, known = self.devices.limited(hello), device.hello
+        hello = self.devices.limited(hello)
         is_renewed = device.is_another(hello, frame.incarnation)
-        has_moved = known is not None and hello.max_packet != known.max_packet
-        is_new = frame.incarnation != device.row.incarnation
-        keeps = self.devices.is_shared and known is not None and hello.holds != known.holds
-        if is_new or has_moved or keeps or hello.waits != device.waits:
-            self.store.save_hello(device.row, frame.incarnation, msgspec.msgpack.encode(hello))
-            device.row = msgspec.structs.replace(device.row, incarnation=frame.incarnation)
+        save_hello(self.store, device, hello, frame.incarnation)
         effects: Effects = [device.peer.message(self.devices.welcome(hello.nonce))]
         if not device.online:
             effects.append(Note(logging.INFO, f"device {name} is online"))

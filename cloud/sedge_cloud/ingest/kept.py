@@ -17,6 +17,7 @@ from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.errors import FrameError, VersionError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.peer import Peer
 
 # So many devices that are not online are kept, and so many ids of senders that are none of ours.
@@ -128,14 +129,28 @@ class Kept:
             self._sent = max(self._sent, device.peer.sent)
 
 
+def save_hello(store: Rows, device: Device, hello: Hello, incarnation: int) -> None:
+    """Store a device's hello, unless its row says the same already. Raises ``StorageError``."""
+    is_new, stored = incarnation != device.row.incarnation, device.row.read_hello()
+    if not is_new and stored and msgspec.structs.replace(stored, nonce=hello.nonce) == hello:
+        return
+    coded = msgspec.msgpack.encode(hello)
+    # Old frames are told from new ones by a start's number; what else is lost, the next hello says again.
+    with store.transaction(flush=is_new):
+        store.save_hello(device.row, incarnation, coded)
+    device.row = msgspec.structs.replace(device.row, incarnation=incarnation, hello=coded)
+
+
 def save_hellos(store: Rows, devices: Collection[Device]) -> None:
     """Store the hellos of these devices as they are known now. Raises ``StorageError``."""
     if not devices:
         return
+    coded = [(device, msgspec.msgpack.encode(device.hello)) for device in devices]
     with store.transaction(flush=False):
-        for device in devices:
-            coded = msgspec.msgpack.encode(device.hello)
-            store.save_hello(device.row, device.row.incarnation, coded)
+        for device, hello in coded:
+            store.save_hello(device.row, device.row.incarnation, hello)
+    for device, hello in coded:
+        device.row = msgspec.structs.replace(device.row, hello=hello)
 
 
 def _sender_on(topic: str, fleet: str) -> str | None:

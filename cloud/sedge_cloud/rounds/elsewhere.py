@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from sedge_cloud.hints import DeviceOnline, Left, ToLeader
 from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.runs.asked import Presence
-from sedge_cloud.runs.capabilities import lacking
+from sedge_cloud.runs.capabilities import abilities, lacking
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import DeviceRow, TrafficRow
@@ -52,8 +52,7 @@ class Everywhere:
                 continue
             self._online[name] = row
             if row != last:
-                is_renewed = last is not None and last.incarnation != row.incarnation
-                hints.append(DeviceOnline(name, last is None or is_renewed))
+                hints.append(DeviceOnline(name, last is None or _is_another(last, row)))
         self._changes += len(hints)
         return hints
 
@@ -109,6 +108,12 @@ class Everywhere:
             if hello is not None and not hello.waits and not missing(hello):
                 names.append(name)
         return sorted(names)
+
+
+def _is_another(last: DeviceRow, row: DeviceRow) -> bool:
+    """Whether its agent has started anew, or can do other things."""
+    new_start = last.incarnation != row.incarnation
+    return new_start or abilities(last.read_hello()) != abilities(row.read_hello())
 
 
 class MeterEverywhere:

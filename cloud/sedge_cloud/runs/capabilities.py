@@ -28,6 +28,11 @@ def keeps_model(hello: Hello | None, run: str) -> bool:
     return hello is None or hello.holds is None or run in hello.holds
 
 
+def abilities(hello: Hello | None) -> Hello | None:
+    """What a hello says of the device itself: not of its connection, its state, or whether it waits."""
+    return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="", holds=None)
+
+
 def outline(config: RunConfig) -> Terms:
     """What a run's configuration alone says of its terms."""
     return Terms(

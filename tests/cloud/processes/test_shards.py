@@ -1,9 +1,12 @@
 """What a process does with the devices of its own shards, and with those of others."""
 
+import msgspec
 import pytest
-from tests.cloud.helper import FLEET, Cloud
+from tests.cloud.helper import FLEET, Cloud, a_hello
 from tests.cloud.stores import open_store
 
+from sedge_cloud.hints import DeviceOnline
+from sedge_cloud.rounds.elsewhere import Everywhere
 from sedge_cloud.store.rows import UpdateRow
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import HEADER
@@ -57,4 +60,31 @@ def test_who_takes_a_shard_over_knows_what_its_last_holder_has_stored(without_b:
     cloud.core.take(ALL, True, cloud.now)
     cloud.hello("b")
     assert len(cloud.messages("b", Order)) == 1  # it would train twice for one update that counts
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "renewed"),
+    [
+        ({"num_train": 200}, True),
+        ({"num_test": 20}, True),
+        ({"backends": ("function",)}, True),
+        ({"memory_mb": 64}, True),
+        ({"holds": ("another",)}, False),
+    ],
+)
+def test_what_a_start_says_anew_reaches_a_leader_elsewhere_and_a_repeat_writes_nothing(
+    cloud: Cloud, change: dict[str, object], renewed: bool
+) -> None:
+    cloud.hello("a")
+    cloud.store.save_sessions(cloud.core.devices.stirred(100))
+    other = open_store(cloud.folder / "state")
+    leader = Everywhere(cloud.core.devices, other, lambda device: False)
+    assert leader.load() == [DeviceOnline("a", True)]
+    hello = msgspec.structs.replace(a_hello("again"), **change)
+    cloud.say("a", hello)
+    assert leader.load() == [DeviceOnline("a", renewed)]
+    assert leader.hello("a") == hello
+    cloud.say("a", msgspec.structs.replace(hello, nonce=b"a third session."))
+    assert leader.load() == [] and leader.hello("a") == hello
     other.close()

@@ -109,6 +109,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         self.blob_server.ended.wait(30)
 
+    def drips(self, data: bytes) -> None:
+        """Speaks HTTP/1.0; half comes at once, then byte by byte, and after seconds all the rest."""
+        self.protocol_version = "HTTP/1.0"
+        self.cuts(data)
+        rest = data[len(data) // 2 :]
+        for at in range(100):
+            if self.blob_server.ended.wait(0.03):
+                return
+            self.wfile.write(rest[at : at + 1])
+        self.wfile.write(rest[100:])
+
     def redirects(self, data: bytes) -> None:
         """Sends everyone elsewhere, or on to its own second name for each blob."""
         if self.path.startswith("/there/"):

@@ -78,6 +78,7 @@ class Span:
         self._url, self._manifest, self._first, self._end = url, manifest, first, end
         self._permits, self._ca_file = permits, ca_file
         self._connection: HTTPConnection | None = None
+        self._socket: socket.socket | None = None
         self.stopped = False
 
     def chunks(self) -> Iterator[tuple[int, bytes]]:
@@ -100,10 +101,9 @@ class Span:
     def stop(self) -> None:
         """End it from another thread: what waits for bytes there raises ``LinkError``."""
         self.stopped = True
-        connection = self._connection
-        if connection is not None and (sock := connection.sock) is not None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def _answer(self) -> HTTPResponse:
         url, was_tls = self._url, False
@@ -125,11 +125,14 @@ class Span:
         raise LinkError(f"{shown(self._url)}: more than {MAX_REDIRECTS} redirections")
 
     def _get(self, address: Address) -> HTTPResponse:
-        if self.stopped:
-            raise LinkError(f"{shown(self._url)}: stopped")
         if self._connection is not None:  # to the server that sent us here
             self._connection.close()
         self._connection = connection = self._to(address)
+        connection.connect()
+        # http.client lets go of a socket that the server will close.
+        self._socket = connection.sock
+        if self.stopped:
+            raise LinkError(f"{shown(self._url)}: stopped")
         start, last = (
             self._manifest.span(self._first)[0],
             sum(self._manifest.span(self._end - 1)) - 1,

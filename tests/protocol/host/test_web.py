@@ -64,8 +64,9 @@ def test_a_server_that_says_nothing_more(monkeypatch: pytest.MonkeyPatch) -> Non
             next(chunks)
 
 
-def test_another_thread_ends_the_wait() -> None:
-    with serving("stalls", {NAME: BLOB}) as server:
+@pytest.mark.parametrize("manner", ["stalls", "drips"])
+def test_another_thread_ends_the_wait(manner: str) -> None:
+    with serving(manner, {NAME: BLOB}) as server:
         span = Span(f"{server.url}/{NAME}", MANIFEST, 0, 5)
         chunks = span.chunks()
         assert [next(chunks)[0] for _ in range(2)] == [0, 1]
@@ -74,8 +75,8 @@ def test_another_thread_ends_the_wait() -> None:
         with pytest.raises(LinkError):
             next(chunks)
         timer.join()
-    with pytest.raises(LinkError, match="stopped"):
-        list(span.chunks())
+        with pytest.raises(LinkError, match="stopped"):
+            list(span.chunks())
 
 
 @pytest.mark.parametrize(

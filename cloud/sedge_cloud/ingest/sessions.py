@@ -151,13 +151,14 @@ class Fleet:
         self._kept.drop(lost | gained)
         for name in [name for name in self._stirred if topics.shard_of(name) in lost]:
             del self._stirred[name]
-        self.returning = {name for name in self.returning if topics.shard_of(name) not in lost}
+        for names in (self.returning, self._inherited):
+            names.difference_update([name for name in names if topics.shard_of(name) in lost])
         if not gained:
             return []
         self._incarnation = self._kept.incarnation = incarnation
-        online = (name for name in self._store.online() if topics.shard_of(name) in gained)
-        self._inherited.update(online)
-        self.returning |= self._inherited
+        online = {name for name in self._store.online() if topics.shard_of(name) in gained}
+        self._inherited |= online
+        self.returning |= online
         self.changes += 1
         return [*self._request_hellos(gained)]
 
@@ -269,6 +270,7 @@ class Fleet:
         device.hello, at = hello, self.wall(now)
         self.changes += 1
         self.returning.discard(device.row.device)
+        self._inherited.discard(device.row.device)
         if not device.online:
             self._kept.arrive(device)
             self.note(device, online=True, since=at)

@@ -14,6 +14,7 @@ from tests.cloud.stores import open_store
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.outage import RETURN_S
 from sedge_cloud.processes.signals import Lacks
 from sedge_cloud.recorder import Recorder
 from sedge_protocol.wire.messages import Cancel, OwnModel, Refusal, Training
@@ -112,3 +113,20 @@ def test_a_device_of_another_process_is_told_by_that_one_what_it_lacks(
     assert note == "run run has no work for b: it lacks own_model"
     assert pair.second.messages("b", Refusal) == [Refusal("unable", note)]
     assert not pair.first.sends(down(FLEET, "b")) and not pair.first.notes(logging.WARNING)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_who_has_come_back_or_moved_on_is_not_waited_for_again(pair: Pair, returns: bool) -> None:
+    """The shard of a comes to a process, which then gains another before it gives up waiting."""
+    take(pair.first, OURS - {shard_of("a")}, leads=True)
+    take(pair.second, THEIRS | {shard_of("a")})
+    assert pair.second.core.devices.returning == {"a"}
+    if returns:
+        pair.second.hello("a")
+    holder = THEIRS | {shard_of("a")} if returns else THEIRS
+    take(pair.second, holder)
+    take(pair.second, holder | {"00"})
+    assert not pair.second.core.devices.returning
+    pair.second.poll(RETURN_S)
+    pair.go_on()
+    assert "a" in pair.first.store.online()

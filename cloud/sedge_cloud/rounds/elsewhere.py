@@ -34,11 +34,12 @@ class Everywhere:
 
     def load(self) -> list[ToLeader]:
         """Read what has changed of others' devices; who has come and gone."""
-        since, self._since = self._since, self._store.change()
+        since, change = self._since, self._store.change()
         sessions = {row.device: row.online for row in self._store.sessions(since)}
         rows = {row.device: row for row in self._store.changed_devices(since)}
         come = [name for name, is_online in sessions.items() if is_online]
         rows |= self._store.devices_named([name for name in come if name not in rows])
+        self._since = change  # not before: what a read that failed would have said is read again
         hints: list[ToLeader] = [
             Left(name)
             for name in list(self._online)

@@ -14,9 +14,11 @@ from tests.cloud.stores import open_store
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
+from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.outage import RETURN_S
 from sedge_cloud.processes.signals import Lacks
 from sedge_cloud.recorder import Recorder
+from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Cancel, OwnModel, Refusal, Training
 from sedge_protocol.wire.topics import SHARD_NAMES, down, shard_of
 
@@ -31,14 +33,14 @@ class Pair:
         fleet = Cloud(folder, config)
         fleet.store.close()
         self.first, self.second = (_process(fleet) for _ in range(2))
-        self._recorders = [Recorder(one.core, one.wall) for one in (self.first, self.second)]
+        self._recorders = [Recorder(one.core, one.wall) for one in (self.second, self.first)]
         take(self.first, OURS, leads=True)
         take(self.second, THEIRS)
 
     def go_on(self) -> None:
         """Each looks at what the other has written, and does what is due."""
         for _ in range(6):
-            for process, recorder in zip((self.first, self.second), self._recorders, strict=True):
+            for process, recorder in zip((self.second, self.first), self._recorders, strict=True):
                 process.load()
                 process.poll(0.5)
                 recorder.flush(process.now)
@@ -130,3 +132,22 @@ def test_who_has_come_back_or_moved_on_is_not_waited_for_again(pair: Pair, retur
     pair.second.poll(RETURN_S)
     pair.go_on()
     assert "a" in pair.first.store.online()
+
+
+@pytest.mark.parametrize("read", ["sessions", "changed_devices", "devices_named"])
+def test_who_came_while_a_read_failed_is_seen_by_the_next(
+    pair_of: Callable[[RunConfig], Pair], monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("connection lost")
+
+    pair = pair_of(CONFIG)
+    pair.go_on()
+    pair.second.hello("b")
+    with monkeypatch.context() as patch:
+        patch.setattr(pair.first.store, read, fail)
+        pair.go_on()
+    pair.first.now += DISK_RETRY_S
+    pair.go_on()
+    pair.first.hello("a")
+    assert set(pair.first.core.open[RUN].orders) == {"a", "b"}

@@ -44,7 +44,7 @@ def connected_ray(address: str, key: str, processors: int) -> ModuleType:
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (RuntimeError, ConnectionError, ValueError) as exc:
+    except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as exc:
         # A cluster with another Ray or Python is told over several lines.
         expected = f"a Ray cluster that takes this process ({' '.join(str(exc).split())})"
         raise ConfigError(key, address, expected) from exc
@@ -113,25 +113,43 @@ class RayCompute:
 def _mapped(
     ray: ModuleType, function: Callable[[S, T], R], shared: S, slices: Iterable[T]
 ) -> Iterator[R]:
-    """As many slices at a time as there are processors, and as many again that wait."""
-    task, placed = ray.remote(num_cpus=1)(function), ray.put(shared)
-    at_once = 2 * int(ray.cluster_resources()["CPU"])
+    """As many slices at a time as there are processors, and as many again that wait.
+
+    A slice at which Ray fails is worked on here, where a fault of its own shows, too.
+    """
     pending: deque[tuple[T, Any]] = deque()
+    is_warned = False
+
+    def attempt(step: Callable[..., Any], *given: object) -> Any:
+        """What Ray gives; None where it fails, whatever its parts or the network raise."""
+        nonlocal is_warned
+        try:
+            return step(*given)
+        except Exception as exc:
+            if not is_warned:
+                text = _line(exc)
+                logging.getLogger("sedge.cloud").warning("Ray: %s; this process does it", text)
+                is_warned = True
+            return None
 
     def first() -> R:
         one, ref = pending.popleft()
-        try:
-            done: R = ray.get(ref)
-        except ray.exceptions.RayTaskError:
-            raise
-        except ray.exceptions.RayError as exc:  # lost too often
-            logging.getLogger("sedge.cloud").warning("Ray: %s; this process does it", exc)
-            return function(shared, one)
+        found = None if ref is None else attempt(lambda: [ray.get(ref)])
+        done: R = function(shared, one) if found is None else found[0]
         return done
 
+    task, placed = ray.remote(num_cpus=1)(function), attempt(ray.put, shared)
+    resources: dict[str, float] = attempt(ray.cluster_resources) or {}
+    at_once = 2 * int(resources.get("CPU", 0))
     for one in slices:
-        pending.append((one, task.remote(placed, one)))
+        pending.append((one, None if placed is None else attempt(task.remote, placed, one)))
         if len(pending) > at_once:
             yield first()
     while pending:
         yield first()
+
+
+def _line(error: Exception) -> str:
+    """The first line about an error; of a task's, which come with the worker's trace, about its cause."""
+    cause = getattr(error, "cause", None) or error
+    return f"{type(cause).__name__}: {str(cause).strip().split(chr(10))[0]}"

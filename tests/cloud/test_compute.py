@@ -1,13 +1,15 @@
 """A cluster that is not there; one that is, tests/emulate/workers/test_cluster.py starts."""
 
+import os
 import socket
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sedge_cloud.algorithms import collaboration
 from sedge_cloud.algorithms.collaboration import overlaps
-from sedge_cloud.compute import ComputeConfig, connected_ray
+from sedge_cloud.compute import ComputeConfig, RayCompute, connected_ray
 from sedge_protocol.errors import ConfigError
 
 
@@ -40,6 +42,63 @@ def test_without_its_cluster_a_coordinator_works_alone(
     assert list(compute.map(pow, 2, range(5))) == [1, 2, 4, 8, 16]
     assert "compute.ray: found 'nonsense'" in caplog.text
     assert "this process does it alone" in caplog.text
+
+
+class _Ray:
+    """A cluster that does ``pow``, and fails at one step."""
+
+    def __init__(self, fails: str) -> None:
+        self._fails = fails
+
+    def _step(self, name: str, given: Any) -> Any:
+        if name == self._fails:
+            raise ConnectionError("the cluster is gone\nand more about it")
+        return given
+
+    def remote(self, *given: Any, num_cpus: int = 0) -> Any:
+        return self._step("remote", pow(*given)) if given else self._task
+
+    def _task(self, function: object) -> "_Ray":
+        return self
+
+    def put(self, shared: Any) -> Any:
+        return self._step("put", shared)
+
+    def get(self, ref: Any) -> Any:
+        return self._step("get", ref)
+
+    def cluster_resources(self) -> Any:
+        return self._step("cluster_resources", {"CPU": 1.0})
+
+    def shutdown(self) -> None:
+        """It was joined for this task alone."""
+
+
+@pytest.mark.parametrize("fails", ["put", "remote", "cluster_resources", "get"])
+def test_whatever_ray_fails_at_the_coordinator_does_and_says_so_once(
+    fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ray = _Ray(fails)
+
+    def connected(*given: object) -> _Ray:
+        return ray
+
+    monkeypatch.setattr("sedge_cloud.compute.connected_ray", connected)
+    assert list(RayCompute("local").map(pow, 2, range(6))) == [1, 2, 4, 8, 16, 32]
+    assert caplog.messages == ["Ray: ConnectionError: the cluster is gone; this process does it"]
+
+
+@pytest.mark.slow
+def test_a_task_that_fails_on_rays_worker_alone_is_done_here(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def odd_worker(here: int, one: int) -> int:
+        if os.getpid() != here and one % 2:
+            raise OSError("no such library here")
+        return one
+
+    assert list(RayCompute("local").map(odd_worker, os.getpid(), range(4))) == [0, 1, 2, 3]
+    assert caplog.messages == ["Ray: OSError: no such library here; this process does it"]
 
 
 @pytest.mark.slow

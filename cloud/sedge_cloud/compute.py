@@ -40,11 +40,12 @@ def connected_ray(address: str, key: str, processors: int) -> ModuleType:
         own = {}
         _reach(address, key)
     import ray
+    from ray.exceptions import RayError
 
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as exc:
+    except (RuntimeError, OSError, ValueError, RayError) as exc:
         # A cluster with another Ray or Python is told over several lines.
         expected = f"a Ray cluster that takes this process ({' '.join(str(exc).split())})"
         raise ConfigError(key, address, expected) from exc

@@ -37,13 +37,19 @@ def close_round(
 
     It closes ``at`` this time on the wall clock; ``why`` says what closed it. With too few updates, or a
     model that cannot be stored, the run fails and keeps its state. Receipts that another process writes
-    meanwhile are not passed over: then the round is aggregated again.
+    meanwhile are not passed over: then the round is aggregated again. One that another leader has closed
+    stays as it is.
     """
     store, run = run_store.store, live.run
     while True:
         row = store.round(run.name, current.row.round)
         if row is None:
             raise StorageError(f"run {run.name}: round {current.row.round} is deleted")
+        if not row.open:
+            kept = already_closed(live, run_store, current)
+            if kept is None:  # the run was resumed after it
+                raise StorageError(f"run {run.name}: round {row.round} is over")
+            return kept
         answers = dict(store.answers(run.name, row.round))
         for name in [name for name in current.waiting if answers.get(name)]:
             current.decline(name, answers[name])
@@ -99,7 +105,7 @@ def _conclude(
 
 
 def already_closed(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:
-    """The summary of a round that was committed as closed although the disk reported a failure.
+    """The summary of a round that is closed already: by another leader, or in spite of a disk's error.
 
     The run moves on. None for a round that is still open. A closed one must not be closed again: its
     updates may have been collected.

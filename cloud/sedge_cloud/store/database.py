@@ -167,14 +167,16 @@ class Store(Receipts):
     def close_round(self, closed: ClosedRound) -> bool:
         """Close a round in one transaction; False, and nothing is written, if receipts came meanwhile.
 
-        Orders for which no update is accepted any more are emptied; their rows stay.
+        Likewise for a round that another leader has closed. Orders for which no update is accepted any more
+        are emptied; their rows stay.
         """
         run, number, it = closed.run, closed.round, closed.accounts
         with self._transaction() as db:
             self._require_run(db, run, alone=True)
             is_closed = db.execute(
                 "UPDATE rounds SET open = 0, phase = 'closed', summary = ?, closed = ?, why = ?,"
-                " up = ?, down = ?, parts = ? WHERE run = ? AND round = ? AND receipts = ?",
+                " up = ?, down = ?, parts = ? WHERE run = ? AND round = ? AND open = 1"
+                " AND receipts = ?",
                 (
                     closed.summary, closed.closed, closed.why, closed.up, closed.down, it.parts, run,
                     number, closed.receipts,

@@ -199,7 +199,10 @@ class Rows(Seen, Protocol):
         ...
 
     def close_round(self, closed: ClosedRound) -> bool:
-        """Close a round in one transaction; False, and nothing is written, if receipts came meanwhile."""
+        """Close a round in one transaction; False, and nothing is written, if receipts came meanwhile.
+
+        Likewise for a round that another leader has closed.
+        """
         ...
 
     def current_round(self, run: str) -> RoundRow | None:

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.cloud.helper import CONFIG, RUN, Cloud, Crash, small_update
+from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Crash, small_update
 from tests.cloud.stores import open_store
 
+from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds import closing
 from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.rounds.summary import summarise
@@ -80,3 +81,27 @@ def test_a_decline_that_another_process_receives_meanwhile_is_in_the_summary(
     monkeypatch.setattr(closing, "summarise", meanwhile)
     cloud.poll(CONFIG.deadline_s + 1)
     assert times == 2 and cloud.summaries()[0].declined == 1
+
+
+def test_a_round_that_another_leader_closes_meanwhile_is_closed_once(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a process has not noticed yet that it leads no longer."""
+    cloud.hello()
+    for name in "ab":
+        cloud.offer(name, small_update(cloud.order(name)))
+    other = Coordinator(FLEET, open_store(cloud.folder / "state"), 1.0, 1)
+    other.load(cloud.now)
+    times = 0
+
+    def meanwhile(*args: object) -> Summary:
+        nonlocal times
+        times += 1
+        if times == 1:
+            other.poll(cloud.now, 64)
+        return summarise(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(closing, "summarise", meanwhile)
+    cloud.poll()
+    assert times == 2 and read_sums(cloud.store.sums(RUN)).closed == 1
+    assert [(row.round, row.open) for row in cloud.store.rounds(RUN)] == [(1, False), (2, True)]

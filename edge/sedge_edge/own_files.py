@@ -7,6 +7,7 @@ checked by its digest, when an order needs it. Whatever a file does not have com
 import hashlib
 import logging
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class DeviceBlobs(BlobFolder):
         super().__init__(root, share=share)
         self._files = dict(files or {})
         self._told: set[bytes] = set()
+        self._unreadable: set[Path] = set()
         self._log = logging.getLogger("sedge.edge")
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
@@ -64,9 +66,22 @@ class DeviceBlobs(BlobFolder):
         return copied
 
     def _tell_of_another(self, manifest: Manifest) -> None:
-        sizes = [path.stat().st_size for path in self._files.values() if path.is_file()]
+        sizes = [self._size(path) for path in self._files.values()]
         if any(manifest.size == size * times for size in sizes for times in PRECISIONS):
             self._tell(manifest, f"{manifest.size} bytes that [frozen] has by no such name")
+
+    def _size(self, path: Path) -> int:
+        """The bytes of a file; 0 where there is none, or none that can be looked at, which is one line."""
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return 0
+        except OSError as exc:
+            if path not in self._unreadable:
+                self._unreadable.add(path)
+                self._log.warning("[frozen] %s: %s, expected a readable file", path, exc.strerror)
+            return 0
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
     def _tell(self, manifest: Manifest, what: str) -> None:
         """One line for each blob: an order comes again, and so does the need."""

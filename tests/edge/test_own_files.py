@@ -74,6 +74,19 @@ def test_the_base_in_another_precision_is_one_line(
     assert "200000 bytes that [frozen] has by no such name; fetching it" in said
 
 
+def test_a_file_that_cannot_be_looked_at_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / ("x" * 300)  # raises an OSError for root, too
+    with caplog.at_level(logging.WARNING, "sedge.edge"):
+        device = WithFiles(tmp_path / "device", {bytes(32): path})
+        device.connect()
+        for number in (1, 2):
+            give(device, number)
+            device.settle()
+    assert caplog.messages == [f"[frozen] {path}: File name too long, expected a readable file"]
+
+
 @pytest.mark.parametrize("name", ["ab", "zz" * 32, "", "ab" * 33])
 def test_a_name_is_a_digest(name: str) -> None:
     with pytest.raises(ConfigError, match=r"frozen: found .*, expected 64 hex digits"):

@@ -33,8 +33,8 @@ class Membership:
 
     ``shards`` are those that it has, and it ``leads`` or not. It is the heir of ``coming``, of which it has
     yet to say of the ``unready`` that it listens; its own that are ``going`` have an heir that does. It was
-    last asked to ``poll`` at ``polled_at``. Where nobody else can serve (``alone``: the state is on this
-    machine's disk) joining raises ``StorageError`` if somebody does.
+    last asked to ``poll`` at ``polled_at``. Where nobody else can serve (``alone``: this process holds the
+    store's lock) it takes the place of whoever is there, whatever the row says of time and host.
     """
 
     def __init__(self, store: Leases, now: float, alone: bool) -> None:
@@ -140,7 +140,7 @@ class Membership:
         return len(self._others)
 
     def _join(self, now: float) -> None:
-        self._process = self._store.join(self._process, self._is_gone, self._alone)
+        self._process = self._store.join(self._process, self._is_gone)
         self._ahead = self._process.joined - now
         self._renewed_at, self._is_in = now, True
         if abs(ahead := time.time() - self._process.joined) > SKEW_S:
@@ -149,10 +149,11 @@ class Membership:
         self._look(now)
 
     def _renew(self, now: float) -> None:
-        if not self.is_sure(now):  # others may have been away for the same reason
+        ahead = self._store.renew() - now
+        # Others may have been away for the same reason, and a clock that was set says nothing of them.
+        if not self.is_sure(now) or abs(ahead - self._ahead) > LEASE_S / 2:
             self._trusts_at = now + LEASE_S
-        self._ahead = self._store.renew() - now
-        self._renewed_at = now
+        self._ahead, self._renewed_at = ahead, now
 
     def _look(self, now: float) -> None:
         """See which shards it has; change leases if there is something to change."""
@@ -175,8 +176,13 @@ class Membership:
 
     def _is_gone(self, process: ProcessRow, now: float) -> bool:
         """Whether a process has ended, or is silent though this one has long been in touch itself."""
-        is_silent = process.expires < now and self._renewed_at >= self._trusts_at
-        return is_silent or has_ended(process, self._process)
+        if self._alone:
+            return True
+        # Later than any lease ends: before a power cut the database's host had another time.
+        is_silent = not now <= process.expires <= now + 2 * LEASE_S
+        return (is_silent and self._renewed_at >= self._trusts_at) or has_ended(
+            process, self._process
+        )
 
     def _note_others(self, living: Sequence[ProcessRow], gone: Sequence[ProcessRow]) -> None:
         others = {process.token: process for process in living if process.token != self.token}

@@ -18,7 +18,6 @@ import msgspec
 
 from sedge_cloud.store.connection import Database
 from sedge_cloud.store.contract import Dialect
-from sedge_protocol.errors import StorageError
 
 # A process is lost after so long without renewing, in seconds, and how often it renews.
 LEASE_S, RENEW_S = 10.0, 2.0
@@ -76,16 +75,13 @@ class Leases(Database):
         with self._db.errors():
             return float(self._db.execute(f"SELECT {self._db.clock}").fetchone()[0])
 
-    def join(self, process: ProcessRow, is_gone: IsGone, alone: bool = False) -> ProcessRow:
+    def join(self, process: ProcessRow, is_gone: IsGone) -> ProcessRow:
         """Become a process that serves, with a token of its own; every later write is fenced by it.
 
-        The rows of those that are gone are deleted. With ``alone`` raises ``StorageError`` when another
-        one is left.
+        The rows of those that are gone are deleted.
         """
         with self._transaction(alone=True, fenced=False) as db:
-            others = self._bury(db, is_gone)
-            if others and alone:
-                raise StorageError(f"{self.place}: {_told(others[0], self._now(db))}")
+            self._bury(db, is_gone)
             db.execute("UPDATE meta SET value = value + 1 WHERE key = 'token'")
             token = int(db.execute("SELECT value FROM meta WHERE key = 'token'").fetchone()[0])
             now = self._now(db)
@@ -145,21 +141,12 @@ class Leases(Database):
         """Every lease, by name."""
         return self._rows(LeaseRow, "SELECT * FROM leases ORDER BY name")
 
-    def _bury(self, db: Dialect, is_gone: IsGone) -> list[ProcessRow]:
-        """Delete the rows of processes that are gone; the others."""
-        left, now = list[ProcessRow](), self._now(db)
+    def _bury(self, db: Dialect, is_gone: IsGone) -> None:
+        """Delete the rows of processes that are gone."""
+        now = self._now(db)
         for process in self.processes():
             if process.token != self._token and is_gone(process, now):
                 db.execute("DELETE FROM processes WHERE token = ?", (process.token,))
-            else:
-                left.append(process)
-        return left
 
     def _now(self, db: Dialect) -> float:
         return float(db.execute(f"SELECT {db.clock}").fetchone()[0])
-
-
-def _told(process: ProcessRow, now: float) -> str:
-    """Who serves a store already, and until when."""
-    who, left_s = f"process {process.pid} on {process.host}", max(0.0, process.expires - now)
-    return f"a coordinator is running on this store: {who}; its lease ends in {left_s:.0f} s unless renewed"

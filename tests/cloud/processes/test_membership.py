@@ -14,6 +14,7 @@ from sedge_cloud.processes.heartbeat import Heartbeat
 from sedge_cloud.processes.membership import Membership
 from sedge_cloud.store import leases
 from sedge_cloud.store.connection import LeaseLost
+from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.errors import StorageError
 
@@ -88,14 +89,47 @@ def test_after_an_outage_of_all_nobody_is_taken_for_dead_at_once(tmp_path: Path)
     assert (one.token, two.token) == tokens and len(one.shards) == len(two.shards) == 32
 
 
-def test_who_is_alone_serves_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_alone_takes_the_place_of_whoever_was_there(tmp_path: Path) -> None:
+    """It holds the store's lock: a container's last run, which nobody can tell from a live one, is over."""
     one = process(tmp_path, alone=True)
-    with pytest.raises(StorageError, match="a coordinator is running on this store: process"):
-        process(tmp_path, alone=True)
-    time.sleep(1.2 * LEASE_S)
-    process(tmp_path, alone=True)
+    two = process(tmp_path, alone=True)
+    assert len(two.shards) == 64 and two.leads
     with pytest.raises(StorageError, match="another has replaced it"):
-        one.poll(time.monotonic())
+        one.poll(time.monotonic() + LEASE_S)
+
+
+def test_a_lease_from_before_the_clock_was_set_back_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A board without a clock of its own begins with an earlier time after a power cut."""
+    process(tmp_path)
+    _set_clock(monkeypatch, -2400)
+    two = process(tmp_path)
+    assert len(two.shards) == 64 and two.leads
+
+
+@in_a_folder
+@pytest.mark.parametrize("seconds", [-2400, 2400])
+def test_who_lives_when_the_clock_is_set_lives_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    one, two = process(tmp_path), process(tmp_path)
+    go_on(lambda: len(one.shards) == len(two.shards) == 32, one, two)
+    tokens = one.token, two.token
+    _set_clock(monkeypatch, seconds)
+    until = time.monotonic() + LEASE_S
+    go_on(lambda: time.monotonic() > until, one, two)
+    assert (one.token, two.token) == tokens and len(one.shards) == len(two.shards) == 32
+
+
+def _set_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """The database's clock is set forward by so many seconds."""
+    right = leases.Leases._now
+
+    def now(store: leases.Leases, db: Dialect) -> float:
+        return right(store, db) + seconds
+
+    monkeypatch.setattr(leases.Leases, "_now", now)
 
 
 def test_a_dead_process_of_this_host_is_replaced_at_once(tmp_path: Path) -> None:
@@ -103,7 +137,7 @@ def test_a_dead_process_of_this_host_is_replaced_at_once(tmp_path: Path) -> None
     dead = replace(one._process, started=one._process.started - 1)
     store = open_store(tmp_path)
     store.join(dead, lambda process, now: True)
-    two = process(tmp_path, alone=True)
+    two = process(tmp_path)
     assert len(two.shards) == 64 and two.leads
 
 

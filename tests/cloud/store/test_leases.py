@@ -43,16 +43,6 @@ def test_tokens_grow_and_a_lease_lasts_ten_seconds_by_the_databases_clock(tmp_pa
     assert two.join(HERE, nobody_is_gone).token > second.token
 
 
-def test_who_serves_alone_says_who_is_in_the_way(tmp_path: Path) -> None:
-    one = joined(tmp_path)
-    with pytest.raises(StorageError) as caught:
-        open_store(tmp_path).join(HERE, nobody_is_gone, alone=True)
-    said = "a coordinator is running on this store: process 1 on host; its lease ends in 10 s"
-    assert str(caught.value) == f"{one.place}: {said} unless renewed"
-    assert len(one.processes()) == 1
-    open_store(tmp_path).join(HERE, everybody_is_gone, alone=True)
-
-
 def test_leases_change_in_one_transaction_of_whoever_is_alive(tmp_path: Path) -> None:
     one, two = joined(tmp_path), joined(tmp_path)
     mine = one.processes()[0].token

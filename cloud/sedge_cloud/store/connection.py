@@ -12,7 +12,7 @@ import msgspec
 
 from sedge_cloud.store import earlier
 from sedge_cloud.store.contract import Blobs, Dialect, Parts, Public
-from sedge_cloud.store.schema import MIGRATIONS, SCHEMA, TABLE_NAMES, TABLES
+from sedge_cloud.store.schema import LEADER, MIGRATIONS, SCHEMA, TABLE_NAMES, TABLES
 from sedge_protocol.errors import StorageError
 
 _UPGRADE = "upgrade Sedge"
@@ -23,6 +23,14 @@ _BEGIN_ANEW = (
 COLLECTING = "collecting"
 # Who holds it is the coordinator, or what must not run beside one.
 SERVING = "serving"
+
+# The fence of leases.py, and that of who leads: a lease changes hands by an update, which a key's lock lets
+# pass.
+_SERVES = "SELECT 1 FROM processes WHERE token = ? FOR KEY SHARE"
+_LEADS = (
+    "SELECT 1 FROM processes p JOIN leases l ON l.token = p.token"
+    f" WHERE p.token = ? AND l.name = '{LEADER}' FOR KEY SHARE OF p FOR SHARE OF l"
+)
 
 # A statement has at most so many values: SQLite takes 32,766, PostgreSQL 65,535.
 MOST_VALUES = 30_000
@@ -169,11 +177,17 @@ class Database:
         if row is None or status not in ("", row[0]):
             raise StorageError(f"run {run}: it is {'deleted' if row is None else row[0]}")
 
-    def _require_token(self, token: int) -> None:
-        """The fence of leases.py. Raises ``LeaseLost`` when another process has replaced this one."""
-        row = self._db.execute("SELECT 1 FROM processes WHERE token = ? FOR KEY SHARE", (token,))
-        if row.fetchone() is None:
+    def _require_token(self, token: int, leads: bool = False) -> None:
+        """The fence. Raises ``LeaseLost`` when another process has replaced this one.
+
+        With ``leads`` raises ``StorageError`` when it does not lead.
+        """
+        if self._db.execute(_LEADS if leads else _SERVES, (token,)).fetchone() is not None:
+            return
+        if not leads:
             raise self.lease_lost()
+        self._require_token(token)
+        raise StorageError(f"{self.place}: another process leads")
 
     def lease_lost(self) -> LeaseLost:
         """What to raise when another process has replaced this one."""
@@ -262,10 +276,11 @@ class Database:
         flush: bool = True,
         quiet: bool = False,
         fenced: bool = True,
+        leads: bool = False,
     ) -> Generator[Dialect]:
         """A transaction that writes; a ``quiet`` one says nothing new to other processes.
 
-        Who is ``fenced`` must not have been replaced (leases.py).
+        Who is ``fenced`` must not have been replaced, and who ``leads`` must lead (leases.py).
         """
         if self._db.in_transaction:  # of ``transaction``
             yield self._db
@@ -275,7 +290,7 @@ class Database:
             self._db.begin(alone=alone, flush=flush)
             try:
                 if fenced and self._token is not None:
-                    self._require_token(self._token)
+                    self._require_token(self._token, leads)
                 yield self._db
                 self.blobs.settle()  # what was written since: the rows may name it
                 if quiet:

@@ -68,7 +68,7 @@ class Store(Receipts):
     def set_status(self, run: str, status: str, why: str = "", ended: float = 0.0) -> None:
         """End a running run, and note why and when. Raises ``ConfigError`` when there is no such run."""
         sql = "UPDATE runs SET status = ?, why = ?, ended = ? WHERE run = ? AND status = 'running'"
-        with self._transaction() as db:
+        with self._transaction(leads=True) as db:
             if not db.execute(sql, (status, why, ended, run)).rowcount:
                 raise ConfigError("run", run, "the name of a running run")
 
@@ -135,7 +135,7 @@ class Store(Receipts):
 
     def open_round(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
         """Store a round and all of its orders."""
-        with self._transaction() as db:
+        with self._transaction(leads=True) as db:
             self._require_run(db, row.run, alone=True)
             self._insert(db, "rounds", row)
             self._insert(db, "orders", *orders)
@@ -145,7 +145,7 @@ class Store(Receipts):
 
         Raises ``StorageError`` for a run that has just been resumed or deleted.
         """
-        with self._transaction() as db:
+        with self._transaction(leads=True) as db:
             self._require_run(db, row.run, "finished", alone=True)
             if not db.execute(
                 "SELECT 1 FROM rounds WHERE run = ? AND round = ?", (row.run, row.round)
@@ -171,7 +171,7 @@ class Store(Receipts):
         are emptied; their rows stay.
         """
         run, number, it = closed.run, closed.round, closed.accounts
-        with self._transaction() as db:
+        with self._transaction(leads=True) as db:
             self._require_run(db, run, alone=True)
             is_closed = db.execute(
                 "UPDATE rounds SET open = 0, phase = 'closed', summary = ?, closed = ?, why = ?,"

@@ -7,8 +7,9 @@ and the lead belong to a token, and what belongs to a token without a row is fre
 The fence: every transaction of a process locks its own row with ``FOR KEY SHARE`` before it writes, and is
 refused when the row is gone. To delete the row waits for that lock, so a process that was stopped anywhere,
 even between its last statement and the commit, either commits before it is replaced or not at all. Renewing
-does not wait, since ``token`` is the row's key. The server ends a transaction that is idle for
-``IDLE_S``, so that a stopped process holds nobody up for longer.
+does not wait, since ``token`` is the row's key. What only the leader writes, rounds and how runs end, locks
+the lead's row as well, against any change: the lead passes on before such a write or after it. The server
+ends a transaction that is idle for ``IDLE_S``, so that a stopped process holds nobody up for longer.
 """
 
 from collections.abc import Callable, Iterable, Sequence

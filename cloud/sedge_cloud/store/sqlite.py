@@ -5,6 +5,7 @@ WAL mode with synchronous=FULL: a transaction that returned survives power loss.
 
 import errno
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ BUSY_S = 10.0
 ROWS = 256
 # Everything that a database has, with its definition: a trigger, or a table's default, runs when we write.
 _OBJECTS = "SELECT type, name, sql FROM sqlite_master"
+_LOCKS = re.compile(r"( FOR (UPDATE|(KEY )?SHARE)( OF \w+)?)+$")
 
 
 class Sqlite:
@@ -199,6 +201,4 @@ class Sqlite:
 @cache
 def _translated(sql: str) -> str:
     """Without locks on rows: a transaction that writes has locked the whole database."""
-    for lock_of_rows in (" FOR UPDATE", " FOR SHARE", " FOR KEY SHARE"):
-        sql = sql.removesuffix(lock_of_rows)
-    return sql
+    return _LOCKS.sub("", sql)

@@ -1,6 +1,7 @@
 """Processes and leases as rows: who has joined, who was replaced, and that nobody writes after that."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from sedge_cloud.store import leases, sqlite
 from sedge_cloud.store.connection import LeaseLost
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.leases import LeaseRow, ProcessRow
+from sedge_cloud.store.records import ClosedRound
+from sedge_cloud.store.rows import RoundRow, RunRow
 from sedge_protocol.errors import StorageError
 
 HERE = ProcessRow(0, "host", "boot", 1, 1)
@@ -67,6 +70,56 @@ def test_leases_change_in_one_transaction_of_whoever_is_alive(tmp_path: Path) ->
     with pytest.raises(LeaseLost):
         one.renew()
     assert {row.token for row in two.leases()} == {0, mine}
+
+
+def test_who_leads_no_longer_writes_nothing_of_rounds(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor if it was stopped between its last statement and the commit."""
+    monkeypatch.setattr(leases, "IDLE_S", 0.2)
+    monkeypatch.setattr(sqlite, "BUSY_S", 0.05)
+    one, two = joined(tmp_path), joined(tmp_path)
+
+    def lead(store: Store) -> None:
+        assert store.token is not None
+        row = LeaseRow("leader", store.token)
+        two.settle(lambda living, rows: [row], nobody_is_gone)
+
+    def opened(number: int) -> None:
+        one.open_round(RoundRow("run", number, "train", True, bytes(32), bytes(32), None), [])
+
+    one.add_run(RunRow("run", "running", b"", bytes(32), b"state", 1.5))
+    lead(one)
+    opened(1)
+    lead(two)
+    closed = ClosedRound("run", 1, 0, b"", b"another state", "running")
+    for write in (
+        lambda: opened(2),
+        lambda: one.close_round(closed),
+        lambda: one.set_status("run", "failed"),
+    ):
+        with pytest.raises(StorageError, match="another process leads") as caught:
+            write()
+        assert not isinstance(caught.value, LeaseLost)
+    assert [(row.round, row.open) for row in two.rounds("run")] == [(1, True)]
+    assert [(row.status, row.state) for row in two.runs()] == [("running", b"state")]
+    assert two.close_round(closed)
+    lead(one)
+    taken, commit = list[bool](), one._db.commit
+
+    def late() -> None:
+        try:
+            lead(two)
+        except StorageError:  # SQLite: whoever writes keeps all others out
+            taken.append(False)
+        else:
+            taken.append(True)
+        commit()
+
+    monkeypatch.setattr(one._db, "commit", late)
+    with nullcontext() if engine == FOLDER else pytest.raises(StorageError):
+        opened(2)
+    assert taken == [len(two.rounds("run")) == 1]
 
 
 class Stopped:

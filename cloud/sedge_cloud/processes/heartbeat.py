@@ -23,6 +23,7 @@ class Heartbeat:
 
     def __init__(self, store: Leases, members: Membership) -> None:
         self._store, self._members = store, members
+        store.limit_idle()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()

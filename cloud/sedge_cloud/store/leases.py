@@ -93,10 +93,14 @@ class Leases(Database):
                 "DELETE FROM coordinator WHERE id NOT IN (SELECT token FROM processes)"
                 " AND heard < (SELECT MAX(heard) FROM coordinator)"
             )
-        with self._db.errors():
-            self._db.limit_idle(IDLE_S)
+        self.limit_idle()
         self._token = token
         return row
+
+    def limit_idle(self) -> None:
+        """Let nobody wait longer than ``IDLE_S`` for a process that is stopped within a transaction."""
+        with self._db.errors():
+            self._db.limit_idle(IDLE_S)
 
     def renew(self) -> float:
         """Stay a process that serves; the database's clock. Raises ``LeaseLost``."""

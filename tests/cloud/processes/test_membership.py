@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.cloud.stores import in_a_folder, open_store
+from tests.cloud.stores import in_a_folder, on_servers, open_store
 
 from sedge_cloud.processes import heartbeat, membership
 from sedge_cloud.processes.heartbeat import Heartbeat
@@ -169,6 +169,21 @@ def test_a_loop_that_works_for_longer_than_a_lease_keeps_it_and_one_that_hangs_d
         go_on(lambda: len(one.shards) == len(two.shards) == 32, one, two)
         assert one.token == token and one.leads
         monkeypatch.setattr(heartbeat, "LONGEST_STEP_S", 0.1)
+        go_on(lambda: len(two.shards) == 64 and two.leads, two)
+
+
+@pytest.mark.fleet
+@on_servers
+def test_a_process_that_is_stopped_within_a_heartbeat_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "IDLE_S", 0.2)
+    monkeypatch.setattr(heartbeat, "RENEW_S", 60)
+    one, store = process(tmp_path), open_store(tmp_path)
+    with closing(Heartbeat(store, one)):
+        store._db.begin()
+        store._db.execute("UPDATE processes SET expires = expires WHERE token = ?", (one.token,))
+        two = process(tmp_path)
         go_on(lambda: len(two.shards) == 64 and two.leads, two)
 
 

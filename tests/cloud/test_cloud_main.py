@@ -277,7 +277,11 @@ def test_a_device_unlike_the_others_is_named(home: Path, capsys: CAPSYS, tmp_pat
     assert list(closed["distrusted"]) == ["c"]
 
 
-def test_some_of_the_devices_are_listed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lot", [20_000, 2])
+def test_some_of_the_devices_are_listed_however_many_are_read_at_a_time(
+    home: Path, capsys: CAPSYS, tmp_path: Path, lot: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sedge_cloud.facts.reader.MAX_DEVICES", lot)
     cloud = Cloud(tmp_path / "cloud", devices=("pi-1", "pi-2", "pi-3", "x"))
     linked(home, cloud)
 
@@ -287,6 +291,9 @@ def test_some_of_the_devices_are_listed(home: Path, capsys: CAPSYS, tmp_path: Pa
 
     assert listed() == ["pi-1", "pi-2", "pi-3", "x"]
     assert listed("--search", "PI", "--offset", "1", "--limit", "1") == ["pi-2"]
+    cloud.store.tag(["pi-2", "pi-3", "x"], {"site": "lab"})
+    assert listed("--where", "site=lab") == ["pi-2", "pi-3", "x"]
+    assert listed("--limit", "3") == ["pi-1", "pi-2", "pi-3"]
     assert listed("--online") == [] and listed("--state", "never") == listed()
     assert call(home, "device", "list", "--search", "pi", "--limit", "2") == 0
     assert "2 of 3 that were found, 4 in all" in capsys.readouterr().out.splitlines()

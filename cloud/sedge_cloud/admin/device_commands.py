@@ -180,19 +180,23 @@ def _list(arguments: argparse.Namespace) -> int:
     state: DeviceState | None = "online" if arguments.online else arguments.state
     wanted = Wanted(state, arguments.search, arguments.offset, arguments.limit)
     condition = ALL if arguments.where is None else _condition(reader.store, arguments.where)
-    chosen, found = reader.choose(facts, wanted, condition)
-    tags = reader.store.tags_of([device.device for device in chosen])
+    lots, found = reader.lots(facts, wanted, condition)
+    if not arguments.json:
+        print(lines.DEVICES)
+    listed = 0
+    for lot in lots:
+        listed += len(lot)
+        tags = reader.store.tags_of([device.device for device in lot])
+        for device in lot:
+            own = tags.get(device.device, {})
+            if arguments.json:
+                print(json_text({**msgspec.to_builtins(device), "tags": own}))
+            else:
+                print(f"{lines.device_line(device, facts.at)}  {tags_text(own)}".rstrip())
     if arguments.json:
-        for device in chosen:
-            fields = msgspec.to_builtins(device)
-            print(json_text({**fields, "tags": tags.get(device.device, {})}))
         return 0
-    print(lines.DEVICES)
-    for device in chosen:
-        line = lines.device_line(device, facts.at)
-        print(f"{line}  {tags_text(tags.get(device.device, {}))}".rstrip())
-    if len(chosen) < (known := sum(facts.states.values())):
-        print(f"{len(chosen)} of {found} that were found, {known} in all")
+    if listed < (known := sum(facts.states.values())):
+        print(f"{listed} of {found} that were found, {known} in all")
     for problem in facts.problems:
         print(lines.problem_line(problem, facts.at))
     return 0

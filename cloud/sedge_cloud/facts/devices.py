@@ -1,6 +1,6 @@
 """One device as facts: from its row, its session, and its histories in the runs that there are."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -107,6 +107,17 @@ def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
     for history in store.histories_named(known):
         known[history.device].take_history(history)
     return known
+
+
+def lots_of(
+    store: Seen, names: Sequence[str], running: bool, size: int
+) -> Iterator[list[DeviceFacts]]:
+    """What is so of these devices, so many at a time, each lot as of one moment."""
+    for start in range(0, len(names), size):
+        some = names[start : start + size]
+        with store.reading():
+            known = read_devices(store, some)
+        yield [known[name].facts(running) for name in some if name in known]
 
 
 def change(past: DevicePast) -> float | None:

@@ -7,7 +7,7 @@ beside a running service, in its process or in another, and only reads.
 import shutil
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import get_args
 
 import msgspec
 
-from sedge_cloud.facts.devices import KnownDevice, read_devices
+from sedge_cloud.facts.devices import KnownDevice, lots_of, read_devices
 from sedge_cloud.facts.open_rounds import Waits, run_waits
 from sedge_cloud.facts.problems import device_problems, problems
 from sedge_cloud.facts.processes import coordinator_of, processes_of
@@ -137,15 +137,27 @@ class Reader:
         self, facts: Fleet, wanted: Wanted, condition: Condition = ALL
     ) -> tuple[list[DeviceFacts], int]:
         """The wanted devices that match, by id, and how many on all pages; at most ``MAX_DEVICES``."""
+        most = min(wanted.limit or MAX_DEVICES, MAX_DEVICES)
+        limited = msgspec.structs.replace(wanted, limit=most)
+        lots, found = self.lots(facts, limited, condition)
+        return next(lots, []), found
+
+    def lots(
+        self, facts: Fleet, wanted: Wanted, condition: Condition = ALL
+    ) -> tuple[Iterator[list[DeviceFacts]], int]:
+        """As ``choose``, but all of them, in lots of ``MAX_DEVICES``.
+
+        Which they are is as of now, and what is so of them as of when their lot is read.
+        """
         if not facts.is_large and condition is ALL:
-            return choose(facts.devices, wanted)
+            chosen, found = choose(facts.devices, wanted)
+            return iter([chosen]), found
         running = facts.coordinator.running
         choice = Choice(wanted.state, wanted.search, running, condition)
-        most = min(wanted.limit or MAX_DEVICES, MAX_DEVICES)
         with self.store.reading():
-            names = self.store.page(choice, wanted.offset, most)
-            known, found = read_devices(self.store, names), self.store.count(choice)
-        return [known[name].facts(running) for name in names], found
+            names = self.store.page(choice, wanted.offset, wanted.limit or _ALL)
+            found = self.store.count(choice)
+        return lots_of(self.store, names, running, MAX_DEVICES), found
 
     def _count(self, running: bool, now: float) -> dict[DeviceState, int]:
         """How many devices are in each state."""

@@ -241,8 +241,8 @@ def delete_run(store: Store, name: str, dry_run: bool = False) -> int:
     """
     if find_run(store, name).status == RUNNING:
         raise ConfigError("run", f"{name} (running)", "a run that has ended: stop it first")
-    garbage = Garbage(store)
+    garbage, sizes = Garbage(store), store.blobs.sizes()
     with store.transaction(dry_run):
-        before = garbage.used_bytes()
+        before = garbage.used_bytes(sizes)
         store.delete_run(name)
-        return before - garbage.used_bytes()
+        return before - garbage.used_bytes(sizes)

@@ -51,6 +51,8 @@ class Garbage:
         if self._keep == KeepConfig():
             return Pruned()
         gone: list[str] = []
+        # Before the transaction: a server ends one that is idle, and a listing may take long.
+        sizes = {} if self._keep.gigabytes is None else self._store.blobs.sizes()
         with self._store.transaction(dry_run):
             runs, rows = self._store.runs(), 0
             if self._keep.rounds is not None:
@@ -62,20 +64,16 @@ class Garbage:
                     self._store.delete_run(row.run)
                     gone.append(row.run)
             if self._keep.gigabytes is not None:
-                sizes = self._store.blobs.sizes()
                 for row in candidates[len(gone) :]:
-                    used = self._bytes(sizes) + self._store.used_bytes()
+                    used = self.used_bytes(sizes) + self._store.used_bytes()
                     if used <= self._keep.gigabytes * 1e9:
                         break
                     self._store.delete_run(row.run)
                     gone.append(row.run)
         return Pruned(tuple(gone), rows)
 
-    def used_bytes(self) -> int:
-        """The size of the blobs that the store refers to."""
-        return self._bytes(self._store.blobs.sizes())
-
-    def _bytes(self, sizes: Mapping[bytes, int]) -> int:
+    def used_bytes(self, sizes: Mapping[bytes, int]) -> int:
+        """The size of the blobs that the store refers to, given those of all that it has."""
         return sum(sizes.get(sha256, 0) for sha256 in self.named_blobs())
 
     def collect(self) -> int:

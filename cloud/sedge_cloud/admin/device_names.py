@@ -5,6 +5,7 @@ pi-1,,lab                   without a secret it gets a new one, and a folder of 
 """
 
 import csv
+import io
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,10 +145,10 @@ def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
             text = file.read_text("utf-8-sig")
         except UnicodeDecodeError as exc:
             raise ConfigError("--names", str(file), f"a CSV file in UTF-8 ({exc})") from exc
-    reader = csv.reader(text.splitlines(), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in reader:
-            cells = [cell.strip() for cell in row]
+            cells = [cell.strip(" \t") for cell in row]  # what else is there, is refused
             if any(cells):
                 yield reader.line_num, cells
     except csv.Error as exc:

@@ -4,6 +4,7 @@ What it decides is tested on workers that only take notes; what processes do, on
 """
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loky import process_executor
 from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_backend
 
 from sedge_edge.jobs.global_model import BrokenSteps
@@ -263,6 +265,9 @@ def test_closing_gives_up_what_is_begun_and_what_waits() -> None:
 
 # Real processes.
 
+ALLOWED = 2**20
+grown: list[bytearray] = []
+
 
 @pytest.fixture(scope="module")
 def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
@@ -270,8 +275,15 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> WorkerSetup:
 
 
 @pytest.fixture(scope="module")
-def pool(setup: WorkerSetup) -> Generator[WorkerPool]:
-    with closing(WorkerPool(LocalWorkers(setup, 1))) as pool:
+def workers(setup: WorkerSetup) -> LocalWorkers:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOKY_MAX_MEMORY_LEAK_SIZE", str(ALLOWED))
+        return LocalWorkers(setup, 1)
+
+
+@pytest.fixture(scope="module")
+def pool(workers: LocalWorkers) -> Generator[WorkerPool]:
+    with closing(WorkerPool(workers)) as pool:
         yield pool
 
 
@@ -315,6 +327,18 @@ def test_a_process_does_what_this_one_would_and_ctrl_c_is_nothing_to_it(
     assert pool.train_s > 0
 
 
+def grow() -> int:
+    """Touch much more than loky is told to allow, and let it look now instead of in a second."""
+    process_executor._MEMORY_LEAK_CHECK_DELAY = 0
+    grown.append(bytearray(b"x") * (10 * ALLOWED))
+    return os.getpid()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_process_that_grows_stays(workers: LocalWorkers) -> None:
+    assert len({workers.submit(grow).result() for _ in range(3)}) == 1
+
+
 def test_errors_cross_the_process_boundary(pool: WorkerPool, maker: OrderMaker) -> None:
     step = Step(maker.order().model_hash, maker.put(b"no delta"))
     known = request_of(maker, 0)
@@ -346,7 +370,7 @@ def test_a_trainer_that_there_is_not(setup: WorkerSetup) -> None:
 
 
 def test_a_worker_that_dies_is_a_clear_error(setup: WorkerSetup, maker: OrderMaker) -> None:
-    with closing(WorkerPool(LocalWorkers(setup, 2))) as pool:
+    with closing(WorkerPool(LocalWorkers(setup, 1))) as pool:
         request = request_of(maker, 1)
         pool.submit(request, 1).result()
         endless = request_of(maker, 2, training=Training(local_epochs=1000, learning_rate=0.01))
@@ -375,32 +399,24 @@ def test_closing_ends_processes_that_are_at_work(setup: WorkerSetup, maker: Orde
 
 
 PARENT = """
-import sys, time
-from pathlib import Path
-from tests.emulate.workers.fleet_of_four import make_setup
+import os, pickle, sys, time
 from sedge_emulate.workers.local import LocalWorkers
-from sedge_emulate.workers.pool import WorkerPool
 
 if __name__ == "__main__":
-    workers = LocalWorkers(make_setup(Path(sys.argv[1])), 1)
-    WorkerPool(workers)
-    print(*workers._executor._processes, flush=True)
+    workers = LocalWorkers(pickle.load(open(sys.argv[1], "rb")), 1)
+    print(workers.submit(os.getpid).result(), flush=True)
     time.sleep(600)
 """
 
 
 def test_workers_end_with_the_process_that_started_them(setup: WorkerSetup, tmp_path: Path) -> None:
-    script = tmp_path / "parent.py"
+    script, pickled = tmp_path / "parent.py", tmp_path / "setup"
     script.write_text(PARENT)
-    root = Path(__file__).parents[3]
-    process = subprocess.Popen(
-        [sys.executable, script, setup.data.parent], stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}, cwd=root,
-    )  # fmt: skip
-    with process:
+    pickled.write_bytes(pickle.dumps(setup))
+    command = [sys.executable, str(script), str(pickled)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        pids = [int(word) for word in process.stdout.readline().split()]
-        assert len(pids) == 1
-        assert alive(pids[0])
+        pid = int(process.stdout.readline())
+        assert alive(pid)
         process.kill()
-    wait_until(lambda: not alive(pids[0]))
+    wait_until(lambda: not alive(pid))

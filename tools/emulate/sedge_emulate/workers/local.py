@@ -11,8 +11,12 @@ from sedge_emulate.workers import worker
 from sedge_emulate.workers.setup import WorkerSetup
 from sedge_emulate.workers.worker import Answers, Request
 
-# Each worker computes on one core; more threads would only wait for each other.
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+ENVIRONMENT = {
+    # Each worker computes on one core; more threads would only wait for each other.
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    # loky replaces a process that grows by 300 MB, mapped data included; ours would open its trainer again.
+    "LOKY_MAX_MEMORY_LEAK_SIZE": str(2**63),
+}
 
 
 class LocalWorkers:
@@ -23,7 +27,7 @@ class LocalWorkers:
         # Its other end is closed when this process ends, however that happens: loky's workers would stay.
         ended, self._open = Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
-            count, initializer=worker.start, initargs=(setup, ended), env=ONE_THREAD
+            count, initializer=worker.start, initargs=(setup, ended), env=ENVIRONMENT
         )
 
     def submit(self, function: Callable[..., Any], *arguments: object) -> Future[Any]:

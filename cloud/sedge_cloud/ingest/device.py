@@ -21,7 +21,7 @@ class Device:
 
     ``hello`` is the last one, perhaps from before the coordinator's start, and ``session`` what has been
     seen of it. An old start count is next logged from ``warn_at`` on, another version next refused from
-    ``refuse_at`` on.
+    ``refuse_at`` on. ``repeats`` counts how often its last hello has come again.
     """
 
     row: DeviceRow
@@ -30,6 +30,7 @@ class Device:
     session: SessionRow = UNSEEN
     warn_at: float = 0.0
     refuse_at: float = 0.0
+    repeats: int = 0
     bucket: TokenBucket = field(default_factory=TokenBucket)
 
     @property

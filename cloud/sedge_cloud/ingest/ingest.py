@@ -324,7 +324,8 @@ class Ingest:
         hello = self.devices.limited(hello)
         is_renewed = device.is_another(hello, frame.incarnation)
         save_hello(self.store, device, hello, frame.incarnation)
-        effects: Effects = [device.peer.message(self.devices.welcome(hello.nonce))]
+        effects: Effects = [*self.devices.unheard.greet(device, hello, now)]
+        effects.append(device.peer.message(self.devices.welcome(hello.nonce)))
         if not device.online:
             effects.append(Note(logging.INFO, f"device {name} is online"))
         self.devices.arrive(device, hello, now)

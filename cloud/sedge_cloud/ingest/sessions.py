@@ -12,6 +12,7 @@ from sedge_cloud.ingest.first_version import FirstVersion
 from sedge_cloud.ingest.kept import Kept
 from sedge_cloud.ingest.rate_limit import RATE
 from sedge_cloud.ingest.refusals import REFUSE_EVERY_S, REVOKED, WARN_EVERY_S, Refusals
+from sedge_cloud.ingest.unheard import Unheard
 from sedge_cloud.runs.asked import Presence
 from sedge_cloud.runs.capabilities import lacking
 from sedge_cloud.runs.run import Run
@@ -68,11 +69,11 @@ class Fleet:
         self._store = store
         self._versions = tuple(versions)
         self._name = name
-        self._incarnation = incarnation
         # Sessions that have changed and are not stored yet, the longest ago first.
         self._stirred: dict[str, SessionRow] = {}
         self._kept = Kept(name, incarnation, self._versions, store, self._stirred)
         self.refusals = Refusals(FirstVersion(name, incarnation), self._kept, self._failed)
+        self.unheard = Unheard(self._kept, store, wall)
         self._enrolment: int | None = None  # as it was last read
 
     def __getitem__(self, device: str) -> Device:
@@ -155,7 +156,7 @@ class Fleet:
             names.difference_update([name for name in names if topics.shard_of(name) in lost])
         if not gained:
             return []
-        self._incarnation = self._kept.incarnation = incarnation
+        self._kept.incarnation = incarnation
         online = {name for name in self._store.online() if topics.shard_of(name) in gained}
         self._inherited |= online
         self.returning |= online
@@ -247,7 +248,7 @@ class Fleet:
         if device is not None:
             return self[device].peer.chunk(transfer, index, data)
         topic = topics.blob(self._name, transfer)
-        frame = Frame(Kind.CHUNK, data, self._incarnation, 0, transfer, index)
+        frame = Frame(Kind.CHUNK, data, self._kept.incarnation, 0, transfer, index)
         return Send(topic, seal(frame, topic, None))
 
     def disconnected(self, now: float) -> None:

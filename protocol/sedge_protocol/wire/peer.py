@@ -48,7 +48,7 @@ class Peer:
         self.awaited: bytes | None = None
         self._send_key = send_key
         self._receive_key = receive_key
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self.sent = sent
         self.versions = tuple(versions)
         self._version = min(self.versions)  # until one is agreed on
@@ -61,7 +61,7 @@ class Peer:
         """A control frame's bytes."""
         self.sent += 1
         kind = KINDS[type(message)]
-        frame = Frame(kind, encode_body(message), self._incarnation, self.sent, transfer)
+        frame = Frame(kind, encode_body(message), self.incarnation, self.sent, transfer)
         return seal(frame, self.send_topic, self._send_key, self._version)
 
     def agree(self, versions: Sequence[int]) -> None:
@@ -74,7 +74,7 @@ class Peer:
 
     def chunk(self, transfer: bytes, index: int, data: bytes) -> Send:
         """A chunk frame. Chunks are idempotent and carry no sequence number."""
-        frame = Frame(Kind.CHUNK, data, self._incarnation, 0, transfer, index)
+        frame = Frame(Kind.CHUNK, data, self.incarnation, 0, transfer, index)
         return Send(self.send_topic, seal(frame, self.send_topic, self._send_key))
 
     def open(

@@ -1,0 +1,49 @@
+"""Devices that do not hear their welcome, since they have heard of a newer start than ours.
+
+Such a device repeats its hello until its connection ends (WIRE.md, 5.3), and a start count that is newer
+than all others reaches it at once.
+"""
+
+import logging
+import math
+
+from sedge_cloud.clocks import Wall
+from sedge_cloud.ingest.device import Device
+from sedge_cloud.ingest.kept import Kept
+from sedge_cloud.store.roles import Rows
+from sedge_protocol.wire.effects import Note
+from sedge_protocol.wire.messages import Hello
+
+# A broker may lose a welcome or two.
+MOST_REPEATS = 3
+# One new start count serves all that repeat their hellos meanwhile: each is a write of the disk.
+NEW_COUNT_EVERY_S = 60.0
+
+
+class Unheard:
+    """Those of the devices ``kept`` that repeat a hello that was answered. May raise ``StorageError``."""
+
+    def __init__(self, kept: Kept, store: Rows, wall: Wall) -> None:
+        self._kept = kept
+        self._store = store
+        self._wall = wall
+        self._new_at = -math.inf
+
+    def greet(self, device: Device, hello: Hello, now: float) -> list[Note]:
+        """Before a hello is answered: the answers to one repeated too often are of a newer start count.
+
+        A hello that says something new is no repeat.
+        """
+        is_repeat = device.online and hello == device.hello
+        device.repeats = device.repeats + 1 if is_repeat else 0
+        if device.repeats < MOST_REPEATS:
+            return []
+        if now >= self._new_at:
+            self._kept.incarnation = self._store.next_incarnation(int(self._wall(now)))
+            self._new_at = now + NEW_COUNT_EVERY_S
+        if device.peer.incarnation == self._kept.incarnation:
+            return []
+        device.repeats, device.peer.incarnation = 0, self._kept.incarnation
+        name = device.row.device
+        text = f"device {name} does not hear its welcome: it is answered with a newer start count"
+        return [Note(logging.WARNING, text)]

@@ -93,7 +93,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_cloud.ingest.arrivals": ("tests/cloud/ingest/test_uploads.py", "records of uploads"),
     "sedge_cloud.ingest.broadcast": ("tests/system/test_many_processes.py", "by several processes"),
     "sedge_cloud.ingest.refusals": ("tests/cloud/ingest/test_ingest.py", "message by message"),
-    "sedge_cloud.facts.processes": ("tests/system/test_many_processes.py", "by several processes"),
+    "sedge_cloud.facts.processes": ("tests/cloud/facts/test_listed_processes.py", "as rows say"),
     "sedge_cloud.rounds.elsewhere": ("tests/system/test_many_processes.py", "devices of others"),
     "sedge_cloud.disk_errors": ("tests/cloud/store/test_outages.py", "a store that goes away"),
     "sedge_cloud.outage": ("tests/cloud/rounds/test_lifecycle.py", "with the round that waits"),

@@ -15,9 +15,13 @@ SILENT_S = 6.0
 
 
 def processes_of(
-    rows: Sequence[ProcessRow], leases: Sequence[LeaseRow], now: float
+    rows: Sequence[ProcessRow],
+    leases: Sequence[LeaseRow],
+    coordinators: Sequence[CoordinatorRow],
+    now: float,
 ) -> tuple[ProcessFacts, ...]:
-    """Every process whose lease is not over, the oldest first."""
+    """Every process whose lease is not over, the oldest first, and one that gives signs of life."""
+    heard = {row.id for row in coordinators if _is_heard(row, now)}  # who is alone renews no lease
     shards = Counter(lease.token for lease in leases if lease.name != LEADER)
     leaders = {lease.token for lease in leases if lease.name == LEADER}
     return tuple(
@@ -30,14 +34,14 @@ def processes_of(
             leads=row.token in leaders,
         )
         for row in rows
-        if row.expires >= now
+        if row.expires >= now or row.token in heard
     )
 
 
 def coordinator_of(rows: Sequence[CoordinatorRow], now: float) -> CoordinatorFacts:
     """The process that leads, and what all of them have counted."""
     row, counters = rows[0], Counter[str]()
-    running = row.running and now - row.heard < SILENT_S
+    running = _is_heard(row, now)
     for one in rows:
         counters += Counter(msgspec.msgpack.decode(one.counters) if one.counters else {})
     return CoordinatorFacts(
@@ -52,3 +56,7 @@ def coordinator_of(rows: Sequence[CoordinatorRow], now: float) -> CoordinatorFac
         error_since=when(row.error_at),
         counters=dict(counters),
     )
+
+
+def _is_heard(row: CoordinatorRow, now: float) -> bool:
+    return row.running and now - row.heard < SILENT_S

@@ -127,7 +127,7 @@ class Reader:
                 runs=tuple(self._run(run, changed, now) for run in runs),
                 devices=self._all,
                 states=self._count(coordinator.running, now),
-                processes=processes_of(self.store.processes(), self.store.leases(), now),
+                processes=processes_of(self.store.processes(), self.store.leases(), rows, now),
             )
         return msgspec.structs.replace(
             facts, problems=problems(facts, self._device_problems(facts))

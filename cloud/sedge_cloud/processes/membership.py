@@ -60,7 +60,7 @@ class Membership:
 
     def is_sure(self, now: float) -> bool:
         """Whether nobody can have replaced this process yet."""
-        return self._is_in and now < self._renewed_at + LEASE_S
+        return self._is_in and (self._alone or now < self._renewed_at + LEASE_S)
 
     def timer(self) -> float:
         """When ``poll`` next wants to be called."""
@@ -149,7 +149,9 @@ class Membership:
         self._look(now)
 
     def _renew(self, now: float) -> None:
-        ahead = self._store.renew() - now
+        if self._alone:  # by the store's lock: a write would be in vain, and a full disk refuses it
+            self._seen(now)
+        ahead = (self._store.clock() if self._alone else self._store.renew()) - now
         # Others may have been away for the same reason, and a clock that was set says nothing of them.
         if not self.is_sure(now) or abs(ahead - self._ahead) > LEASE_S / 2:
             self._trusts_at = now + LEASE_S

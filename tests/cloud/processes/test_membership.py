@@ -98,6 +98,14 @@ def test_who_is_alone_takes_the_place_of_whoever_was_there(tmp_path: Path) -> No
         one.poll(time.monotonic() + LEASE_S)
 
 
+@in_a_folder
+def test_who_is_alone_stays_without_a_write(tmp_path: Path) -> None:
+    one = process(tmp_path, alone=True)
+    one._store._db.execute("PRAGMA query_only = ON")  # as little as a full disk takes
+    later = time.monotonic() + 3 * LEASE_S
+    assert not one.poll(later) and one.is_sure(later + 3 * LEASE_S) and not told(one)
+
+
 def test_a_lease_from_before_the_clock_was_set_back_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import lru_cache
 from typing import Any, LiteralString, cast
 
 import psycopg
@@ -311,7 +311,7 @@ def _key(name: str) -> int:
     return int.from_bytes(b"sedge" + name.encode()[:3].ljust(3), "big")
 
 
-@cache
+@lru_cache(256)  # of long statements there are as many as numbers of values
 def _translated(sql: str) -> LiteralString:
     """With psycopg's marks for values."""
     marks = {"?": "%s", "%": "%%"}

@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import cache
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -198,7 +198,7 @@ class Sqlite:
                 time.sleep(0.01)
 
 
-@cache
+@lru_cache(256)  # of long statements there are as many as numbers of values
 def _translated(sql: str) -> str:
     """Without locks on rows: a transaction that writes has locked the whole database."""
     return _LOCKS.sub("", sql)

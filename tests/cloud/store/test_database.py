@@ -594,3 +594,12 @@ def test_an_older_schema_is_brought_up_in_one_transaction(
         assert store._db.execute("SELECT note FROM notes").fetchall() == [("old",)]
         assert store._db.execute("PRAGMA user_version").fetchone() == (SCHEMA + 2,)
         store.close()
+
+
+def test_of_statements_the_last_ones_alone_are_kept(tmp_path: Path) -> None:
+    """There are as many as numbers of values, and each is as long as these are many."""
+    store = open_store(tmp_path)
+    for number in range(300):
+        store.devices_named([str(each) for each in range(number)])
+    kept = vars(sys.modules[type(store._db).__module__])["_translated"].cache_info()
+    assert 0 < kept.currsize <= 256

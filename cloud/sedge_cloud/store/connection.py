@@ -97,7 +97,11 @@ class Database:
         """
         with self._db.lock(SERVING, shared=shared) as is_held:
             if not is_held:
-                raise StorageError(f"{self.place}: a coordinator is running on this store")
+                alone = (
+                    "a coordinator that serves alone, or a command such as restore, has this store"
+                )
+                running = "a coordinator is running on this store"
+                raise StorageError(f"{self.place}: {alone if shared else running}")
             yield
 
     @contextmanager

@@ -17,6 +17,7 @@ import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import LockNotAvailable
 from psycopg.postgres import types
 from psycopg.types.string import StrDumper
 
@@ -238,11 +239,10 @@ class Postgres:
     def lock(self, name: str, *, shared: bool = False) -> Generator[bool]:
         """Hold a lock of the server for as long as the connection lasts, and on the next one again."""
         with self.errors():
-            if shared:
-                self.execute(f"SELECT pg_advisory_lock_shared({_key(name)})")
-            elif not self._try_lock(name, shared):
-                yield False
-                return
+            is_held = self._wait_to_share(name) if shared else self._try_lock(name, shared)
+        if not is_held:
+            yield False
+            return
         self._held.append((name, shared))
         try:
             yield True
@@ -287,6 +287,13 @@ class Postgres:
                 db.close()
                 raise psycopg.OperationalError(f"another process has taken the lock {name!r}")
         return db
+
+    def _wait_to_share(self, name: str) -> bool:
+        try:
+            self.execute(f"SELECT pg_advisory_lock_shared({_key(name)})")
+        except LockNotAvailable:
+            return False
+        return True
 
     def _try_lock(self, name: str, shared: bool) -> bool:
         row = self.execute(f"SELECT pg_try_advisory_lock{_suffix(shared)}({_key(name)})").fetchone()

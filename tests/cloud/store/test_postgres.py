@@ -146,13 +146,18 @@ def test_another_schema_and_foreign_tables_are_refused(servers: Servers, tmp_pat
     assert str(caught.value) == expected
 
 
-def test_one_coordinator_serves_one_store(tmp_path: Path) -> None:
+def test_one_coordinator_serves_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on another machine; a backup and a collection keep out of each other's way."""
+    monkeypatch.setattr(postgres, "BUSY_S", 0.05)
     one, two = open_store(tmp_path), open_store(tmp_path)
     with one.serving(), pytest.raises(StorageError, match="a coordinator is running on this store"):
         two.serving().__enter__()
-    with two.serving():
+    with two.serving(), pytest.raises(StorageError, match="alone, or a command such as restore"):
+        one.serving(shared=True).__enter__()
+    with one.serving(shared=True), two.serving(shared=True):
         pass
+    with two.may_collect(), pytest.raises(StorageError, match="blobs are being collected"):
+        one.blobs_held().__enter__()
     with one.blobs_held(), two.blobs_held(), open_store(tmp_path).may_collect() as may:
         assert not may
     with open_store(tmp_path).may_collect() as may:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.android.java_fleet import JavaFleet
 from tests.android.test_java_words import JavaHarness, warned
-from tests.edge.harness import Harness, make_bundle, theta_of
+from tests.edge.harness import Harness, make_bundle, only, theta_of
 from tests.protocol.test_mqtt_secure import make_ca, make_certificate
 from tests.system.harness import RealFleet, wait_until
 from tests.web import LOOPBACK, BlobServer, serving
@@ -126,6 +126,18 @@ def test_nobody_there(pair: tuple[Harness, Harness]) -> None:
         effects = told(device, order)
         (said,) = warned(device, effects)
         assert "Connection refused" in said and len(gets(device, effects)) == 2
+
+
+def test_nobody_is_asked_before_the_first_connection(pair: tuple[Harness, Harness]) -> None:
+    for device in pair:
+        with serving() as server:
+            order = placed(device, server, 21)
+            device.tell(msgspec.structs.replace(order, places=()))
+            device.tell(order)  # its blobs have begun to come over MQTT
+            device.agent = device.start()
+            assert not only(device.agent.poll(device.now), FetchSpan) and not server.asked
+            assert only(device.connect(), FetchSpan) or server.asked
+            device.tell(Cancel(order.run, 0, "the next server comes"))
 
 
 def test_java_trusts_the_authority_that_it_was_given(class_path: str, tmp_path: Path) -> None:

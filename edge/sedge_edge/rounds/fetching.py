@@ -117,7 +117,8 @@ class Fetches:
         for transfer, fetch in list(self._active.items()):
             if fetch.complete:  # a crash or a full disk prevented assembly after the last chunk
                 effects += self._complete(transfer, fetch, now)
-        return [*effects, *self.places.sync(self._active, urls, now), *self._listen()]
+        effects += self.places.sync(self._active, urls, now, self._connected)
+        return [*effects, *self._listen()]
 
     def _begin(self, transfer: bytes, manifest: Manifest, now: float) -> list[Effect]:
         """Start a download. One without room must not stop the downloads of other orders."""
@@ -158,6 +159,8 @@ class Fetches:
         if span is None or fetch is None or span.number != part.number:
             return []
         if isinstance(part, SpanEnd):
+            if part.error and not self._connected:  # the fault may be the device's own network
+                return [*self.places.halt()]
             if part.error:
                 return self._over_mqtt(part.error, now)
             self.places.ended()

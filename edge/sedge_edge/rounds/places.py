@@ -4,6 +4,7 @@ an order names a place for a blob   it is asked for there, one span of missing c
   -> its chunks are checked by their digests, and kept, like those that come over MQTT
   -> a wrong chunk, an error, silence   the rest comes over MQTT, and no server is asked for another
                                         blob before a pause, which doubles from one failure to the next
+  -> the MQTT link goes down            nobody is asked until it is back: the network may be the device's
 """
 
 import logging
@@ -55,13 +56,20 @@ class Places:
         return self._span
 
     def sync(
-        self, active: Mapping[bytes, Fetch], urls: Mapping[bytes, str], now: float
+        self,
+        active: Mapping[bytes, Fetch],
+        urls: Mapping[bytes, str],
+        now: float,
+        connected: bool,
     ) -> list[SpanEffect]:
-        """Choose a source for each download that has begun, and ask for the next span."""
+        """Choose a source for each download that has begun, and ask for the next span.
+
+        ``connected`` says whether the MQTT link is up.
+        """
         self._chosen = {t: url for t, url in self._chosen.items() if t in active}
         self._seen &= active.keys()
         effects: list[SpanEffect] = []
-        if self._span is not None and self._span.manifest.transfer not in active:
+        if self._span is not None and not (connected and self._span.manifest.transfer in active):
             effects += self.halt()
         for transfer, fetch in active.items():
             if transfer not in self._seen:
@@ -69,7 +77,7 @@ class Places:
                 url = urls.get(transfer)
                 if url is not None and self._may_ask(url, fetch.manifest.sha256, now):
                     self._chosen[transfer] = url
-        return [*effects, *self._next(active, now)]
+        return [*effects, *self._next(active, now)] if connected else effects
 
     def _may_ask(self, url: str, sha256: bytes, now: float) -> bool:
         if self._permits is None or now < self._pause_until or sha256 in self._dropped:

@@ -2,15 +2,16 @@
 
 import hashlib
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.edge.harness import Harness, make_bundle, storage_error, theta_of
+from tests.edge.harness import Harness, make_bundle, only, storage_error, theta_of
 from tests.web import BlobServer, serving
 
 from sedge_edge.rounds.budget import LimitsConfig
-from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, StopSpan
+from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, SpanEnd, StopSpan
 from sedge_edge.rounds.places import PAUSE_FIRST_S, STALL_S
 from sedge_protocol.wire.effects import Subscribe
 from sedge_protocol.wire.messages import Order
@@ -162,6 +163,33 @@ def test_a_server_that_is_silent_is_left(device: Harness, server: BlobServer) ->
     data = device.served[order.bundle.transfer][:4096]
     late = FetchedChunk(span.number, 0, data)
     assert device.agent.fetched(late, device.now) == []  # of a span that was stopped
+
+
+def test_while_the_devices_own_network_is_gone_nobody_is_asked_nor_blamed(
+    device: Harness, server: BlobServer
+) -> None:
+    order = placed(device, server)
+    (span,) = only(device.tell(order), FetchSpan)
+    device.agent.disconnected()
+    why = "http://127.0.0.1: Network is unreachable"
+    assert device.agent.fetched(SpanEnd(span.number, why), device.now) == [StopSpan(span.number)]
+    device.agent = device.start()  # and before a reboot's first connection
+    assert only(device.agent.poll(device.now), FetchSpan) == []
+    device.order_at_hand = order
+    device.pump(device.connect())
+    device.settle()
+    assert device.chunks_sent == device.agent.peer.counters["http_failed"] == 0
+    assert device.report().http_bytes == order.bundle.size + order.model.size
+
+
+def test_a_download_stops_when_the_network_goes_and_goes_on_when_it_is_back(
+    device: Harness, server: BlobServer
+) -> None:
+    (span,) = only(device.tell(placed(device, server)), FetchSpan)
+    device.agent.disconnected()
+    assert device.agent.poll(device.now) == [StopSpan(span.number)]
+    (again,) = only(device.connect(), FetchSpan)
+    assert again == replace(span, number=again.number)
 
 
 def test_a_full_disk_stops_a_download_which_goes_on_later(

@@ -71,6 +71,7 @@ final class Fetches {
 
     void disconnected() {
         connected = false;
+        places.halt(); // the fault may be the device's own network
         for (Fetch fetch : active.values()) {
             fetch.disconnected();
         }
@@ -128,7 +129,7 @@ final class Fetches {
                 complete(transfer, now, effects);
             }
         }
-        places.sync(active, urls, now);
+        places.sync(active, urls, now, connected);
         listen(effects);
     }
 

@@ -55,8 +55,8 @@ final class Places {
         return span;
     }
 
-    /** Chooses a source for each download that has begun, and asks for the next span. */
-    void sync(Map<String, Fetch> active, Map<String, String> urls, double now) {
+    /** Chooses a source for each download that has begun, and asks for the next span where the MQTT link is up. */
+    void sync(Map<String, Fetch> active, Map<String, String> urls, double now, boolean connected) {
         chosen.keySet().retainAll(active.keySet());
         seen.retainAll(active.keySet());
         if (span != null && !active.containsKey(Hex.encode(span.manifest.transfer))) {
@@ -70,7 +70,7 @@ final class Places {
             }
         }
         for (String transfer : active.keySet()) {
-            if (span == null && takes(transfer)) {
+            if (connected && span == null && takes(transfer)) {
                 ask(active.get(transfer), chosen.get(transfer), now);
             }
         }

@@ -1,4 +1,4 @@
-"""Blobs in an object store (the extra ``scale``), and copies of them on this machine's disk.
+"""Blobs in an object store (the extra ``stores``), and copies of them on this machine's disk.
 
     <prefix>/abcdef…          a blob; created once, and always whole
     <prefix>/abcdef….corrupt  one that failed its hash on reading, kept for inspection

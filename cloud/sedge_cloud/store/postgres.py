@@ -1,4 +1,4 @@
-"""Rows in PostgreSQL, which coordinators on several machines may share (the extra ``scale``).
+"""Rows in PostgreSQL, which coordinators on several machines may share (the extra ``stores``).
 
 Each transaction is READ COMMITTED: what a statement must not lose to another process it locks with
 ``FOR UPDATE`` or ``FOR SHARE``, or it is one statement. A connection that is lost is opened anew by the

@@ -18,7 +18,7 @@ PRESIGNED, NAME = "presigned", "{name}"
 
 
 class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[store]: the database of the rows (the extra ``scale``)."""
+    """[store]: the database of the rows (the extra ``stores``)."""
 
     url: str | None = None
     """postgresql://user@host:port/database; by default SQLite in ``state_dir``."""
@@ -44,7 +44,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[blobs]: the object store of the blobs (the extra ``scale``)."""
+    """[blobs]: the object store of the blobs (the extra ``stores``)."""
 
     url: str | None = None
     """s3://bucket/prefix, or file:///folder; by default ``state_dir``."""

@@ -134,6 +134,7 @@ def test_a_host_lost_in_mid_run_changes_no_byte(tmp_path: Path, two_hosts: Any) 
                 assert working_below(raylet), "the second host has no part in it"
                 nodes.remove_node(lost, allow_graceful=False)
     assert process.returncode == 0, "".join(said)
+    assert f"Ray ({nodes.address}) starts its workers; a busy host takes a minute\n" in said
     assert sum("round 12/" in line for line in said) == 1
     with emulation(tmp_path, "local") as process:
         process.communicate()

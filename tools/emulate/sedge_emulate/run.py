@@ -99,6 +99,8 @@ def emulate(
         progress = stack.enter_context(Progress(console))
         base = arguments.fleet.absolute().parent
         stage = set_up(config, base, out, arguments.resume, progress.note)
+        if arguments.ray is not None:
+            progress.note(f"Ray ({arguments.ray}) starts its workers; a busy host takes a minute")
         workers = _workers(stage, arguments.ray)
         pool = stack.enter_context(closing(WorkerPool(workers, hold=url is None)))
         for text in pool.notes:

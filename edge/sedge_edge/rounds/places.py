@@ -4,6 +4,7 @@ an order names a place for a blob   it is asked for there, one span of missing c
   -> its chunks are checked by their digests, and kept, like those that come over MQTT
   -> a wrong chunk, an error, silence   the rest comes over MQTT, and no server is asked for another
                                         blob before a pause, which doubles from one failure to the next
+  -> the link costs by volume now       the rest comes over MQTT where the owner wants that (``permits``)
   -> the MQTT link goes down            nobody is asked until it is back: the network may be the device's
 """
 
@@ -15,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from sedge_edge.rounds.effects import FetchSpan, SpanEffect, StopSpan
+from sedge_edge.rounds.waiting import CHECK_S
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.transfer import Fetch
 
@@ -44,6 +46,7 @@ class Places:
         self._span: FetchSpan | None = None
         self._number = 0
         self._stall_at: float | None = None
+        self._look_at = 0.0  # when permits are asked again
         self._pause_until, self._failures = 0.0, 0
 
     def takes(self, transfer: bytes) -> bool:
@@ -68,8 +71,10 @@ class Places:
         """
         self._chosen = {t: url for t, url in self._chosen.items() if t in active}
         self._seen &= active.keys()
+        self._withdraw(now)
         effects: list[SpanEffect] = []
-        if self._span is not None and not (connected and self._span.manifest.transfer in active):
+        span = self._span
+        if span is not None and not (connected and span.manifest.transfer in self._chosen):
             effects += self.halt()
         for transfer, fetch in active.items():
             if transfer not in self._seen:
@@ -78,6 +83,12 @@ class Places:
                 if url is not None and self._may_ask(url, fetch.manifest.sha256, now):
                     self._chosen[transfer] = url
         return [*effects, *self._next(active, now)] if connected else effects
+
+    def _withdraw(self, now: float) -> None:
+        """Leave to MQTT what may not be asked for any more: the link may cost by volume now."""
+        if self._permits is not None and now >= self._look_at:
+            self._look_at = now + CHECK_S
+            self._chosen = {t: url for t, url in self._chosen.items() if self._permits(url)}
 
     def _may_ask(self, url: str, sha256: bytes, now: float) -> bool:
         if self._permits is None or now < self._pause_until or sha256 in self._dropped:

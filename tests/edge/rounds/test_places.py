@@ -13,6 +13,7 @@ from tests.web import BlobServer, serving
 from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, SpanEnd, StopSpan
 from sedge_edge.rounds.places import PAUSE_FIRST_S, STALL_S
+from sedge_edge.rounds.waiting import CHECK_S
 from sedge_protocol.wire.effects import Subscribe
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.places import Place
@@ -215,6 +216,28 @@ def test_a_device_that_may_not_asks_nobody(device: Harness, server: BlobServer) 
     device.settle()
     assert server.asked == []
     assert device.report().http_bytes == 0
+
+
+def test_a_link_that_becomes_metered_ends_a_download_which_goes_on_over_mqtt(
+    tmp_path: Path, server: BlobServer
+) -> None:
+    device, metered = Harness(tmp_path), False
+    device.permits = lambda url: not metered
+    device.agent = device.start()
+    device.connect()
+    order = placed(device, server)
+    (span,) = only(device.tell(order), FetchSpan)
+    metered = True
+    device.now += CHECK_S
+    effects = device.agent.poll(device.now)
+    assert StopSpan(span.number) in effects
+    assert Subscribe(blob_topic("test", order.bundle.transfer)) in effects
+    device.order_at_hand = order
+    device.pump(effects)
+    device.settle()
+    assert server.asked == []
+    assert device.agent.peer.counters["http_failed"] == 0
+    assert device.chunks_sent == order.bundle.count + order.model.count
 
 
 def test_a_limit_of_the_day_holds_for_http_too(tmp_path: Path, server: BlobServer) -> None:

@@ -16,6 +16,7 @@ from sedge_cloud.events import CloudEffect
 from sedge_cloud.hints import Declined, DiskFailed, Hint, Ordered, Over
 from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.runs.asked import AskedRound, read_answers, read_asked
+from sedge_cloud.runs.capabilities import keeps_model
 from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.named_blobs import Cut
 from sedge_cloud.runs.orders import Orders, too_large
@@ -27,6 +28,7 @@ from sedge_protocol.wire.messages import Cancel, Order
 
 # An order without an answer for this long is sent again: a broker may have dropped it.
 RESEND_S = 60.0
+SERVING = "serving"  # the phase of a round that gives a finished run's model
 # What devices are told that still work for a run that has ended; it has no status once it is deleted.
 WHY_OVER = {
     "": "the run was deleted",
@@ -86,7 +88,7 @@ class OpenOrders:
             effects += self.over(Over(name, WHY_OVER.get(self._runs.status(name), "")))
         for name, row in rows.items():
             known = self._open.get(name)
-            if known is not None and known.row.round == row.round and row.phase != "serving":
+            if known is not None and known.row.round == row.round and row.phase != SERVING:
                 read_answers(known, self._store.receipts(name, row.round))
                 continue
             asked = read_asked(self._store, row)
@@ -99,7 +101,10 @@ class OpenOrders:
 
     def ordered(self, hint: Ordered, now: float) -> list[CloudEffect | Hint]:
         """Orders are there: send those that are to be sent."""
-        current = AskedRound(hint.row, dict(hint.orders), set(hint.settled))
+        known, settled = self._open.get(hint.row.run), set(hint.settled)
+        if known is not None and _serves(known) and known.row.round == hint.row.round:
+            settled -= known.present  # they have lost what they had answered with
+        current = AskedRound(hint.row, dict(hint.orders), settled)
         self._open[hint.row.run] = current
         current.look(self._devices.presence)
         return self._ask(current, hint.to, now, hint.made)
@@ -119,6 +124,8 @@ class OpenOrders:
         """A device has said hello."""
         effects: list[CloudEffect | Hint] = []
         for current in list(self._open.values()):
+            if _serves(current) and not keeps_model(self._devices.hello(device), current.row.run):
+                current.ask_again(device)
             if current.waiting_for(device):
                 current.arrive(device, self._devices.presence(device).waits)
                 effects += self._send(current, [device], now)
@@ -206,3 +213,7 @@ class OpenOrders:
         except (StrategyError, LocalError) as exc:  # larger than a frame: no retry helps
             why = f"its order cannot be sent: {exc}"
         return self.decline(run.name, current.row.round, name, why)
+
+
+def _serves(current: AskedRound) -> bool:
+    return current.row.phase == SERVING

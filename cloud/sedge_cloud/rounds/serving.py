@@ -3,7 +3,8 @@
     hello of such a device -> one order of the round after the last, to train from the final model
     its update             -> the device's client model; nothing is aggregated
 
-A device that has lost what it kept says so in its hello, and is served like one that took no part.
+A device that has lost what it kept says so in its hello, and is served like one that took no part; one that
+loses it again gets the same order, from its ingest (open_orders.py).
 That round stays open, with one order for each device that came. Other devices have the final model, or one
 of their own from it. Of several finished runs the newest serves, and none while a run is running: newcomers
 take part in that one, and a device predicts with what it trained last.
@@ -53,17 +54,13 @@ def with_newcomer(
     Raises ``StrategyError`` for an assignment that cannot be used.
     """
     store, last = run_store.store, run.state.round
-    if current is not None and current.waiting_for(device):
+    if current is not None and device in current.orders:  # its ingest asks it, again if need be
         return None
     has_model = store.took_part(run.name, device, last) and keeps_model(
         fleet.hello(device), run.name
     )
     if has_model or not fleet.able(run, [device]):
         return None
-    if current is not None and device in current.orders:  # lost again: the same order
-        if current.orders[device].declined:
-            return None
-        return replace(current, settled=current.settled - {device})
     number = last + 1
     orders = plan_round(run, run_store, number, [device], fleet.hello).orders
     if not orders:

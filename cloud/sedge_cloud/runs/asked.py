@@ -92,6 +92,11 @@ class AskedRound:
         else:
             self.excused.discard(device)
 
+    def ask_again(self, device: str) -> None:
+        """Note that a device has lost what it answered with, and owes an answer again."""
+        if device in self.orders and not self.orders[device].declined:
+            self.settled.discard(device)
+
     def settle(self, device: str) -> None:
         """Note that a device no longer owes an answer."""
         self.settled.add(device)

@@ -8,18 +8,19 @@ import msgspec
 import pytest
 from tests.cloud import given
 from tests.cloud.given import assigned
-from tests.cloud.helper import BEGUN, CONFIG, FLEET, RUN, TRUSTING, Cloud
+from tests.cloud.helper import BEGUN, CONFIG, FLEET, RUN, TRUSTING, Cloud, a_hello
 from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.disk_errors import DISK_RETRY_S
+from sedge_cloud.ingest.open_orders import RESEND_S
 from sedge_cloud.outage import RETURN_S
 from sedge_cloud.processes.signals import Lacks
 from sedge_cloud.recorder import Recorder
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.messages import Cancel, OwnModel, Refusal, Training
+from sedge_protocol.wire.messages import Cancel, Order, OwnModel, Refusal, Training
 from sedge_protocol.wire.topics import SHARD_NAMES, down, shard_of
 
 THEIRS = frozenset({shard_of("b")})
@@ -151,3 +152,27 @@ def test_who_came_while_a_read_failed_is_seen_by_the_next(
     pair.go_on()
     pair.first.hello("a")
     assert set(pair.first.core.open[RUN].orders) == {"a", "b"}
+
+
+def test_a_device_of_either_process_that_loses_a_finished_model_gets_it_again(
+    pair_of: Callable[[RunConfig], Pair],
+) -> None:
+    pair = pair_of(msgspec.structs.replace(CONFIG, num_rounds=1, evaluate=False))
+    homes = {"a": pair.first, "b": pair.second}
+    for name, process in homes.items():
+        process.hello(name)
+    pair.go_on()
+    for name, process in homes.items():
+        process.answer(name)
+    pair.go_on()
+    for count in (1, 2, 3):
+        for name, process in homes.items():
+            process.say(name, msgspec.structs.replace(a_hello(f"{name}{count}"), holds=()))
+        pair.go_on()
+        for process in homes.values():
+            process.poll(RESEND_S)
+        for name, process in homes.items():
+            served = [order.round for order in process.messages(name, Order)].count(2)
+            assert served == 2 * count, name  # and once more, as it did not answer
+            process.answer(name)
+        pair.go_on()

@@ -37,7 +37,7 @@ class Recorder:
         started = wall(time.monotonic())
         self._row = CoordinatorRow(running=True, started=started, link_since=started)
         self._rounds: dict[str, RoundRow] = {}  # open ones by run, as they were last written
-        self._traffic: list[TrafficRow] = []
+        self._traffic = frozenset[TrafficRow]()  # of open rounds, as it was last written
         self._due = self._sign_at = self._measure_at = self._keep_at = 0.0
         self._written: object = None
 
@@ -89,15 +89,14 @@ class Recorder:
             self._row, id=self._store.token or 1, heard=self._wall(now), counters=counters
         )
         traffic = self._core.traffic_for_leader()
+        moved = [it for it in traffic if it not in self._traffic]
         try:
-            self._store.seen(sessions, rounds, row, disk)
-            if traffic != self._traffic:
-                self._store.save_traffic(traffic)
+            self._store.seen(sessions, rounds, row, disk, moved)
         except StorageError:
             self._core.devices.stir(sessions)
             return
         self._rounds, self._written, self._sign_at = standing, state, now + SIGN_S
-        self._traffic = traffic
+        self._traffic = frozenset(traffic)
 
     def _standing(self, current: OpenRound, now: float) -> RoundRow:
         """The round's row as it stands now."""

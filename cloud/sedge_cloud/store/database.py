@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from secrets import token_bytes
 
 from sedge_cloud.store.connection import marks, portions
-from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.receipts import Receipts
 from sedge_cloud.store.records import ClosedRound
 from sedge_cloud.store.rows import (
@@ -291,10 +290,3 @@ class Store(Receipts):
             named = {bytes(row[0]) for row in rows if row[0]}
             coded = self._db.execute("SELECT steps FROM rounds WHERE open = 1").fetchall()
         return named.union(*({step.blob for step in steps_of(bytes(row[0]))} for row in coded))
-
-    def _save_traffic(self, db: Dialect, rows: Sequence[TrafficRow]) -> None:
-        sets = (
-            "up = excluded.up, down = excluded.down,"
-            " whole = CASE WHEN excluded.whole = 1 THEN 1 ELSE traffic.whole END"
-        )
-        self._put(db, "traffic", *rows, keys=3, sets=sets)

@@ -17,6 +17,7 @@ from sedge_cloud.store.rows import (
     HistoryRow,
     RoundRow,
     SessionRow,
+    TrafficRow,
 )
 from sedge_cloud.store.schema import LEADER
 from sedge_cloud.store.tags import Tags
@@ -35,8 +36,9 @@ class Observed(Tags):
         rounds: Sequence[RoundRow],
         coordinator: CoordinatorRow,
         disk: DiskRow | None = None,
+        traffic: Sequence[TrafficRow] = (),
     ) -> None:
-        """Store what has changed: sessions, how open rounds stand, the coordinator, a measurement.
+        """Store what has changed: sessions, how open rounds stand, the coordinator, a measurement, bytes.
 
         Of measurements a week remains. Nothing is flushed: after a power cut the rows may be those of a
         moment before.
@@ -49,6 +51,7 @@ class Observed(Tags):
                 sql = f"UPDATE rounds SET {names} WHERE run = ? AND round = ? AND open = 1"
                 db.execute(sql, (*values, standing.run, standing.round))
             self._put(db, "coordinator", coordinator)
+            self._save_traffic(db, traffic)
             if disk is not None:
                 self._put(db, "disk", disk)
                 db.execute("DELETE FROM disk WHERE at < ?", (disk.at - KEPT_S,))
@@ -57,6 +60,13 @@ class Observed(Tags):
         """Store sessions that have changed. Nothing is flushed."""
         with self._transaction(flush=False) as db:
             self._put_sessions(db, sessions)
+
+    def _save_traffic(self, db: Dialect, rows: Sequence[TrafficRow]) -> None:
+        sets = (
+            "up = excluded.up, down = excluded.down,"
+            " whole = CASE WHEN excluded.whole = 1 THEN 1 ELSE traffic.whole END"
+        )
+        self._put(db, "traffic", *rows, keys=3, sets=sets)
 
     def _put_sessions(self, db: Dialect, sessions: Sequence[SessionRow]) -> None:
         changed = self._stamp(db) if sessions else 0

@@ -351,6 +351,7 @@ class Rows(Seen, Protocol):
         rounds: Sequence[RoundRow],
         coordinator: CoordinatorRow,
         disk: DiskRow | None = None,
+        traffic: Sequence[TrafficRow] = (),
     ) -> None:
-        """Store what has changed: sessions, how open rounds stand, the coordinator, a measurement."""
+        """Store what has changed: sessions, open rounds, the coordinator, a measurement, bytes."""
         ...

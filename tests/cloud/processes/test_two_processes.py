@@ -1,7 +1,7 @@
 """Two processes that serve a fleet: the first leads and has device a, the second has device b."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,8 @@ from sedge_cloud.ingest.open_orders import RESEND_S
 from sedge_cloud.outage import RETURN_S
 from sedge_cloud.processes.signals import Lacks
 from sedge_cloud.recorder import Recorder
+from sedge_cloud.store.contract import Dialect
+from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Cancel, Order, OwnModel, Refusal, Training
 from sedge_protocol.wire.topics import SHARD_NAMES, down, shard_of
@@ -34,14 +36,14 @@ class Pair:
         fleet = Cloud(folder, config)
         fleet.store.close()
         self.first, self.second = (_process(fleet) for _ in range(2))
-        self._recorders = [Recorder(one.core, one.wall) for one in (self.second, self.first)]
+        self.recorders = [Recorder(one.core, one.wall) for one in (self.second, self.first)]
         take(self.first, OURS, leads=True)
         take(self.second, THEIRS)
 
     def go_on(self) -> None:
         """Each looks at what the other has written, and does what is due."""
         for _ in range(6):
-            for process, recorder in zip((self.second, self.first), self._recorders, strict=True):
+            for process, recorder in zip((self.second, self.first), self.recorders, strict=True):
                 process.load()
                 process.poll(0.5)
                 recorder.flush(process.now)
@@ -176,3 +178,30 @@ def test_a_device_of_either_process_that_loses_a_finished_model_gets_it_again(
             assert served == 2 * count, name  # and once more, as it did not answer
             process.answer(name)
         pair.go_on()
+
+
+def test_only_bytes_that_have_moved_are_written_for_the_leader_and_nothing_waits_for_them(
+    pair: Pair,
+) -> None:
+    take(pair.first, frozenset(), leads=True)
+    take(pair.second, OURS | THEIRS)
+    pair.second.hello("a", "b")
+    pair.go_on()
+    written, flushed, store = list[str](), list[bool](), pair.second.store
+    save, begin = store._save_traffic, store._db.begin
+
+    def saving(db: Dialect, rows: Sequence[TrafficRow]) -> None:
+        written.extend(row.device for row in rows)
+        save(db, rows)
+
+    def beginning(*, alone: bool = False, flush: bool = True) -> None:
+        flushed.append(flush)
+        begin(alone=alone, flush=flush)
+
+    vars(store)["_save_traffic"], vars(store._db)["begin"] = saving, beginning
+    for name in "aab":
+        pair.second.hello(name)
+        pair.recorders[0].flush(pair.second.now)
+    assert written == ["a", "a", "b"] and not any(flushed)
+    rows = {row.device: row.up for row in pair.first.store.traffic(RUN, 1)}
+    assert rows["a"] > rows["b"] > 0

@@ -10,6 +10,7 @@ TESTS = (
     "AgentTest",
     "VectorsTest",
     "host.LinkTest",
+    "host.WebSpanTest",
     "rounds.HostileCoordinatorTest",
     "rounds.RoundVectorsTest",
     "rounds.SimulationTest",

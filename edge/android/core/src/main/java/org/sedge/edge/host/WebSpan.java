@@ -43,13 +43,21 @@ public final class WebSpan {
         this.downloads = downloads;
     }
 
-    /** Ends it from another thread. */
+    /** Ends it from another thread, which does not wait for that: a JVM lets nobody close what is being read. */
     public void stop() {
         stopped = true;
-        HttpURLConnection open = connection;
-        if (open != null) {
-            open.disconnect();
+        final HttpURLConnection open = connection;
+        if (open == null) {
+            return;
         }
+        Thread closing = new Thread("sedge-http-stop") {
+            @Override
+            public void run() {
+                open.disconnect();
+            }
+        };
+        closing.setDaemon(true);
+        closing.start();
     }
 
     public boolean stopped() {

@@ -77,7 +77,7 @@ class Coordinator:
         self._everywhere: Everywhere | None = None
         self._leader = None if shared else self._new_leader(self.devices, self.ingest.traffic)
         if shared:
-            self.devices.take(frozenset(), 0)
+            self.devices.lose(self.devices.shards)
             self.ingest.broadcast.is_here = False
         self._heard_at = store.coordinator().heard  # the last sign of life of the process before
         self._version: int | None = None

@@ -106,18 +106,19 @@ class Ingest:
 
     def take(self, shards: frozenset[str], now: float) -> Effects:
         """The devices of these shards are this process's from now on. Raises ``StorageError``."""
-        if shards == self.devices.shards:
-            return []
-        lost = self.devices.shards - shards
-        if shards - self.devices.shards:  # its frames are newer than those of whoever had them
-            self._incarnation = self.store.next_incarnation(int(self._wall(now)))
-            self._started = now
-        effects = self.devices.take(shards, self._incarnation)
+        lost, gained = self.devices.shards - shards, shards - self.devices.shards
+        self.devices.lose(lost)  # before anything can fail: others have them
         self._uploads.drop(lost)
         self._downloads.drop(lost)
+        if not gained:
+            return []
+        # Its frames are newer than those of whoever had them.
+        self._incarnation = self.store.next_incarnation(int(self._wall(now)))
+        self._started = now
+        self.open.take()
+        effects = self.devices.gain(gained, self._incarnation)
         if self.devices.returning:
             self.outage.ends(now, LEASE_S, self.devices.num_active)
-        self.open.take()
         return self._counted([*effects])
 
     def load_orders(self, now: float) -> Effects:

@@ -110,8 +110,9 @@ class Kept:
         self._idle[device.row.device] = None
         self._make_room()
 
-    def drop(self, shards: Collection[str]) -> None:
-        """Forget every device of these shards, online or not."""
+    def lose(self, shards: Collection[str]) -> None:
+        """Forget every device of these shards, online or not: they are another process's."""
+        self.shards = self.shards.difference(shards)
         for name in [*self._devices, *self._strangers]:
             if topics.shard_of(name) in shards:
                 self._strangers.pop(name, None)

@@ -65,10 +65,9 @@ class OpenOrders:
             current.look(self._devices.presence)
 
     def take(self) -> None:
-        """Read what those who had this process's new devices have stored of them, and look who is there."""
+        """Read what those who had this process's new devices have stored of them."""
         for name, current in self._open.items():
             read_answers(current, self._store.receipts(name, current.row.round))
-        self.look()
 
     def find(self, run: str, number: int, device: str) -> tuple[OrderRow, RoundRow] | None:
         """A device's order in an open round, and the round."""

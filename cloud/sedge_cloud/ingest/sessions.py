@@ -141,27 +141,27 @@ class Fleet:
             Note(logging.WARNING, f"device {name} is revoked"),
         ]
 
-    def take(self, shards: frozenset[str], incarnation: int) -> list[Effect]:
-        """These shards are this process's now; its frames to their devices are of this incarnation.
+    def lose(self, shards: Collection[str]) -> None:
+        """These shards are another process's now."""
+        self._kept.lose(shards)
+        for name in [name for name in self._stirred if topics.shard_of(name) in shards]:
+            del self._stirred[name]
+        for names in (self.returning, self._inherited):
+            names.difference_update([name for name in names if topics.shard_of(name) in shards])
+
+    def gain(self, shards: frozenset[str], incarnation: int) -> list[Effect]:
+        """These shards are this process's, too, now; its frames to their devices are of this incarnation.
 
         Those of their devices that another process has seen online are asked for a hello, and are online
         in their rows until it is known that they do not come.
         """
-        lost, gained = self.shards - shards, shards - self.shards
-        self._kept.shards = shards
-        self._kept.drop(lost | gained)
-        for name in [name for name in self._stirred if topics.shard_of(name) in lost]:
-            del self._stirred[name]
-        for names in (self.returning, self._inherited):
-            names.difference_update([name for name in names if topics.shard_of(name) in lost])
-        if not gained:
-            return []
+        online = {name for name in self._store.online() if topics.shard_of(name) in shards}
+        self._kept.shards |= shards  # once nothing can fail: what is tried again must not seem done
         self._kept.incarnation = incarnation
-        online = {name for name in self._store.online() if topics.shard_of(name) in gained}
         self._inherited |= online
         self.returning |= online
         self.changes += 1
-        return [*self._request_hellos(gained)]
+        return [*self._request_hellos(shards)]
 
     def note(self, device: Device, **changes: bool | int | float | str) -> None:
         """Change what is known of a device."""

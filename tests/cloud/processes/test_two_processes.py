@@ -23,7 +23,7 @@ from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.messages import Cancel, Order, OwnModel, Refusal, Training
-from sedge_protocol.wire.topics import SHARD_NAMES, down, shard_of
+from sedge_protocol.wire.topics import SHARD_NAMES, down, hint, shard_of
 
 THEIRS = frozenset({shard_of("b")})
 OURS = frozenset(SHARD_NAMES) - THEIRS
@@ -205,3 +205,23 @@ def test_only_bytes_that_have_moved_are_written_for_the_leader_and_nothing_waits
     assert written == ["a", "a", "b"] and not any(flushed)
     rows = {row.device: row.up for row in pair.first.store.traffic(RUN, 1)}
     assert rows["a"] > rows["b"] > 0
+
+
+@pytest.mark.parametrize("read", ["online", "receipts", "next_incarnation"])
+def test_shards_whose_rows_could_not_be_read_are_taken_when_that_is_tried_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("connection lost")
+
+    process, gained = pair.second, frozenset({shard_of("a")})
+    with monkeypatch.context() as patch:
+        patch.setattr(process.store, read, fail)
+        with pytest.raises(StorageError):
+            take(process, gained)
+    assert "b" not in process.core.devices  # what goes is gone, whatever becomes of what comes
+    take(process, gained)
+    assert process.sends(hint(FLEET, shard_of("a")))
+    assert process.core.devices.returning == {"a"}
+    process.hello("a")
+    assert process.order("a")

@@ -28,7 +28,7 @@ FROZEN = Training(freeze=("w",))
         (Work(choice=PatchChoice(0.1)), "choice"),
         (Work(own_model=OwnModel(training=Training(warmup_steps=2))), "own_model schedule"),
         (Work(then=(Training(end_factor=0.5),)), "phases schedule"),
-        (Work(training=Training(average=0.5)), "average"),
+        (Work(then=(Training(average=0.5),)), "average phases"),
     ],
 )
 def test_what_a_device_must_be_able_to_do(work: Work, needed: str) -> None:

@@ -13,7 +13,13 @@ import numpy as np
 from sedge_edge.training.batches import Batch
 from sedge_edge.training.steppers.average import add_to_mean, mean_weight
 from sedge_edge.training.steppers.stepper import Stepper
-from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainingState, TrainingStopped
+from sedge_edge.training.trainer import (
+    Move,
+    Trained,
+    TrainingDiverged,
+    TrainingState,
+    TrainingStopped,
+)
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Training
 
@@ -45,12 +51,12 @@ class Losses:
                 raise TrainingDiverged(f"{self.place(len(self.values))}: the loss is {loss}")
         self.values.append(losses[0])
 
-    def check(self, theta: Any, xp: Any = np) -> None:
-        """Raise ``TrainingDiverged`` for a model (n,) after the last step that is not finite."""
-        finite = xp.isfinite(theta)
-        if not bool(finite.all()):
-            place = self.place(len(self._steps) - 1)
-            raise TrainingDiverged(f"{place}: {int((~finite).sum())} parameters are not finite")
+    def check(self, *models: Theta) -> None:
+        """Raise ``TrainingDiverged`` for models (n,) after the last step that are not finite."""
+        for theta in models:
+            if count := theta.size - np.count_nonzero(np.isfinite(theta)):
+                place = self.place(len(self._steps) - 1)
+                raise TrainingDiverged(f"{place}: {count} parameters are not finite")
 
     def place(self, step: int) -> str:
         """What messages call a step."""
@@ -81,14 +87,14 @@ def train(
     resume: TrainingState | None = None,
     *,
     read: ReadLosses = as_numbers,
-    waits: bool = True,
+    fetch: Move | None = None,
     xp: Any = np,
 ) -> Trained:
     """Make all ``total`` steps of a training; ``feed`` makes a step and its batch into what is stepped on.
 
-    With ``waits`` every loss is looked at after its step, and every model after its epoch; otherwise all
-    are at the end, so that nothing waits for another processor. Raises ``TrainingStopped`` and
-    ``TrainingDiverged``.
+    Every loss is looked at after its step, and every model after its epoch. Where another processor has
+    them, ``read`` and ``fetch`` bring losses and vectors at the end, so that no step waits for it. Raises
+    ``TrainingStopped`` and ``TrainingDiverged``.
     """
     losses, unread = Losses(training.local_epochs), list[list[Any]]()
     mean: Theta | None = xp.zeros_like(stepper.models()[0]) if training.average else None
@@ -105,8 +111,8 @@ def train(
 
     epoch = 0
     for step, batch in enumerate(batches):
-        if waits and batch.epoch > epoch and step > len(past):
-            _check(losses, stepper, xp)
+        if fetch is None and batch.epoch > epoch and step > len(past):
+            losses.check(*stepper.models())
         epoch = batch.epoch
         losses.begin(batch)
         if step < len(past):
@@ -122,13 +128,11 @@ def train(
             )
         if mean is not None and (weight := mean_weight(training, step, total)):
             add_to_mean(mean, stepper.models()[0], weight)
-        if waits:
+        if fetch is None:
             look()
     look()
-    _check(losses, stepper, xp)
-    return replace(stepper.trained(losses.mean, total), mean=mean)
-
-
-def _check(losses: Losses, stepper: Stepper, xp: Any) -> None:
-    for theta in stepper.models():
-        losses.check(theta, xp)
+    ended = replace(stepper.trained(losses.mean, total), mean=mean)
+    if fetch is not None:
+        ended = ended.moved(fetch)
+    losses.check(ended.theta, *([] if ended.second is None else [ended.second.theta]))
+    return ended

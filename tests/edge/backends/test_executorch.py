@@ -161,10 +161,12 @@ def test_threads_are_chosen_once_in_a_process() -> None:
 import sys, numpy as np
 from tests.edge.backends.softmax import PTE, bundle, examples, never, start
 from sedge_edge.backends import open_trainer
+from sedge_edge.training.trainer import TrainRequest
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.messages import Training
 trainer = open_trainer(bundle(PTE, "executorch"), "executorch", int(sys.argv[1]))
-print(trainer.train(start(), examples(11), Training(2, 0.1), 7, never).theta.tobytes().hex())
+request = TrainRequest(start(), Training(2, 0.1), 7)
+print(trainer.train(request, examples(11), never).theta.tobytes().hex())
 try:
     open_trainer(bundle(PTE, "executorch"), "executorch", 7)
 except ConfigError as exc:

@@ -68,11 +68,10 @@ class AutogradTrainer:
         def feed(step: int, batch: Batch) -> tuple[Tensor, ...]:
             return *next(pairs), self._noise(request.seed, step)
 
-        ended = train(
+        return train(
             stepper, request.training, batches, len(batches), feed, lambda: False,
-            read=_read_losses, waits=False, xp=torch,
+            read=_read_losses, fetch=self._read, xp=torch,
         )  # fmt: skip
-        return ended.moved(self._read)
 
     def _noise(self, seed: int, step: int) -> Tensor:
         """The random numbers (K,) of a step."""

@@ -112,7 +112,7 @@ def test_passwords_that_the_broker_has_not_read(fleet: RealFleet) -> None:
 def test_revoked(fleet: RealFleet) -> None:
     """Told while it is still let in; then cut off, at once, and let in again when it is issued anew."""
     fleet.cloud("device", "revoke", "pi-3")  # without a reload
-    wait_until(lambda: "device pi-3 is revoked" in fleet.log("cloud"), 30, "it has read that")
+    wait_until(lambda: "revoked" in "".join(edge(fleet, "pi-3")), 30, "it has read that")
     (found,) = edge(fleet, "pi-3")
     assert "pi-3 is revoked: `sedge-cloud device reissue pi-3` there, then copy" in found
     (found,) = cloud(fleet)

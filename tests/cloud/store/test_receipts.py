@@ -18,9 +18,10 @@ from tests.cloud.stores import on_servers, open_store
 
 from sedge_cloud.store.connection import LeaseLost
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.leases import ProcessRow
+from sedge_cloud.store.leases import LeaseRow, ProcessRow
 from sedge_cloud.store.records import ClosedRound
 from sedge_cloud.store.rows import LATE_ROUNDS, RoundRow, RunRow, UpdateRow
+from sedge_cloud.store.schema import LEADER
 
 RUN = RunRow("run", "running", b"config", b"B" * 32, b"state", 1.5)
 DEVICES = "abcd"
@@ -47,9 +48,11 @@ class Race:
         self.open_next()
 
     def new_leader(self) -> Store:
-        """A process that has the lease of whoever had one."""
+        """A process that leads in the place of whoever did."""
         leader = open_store(self.folder)
-        leader.join(ProcessRow(0, "host", "boot", 1, 1), lambda process, now: True)
+        process = leader.join(ProcessRow(0, "host", "boot", 1, 1), lambda process, now: True)
+        lead = LeaseRow(LEADER, process.token)
+        leader.settle(lambda processes, leases: [lead], lambda process, now: False)
         self.plant(leader)
         return leader
 

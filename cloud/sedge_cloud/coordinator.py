@@ -108,7 +108,7 @@ class Coordinator:
             return effects
         try:
             version = self.store.version()
-            if version != self._version or (self._leader and self._leader.is_due(now)):
+            if version != self._version:
                 effects += self._passed_on(self.ingest.load(now), now)
                 if self._leader is None:
                     effects += self._passed_on(self.ingest.load_orders(now), now)

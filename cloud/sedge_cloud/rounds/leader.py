@@ -60,10 +60,6 @@ class Leader:
         """The open rounds, by run."""
         return {current.row.run: current for current in self._rounds.open_rounds()}
 
-    def is_due(self, now: float) -> bool:
-        """Whether a run that could not be read is to be tried again."""
-        return now >= self._retry_at
-
     def load(self, now: float) -> list[CloudEffect | Hint]:
         """Take over runs that came, ended or went, and what other processes have received.
 
@@ -94,12 +90,21 @@ class Leader:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        due = self._rounds.timer(), self._housekeeping.timer()
+        again = self._retry_at if self._retry_at < math.inf else None
+        due = self._rounds.timer(), self._housekeeping.timer(), again
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[CloudEffect | Hint]:
-        """Everything that is due."""
-        return [*self._rounds.poll(now), *self._housekeeping.poll(now)]
+        """Everything that is due, runs that could not be read among it."""
+        effects: list[CloudEffect | Hint] = []
+        if now >= self._retry_at:
+            self._retry_at = math.inf
+            try:
+                effects += self._load_runs(now)
+            except StorageError as exc:
+                self._retry_at = now + DISK_RETRY_S
+                effects.append(self._housekeeping.storage_failed(exc))
+        return [*effects, *self._rounds.poll(now), *self._housekeeping.poll(now)]
 
     def _load_runs(self, now: float) -> list[CloudEffect | Hint]:
         rows, effects = self._store.runs(), list[CloudEffect | Hint]()

@@ -64,6 +64,17 @@ FORBIDDEN: dict[str, str] = {
     "sedge_emulate.virtual": "sedge_emulate.broker sedge_emulate.run",
     "sedge_emulate.broker": "sedge_emulate.virtual sedge_emulate.run",
 }
+# The same in Java: what each package imports of the others. Everybody may know what lies above them all.
+JAVA = "edge/android/core/src/main/java/org/sedge/edge"
+JAVA_MAY_IMPORT = {
+    "codec": "",
+    "wire": "codec",
+    "jobs": "codec wire",
+    "training": "backends codec host jobs wire",
+    "rounds": "jobs wire",
+    "backends": "",
+    "host": "jobs rounds wire",
+}
 # The outside: what a result could depend on besides the arguments, by module and by call.
 OUTSIDE = {
     "asyncio", "datetime", "multiprocessing", "os", "paho", "random", "secrets", "select",
@@ -482,6 +493,28 @@ def test_one_file_owns_each_library() -> None:
     for library, owner in owners.items():
         users = [m for m, path in MODULES.items() if library in tops(imports(path.read_text()))]
         assert users == [owner]
+
+
+def java_imports(source: str) -> set[str]:
+    """The packages of the core in Java that a source imports from."""
+    return set(
+        re.findall(r"^import (?:static )?org\.sedge\.edge\.([a-z]+)\.", source, re.MULTILINE)
+    )
+
+
+def test_packages_in_java_import_one_way() -> None:
+    folders = {path.parent for path in found(ROOT / JAVA, "*.java")} - {ROOT / JAVA}
+    assert {folder.name for folder in folders} == JAVA_MAY_IMPORT.keys()
+    for name, allowed in JAVA_MAY_IMPORT.items():
+        for path in found(ROOT / JAVA / name, "*.java"):
+            assert java_imports(path.read_text()) <= {name, *allowed.split()}, path
+
+
+def test_the_guard_reads_java() -> None:
+    source = (
+        "package a;\nimport org.sedge.edge.Rows;\nimport static org.sedge.edge.rounds.State.RUNS;\n"
+    )
+    assert java_imports(f"{source}import org.sedge.edge.wire.Schema.Field;") == {"rounds", "wire"}
 
 
 @pytest.mark.parametrize(

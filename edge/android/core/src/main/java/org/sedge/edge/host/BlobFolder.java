@@ -1,7 +1,7 @@
 package org.sedge.edge.host;
 
 import org.sedge.edge.SedgeException.StorageError;
-import org.sedge.edge.rounds.Blobs;
+import org.sedge.edge.jobs.Blobs;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;

@@ -1,7 +1,7 @@
 package org.sedge.edge.host;
 
 import org.sedge.edge.SedgeException.StorageError;
-import org.sedge.edge.rounds.DurableBytes;
+import org.sedge.edge.jobs.DurableBytes;
 import org.sedge.edge.wire.Digests;
 
 import java.io.File;

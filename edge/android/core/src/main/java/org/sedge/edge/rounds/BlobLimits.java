@@ -2,6 +2,7 @@ package org.sedge.edge.rounds;
 
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.jobs.Blobs;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;

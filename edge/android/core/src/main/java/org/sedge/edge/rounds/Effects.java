@@ -1,6 +1,6 @@
 package org.sedge.edge.rounds;
 
-import org.sedge.edge.training.Job;
+import org.sedge.edge.jobs.Job;
 
 import java.util.logging.Level;
 

@@ -2,6 +2,8 @@ package org.sedge.edge.rounds;
 
 import org.sedge.edge.SedgeException.FrameError;
 import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.jobs.Blobs;
+import org.sedge.edge.jobs.GlobalModel;
 import org.sedge.edge.wire.Backoff;
 import org.sedge.edge.wire.Fetch;
 import org.sedge.edge.wire.Frame;

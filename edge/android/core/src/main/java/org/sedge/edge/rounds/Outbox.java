@@ -2,6 +2,7 @@ package org.sedge.edge.rounds;
 
 import org.sedge.edge.SedgeException.FrameError;
 import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.jobs.Blobs;
 import org.sedge.edge.rounds.State.Pending;
 import org.sedge.edge.wire.Backoff;
 import org.sedge.edge.wire.Frame;

@@ -1,7 +1,8 @@
 package org.sedge.edge.rounds;
 
-import org.sedge.edge.rounds.State.Run;
-import org.sedge.edge.training.Job;
+import org.sedge.edge.jobs.Blobs;
+import org.sedge.edge.jobs.Job;
+import org.sedge.edge.jobs.Kept;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Struct;
@@ -16,8 +17,8 @@ final class Resuming {
     /** The order's job, without what the disk has lost, of which there is a note. */
     static Job job(Struct order, StateStore store, Blobs blobs, Effects effects, long httpBytes) {
         Struct found = store.keptFor(order);
-        Struct kept = found == null ? Run.SCHEMA.empty() : found;
-        for (Field<byte[]> field : Arrays.asList(Run.MODEL, Run.RESIDUAL, Run.MOMENTS)) {
+        Struct kept = found == null ? Kept.SCHEMA.empty() : found;
+        for (Field<byte[]> field : Arrays.asList(Kept.MODEL, Kept.RESIDUAL, Kept.MOMENTS)) {
             kept = kept.with(field, there(kept.get(field), field.key, order, blobs, effects));
         }
         byte[] checkpoint = there(store.checkpoint(order), "checkpoint", order, blobs, effects);

@@ -1,9 +1,10 @@
 package org.sedge.edge.rounds;
 
+import org.sedge.edge.jobs.Kept;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Metric;
-import org.sedge.edge.wire.Schema;
 import org.sedge.edge.wire.Schema.Field;
+import org.sedge.edge.wire.Schema;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Type;
 
@@ -13,19 +14,6 @@ import java.util.Map;
 
 /** Everything of a device that must survive, committed as one. */
 public final class State {
-    /** What the device keeps of one run: names of blobs. {@code BASE} is the global model of its last order. */
-    public static final class Run {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<byte[]> BUNDLE = SCHEMA.required("bundle", Type.HASH);
-        public static final Field<byte[]> BASE = SCHEMA.required("base", Type.HASH);
-        /** The device's last trained model. */
-        public static final Field<byte[]> MODEL = SCHEMA.optional("model", Type.orNil(Type.HASH), null);
-        /** What its updates have left out so far. */
-        public static final Field<byte[]> RESIDUAL = SCHEMA.optional("residual", Type.orNil(Type.HASH), null);
-        /** The state of its optimizer. */
-        public static final Field<byte[]> MOMENTS = SCHEMA.optional("moments", Type.orNil(Type.HASH), null);
-    }
-
     /** An update without a receipt, and what to tell a person with it: the metric before and after. */
     public static final class Pending {
         public static final Schema SCHEMA = Schema.whole();
@@ -69,7 +57,7 @@ public final class State {
     public static final Field<byte[]> KEY = SCHEMA.optional("key", Type.bytes(0, 16), new byte[0]);
     public static final Field<Long> CHUNK_BYTES = SCHEMA.optional("chunk_bytes", Type.integer(4096, 1 << 18), 65536L);
     public static final Field<Map<String, Struct>> RUNS =
-            SCHEMA.optional("runs", Type.map(Run.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
+            SCHEMA.optional("runs", Type.map(Kept.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
     public static final Field<Map<String, Struct>> ORDERS =
             SCHEMA.optional("orders", Type.map(Order.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
     public static final Field<List<Struct>> OUTBOX =

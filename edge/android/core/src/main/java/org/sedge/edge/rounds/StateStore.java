@@ -2,11 +2,14 @@ package org.sedge.edge.rounds;
 
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.SedgeException.TooManyRuns;
+import org.sedge.edge.jobs.Blobs;
+import org.sedge.edge.jobs.DurableBytes;
+import org.sedge.edge.jobs.GlobalModel;
+import org.sedge.edge.jobs.Kept;
+import org.sedge.edge.jobs.Outcome;
 import org.sedge.edge.rounds.State.Attempt;
 import org.sedge.edge.rounds.State.Pending;
-import org.sedge.edge.rounds.State.Run;
 import org.sedge.edge.rounds.State.Stopped;
-import org.sedge.edge.training.Outcome;
 import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
@@ -95,7 +98,7 @@ public final class StateStore {
     /** What is kept of an order's run; null where that is nothing, or belongs to another bundle. */
     Struct keptFor(Struct order) {
         Struct run = get(State.RUNS).get(order.get(Order.RUN));
-        return run == null || !Arrays.equals(run.get(Run.BUNDLE), order.get(Order.BUNDLE).sha256) ? null : run;
+        return run == null || !Arrays.equals(run.get(Kept.BUNDLE), order.get(Order.BUNDLE).sha256) ? null : run;
     }
 
     /** Whether the outcome of an order's job is still of use, if only as a late update. */
@@ -226,8 +229,8 @@ public final class StateStore {
         Struct entry = get(State.RUNS).get(run);
         // An evaluation with another bundle keeps what belongs to the last training's.
         if (order.get(Order.TASK).equals("train") || entry == null || keptFor(order) != null) {
-            entry = outcome.kept.with(Run.BUNDLE, order.get(Order.BUNDLE).sha256)
-                    .with(Run.BASE, order.get(Order.MODEL_HASH));
+            entry = outcome.kept.with(Kept.BUNDLE, order.get(Order.BUNDLE).sha256)
+                    .with(Kept.BASE, order.get(Order.MODEL_HASH));
         }
         List<Struct> outbox = new ArrayList<>(get(State.OUTBOX));
         outbox.remove(pending(run, order.get(Order.ROUND)));
@@ -287,7 +290,7 @@ public final class StateStore {
             }
         }
         for (Struct run : state.get(State.RUNS).values()) {
-            for (Field<byte[]> kept : Arrays.asList(Run.BUNDLE, Run.BASE, Run.MODEL, Run.RESIDUAL, Run.MOMENTS)) {
+            for (Field<byte[]> kept : Arrays.asList(Kept.BUNDLE, Kept.BASE, Kept.MODEL, Kept.RESIDUAL, Kept.MOMENTS)) {
                 if (run.get(kept) != null) {
                     names.add(Hex.encode(run.get(kept)));
                 }

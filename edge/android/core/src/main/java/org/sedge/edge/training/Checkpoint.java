@@ -1,10 +1,10 @@
 package org.sedge.edge.training;
 
-import org.sedge.edge.rounds.GlobalModel;
+import org.sedge.edge.jobs.Vectors;
 import org.sedge.edge.training.Trainer.Progress;
 import org.sedge.edge.wire.Messages.Metrics;
-import org.sedge.edge.wire.Schema;
 import org.sedge.edge.wire.Schema.Field;
+import org.sedge.edge.wire.Schema;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Type;
 
@@ -37,7 +37,7 @@ final class Checkpoint {
     static Struct with(Struct checkpoint, Progress progress) {
         List<byte[]> vectors = new ArrayList<>();
         for (float[] vector : progress.vectors) {
-            vectors.add(GlobalModel.bytes(vector));
+            vectors.add(Vectors.bytes(vector));
         }
         return checkpoint.with(STEPS, progress.steps).with(OPTIMIZER_STEPS, progress.optimizerSteps)
                 .with(LOSSES, progress.losses).with(VECTORS, vectors);
@@ -46,7 +46,7 @@ final class Checkpoint {
     static Progress progress(Struct checkpoint) {
         List<float[]> vectors = new ArrayList<>();
         for (byte[] data : checkpoint.get(VECTORS)) {
-            vectors.add(GlobalModel.floats(data));
+            vectors.add(Vectors.floats(data));
         }
         return new Progress(
                 checkpoint.get(STEPS), checkpoint.get(OPTIMIZER_STEPS), checkpoint.get(LOSSES), vectors);

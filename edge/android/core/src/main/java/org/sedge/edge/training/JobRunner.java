@@ -2,23 +2,26 @@ package org.sedge.edge.training;
 
 import org.sedge.edge.Examples;
 import org.sedge.edge.Rows;
-import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.OutOfMemory;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.SedgeException.TrainingDiverged;
+import org.sedge.edge.SedgeException;
 import org.sedge.edge.codec.Coding;
 import org.sedge.edge.codec.Compression;
 import org.sedge.edge.codec.Selection;
 import org.sedge.edge.codec.SparseVector;
-import org.sedge.edge.rounds.Blobs;
-import org.sedge.edge.rounds.GlobalModel;
-import org.sedge.edge.rounds.State.Run;
+import org.sedge.edge.jobs.Blobs;
+import org.sedge.edge.jobs.GlobalModel;
+import org.sedge.edge.jobs.Job;
+import org.sedge.edge.jobs.Kept;
+import org.sedge.edge.jobs.Outcome;
+import org.sedge.edge.jobs.Vectors;
 import org.sedge.edge.training.Trainer.Trained;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
-import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Layout.Tensor;
+import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Messages.Codec;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Report;
@@ -85,7 +88,7 @@ public final class JobRunner {
             Attempt attempt = new Attempt(trainer, order, trainings);
             Struct earlier = job.checkpoint == null ? null : Checkpoint.decode(blobs.read(job.checkpoint), same);
             if (earlier == null) {
-                byte[] moments = job.kept.get(Run.MOMENTS);
+                byte[] moments = job.kept.get(Kept.MOMENTS);
                 attempt.begin(moments == null ? null : blobs.read(moments), start);
             } else {
                 attempt.resume(earlier);
@@ -137,8 +140,8 @@ public final class JobRunner {
             }
             SparseVector.decode(patch, size).writeTo(theta);
         }
-        if (job.kept.get(Run.MODEL) != null && !kept.isEmpty()) {
-            float[] own = GlobalModel.vector(blobs, job.kept.get(Run.MODEL), size);
+        if (job.kept.get(Kept.MODEL) != null && !kept.isEmpty()) {
+            float[] own = Vectors.read(blobs, job.kept.get(Kept.MODEL), size);
             for (Tensor tensor : kept) {
                 System.arraycopy(own, tensor.from, theta, tensor.from, tensor.to - tensor.from);
             }
@@ -153,10 +156,10 @@ public final class JobRunner {
         Struct codec = order.get(Order.CODEC);
         boolean trains = order.get(Order.TASK).equals("train");
         byte[] payload = {};
-        byte[] residual = job.kept.get(Run.RESIDUAL);
+        byte[] residual = job.kept.get(Kept.RESIDUAL);
         if (trains && order.get(Order.WORK).get(Work.UPLOAD)) {
             boolean feedsBack = codec.get(Codec.ERROR_FEEDBACK);
-            float[] owed = feedsBack && residual != null ? GlobalModel.vector(blobs, residual, start.length) : null;
+            float[] owed = feedsBack && residual != null ? Vectors.read(blobs, residual, start.length) : null;
             float[] delta = new float[start.length];
             for (int i = 0; i < delta.length; i++) {
                 delta[i] = trained.theta[i] - start[i] + (owed == null ? 0 : owed[i]);
@@ -167,13 +170,13 @@ public final class JobRunner {
             Coding coding = Coding.valueOf(codec.get(Codec.VALUES).toUpperCase(Locale.ROOT));
             payload = coded(delta, codec, coding, feedsBack);
             boolean whole = codec.get(Codec.FRACTION) >= 1 && codec.get(Codec.THRESHOLD) == 0 && coding == Coding.FP32;
-            residual = feedsBack && !whole ? blobs.write(GlobalModel.bytes(delta)) : null;
+            residual = feedsBack && !whole ? blobs.write(Vectors.bytes(delta)) : null;
         }
         byte[] update = blobs.write(new Update(report, payload).encode());
-        Struct left = job.kept.with(Run.RESIDUAL, residual);
+        Struct left = job.kept.with(Kept.RESIDUAL, residual);
         if (trains) {
-            left = left.with(Run.MODEL, blobs.write(GlobalModel.bytes(trained.model)))
-                    .with(Run.MOMENTS, moments == null ? null : blobs.write(moments));
+            left = left.with(Kept.MODEL, blobs.write(Vectors.bytes(trained.model)))
+                    .with(Kept.MOMENTS, moments == null ? null : blobs.write(moments));
         }
         return new Outcome(update, report, metric, left);
     }
@@ -208,8 +211,8 @@ public final class JobRunner {
         }
         MessageDigest digest = Digests.sha256();
         Struct order = job.order.with(Order.PLACES, Collections.emptyList()); // they may have changed meanwhile
-        digest.update(MsgPack.pack(Arrays.asList(order, job.kept.get(Run.MODEL), job.kept.get(Run.RESIDUAL),
-                job.kept.get(Run.MOMENTS), shape)));
+        digest.update(MsgPack.pack(Arrays.asList(order, job.kept.get(Kept.MODEL), job.kept.get(Kept.RESIDUAL),
+                job.kept.get(Kept.MOMENTS), shape)));
         Rows targets = bundle.target == null ? train.inputs : train.targets;
         ByteBuffer row = ByteBuffer.allocate(targets.rowSize * targets.type.size).order(ByteOrder.LITTLE_ENDIAN);
         for (int i = 0; i < targets.count; i++) {

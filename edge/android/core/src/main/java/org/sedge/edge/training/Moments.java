@@ -1,10 +1,10 @@
 package org.sedge.edge.training;
 
-import org.sedge.edge.rounds.GlobalModel;
+import org.sedge.edge.jobs.Vectors;
 import org.sedge.edge.training.Trainer.Progress;
 import org.sedge.edge.wire.Messages.Training;
-import org.sedge.edge.wire.Schema;
 import org.sedge.edge.wire.Schema.Field;
+import org.sedge.edge.wire.Schema;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Type;
 
@@ -25,7 +25,7 @@ final class Moments {
     static byte[] encode(Struct training, Optimizer optimizer) {
         List<byte[]> vectors = new ArrayList<>();
         for (float[] vector : optimizer.vectors) {
-            vectors.add(GlobalModel.bytes(vector));
+            vectors.add(Vectors.bytes(vector));
         }
         return SCHEMA.empty().with(OPTIMIZER, training.get(Training.OPTIMIZER)).with(STEPS, optimizer.steps)
                 .with(VECTORS, vectors).encode();
@@ -42,7 +42,7 @@ final class Moments {
         List<float[]> vectors = new ArrayList<>();
         vectors.add(theta);
         for (byte[] vector : found.get(VECTORS)) {
-            vectors.add(GlobalModel.floats(vector));
+            vectors.add(Vectors.floats(vector));
             if (vector.length != 4L * theta.length) {
                 return null;
             }

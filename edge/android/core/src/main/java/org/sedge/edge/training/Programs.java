@@ -7,6 +7,7 @@ import org.sedge.edge.backends.Backend;
 import org.sedge.edge.backends.BackendException;
 import org.sedge.edge.backends.Program;
 import org.sedge.edge.host.Disk;
+import org.sedge.edge.jobs.Job;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Hex;

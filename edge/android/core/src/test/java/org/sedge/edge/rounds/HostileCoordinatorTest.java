@@ -8,7 +8,7 @@ import org.junit.Before;
 import org.junit.Test;
 import org.sedge.edge.AgentListener;
 import org.sedge.edge.Limits;
-import org.sedge.edge.training.Job;
+import org.sedge.edge.jobs.Job;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Json;

@@ -1,6 +1,8 @@
 package org.sedge.edge.rounds;
 
 import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.jobs.Blobs;
+import org.sedge.edge.jobs.DurableBytes;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;

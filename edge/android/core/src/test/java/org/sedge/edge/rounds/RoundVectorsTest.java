@@ -13,10 +13,11 @@ import org.sedge.edge.backends.Line;
 import org.sedge.edge.codec.Coding;
 import org.sedge.edge.codec.Compression;
 import org.sedge.edge.codec.SparseVector;
-import org.sedge.edge.rounds.State.Run;
-import org.sedge.edge.training.Job;
+import org.sedge.edge.jobs.Job;
+import org.sedge.edge.jobs.Kept;
+import org.sedge.edge.jobs.Outcome;
+import org.sedge.edge.jobs.Vectors;
 import org.sedge.edge.training.JobRunner;
-import org.sedge.edge.training.Outcome;
 import org.sedge.edge.training.Programs;
 import org.sedge.edge.training.Trials;
 import org.sedge.edge.training.Trusting;
@@ -130,7 +131,7 @@ public class RoundVectorsTest {
         Outcome outcome;
         try {
             Struct kept = store.keptFor(order);
-            outcome = runner.run(new Job(order, kept == null ? Run.SCHEMA.empty() : kept, null, 0), () -> false);
+            outcome = runner.run(new Job(order, kept == null ? Kept.SCHEMA.empty() : kept, null, 0), () -> false);
         } catch (SedgeException error) {
             assertEquals(where, wanted.get("declined"), error.reason());
             store.drop("line");
@@ -144,7 +145,7 @@ public class RoundVectorsTest {
         assertEquals(where, wanted.get("train_loss"), outcome.report.get(Report.TRAIN_LOSS));
         assertEquals(where, wanted.get("steps"), outcome.report.get(Report.STEPS));
         assertEquals(where, wanted.get("num_examples"), outcome.report.get(Report.NUM_EXAMPLES));
-        byte[] owed = store.get(State.RUNS).get("line").get(Run.RESIDUAL);
+        byte[] owed = store.get(State.RUNS).get("line").get(Kept.RESIDUAL);
         assertArrayEquals(where, wanted.get("owed") == null ? null : Hex.decode((String) wanted.get("owed")),
                 owed == null ? null : disk.read(owed));
     }
@@ -156,7 +157,7 @@ public class RoundVectorsTest {
     private Struct order(Map<?, ?> given, Map<?, ?> wanted, long round) throws Exception {
         byte[] theta = Hex.decode((String) wanted.get("model"));
         byte[] patch = Hex.decode((String) wanted.get("patch"));
-        byte[] model = new SparseVector(5, null, GlobalModel.floats(theta)).encode(Coding.FP32, Compression.NONE);
+        byte[] model = new SparseVector(5, null, Vectors.floats(theta)).encode(Coding.FP32, Compression.NONE);
         Map<Object, Object> codec = new HashMap<>((Map<?, ?>) wanted.get("codec"));
         codec.put("compression", "none");
         List<String> keep = new ArrayList<>();
@@ -205,8 +206,8 @@ public class RoundVectorsTest {
     }
 
     private static Examples examples(Object given) throws SedgeException {
-        float[] x = GlobalModel.floats(Hex.decode((String) ((Map<?, ?>) given).get("x")));
-        float[] y = GlobalModel.floats(Hex.decode((String) ((Map<?, ?>) given).get("y")));
+        float[] x = Vectors.floats(Hex.decode((String) ((Map<?, ?>) given).get("x")));
+        float[] y = Vectors.floats(Hex.decode((String) ((Map<?, ?>) given).get("y")));
         return new Examples(new Rows(x, 3), new Rows(y));
     }
 }

@@ -3,6 +3,7 @@ package org.sedge.edge.rounds;
 import org.sedge.edge.codec.Coding;
 import org.sedge.edge.codec.Compression;
 import org.sedge.edge.codec.SparseVector;
+import org.sedge.edge.jobs.Vectors;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Frame;
@@ -94,7 +95,7 @@ final class ScriptedCoordinator {
         }
         Struct made = Order.SCHEMA.empty().with(Order.RUN, RUN).with(Order.ROUND, round).with(Order.TASK, "train")
                 .with(Order.BUNDLE, bundle).with(Order.MODEL, put(whole))
-                .with(Order.MODEL_HASH, Digests.sha256(GlobalModel.bytes(theta))).with(Order.WORK, work)
+                .with(Order.MODEL_HASH, Digests.sha256(Vectors.bytes(theta))).with(Order.WORK, work)
                 .with(Order.SEED, round).with(Order.CODEC, Codec.SCHEMA.empty().with(Codec.VALUES, "fp32")
                         .with(Codec.FRACTION, 0.9).with(Codec.COMPRESSION, "zlib"));
         if (round % 2 == 0) {
@@ -218,7 +219,7 @@ final class ScriptedCoordinator {
         byte[] payload = Update.decode(blob).payload;
         payloads.put(round, Hex.encode(Digests.sha256(payload)));
         SparseVector delta = SparseVector.decode(payload, theta.length);
-        byte[] base = Digests.sha256(GlobalModel.bytes(theta));
+        byte[] base = Digests.sha256(Vectors.bytes(theta));
         theta = theta.clone();
         delta.addTo(theta);
         byte[] coded = delta.encode(Coding.FP32, Compression.ZLIB);

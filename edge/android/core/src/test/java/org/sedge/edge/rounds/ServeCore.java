@@ -8,7 +8,7 @@ import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Journal;
 import org.sedge.edge.host.WebSpan;
-import org.sedge.edge.training.Job;
+import org.sedge.edge.jobs.Job;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Messages.Hello;

@@ -5,7 +5,9 @@ import org.sedge.edge.backends.Backend;
 import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Npz;
-import org.sedge.edge.rounds.State.Run;
+import org.sedge.edge.jobs.Job;
+import org.sedge.edge.jobs.Kept;
+import org.sedge.edge.jobs.Outcome;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Struct;
@@ -36,7 +38,7 @@ public final class DoOrders {
         Programs programs = new Programs(files, Collections.singletonList(backend), trials);
         JobRunner runner = new JobRunner(
                 blobs, programs, Npz.read(new File(words[1])), Npz.read(new File(words[2])));
-        Struct kept = Run.SCHEMA.empty();
+        Struct kept = Kept.SCHEMA.empty();
         for (int i = 4; i < words.length; i++) {
             try {
                 Outcome outcome = runner.run(

@@ -10,8 +10,8 @@ import org.junit.Before;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
-import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.ConfigError;
+import org.sedge.edge.SedgeException;
 import org.sedge.edge.backends.Backend;
 import org.sedge.edge.backends.BackendException;
 import org.sedge.edge.backends.Program;
@@ -19,7 +19,8 @@ import org.sedge.edge.backends.Tensor;
 import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Journal;
-import org.sedge.edge.rounds.State.Run;
+import org.sedge.edge.jobs.Job;
+import org.sedge.edge.jobs.Kept;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Hex;
@@ -158,7 +159,7 @@ public class TrialsTest {
 
     private Job job(byte[] packed) throws SedgeException {
         blobs.write(packed);
-        return new Job(Order.SCHEMA.empty().with(Order.BUNDLE, Manifest.describe(packed, 4096)), Run.SCHEMA.empty(),
+        return new Job(Order.SCHEMA.empty().with(Order.BUNDLE, Manifest.describe(packed, 4096)), Kept.SCHEMA.empty(),
                 new byte[] {7}, 0);
     }
 

@@ -1,4 +1,4 @@
-package org.sedge.edge.training;
+package org.sedge.edge.jobs;
 
 import org.sedge.edge.wire.Metric;
 import org.sedge.edge.wire.Struct;
@@ -9,7 +9,7 @@ public final class Outcome {
     /** The head of the update, for a person. */
     public final Struct report;
     public final Metric metric;
-    /** Names of blobs; of the schema {@code State.Run}. */
+    /** Names of blobs; of the schema {@link Kept}. */
     public final Struct kept;
 
     public Outcome(byte[] update, Struct report, Metric metric, Struct kept) {

@@ -1,4 +1,4 @@
-package org.sedge.edge.rounds;
+package org.sedge.edge.jobs;
 
 import org.sedge.edge.SedgeException.StorageError;
 

@@ -1,11 +1,11 @@
-package org.sedge.edge.training;
+package org.sedge.edge.jobs;
 
 import org.sedge.edge.wire.Struct;
 
 /** An order whose blobs are all here, and what the device has kept of its run. */
 public final class Job {
     public final Struct order;
-    /** Names of blobs; of the schema {@code State.Run}. */
+    /** Names of blobs; of the schema {@link Kept}. */
     public final Struct kept;
     /** Where an earlier attempt was stopped, a blob; null: nowhere. */
     public final byte[] checkpoint;

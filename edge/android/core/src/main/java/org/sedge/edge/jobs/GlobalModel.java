@@ -1,4 +1,4 @@
-package org.sedge.edge.rounds;
+package org.sedge.edge.jobs;
 
 import org.sedge.edge.SedgeException.BrokenSteps;
 import org.sedge.edge.SedgeException.CodecError;
@@ -12,8 +12,6 @@ import org.sedge.edge.wire.Messages.Step;
 import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Struct;
 
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -40,7 +38,7 @@ public final class GlobalModel {
     }
 
     /** The blobs that an order needs, given which versions are here. */
-    static List<Manifest> needed(Struct order, Blobs blobs) {
+    public static List<Manifest> needed(Struct order, Blobs blobs) {
         List<Manifest> found = new ArrayList<>();
         found.add(order.get(Order.BUNDLE));
         List<Struct> left = stepsLeft(order, blobs);
@@ -56,7 +54,7 @@ public final class GlobalModel {
     }
 
     /** The order, with its blobs cut, and in the places, as in its repetition. */
-    static Struct recut(Struct order, Struct repeated) {
+    public static Struct recut(Struct order, Struct repeated) {
         Map<String, Manifest> cut = new HashMap<>();
         List<Manifest> named = ownBlobs(repeated);
         named.add(repeated.get(Order.BUNDLE));
@@ -87,7 +85,7 @@ public final class GlobalModel {
     }
 
     /** The patch and the correction, where they are blobs. */
-    static List<Manifest> ownBlobs(Struct order) {
+    public static List<Manifest> ownBlobs(Struct order) {
         List<Manifest> found = new ArrayList<>(
                 Arrays.asList(order.get(Order.PATCH_BLOB), order.get(Order.CORRECTION)));
         found.removeAll(Collections.singleton(null));
@@ -99,14 +97,14 @@ public final class GlobalModel {
         byte[] hash = order.get(Order.MODEL_HASH);
         List<Struct> left = stepsLeft(order, blobs);
         if (left != null && left.isEmpty()) {
-            return vector(blobs, hash, size);
+            return Vectors.read(blobs, hash, size);
         }
         float[] theta = new float[size];
         if (left == null) {
             SparseVector.decode(blobs.read(order.get(Order.MODEL).sha256), size).writeTo(theta);
         } else {
             try {
-                theta = vector(blobs, left.get(0).get(Step.BASE_HASH), size);
+                theta = Vectors.read(blobs, left.get(0).get(Step.BASE_HASH), size);
                 for (Struct step : left) {
                     SparseVector.decode(blobs.read(step.get(Step.BLOB).sha256), size).addTo(theta);
                 }
@@ -114,7 +112,7 @@ public final class GlobalModel {
                 throw new BrokenSteps(where(order) + ": " + error.getMessage());
             }
         }
-        byte[] data = bytes(theta);
+        byte[] data = Vectors.bytes(theta);
         if (!Arrays.equals(Digests.sha256(data), hash)) {
             throw left == null ? new CodecError(where(order) + ": model_hash does not match the model")
                     : new BrokenSteps(where(order) + ": model_hash does not match the last of " + left.size() + " steps");
@@ -126,28 +124,5 @@ public final class GlobalModel {
     /** An order as messages name it. */
     public static String where(Struct order) {
         return "run " + order.get(Order.RUN) + ", round " + order.get(Order.ROUND);
-    }
-
-    /** A vector (n,) that is kept as a blob. */
-    public static float[] vector(Blobs blobs, byte[] name, int size) throws StorageError, CodecError {
-        byte[] data = blobs.read(name);
-        if (data.length != 4L * size) { // a malformed order may name any blob as the version that it builds on
-            throw new CodecError("vector of " + data.length + " bytes, expected " + 4L * size);
-        }
-        return floats(data);
-    }
-
-    /** The vector in bytes that {@link #bytes} made. */
-    public static float[] floats(byte[] data) {
-        float[] found = new float[data.length / 4];
-        ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(found);
-        return found;
-    }
-
-    /** A vector (n,) as little-endian float32. */
-    public static byte[] bytes(float[] theta) {
-        ByteBuffer out = ByteBuffer.allocate(4 * theta.length).order(ByteOrder.LITTLE_ENDIAN);
-        out.asFloatBuffer().put(theta);
-        return out.array();
     }
 }

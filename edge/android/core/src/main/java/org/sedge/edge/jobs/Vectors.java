@@ -1,0 +1,35 @@
+package org.sedge.edge.jobs;
+
+import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.SedgeException.StorageError;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+
+/** Vectors (n,) as blobs: little-endian float32. */
+public final class Vectors {
+    private Vectors() {}
+
+    /** A vector (n,) that is kept as a blob. */
+    public static float[] read(Blobs blobs, byte[] name, int size) throws StorageError, CodecError {
+        byte[] data = blobs.read(name);
+        if (data.length != 4L * size) { // a malformed order may name any blob as the version that it builds on
+            throw new CodecError("vector of " + data.length + " bytes, expected " + 4L * size);
+        }
+        return floats(data);
+    }
+
+    /** The vector in bytes that {@link #bytes} made. */
+    public static float[] floats(byte[] data) {
+        float[] found = new float[data.length / 4];
+        ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(found);
+        return found;
+    }
+
+    /** A vector (n,) as little-endian float32. */
+    public static byte[] bytes(float[] theta) {
+        ByteBuffer out = ByteBuffer.allocate(4 * theta.length).order(ByteOrder.LITTLE_ENDIAN);
+        out.asFloatBuffer().put(theta);
+        return out.array();
+    }
+}

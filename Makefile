@@ -9,7 +9,7 @@ RESULTS = tools/bench/results
 LONGEST = tests/export tests/system tests/emulate
 FLEETS = tests/cloud tests/test_examples.py tests/emulate tests/system tests/android tests/bench tests/reproduce
 
-.PHONY: demo docs native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check figures bench-gpu reproduce reproduce-all clean
+.PHONY: demo docs spec native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check figures bench-gpu reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
@@ -59,7 +59,11 @@ pack: $(VENV)/dev.ready
 mutation: $(VENV)/dev.ready
 	$(BIN)/python -m tools.bench.mutation
 
-# docs/reference.md from the code, and all pages as a site in runs/site.
+# What is made from the structs: docs/reference.md and the comments of the TOML files.
+spec: $(VENV)/dev.ready
+	$(BIN)/python -m tools.docs.generated
+
+# All pages as a site in runs/site.
 docs: $(VENV)/dev.ready
 	$(BIN)/python -m tools.docs
 
@@ -68,6 +72,7 @@ check: $(VENV)/dev.ready
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m tools.docs.generated --check
 
 # Every benchmark, on a machine that does nothing else. Each ends with one line of JSON, kept for RESULTS.md
 # and the README; frameworks.py installs Flower and FedJAX into environments of their own below runs/.

@@ -1,17 +1,25 @@
 """The documentation: what is made from the code is up to date, and no link leads nowhere."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import pytest
-from tools.docs.__main__ import REFERENCE, build, reference_page
+from msgspec import Meta
+from tools.docs.__main__ import build
+from tools.docs.comments import commented, keys_of
+from tools.docs.generated import COMPLETE, FILES, REFERENCE, ROOT, stale
 
 from sedge_cloud.__main__ import main as cloud
 from sedge_edge.__main__ import main as edge
 from sedge_emulate.__main__ import main as emulate
+from sedge_protocol.host.reference import tables
+from sedge_protocol.host.struct_fields import Field, fields
 
 
 def test_the_reference_of_every_program(capsys: pytest.CaptureFixture[str]) -> None:
-    page = REFERENCE.read_text()
+    page = (ROOT / REFERENCE).read_text()
     for program, words in (
         (cloud, ["reference", "run.toml"]),
         (cloud, ["reference", "cloud.toml"]),
@@ -25,8 +33,90 @@ def test_the_reference_of_every_program(capsys: pytest.CaptureFixture[str]) -> N
     assert options in page
 
 
-def test_the_page_is_up_to_date() -> None:
-    assert REFERENCE.read_text() == reference_page(), "run: make docs"
+def test_what_is_made_from_the_structs_is_up_to_date() -> None:
+    assert stale() == [], "run: make spec"
+
+
+def keys(struct: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str, Field]]:
+    """Every key of a file and its tables, by table."""
+    for field in fields(struct):
+        inner = list(tables(field.kind))
+        if not inner:
+            yield path, field
+        for table in inner:
+            yield from keys(table, f"{path}.{field.name}".lstrip("."))
+
+
+@pytest.mark.parametrize("file", ["cloud.toml", "run.toml"])
+def test_every_key_has_one_sentence(file: str) -> None:
+    for table, key in keys(FILES[file]):
+        words = key.description
+        assert 5 <= len(words.split()) <= 25 and words.endswith("."), f"{table}.{key.name}: {words}"
+
+
+@pytest.mark.parametrize("file", COMPLETE)
+def test_a_complete_file_shows_every_key(file: str) -> None:
+    shown = set(keys_of((ROOT / file).read_text(), COMPLETE[file]))
+    assert {(table, key.name) for table, key in keys(COMPLETE[file])} <= shown
+
+
+class Oven(msgspec.Struct, frozen=True):
+    """[oven]: how it is heated.
+
+    It has a fan.
+    """
+
+    heat: Annotated[float, Meta(gt=0, le=300)] = 180.0
+    """Degrees Celsius, up to 300."""
+    fan: bool = False
+    """Keep the air moving."""
+
+
+class Kitchen(msgspec.Struct):
+    """A kitchen."""
+
+    name: str
+    """Name above the door."""
+    oven: Oven = Oven()
+
+
+def test_comments_above_keys_and_below_headers_are_made() -> None:
+    text = """# Our kitchen.
+
+# Old words.
+name = "a"  # as above
+# More old words,
+# over two lines.
+[oven]
+# Old words.
+
+# Theirs: a blank line parts it from the key.
+
+# Old words.
+# heat = 180
+fan = true
+"""
+    made = """# Our kitchen.
+
+# Name above the door.
+name = "a"  # as above
+# More old words,
+# over two lines.
+[oven]
+# How it is heated.
+# It has a fan.
+
+# Theirs: a blank line parts it from the key.
+
+# Degrees Celsius, up to 300.
+# heat = 180
+# Keep the air moving.
+fan = true
+"""
+    assert commented(text, Kitchen, with_tables=True) == made
+    assert commented(made, Kitchen, with_tables=True) == made
+    without = commented(text, Kitchen, with_tables=False)
+    assert "# Old words.\n\n# Theirs" in without and "# Keep the air moving." in without
 
 
 def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path) -> None:

@@ -92,6 +92,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/emulate/workers/test_workers_pool.py",
         "whose processes they are",
     ),
+    "sedge_protocol.host.struct_fields": (
+        "tests/protocol/host/test_reference.py",
+        "as the reference shows them",
+    ),
     "sedge_cloud.ingest.admission": (
         "tests/cloud/ingest/test_rate_limit.py",
         "it asks the buckets",

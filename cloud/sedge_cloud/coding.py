@@ -16,21 +16,23 @@ _BROADCAST = 0.05
 
 
 class CodecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[codec]: how each device codes its update.
+    """[codec]: how each device encodes its update.
 
-    It sends the ``fraction`` of elements that are largest in magnitude, in the precision ``values``. Left
-    out, these two are what the strategy needs (docs/strategies.md): the largest 4 %, at least 10,000
-    elements, in bf16, or every element in int8. Of the elements, only magnitudes of at least ``threshold``
-    are sent. With ``error_feedback``, what was not sent is added to the next round's change; bf16 then
-    sends a ``fraction`` below 1 rounded to multiples (codec/grid.py). A device that does not know
-    ``values`` sends int8, and one without zstd uses zlib.
+    docs/strategies.md lists what each strategy needs. With ``error_feedback``, bf16 sends a ``fraction``
+    below 1 rounded to multiples (codec/grid.py). A device that does not know ``values`` sends int8.
     """
 
     values: ValueCoding | None = None
+    """Precision of the elements that a device sends; by default, as the strategy needs: bf16 or int8."""
     fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """Share of its change that a device sends, the largest elements; by default 4 %, at least 10,000
+    elements, or whatever the strategy needs."""
     threshold: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Smallest magnitude to send; 0 sends every element that ``fraction`` selects."""
     compression: Compression = Compression.ZSTD
+    """Compression of updates; a device without zstd uses zlib."""
     error_feedback: bool = True
+    """Add what a device did not send to its next change, so that nothing is lost for good."""
 
     def completed(self, suited: Codec, size: int) -> Codec:
         """With the values and the fraction of ``suited`` where the file leaves them out.
@@ -58,12 +60,9 @@ def at_least(fraction: float, size: int) -> float:
 class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[broadcast]: how the next global model travels to the devices.
 
-    Each round sends the change: the largest elements in magnitude, a share ``fraction`` of all n (left out:
-    5 %, at least 10,000 elements), in the precision ``values``. The rest is owed to the next rounds. The
-    cloud adopts what the devices decode, so both hold the same model. A new device, or one that has missed
-    too many changes, gets the whole model, exactly. ``compression`` applies to both; zlib, which every
-    device has, makes no more bytes of them than zstd. A device that cannot decompress it, or does not know
-    ``values``, takes no part in the run.
+    Each round sends a part of the change; the next rounds send the rest. The cloud adopts what the devices
+    decode, so both hold the same model. A device that is new, or has missed too many changes, gets the
+    whole model, exactly.
 
     With bf16 and a ``fraction`` below 1 the model stays on a grid (versions.py), on which the whole model
     takes 5 to 7 bits an element. The first model is rounded to the grid, unless it is another run's
@@ -71,14 +70,19 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     takes about 25 bits an element: a newcomer gets five times as much.
 
     With fp32 and a ``fraction`` of 1 every round sends the whole model, exactly. After a round in which a
-    strategy replaces the model (fedcac, fedpurin, subflot) a ``fraction`` below 1 cannot serve: a part of
-    such a vector is no model. Then every element of the change is sent, on the grid, in 5 to 6 bits an
-    element; with fp32 the whole model, exactly.
+    strategy replaces the model (fedcac, fedpurin, subflot), a part of the change is no model: every element
+    is sent, on the grid, in 5 to 6 bits an element; with fp32 the whole model, exactly.
     """
 
     values: ValueCoding = ValueCoding.BF16
+    """Precision of the elements that a round sends; a device that does not know it takes no part in the
+    run."""
     fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """Share of the elements of the change that a round sends, the largest; by default 5 %, at least
+    10,000 elements."""
     compression: Compression = Compression.ZLIB
+    """Compression of changes and whole models; a device that cannot decompress it takes no part in the
+    run."""
 
     @property
     def sends_all(self) -> bool:
@@ -108,10 +112,11 @@ class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[patch]: how per-device data (patches, start vectors) is encoded.
 
     The cloud adopts what the devices decode. A vector with a value that ``values`` cannot hold, such as 1e6
-    in fp16, travels in fp32, which every device knows. Left out, ``values`` are int8 for strategies that
-    send each device much of a model (fedcac, fedpurin, subflot), otherwise fp32. A device that cannot
-    decompress ``compression``, or does not know ``values``, takes no part in the run.
+    in fp16, travels in fp32, which every device knows.
     """
 
     values: ValueCoding | None = None
+    """Precision of per-device data; by default int8 for strategies that send much of a model (fedcac,
+    fedpurin, subflot), otherwise fp32."""
     compression: Compression = Compression.ZLIB
+    """Compression of per-device data; a device that cannot decompress it takes no part in the run."""

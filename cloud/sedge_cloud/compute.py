@@ -75,10 +75,14 @@ R = TypeVar("R")
 
 
 class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[compute]: who helps with what takes minutes in a round of thousands (the extra ``scale``)."""
+    """[compute]: a cluster that helps to compare the devices of rounds of thousands.
+
+    FedCAC and FedPURIN compare devices (pip install 'sedge-fl[scale]').
+    """
 
     ray: Annotated[str, Meta(min_length=1)] | None = None
-    """host:port of a Ray cluster that this host belongs to, or "local"; by default nobody."""
+    """Ray cluster that this host belongs to, as host:port, or ``local`` for one of its own; by default,
+    none."""
 
     def compute(self) -> Compute:
         """Where slices are worked on. Raises ``ConfigError`` without Ray."""

@@ -45,18 +45,20 @@ class RobustConfig(Robust, frozen=True, forbid_unknown_fields=True):
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[schedule]: the learning rate of each training round, as a share of ``training.learning_rate``.
+    """[schedule]: the learning rate of each training round, relative to ``training.learning_rate``.
 
-    It grows linearly over the first ``warmup_rounds``, which is the whole from the last of them on, and
-    falls from 1 towards ``final`` over the others: along half a cosine (SGDR, arXiv 1608.03983, equation
-    5, without restarts), a straight line, or an exponential. With ``steps`` it does not jump between
-    rounds: within each it moves along a straight line to that of the next one, step by step.
+    The half cosine is SGDR's (arXiv 1608.03983, equation 5, without restarts).
     """
 
     kind: Literal["constant", "cosine", "linear", "exponential"] = "constant"
+    """How the rate falls after the warm-up: not at all, or along half a cosine, a line or an
+    exponential."""
     warmup_rounds: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Number of first rounds over which the rate grows linearly to its full value."""
     final: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Share of the full rate that the rate has fallen to at the end of the run."""
     steps: bool = False
+    """Change the rate at every step of a round, along a line, instead of once per round."""
 
     def share(self, number: int, rounds: int) -> float:
         """The share, above 0, in the training round with this number, from 0, of so many.
@@ -78,13 +80,11 @@ class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CohortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[cohort]: which devices take part, by their tags and by what they say of themselves.
-
-    ``select`` is a condition such as ``site=lab and memory_mb>=512``; empty: all devices. It is asked
-    whenever a round is drawn.
-    """
+    """[cohort]: which devices take part, by their tags and by what they report of themselves."""
 
     select: str = ""
+    """Condition on tags and properties, such as `site=lab and memory_mb>=512`, checked whenever a round
+    is drawn; empty selects all devices."""
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,39 +99,47 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One run. ``options`` are the strategy's own.
+    """One run: its strategy, and when its rounds open and close.
 
-    A round opens once ``min_available_devices`` are online, and asks ``fraction_train`` of them, at least
-    ``min_train_devices``. Devices that wait are not asked, and those that declined for the same reason
-    again are asked in fewer training rounds, so that a cohort may be smaller. It closes when a share
-    ``quorum`` of the cohort has sent updates, or after ``deadline_s`` seconds, and always with at least
-    ``min_updates``: when every device has answered and there are fewer, the run fails. ``grace_s`` keeps it
-    open for that many seconds after the quorum, for devices that are nearly done. When all who are online
-    have answered, ``min_updates`` with an update, it waits ``offline_grace_s`` more for those that are
-    offline. An update that arrives later updates the device's client model (``late_updates = "remember"``)
-    and, with ``"count"``, counts in the next round too.
-
-    With ``evaluate``, a last round after ``num_rounds`` of training measures ``fraction_evaluate`` (0 to 1;
-    0 is none) of the online devices and changes nothing. ``evaluate_every`` inserts such a round after each
-    so many rounds of training.
+    Waiting devices are not asked, and devices that declined twice for the same reason are asked less often,
+    so that a round may be smaller than ``fraction_train`` says. A run fails if every device of a round has
+    answered and fewer than ``min_updates`` sent an update.
     """
 
     strategy: str
+    """Name of the strategy, such as ``fedobp``, or ``module:Class`` for one of your own."""
     options: Mapping[str, Option] = {}
+    """Options of the strategy; `sedge-cloud reference fedobp` lists those of ``fedobp``."""
     num_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
+    """Number of training rounds; evaluation rounds come on top."""
     fraction_train: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of the available devices that train in a round."""
     min_train_devices: Annotated[int, Meta(ge=1, le=1_000_000)] = 2
+    """Fewest devices to ask in a training round, where ``fraction_train`` would ask fewer."""
     min_available_devices: Annotated[int, Meta(ge=1, le=1_000_000)] = 2
+    """Number of devices that must be online and able to do the work before a round opens."""
     quorum: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of the round's devices whose updates let it close; below 1, stragglers do not hold it up."""
     min_updates: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    """Fewest updates with which a round closes; at the deadline, a round with fewer is extended by
+    ``deadline_s``."""
     deadline_s: Annotated[float, Meta(ge=1, le=604_800)] = 600.0
+    """Seconds after which a round closes with the updates that have arrived."""
     grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 0.0
+    """Seconds that a round stays open after its quorum, for devices that are nearly done."""
     offline_grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 10.0
+    """Seconds to wait for offline devices once every online device has answered."""
     late_updates: LateUpdates = "remember"
+    """What an update after its round is for: ``remember`` only updates the device's client model,
+    ``count`` adds it to the next round as well."""
     evaluate: bool = True
+    """Run evaluation rounds, which measure the model and change nothing; one always ends the run."""
     fraction_evaluate: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """Share of the available devices to ask in an evaluation round; 0 turns evaluation off."""
     evaluate_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Number of training rounds between evaluation rounds; 0 evaluates only at the end."""
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 42
+    """Seed of every random draw in the run, such as cohorts and the order of examples."""
     cohort: CohortConfig = CohortConfig()
     broadcast: BroadcastConfig = BroadcastConfig()
     patch: PatchConfig = PatchConfig()
@@ -240,47 +248,68 @@ def _check_schedule(schedule: ScheduleConfig, training: Training, rounds: int, w
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[broker]: how the coordinator reaches the broker, and (``device_url``) how devices do.
-
-    ``reload`` is the command after which the broker has read its password file again.
-    """
+    """[broker]: how the coordinator reaches the broker, and how devices do."""
 
     url: str = "mqtt://127.0.0.1:1883"
+    """Address of the broker: mqtt://host[:port], mqtts:// with TLS, or ws:// and wss:// for MQTT over
+    WebSockets."""
     device_url: str | None = None
+    """Address of the broker to write in the edge.toml of new devices; by default, ``url``."""
     username: str | None = None
+    """Account at the broker; by default, ``coordinator-`` and the fleet's name."""
     password_file: str | None = None
+    """File with the account's password, readable by the coordinator only; by default, there is no
+    password."""
     ca_file: str | None = None
+    """Certificate of the authority that signed the broker's certificate; by default, the system's
+    authorities."""
     cert_file: str | None = None
+    """Certificate that the coordinator presents to the broker, for brokers that require one."""
     key_file: str | None = None
+    """Private key that belongs to the certificate in ``cert_file``."""
     device_password_file: str | None = None
+    """Mosquitto password file that `device add`, ``reissue`` and ``revoke`` keep up to date; by default,
+    none."""
     reload: str | None = None
+    """Command that makes the broker read ``device_password_file`` again; the ``device`` commands run it
+    after each change."""
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[keep]: what the state folder keeps; by default everything. Running runs are never deleted.
+    """[keep]: what the coordinator keeps of runs; by default, everything.
 
-    ``runs`` is the number of runs that have ended, the newest ones, and ``gigabytes`` the size above which
-    more of them go, oldest first; the newest finished one stays. ``rounds`` is for how many rounds of each
-    run, the last ones, the database knows every device's part; of older ones it keeps the summary.
+    Running runs are never deleted, nor is the newest finished one, from which newcomers get their model.
+    `sedge-cloud prune --dry-run` lists what would be deleted; a running coordinator deletes by itself.
     """
 
     runs: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """Number of ended runs to keep, the newest ones; by default, all."""
     rounds: Annotated[int, Meta(ge=10, le=1_000_000)] | None = None
+    """Number of last rounds of each run whose results are kept per device; older rounds keep their
+    means."""
     gigabytes: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+    """Gigabytes of database and models above which ended runs are deleted, oldest first; by default, no
+    limit."""
 
 
 class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """cloud.toml; the file itself describes every key."""
+    """The coordinator of one fleet. Relative paths start at the folder of the file."""
 
     fleet: Id
+    """Name of the fleet, 1 to 48 of a-z, 0-9 and ``-``, which is part of every MQTT topic."""
     state_dir: str = "state"
+    """Folder of the database and the models; back it up with `sedge-cloud backup`."""
     broker: BrokerConfig = BrokerConfig()
     http: HttpConfig = HttpConfig()
     notify: NotifyConfig = NotifyConfig()
     home_assistant: HomeAssistantConfig = HomeAssistantConfig()
     gather_ms: Annotated[int, Meta(ge=0, le=60_000)] = 1000
+    """Milliseconds to collect requests for a model after the first one, so that one broadcast serves them
+    all."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest severity to log; ``debug`` helps to trace a problem."""
     memory_share: Annotated[float, Meta(gt=0, le=0.8)] = SHARE
+    """Share of the machine's or container's memory that all caches together may take."""
     keep: KeepConfig = KeepConfig()
     store: StoreConfig = StoreConfig()
     blobs: BlobsConfig = BlobsConfig()

@@ -1,4 +1,4 @@
-"""Write docs/reference.md from the code, and build the site.
+"""Build the site from the pages, after writing what is made from the code (tools/docs/generated.py).
 
     python -m tools.docs [--out FOLDER]
 
@@ -10,20 +10,13 @@ import argparse
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
-
-from sedge_cloud.config import CloudConfig, RunFile
-from sedge_cloud.strategies import STRATEGIES
-from sedge_edge.config import EdgeConfig
-from sedge_emulate.config import EmulationConfig
-from sedge_protocol.host.reference import reference
+from tools.docs.generated import write
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "docs" / "reference.md"
 # The pages' folders, and what else their links lead to.
 CONTENT = (
     "README.md",
@@ -35,19 +28,6 @@ CONTENT = (
     "cloud",
     "edge",
 )
-HEAD = """# Reference
-
-Every key of every file, and every option of every strategy, made from the code by `make docs`. On a machine
-without this page: `sedge-cloud reference run.toml`, `sedge-cloud reference fedobp`, `sedge-edge reference`,
-`sedge-emulate reference`.
-
-"""
-FILES: Mapping[str, type[msgspec.Struct]] = {
-    "cloud.toml": CloudConfig,
-    "edge.toml": EdgeConfig,
-    "run.toml": RunFile,
-    "fleet.toml": EmulationConfig,
-}
 NAV = {
     "Start": ("README.md",),
     "Guides": ("docs",),
@@ -55,15 +35,6 @@ NAV = {
     "Measured": ("tools/bench/RESULTS.md", "tools/bench/REPRODUCED.md"),
     "Changes": ("CHANGELOG.md",),
 }
-
-
-def reference_page() -> str:
-    """The text of docs/reference.md."""
-    tables = [
-        *FILES.items(),
-        *((f'strategy = "{name}"', kind) for name, kind in STRATEGIES.items()),
-    ]
-    return HEAD + "\n".join(reference(title, struct) for title, struct in tables)
 
 
 def navigation(root: Path) -> list[dict[str, list[str]]]:
@@ -114,11 +85,11 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def main() -> int:
-    """Write the page, and build."""
+    """Write what is made, and build."""
     parser = argparse.ArgumentParser(prog="python -m tools.docs", description="Build the site.")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "site")
     arguments = parser.parse_args()
-    REFERENCE.write_text(reference_page())
+    write()
     return build(arguments.out)
 
 

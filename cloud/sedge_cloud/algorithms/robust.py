@@ -36,33 +36,35 @@ AGREES = 0.5
 
 
 class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far the coordinator trusts a single device.
-
-    ``clip`` above 0 limits every change to so many times the round's median length. ``max_weight`` above 0
-    limits every device to so many times the round's median number of examples: a device's claim cannot be
-    checked. The rule ``direction`` weights a change by how far it points where the others do, relative to
-    the median of that (``agreement_factors``).
+    """How far the coordinator trusts a single device: its claims cannot be checked.
 
     What a device reaches is its length times its weight: by default at most that of the median device, so
     that two of ten do not outweigh the others wherever they point. With 3 times 4, the defaults until
-    November 2026, two that knew the rule ruined the model. tools/bench/attacks.py measures what two of
-    ten reach under each attack. The price is paid where honest devices have few classes in common: one
-    round cannot tell a reversed change from an honest one there. ``rule = "mean"`` is for such a fleet if
-    its devices can be trusted. A device that is left out, shortened to less than ``TRUSTED``, or too late
-    to be compared becomes untrusted: others get no share of its model (``ClientModel.trusted``) until an
-    update of it counts again. Of one that is shortened less they get a share that is shortened alike.
+    November 2026, two that knew the rule ruined the model. tools/bench/attacks.py measures what two of ten
+    reach under each attack. The price is paid where honest devices have few classes in common: one round
+    cannot tell a reversed change from an honest one there. ``rule = "mean"`` is for such a fleet if its
+    devices can be trusted. A device that is left out, shortened to less than ``TRUSTED``, or too late to be
+    compared becomes untrusted: others get no share of its model (``ClientModel.trusted``) until an update
+    of it counts again. Of one that is shortened less they get a share that is shortened alike.
 
-    The rule ``mean`` ignores directions. The other rules replace it where a share ``byzantine`` of the
-    round's updates may be wrong: f = floor(byzantine * d). The coordinate-wise rules need dense updates:
-    where fewer than half of the devices send an element, its median is no change. ``equal_weights`` ignores
-    the claimed numbers of examples, as the coordinate-wise rules always do.
+    Agreement is relative to the round's median (``agreement_factors``). A share ``byzantine`` of d updates
+    is f = floor(byzantine * d). ``median`` and ``trimmed_mean`` work by coordinate, ignore the claimed
+    numbers of examples, and need dense updates: where fewer than half of the devices send an element, its
+    median is no change.
     """
 
     clip: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
+    """Largest length of an update, in median lengths of the round; longer ones are shortened, and 0 sets
+    no limit."""
     rule: Rule = "direction"
+    """How updates are combined: ``direction`` weights each by its agreement with the others, ``mean``
+    trusts every device, and the other rules resist a share ``byzantine``."""
     byzantine: Annotated[float, Meta(ge=0, lt=0.5)] = 0.2
+    """Share of a round's updates that may be wrong, for ``trimmed_mean``, ``krum`` and ``multi_krum``."""
     equal_weights: bool = False
+    """Weight all devices equally, whatever number of examples they claim."""
     max_weight: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
+    """Largest weight of a device, in median numbers of examples of the round; 0 sets no limit."""
 
     def wrong(self, count: int) -> int:
         """f of ``count`` updates."""

@@ -15,14 +15,20 @@ MIN_TOKEN = 32
 
 
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[http]: the status page, its JSON and metrics (the extra ``http``)."""
+    """[http]: the status page, its JSON and its metrics (pip install 'sedge-fl[http]').
+
+    docs/operating.md explains them.
+    """
 
     listen: str | None = None
-    """host:port; by default there is no page. Beyond loopback it needs a token."""
+    """Address of the status page, as host:port; by default there is no page, and beyond loopback it needs
+    ``token_file``."""
     token_file: str | None = None
-    """A file with the token, at least 32 characters, that opens the page."""
+    """File with a token of at least 32 characters, which browsers ask for as a password and programs send
+    as a bearer token."""
     hosts: tuple[str, ...] = ()
-    """Without a token: the names under which a proxy serves the page."""
+    """Names under which a reverse proxy serves the page without a token; the proxy then decides who may
+    look."""
 
     def address(self) -> tuple[str, int]:
         """Host and port. Raises ``ConfigError`` for anything else."""
@@ -61,14 +67,14 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[notify]: who is told of a failed run, a stuck round, a lost device or broker, or a low disk."""
+    """[notify]: reports of a failed run, a stuck round, a lost device or broker, or a low disk."""
 
     webhook: str | None = None
-    """A URL that takes JSON. Redirects are not followed."""
+    """URL to post each problem to, as JSON; redirects are not followed."""
     command: tuple[str, ...] = ()
-    """A program and its arguments; it gets the same JSON on its standard input."""
+    """Program, with arguments, that gets the same JSON on its standard input."""
     every_s: Annotated[float, Meta(ge=60, le=604_800)] = 3600.0
-    """Seconds until the same is told again."""
+    """Seconds before a problem that persists is reported again."""
 
     @property
     def wanted(self) -> bool:
@@ -84,9 +90,12 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[home_assistant]: entities in a Home Assistant that uses the same broker."""
+    """[home_assistant]: entities in a Home Assistant that uses the same broker.
+
+    docs/operating.md says what its account at the broker needs.
+    """
 
     enabled: bool = False
-    """Announce the fleet and its devices, and publish their state."""
+    """Announce the fleet and its devices to Home Assistant, and publish their state."""
     max_devices: Annotated[int, Meta(ge=0, le=1000)] = 50
-    """The first so many devices, by id, have entities of their own."""
+    """Number of devices that get entities of their own, the first ones by id."""

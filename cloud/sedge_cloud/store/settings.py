@@ -18,12 +18,16 @@ PRESIGNED, NAME = "presigned", "{name}"
 
 
 class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[store]: the database of the rows (the extra ``stores``)."""
+    """[store]: where the coordinator's database is (pip install 'sedge-fl[stores]').
+
+    docs/stores.md explains how to move there.
+    """
 
     url: str | None = None
-    """postgresql://user@host:port/database; by default SQLite in ``state_dir``."""
+    """PostgreSQL database of this fleet alone, as postgresql://user@host:port/database; by default,
+    SQLite in ``state_dir``."""
     password_file: str | None = None
-    """A file with the password of that user. By default what libpq finds, as in ~/.pgpass."""
+    """File with the database user's password; by default, libpq finds it, for example in ~/.pgpass."""
 
     def check(self, where: str) -> None:
         """Raise ``ConfigError`` for a URL that is none."""
@@ -44,22 +48,29 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[blobs]: the object store of the blobs (the extra ``stores``)."""
+    """[blobs]: where models and updates are (pip install 'sedge-fl[stores]').
+
+    With ``public``, large models and frozen data need not pass the broker: a web server or CDN serves the
+    bucket, or the folder blobs of ``state_dir``. {name} may stand anywhere in the address for the blob's
+    name; "presigned" gives devices URLs of the bucket itself, each valid for a day (docs/stores.md).
+    """
 
     url: str | None = None
-    """s3://bucket/prefix, or file:///folder; by default ``state_dir``."""
+    """Bucket and prefix of this fleet alone, as s3://bucket/prefix, or file:///folder; by default, files
+    in ``state_dir``."""
     endpoint: str | None = None
-    """The server, http:// or https://, where it is not Amazon's."""
+    """Address of the S3 server, http:// or https://; by default, Amazon's."""
     region: str | None = None
-    """The bucket's region."""
+    """Region of the bucket, such as ``eu-central-1``."""
     key_id: str | None = None
-    """The access key's name. By default what the environment says, or the machine's own role."""
+    """Name of the access key; by default, credentials come from the environment or the machine's role."""
     secret_file: str | None = None
-    """A file with the access key itself."""
+    """File with the secret of the access key ``key_id``."""
     cache_mb: Annotated[int, Meta(ge=1, le=1_000_000)] = 1024
-    """How much of the disk below ``state_dir`` copies of blobs may take."""
+    """Megabytes below ``state_dir`` for copies of blobs, so that each is fetched once."""
     public: str | None = None
-    """Where devices find large blobs: https://host/path, or presigned for URLs of the store's own."""
+    """Web address where devices download large blobs by name, as https://host/path, or ``presigned``; by
+    default, everything travels over MQTT."""
 
     def place(self, sha256: bytes) -> str:
         """The public URL of a blob."""

@@ -14,40 +14,52 @@ OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
 
 
 class Training(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a device trains; ``prox`` > 0 pulls towards the start vector (FedProx's mu).
+    """How a device trains.
 
-    ``last_batch`` says what happens to the last partial batch: ``pad`` it with rows of weight zero,
-    ``fill`` it from the start of the shuffled epoch, or ``drop`` it. The tensors named in ``freeze`` do not
-    change. ``momentum`` and ``nesterov`` are ``sgd``'s; ``beta1``, ``beta2`` and ``epsilon`` are those of
-    ``adam`` and ``adamw``. ``weight_decay`` is part of the gradient, and under ``adamw`` shrinks theta
-    instead. ``clip_norm`` > 0 limits the L2 norm of each step's gradient. The optimizer's state begins at 0
-    or, with ``keep``, where the device's last such training of the run ended: that of an order's first
-    training, without a mixture. A device that has lost it starts anew.
-
-    The learning rate grows linearly over the first ``warmup_steps`` of every training, and moves along a
-    straight line over all its steps, from ``learning_rate`` towards ``end_factor`` times that.
-
-    ``average`` > 0 is the share of the training's steps, its last ones, over whose models the device takes
-    the mean, to evaluate it, keep it and predict with it. What it sends is the model of the last step.
+    The optimizer's state that ``optimizer_state = "keep"`` keeps is that of an order's first training,
+    without a mixture; a device that has lost it starts anew. ``average`` does not change what a device
+    sends: the model of its last step.
     """
 
     local_epochs: Annotated[int, Meta(ge=1, le=1000)] = 1
+    """Number of passes that a device makes over its examples in a round."""
     learning_rate: Annotated[float, Meta(gt=0, le=1000)] = 0.01
+    """Learning rate of the optimizer, before warm-up and schedule."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Momentum of ``sgd``; the other optimizers have ``beta1`` instead."""
     prox: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Strength of the pull towards the model at the start of the round, FedProx's mu; 0 turns it off."""
     last_batch: LastBatch = "pad"
+    """What happens to the last partial batch: ``pad`` it with rows of weight zero, ``fill`` it from the
+    start of the epoch, or ``drop`` it."""
     freeze: Names = ()
+    """Names of the tensors that training must not change."""
     optimizer: OptimizerName = "sgd"
+    """Optimizer that every device trains with."""
     nesterov: bool = False
+    """Use Nesterov's form of momentum; needs ``momentum`` above 0."""
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """Decay per step of the mean gradient in ``adam`` and ``adamw``."""
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.999
+    """Decay per step of the mean squared gradient in ``adam`` and ``adamw``."""
     epsilon: Annotated[float, Meta(gt=0, le=1)] = 1e-8
+    """Number that ``adam`` and ``adamw`` add to the divisor of a step, against division by zero."""
     weight_decay: Annotated[float, Meta(ge=0, le=1000)] = 0.0
+    """Strength of weight decay, which adds to the gradient or, under ``adamw``, shrinks the weights
+    directly."""
     clip_norm: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    """Largest L2 norm of a step's gradient; longer ones are shortened, and 0 sets no limit."""
     optimizer_state: Literal["reset", "keep"] = "reset"
+    """Where the optimizer's state begins in a round: ``reset`` at zero, ``keep`` where the device's last
+    round ended."""
     warmup_steps: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Number of first steps of every training over which the learning rate grows linearly to its full
+    value."""
     end_factor: Annotated[float, Meta(ge=0, le=1000)] = 1.0
+    """Factor that the learning rate approaches, along a line, by the last step of every training."""
     average: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Share of a training's steps, its last ones, whose mean model the device evaluates, keeps and
+    predicts with; 0 turns it off."""
 
     @property
     def keeps_state(self) -> bool:

@@ -1,0 +1,128 @@
+"""A struct's fields in words: what a value may be, its default, and the sentence below the field.
+
+The sentence is the string below the field in the class, which editors show as its docstring. It is read
+from the source, so that it costs a running program nothing.
+"""
+
+import ast
+import enum
+import inspect as source
+import itertools
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+_WORDS: Final[dict[type[inspect.Type], str]] = {
+    inspect.BoolType: "true or false",
+    inspect.NoneType: "",
+    inspect.CustomType: "path",
+}
+_RANGES: Final = (
+    ("gt", "above {}"),
+    ("ge", "at least {}"),
+    ("lt", "below {}"),
+    ("le", "at most {}"),
+)
+
+
+class Field(NamedTuple):
+    """One field: its name when encoded, its type, and the last three in words.
+
+    ``default`` is TOML, "" for None, or "required". ``description`` is "" where nobody wrote one.
+    """
+
+    name: str
+    kind: inspect.Type
+    type: str
+    default: str
+    description: str
+
+
+def fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """The fields of a struct in their order, those that it inherits included."""
+    sentences = dict(_sentences(struct))
+    return tuple(
+        Field(
+            field.encode_name,
+            kind := inspect.type_info(field.type),
+            _type(kind),
+            _default(field),
+            sentences.get(field.name, ""),
+        )
+        for field in msgspec.structs.fields(struct)
+    )
+
+
+def _sentences(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
+    """The string below each field, in the class or the one it extends."""
+    own = (cls for cls in struct.__mro__ if not cls.__module__.startswith(("msgspec", "builtins")))
+    for cls in reversed(list(own)):
+        tree = ast.parse(textwrap.dedent(source.getsource(cls))).body[0]
+        body = tree.body if isinstance(tree, ast.ClassDef) else []
+        for field, below in itertools.pairwise(body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str() as text)),
+                ):
+                    yield name, " ".join(source.cleandoc(text).split()).replace("``", "`")
+                case _:
+                    pass
+
+
+def _type(kind: inspect.Type) -> str:
+    """What a value may be, in the words of TOML."""
+    match kind:
+        case inspect.Metadata(type=inner):
+            return _type(inner)
+        case inspect.IntType() | inspect.FloatType():
+            word = "whole number" if isinstance(kind, inspect.IntType) else "number"
+            return ", ".join([word, *_limits(kind)])
+        case inspect.StrType():
+            return "string"
+        case inspect.LiteralType(values=values):
+            return ", ".join(f"`{_toml(value)}`" for value in values)
+        case inspect.EnumType(cls=cls):
+            return ", ".join(f"`{_toml(member)}`" for member in cls)
+        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
+            return f"array of: {_type(item)}"
+        case inspect.DictType() | inspect.StructType():
+            return "table"
+        case inspect.UnionType(types=types):
+            return " or ".join(filter(None, dict.fromkeys(map(_type, types))))
+        case _:
+            return _WORDS[type(kind)]
+
+
+def _limits(kind: inspect.IntType | inspect.FloatType) -> Iterator[str]:
+    for name, words in _RANGES:
+        limit = getattr(kind, name)
+        if limit is not None:
+            yield words.format(f"{limit:,}" if isinstance(limit, int) else f"{limit:g}")
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "required"
+    value = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    return "" if value is None else _toml(value)
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case enum.Enum():
+            return _toml(value.value if isinstance(value.value, str) else value.name.lower())
+        case str() | Path():
+            return f'"{value}"'
+        case tuple() | list():
+            return f"[{', '.join(map(_toml, value))}]"
+        case dict():
+            return "{}"
+        case _:
+            return str(value)

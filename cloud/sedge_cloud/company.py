@@ -14,7 +14,7 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.disk_errors import disk_error
 from sedge_cloud.events import CloudEffect
 from sedge_cloud.processes.membership import Membership
-from sedge_cloud.processes.signals import Lacks, Signals, Wanted
+from sedge_cloud.processes.signals import Changed, Lacks, Signals, Wanted
 from sedge_cloud.store.leases import LEASE_S
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import ITSELF, cloud, first_version_up, shard_in, up
@@ -124,14 +124,14 @@ class Company:
             return []
         return [self._signals.seal(self._members.token, signal) for signal in signals]
 
-    def hear(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
-        """Another process tells us something."""
+    def hear(self, topic: str, payload: bytes, now: float) -> tuple[bool, list[CloudEffect]]:
+        """Another process tells us something: whether rows have changed, and what follows at once."""
         sender, signal = self._signals.open(self._members.token, topic, payload)
         if isinstance(signal, Wanted) and self._members.leads:
-            return self._core.wanted(sender, signal, now)
+            return False, self._core.wanted(sender, signal, now)
         if isinstance(signal, Lacks):
-            return self._core.lacks(signal, now)
-        return []
+            return False, self._core.lacks(signal, now)
+        return isinstance(signal, Changed), []
 
     def retire(self, step: Callable[[], None]) -> None:
         """Hand everything over, if there is anybody, while ``step`` goes on."""

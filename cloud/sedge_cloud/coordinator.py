@@ -15,7 +15,7 @@ from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.config import KeepConfig
 from sedge_cloud.disk_errors import DISK_RETRY_S, disk_error
 from sedge_cloud.events import CloudEffect
-from sedge_cloud.hints import Hint, Lacking, LeftOut, ToIngest, ToLeader
+from sedge_cloud.hints import Answered, Declined, Hint, Lacking, LeftOut, ToIngest, ToLeader
 from sedge_cloud.ingest.ingest import Ingest
 from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.outage import RETURN_S
@@ -230,8 +230,15 @@ class Coordinator:
         elif isinstance(hint, LeftOut):
             if not self._is_ours(hint.device):
                 self.signals.append(Lacks(hint.run, hint.device, tuple(sorted(hint.features))))
-        elif self._shared and Changed() not in self.signals:
+        elif self._shared and self._is_news(hint) and Changed() not in self.signals:
             self.signals.append(Changed())
+
+    def _is_news(self, hint: Hint) -> bool:
+        """Whether others do not find it soon enough by themselves: of answers, the last due here."""
+        if not isinstance(hint, Answered | Declined):
+            return True
+        current = self.ingest.open.round(hint.run)
+        return current is None or not current.present - current.excused
 
     def _passed_on(self, found: Iterable[CloudEffect | Hint], now: float) -> list[CloudEffect]:
         """The effects, and what follows from the hints among them."""

@@ -28,7 +28,7 @@ from sedge_protocol.wire.reconnect import SOON_S, Reconnect
 from sedge_protocol.wire.topics import ITSELF, all_up, cloud, down, first_version_up, up
 
 RELOAD_S = 0.5
-# After another process has said that rows have changed: it may say so often.
+# Another process may say often that rows have changed: they are looked at so seldom.
 SOON_AGAIN_S = 0.1
 # A longer message on our own topic is no question of a doctor.
 MAX_QUESTION_BYTES = 64
@@ -67,7 +67,7 @@ class Service:
         self._probe = LimitProbe()
         self._observe = observe
         self._recorder = recorder
-        self._reload_at = 0.0
+        self._reload_at = self._may_reload_at = 0.0
         self._status = ""
         self._log = logging.getLogger("sedge.cloud")
 
@@ -100,7 +100,7 @@ class Service:
         if self._company is not None:
             self._do(self._company.poll(now))
         if now >= self._reload_at:
-            self._reload_at = now + RELOAD_S
+            self._reload_at, self._may_reload_at = now + RELOAD_S, now + SOON_AGAIN_S
             self._do(self.coordinator.load(now))
             self._tell_status()
         for event in self.link.step():
@@ -124,8 +124,8 @@ class Service:
                     self._failed(str(event))
                 case Received(topic=self._itself):
                     self._answer(event.payload, now)
-                case Received() if self._is_signal(event):
-                    self._reload_at = min(self._reload_at, now + SOON_AGAIN_S)
+                case Received() if event.topic.startswith(self._among_us):
+                    self._hear(event, now)
                 case Received() if self._probe.limit is None:
                     pass  # how orders are cut is not known yet; its sender repeats it
                 case Received():
@@ -169,12 +169,14 @@ class Service:
             return False
         return self.coordinator.admits(topic, payload, now)
 
-    def _is_signal(self, event: Received) -> bool:
-        """Whether another process has told us something: then rows have changed."""
-        is_ours = event.topic.startswith(self._among_us)
-        if is_ours and self._company is not None:
-            self._do(self._company.hear(event.topic, event.payload, time.monotonic()))
-        return is_ours
+    def _hear(self, event: Received, now: float) -> None:
+        """Another process tells us something."""
+        if self._company is None:
+            return
+        has_changed, effects = self._company.hear(event.topic, event.payload, time.monotonic())
+        self._do(effects)
+        if has_changed:
+            self._reload_at = min(self._reload_at, max(now, self._may_reload_at))
 
     def _answer(self, payload: bytes, now: float) -> None:
         """Answer a message from the coordinator's own account: ours, a doctor's, a second coordinator's."""

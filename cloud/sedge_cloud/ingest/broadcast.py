@@ -12,7 +12,7 @@ from sedge_cloud.ingest.open_orders import OpenOrders
 from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.manifests import Manifests
-from sedge_cloud.runs.orders import is_for_all
+from sedge_cloud.runs.orders import receivers_of
 from sedge_protocol.wire.frame import HEADER
 from sedge_protocol.wire.transfer import to_bitmap
 
@@ -49,7 +49,12 @@ class Broadcast:
 
         Raises ``StorageError``, and ``FrameError`` for a malformed bitmap.
         """
-        opened = [(self._runs.get(current.row.run), current) for current in self._open.rounds()]
-        if any(run and is_for_all(run, current, lacking.sha256) for run, current in opened):
+        for current in self._open.rounds():
+            run = self._runs.get(current.row.run)
+            count = None if run is None else receivers_of(run, current, lacking.sha256)
+            if count is None:
+                continue
             manifest = self._manifests.of(lacking.sha256, lacking.chunk_bytes)
-            self._downloads.want(manifest, lacking.missing, lacking.asker, now)
+            expected = min(count, len(current.present - current.excused)) + self.others
+            self._downloads.want(manifest, lacking.missing, lacking.asker, expected, now)
+            return

@@ -1,6 +1,5 @@
 """Blobs on their way to devices: a shared blob is sent once to the whole fleet, others to one device."""
 
-import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from typing import TypeAlias
@@ -57,11 +56,16 @@ class Downloads:
                 waiting.move_to_end(key)
         return queued, one
 
-    def want(self, manifest: Manifest, missing: bytes, asker: str, now: float) -> None:
-        """Another process's devices lack chunks of a blob that goes to all. Raises ``FrameError``."""
+    def want(
+        self, manifest: Manifest, missing: bytes, asker: str, expected: int, now: float
+    ) -> None:
+        """Another process's devices lack chunks of a blob for all, which waits for so many who ask.
+
+        They are this process's devices, and other processes. Raises ``FrameError``.
+        """
         key = manifest.transfer, None
         serving = self._active.setdefault(key, Serving(manifest, self._gather_s))
-        serving.request(asker, missing, math.inf, now)
+        serving.request(asker, missing, expected, now)
         if serving.timer() is not None:
             self._shared[key] = serving
 

@@ -79,7 +79,8 @@ class OpenOrders:
     def load(self, now: float) -> list[CloudEffect | Hint]:
         """Take over from the rows what the leader of another process has opened or ended.
 
-        A deadline that was extended is nothing to take over: who owes an answer is asked again anyway.
+        A deadline that was extended is nothing to take over: who owes an answer is asked again anyway. Nor
+        are receipts, as this process writes those of its devices.
         """
         effects: list[CloudEffect | Hint] = []
         rows = {row.run: row for row in self._store.open_rounds()}
@@ -88,7 +89,6 @@ class OpenOrders:
         for name, row in rows.items():
             known = self._open.get(name)
             if known is not None and known.row.round == row.round and row.phase != SERVING:
-                read_answers(known, self._store.receipts(name, row.round))
                 continue
             asked = read_asked(self._store, row)
             before = known.orders if known is not None and known.row.round == row.round else {}

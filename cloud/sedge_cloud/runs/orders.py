@@ -181,12 +181,14 @@ def named_blobs(
             yield NamedBlob(describe(blob), min(users, waiting) if users > 1 else 0, what)
 
 
-def is_for_all(run: Run, current: AskedRound, blob: bytes) -> bool:
-    """Whether a round sends a blob to more devices than one, as ``named_blobs`` has it."""
-    named = {bundle.sha256 for bundle in run.bundles} | {step.blob for step in current.steps}
+def receivers_of(run: Run, current: AskedRound, blob: bytes) -> int | None:
+    """How many of its devices a round sends a blob for all to; None for any other blob."""
+    named = {bundle.sha256: current.widths[width] for width, bundle in enumerate(run.bundles)}
     if run.manifest.frozen is not None:
-        named.add(run.manifest.frozen.blob.sha256)
-    return blob in named or blob == current.row.model or current.users[blob] > 1
+        named[run.manifest.frozen.blob.sha256] = len(current.orders)
+    for one in (current.row.model, *(step.blob for step in current.steps)):
+        named[one] = current.users[current.row.model]
+    return named.get(blob, current.users[blob] if current.users[blob] > 1 else None)
 
 
 def packet_of(order: Order) -> int:

@@ -43,8 +43,9 @@ class Vectors:
         # Decoded models: the open round's, and older ones that client models build on.
         self._models: Cache[DecodedModel] = Cache(self.memory, lambda model: model.theta.nbytes)
         # Updates decoded at their receipt, for the closing of their round and the next plan, and patches.
-        # Only a receipt adds to this cache: closing and planning go through the fleet in order, and adding
-        # to a full cache would always drop the entry that is needed next.
+        # Closing and planning go through the fleet in order and several times, so what they decode, as
+        # that of other processes' devices, only fills the cache: to a full one they would add by dropping
+        # the entry that is needed next.
         self._vectors: Cache[SparseVector] = Cache(self.memory, vector_bytes)
 
     def write_model(
@@ -82,7 +83,9 @@ class Vectors:
         if cached is not None:
             return cached
         _, payload = decode_update(self.store.update_blob(blob))
-        return self.decode(payload, size, context) if payload else None
+        if not payload:
+            return None
+        return self._vectors.fill(blob + context, self.decode(payload, size, context))
 
     def drop_past(self, rows: Iterable[ClientModelRow], keep: Collection[bytes]) -> None:
         """Forget what a plan has read of these devices' past, except the models and patches in ``keep``."""

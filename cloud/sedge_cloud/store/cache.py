@@ -61,6 +61,12 @@ class Cache(Generic[V]):
                 memory.held -= memory.entries.popitem(last=False)[1][1]
         return value
 
+    def fill(self, name: bytes, value: V) -> V:
+        """Cache a value of a new name if nothing has to make room for it, and return it."""
+        if self._memory.held + self._size(value) <= self._memory.limit:
+            self.put(name, value)
+        return value
+
     def drop(self, name: bytes) -> None:
         """Forget the value of this name, if it is here."""
         _, size = self._memory.entries.pop((self._owner, name), (None, 0))

@@ -18,7 +18,7 @@ class Serving:
         self._askers: set[str] = set()
         self._due: float | None = None
 
-    def request(self, asker: str, missing: bytes, expected: float, now: float) -> int:
+    def request(self, asker: str, missing: bytes, expected: int, now: float) -> int:
         """One of ``expected`` devices lacks these; the number of chunks added. Raises ``FrameError``."""
         wanted, before = from_bitmap(missing, self.manifest.count), len(self._wanted)
         if not wanted:

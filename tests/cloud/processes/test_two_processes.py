@@ -8,7 +8,16 @@ import msgspec
 import pytest
 from tests.cloud import given
 from tests.cloud.given import assigned
-from tests.cloud.helper import BEGUN, CONFIG, FLEET, RUN, TRUSTING, Cloud, a_hello
+from tests.cloud.helper import (
+    BEGUN,
+    CONFIG,
+    FLEET,
+    RUN,
+    TRUSTING,
+    Cloud,
+    a_hello,
+    small_update,
+)
 from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import stop_run
@@ -17,13 +26,16 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.ingest.open_orders import RESEND_S
 from sedge_cloud.outage import RETURN_S
-from sedge_cloud.processes.signals import Lacks
+from sedge_cloud.processes.signals import Changed, Lacks, Wanted
 from sedge_cloud.recorder import Recorder
+from sedge_cloud.runs import vectors
 from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.rows import TrafficRow
+from sedge_protocol.codec import SparseVector, decode
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.messages import Cancel, Order, OwnModel, Refusal, Training
-from sedge_protocol.wire.topics import SHARD_NAMES, down, hint, shard_of
+from sedge_protocol.wire.messages import Cancel, Get, Order, OwnModel, Refusal, Training
+from sedge_protocol.wire.topics import SHARD_NAMES, blob, down, hint, shard_of
+from sedge_protocol.wire.transfer import to_bitmap
 
 THEIRS = frozenset({shard_of("b")})
 OURS = frozenset(SHARD_NAMES) - THEIRS
@@ -225,3 +237,52 @@ def test_shards_whose_rows_could_not_be_read_are_taken_when_that_is_tried_again(
     assert process.core.devices.returning == {"a"}
     process.hello("a")
     assert process.order("a")
+
+
+def test_a_broadcast_leaves_as_soon_as_the_devices_of_all_processes_have_asked(pair: Pair) -> None:
+    """Whoever asks last, and whether the process that sends has devices of its own or not."""
+    model = pair.first.order("a").model
+    missing = to_bitmap(range(model.count), model.count)
+    pair.first.core.ingest.broadcast.others = 1
+    pair.first.say("a", Get(RUN, 1, missing), model.transfer)
+    pair.first.poll()
+    assert not pair.first.chunks(blob(FLEET, model.transfer))
+    pair.second.say("b", Get(RUN, 1, missing), model.transfer)
+    pair.second.poll()
+    (wanted,) = (one for one in pair.second.core.signals if isinstance(one, Wanted))
+    pair.first.core.wanted(2, wanted, pair.first.now)
+    pair.first.poll()
+    assert len(pair.first.chunks(blob(FLEET, model.transfer))) == model.count
+    take(pair.first, frozenset(), leads=True)
+    pair.first.core.wanted(2, wanted, pair.first.now)
+    pair.first.poll()
+    assert len(pair.first.chunks(blob(FLEET, model.transfer))) == 2 * model.count
+
+
+def test_the_leader_decodes_another_processes_update_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+
+    def counted(data: bytes, size: int, context: bytes | None = None) -> SparseVector:
+        decoded.append(len(data))
+        return decode(data, size, context)
+
+    pair.first.answer("a")
+    pair.second.offer("b", small_update(pair.second.order("b"), seed=2))
+    monkeypatch.setattr(vectors, "decode", counted)
+    pair.go_on()
+    assert pair.first.order("a").round == 2 and len(decoded) == 1
+
+
+def test_of_answers_a_leader_elsewhere_is_told_the_last_that_is_due(pair: Pair) -> None:
+    """It finds the others by itself, twice a second; told of each it would look as often."""
+    take(pair.first, frozenset(), leads=True)
+    take(pair.second, OURS | THEIRS)
+    pair.second.hello("a", "b")
+    pair.go_on()
+    pair.second.core.signals.clear()
+    pair.second.answer("a")
+    assert Changed() not in pair.second.core.signals
+    pair.second.answer("b")
+    assert Changed() in pair.second.core.signals

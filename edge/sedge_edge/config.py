@@ -37,41 +37,73 @@ _UNIT_SECRET = "$CREDENTIALS_DIRECTORY/sedge-secret"
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The broker's address and our credentials. An empty ``username`` means the device id.
-
-    Without ``password_file`` the password is derived from the device's secret.
-    """
+    """[broker]: how the device reaches the broker."""
 
     url: str
+    """Address of the broker: mqtts://host[:port] with TLS, mqtt:// without, or wss:// and ws:// for MQTT
+    over WebSockets."""
     ca_file: Path | None = None
+    """Certificate of the authority that signed the broker's certificate, in PEM; by default, the system's
+    authorities."""
     cert_file: Path | None = None
+    """Certificate of the device, in PEM, for brokers that require one."""
     key_file: Path | None = None
+    """Private key that belongs to the certificate in ``cert_file``; others must not be able to read
+    it."""
     username: str = ""
+    """Account at the broker; empty for the device's name, which the broker's access rules expect."""
     password_file: Path | None = None
+    """File with the account's password, closed to others; by default, the password is derived from the
+    device's secret."""
 
 
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The sources of the examples (data/sources.py lists the kinds).
+    """[data]: the examples that the device trains on and is tested with.
 
-    Without ``test``, a share ``test_fraction`` of the examples, drawn with ``split_seed``, is set aside.
+    A source is one of
+
+    - "train.npz": arrays x (N, ...) and y, as numpy.savez writes them;
+    - "train.csv": a table of numbers, with the target in the column label, target or y, or else the
+      last one;
+    - "images": a folder of folders named "<label>" or "<label>-<name>", such as images/3-cat/*.png, with
+      8-bit images of one size (needs pillow);
+    - "my_data:load": a function that returns (x, y), in my_data.py next to this file or anywhere
+      importable.
+
+    Images (N, C, H, W) of unsigned bytes are scaled to [0, 1]. y holds labels from 0 or numbers, (N,) or
+    (N, ...), as the model requires; a model whose input is its target needs none. Changed files are read
+    again before the next training, so replace a file in one step (rename).
     """
 
     train: Annotated[str, Meta(min_length=1)]
+    """Source of the training examples: a file, a folder of images, or ``module:function``."""
     test: Annotated[str, Meta(min_length=1)] | None = None
+    """Source of the test examples; by default, a share of the training examples is set aside."""
     test_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.2
+    """Share of the examples to set aside for tests where there is no ``test``."""
     split_seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    """Seed of the draw that sets test examples aside."""
 
 
 class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The backend that trains, and its number of threads.
+    """[backend]: what trains the model.
 
-    ``name`` is "auto", a backend that runs the bundle's programs, "torch", which runs the module that
-    ``model`` ("module:function") makes, or itself the "module:function" that trains.
+    - "auto": the fastest installed runtime of the model's programs that fits into this device's memory, or
+      else the smallest;
+    - "onnxruntime", "executorch": that runtime;
+    - "torch": your own torch module, which the key model names;
+    - "my_client:fit": a function in my_client.py next to this file or anywhere importable
+      (docs/own-model.md).
     """
 
     name: Annotated[str, Meta(min_length=1)] = "auto"
+    """Backend that trains: ``auto``, ``onnxruntime``, ``executorch``, ``torch``, or the
+    ``module:function`` of your own."""
     threads: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Number of processor threads for training; one leaves the rest of the device to its own work."""
     model: str = ""
+    """For ``torch``, the ``module:function`` that returns the exported module, or (module, loss) or
+    (module, loss, metric) where these are yours, too."""
 
     def __post_init__(self) -> None:
         """Raise ``ConfigError`` for an unknown backend, and for a model without use or missing."""
@@ -86,18 +118,28 @@ class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A Unix socket on which any program of the device asks the newest model; None for no socket."""
+    """[serve]: the newest model for any program of this device, over HTTP (docs/own-model.md)."""
 
     socket: Path | None = None
+    """Unix socket on which programs ask for predictions; by default, there is none."""
 
 
 class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The configuration of one device. ``watts`` is what it draws, on average, while it trains."""
+    """The configuration of one device.
+
+    Paths are relative to the file's folder; $NAME and ${NAME} are expanded from the environment.
+    """
 
     device: str
+    """Name of this device, 1 to 48 of a-z, 0-9 and ``-``, which is also its account at the broker."""
     fleet: str
+    """Name of the fleet, as in the coordinator's configuration."""
     secret_file: Path
+    """File with the device's secret, 64 hex digits that `sedge-cloud device add` writes; others must not
+    be able to read it."""
     state_dir: Path
+    """Folder of models, pending updates and the journal; it takes a few times the model's size per
+    run."""
     broker: BrokerConfig
     data: DataConfig
     backend: BackendConfig = BackendConfig()
@@ -107,9 +149,13 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: LimitsConfig = LimitsConfig()
     download: DownloadConfig = DownloadConfig()
     frozen: Mapping[str, Path] = {}
-    """The files of bases that are here already, by their SHA-256 in hex digits."""
+    """Files of frozen bases that this device has already, by SHA-256, from which it copies them instead
+    of downloading."""
     watts: Annotated[float, Meta(gt=0, le=1e4)] | None = None
+    """Watts that the device draws while it trains, for the energy estimate in its reports; by default,
+    there is none."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest severity to log; ``debug`` helps to trace a problem."""
 
     def keys(self) -> DeviceKeys:
         """The device's keys, from its secret file. Raises ``ConfigError``."""

@@ -29,15 +29,30 @@ _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
 
 class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When the device may work; None, False or "" is no gate. ``minutes`` checks ``quiet_hours``."""
+    """[gates]: when this device may work; by default, always.
+
+    While a gate is closed, nothing is downloaded or trained: a training stops, and continues where it was
+    once all gates are open. Finished updates are sent. After a minute the coordinator is told; then it asks
+    this device no more, and no round waits for it. `sedge-edge status`, `sedge-cloud device list` and `run
+    show` say why; `sedge-edge doctor` shows each gate and its reading.
+    """
 
     mains: bool = False
+    """Work only on mains power; a device without a battery is on mains."""
     min_battery_percent: Annotated[float, Meta(gt=0, le=100)] | None = None
+    """Lowest charge, in percent, at which the device works on battery."""
     max_temperature_c: Annotated[float, Meta(ge=20, le=150)] | None = None
+    """Highest temperature of the hottest thermal zone, in °C; after more, the device cools down by
+    another 5 °C."""
     max_load: Annotated[float, Meta(gt=0, le=1000)] | None = None
+    """Highest load of other programs, in processors that they keep busy over a minute."""
     min_free_memory_mb: Annotated[int, Meta(ge=1, le=2**24)] | None = None
+    """Least memory that other programs must leave free, in MB."""
     unmetered: bool = False
+    """Work only while NetworkManager calls the link unmetered; on a metered one, finished updates wait,
+    too."""
     quiet_hours: str = ""
+    """Local time of day when the device does not work, such as ``07:30-22:00``; it may pass midnight."""
 
 
 class Gate(NamedTuple):

@@ -22,16 +22,23 @@ LOOK_S = 0.5
 
 
 class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[download]: which servers may be asked for blobs that an order places there.
+    """[download]: which web servers this device downloads large models and frozen bases from.
 
-    ``hosts`` are their names, any where there is none. ``unmetered``: only while the link costs nothing by
-    volume. ``ca_file`` is their certificates' authority.
+    Where a coordinator has a web server for them, its orders name it. What the server does not deliver, or
+    delivers wrongly, comes over MQTT.
     """
 
     http: Literal["any", "https", "never"] = "any"
+    """Addresses to download from: ``any`` that an order names, only ``https``, or ``never``, which leaves
+    all to MQTT."""
     hosts: tuple[str, ...] = ()
+    """Names of the servers to download from, also after a redirect; empty allows any."""
     unmetered: bool = False
+    """Download only while the link is unmetered; for links that carry the broker's bytes for nothing, and
+    no others."""
     ca_file: Path | None = None
+    """Certificate of the authority that signed the servers' certificates, in PEM; by default, the
+    system's authorities."""
 
     def check(self) -> None:
         """Raise ``ConfigError`` for a host that is more than a name, and a file that is no certificate."""

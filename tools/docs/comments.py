@@ -16,7 +16,7 @@ from sedge_protocol.host.struct_fields import Field, fields
 
 _HEADER = re.compile(r"\[+([\w.]+)\]+")
 _KEY = re.compile(r"(?:# )?(\w+) = ")
-_WIDTH = 110
+_WIDTH = 118
 
 Fields = Mapping[str, Field]
 
@@ -58,6 +58,9 @@ def keys_of(text: str, struct: type[msgspec.Struct]) -> Iterator[tuple[str, str]
         if header := _HEADER.match(line):
             where = header[1]
             keys = _at(struct, where)[1]
+            if not keys:  # a table of any keys
+                parent, _, name = where.rpartition(".")
+                yield parent, name
         elif (key := _KEY.match(line)) and key[1] in keys:
             yield where, key[1]
 

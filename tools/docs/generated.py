@@ -37,6 +37,7 @@ FILES: Mapping[str, type[msgspec.Struct]] = {
 # Files that show every key, in a comment where it is optional, and say what each table is for.
 COMPLETE: Mapping[str, type[msgspec.Struct]] = {
     "cloud/cloud.toml": CloudConfig,
+    "edge/edge.toml": EdgeConfig,
 }
 
 

@@ -33,15 +33,20 @@ class TooManyOrders(SedgeError):
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[limits]: what a device does at most, whatever a coordinator asks of it.
+    """[limits]: what this device does at most, whatever a coordinator asks of it.
 
-    ``disk_share`` is the share that the state folder may take of what it has and what is free.
+    Work beyond a limit waits or is declined, and the coordinator is told which limit it was. A limit may be
+    used up at once; it recovers evenly over the next hour or day, even while the agent does not run.
     """
 
     orders_per_hour: Annotated[int, Meta(ge=1, le=1_000_000)] = 3600
+    """Orders to accept per hour, never more than 32 at once."""
     megabytes_per_day: Annotated[float, Meta(gt=0, le=1e9)] = 10_000.0
+    """Megabytes to download per day; an interrupted download continues where it was."""
     training_hours_per_day: Annotated[float, Meta(gt=0, le=24)] = 16.0
+    """Hours to train per day; an interrupted training continues where it was."""
     disk_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """Share that the state folder may take of its own and the free disk space together."""
 
 
 class Spent(msgspec.Struct, frozen=True, omit_defaults=True):

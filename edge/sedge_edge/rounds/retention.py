@@ -13,10 +13,16 @@ from sedge_edge.rounds.state import MAX_RUNS, AgentState
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[keep]: how many ``runs`` a device keeps, the newest, and how many ``gigabytes`` they may take."""
+    """[keep]: what this device keeps of its runs: models to predict with, and what training continues from.
+
+    Deleted runs cannot be restored. The newest model, and runs with a waiting order or update, always stay.
+    `sedge-edge prune --dry-run` lists what would be deleted; a running agent deletes by itself.
+    """
 
     runs: Annotated[int, Meta(ge=1, le=MAX_RUNS)] | None = None
+    """Number of runs to keep, the newest ones; by default 16, of which one goes only for a new run."""
     gigabytes: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+    """Gigabytes that runs may take, above which the oldest are deleted; by default, no limit."""
 
 
 class Retention:

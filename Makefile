@@ -59,15 +59,17 @@ pack: $(VENV)/dev.ready
 mutation: $(VENV)/dev.ready
 	$(BIN)/python -m tools.bench.mutation
 
-# What is made from the structs: docs/reference.md and the comments of the TOML files.
+# What is made from the structs: docs/reference.md, the comments of the TOML files, the tables of the wire's pages.
 spec: $(VENV)/dev.ready
 	$(BIN)/python -m tools.docs.generated
+	$(BIN)/python -m tools.spec
 
 # All pages as a site in runs/site.
 docs: $(VENV)/dev.ready
 	$(BIN)/python -m tools.docs
 
 check: $(VENV)/dev.ready
+	$(BIN)/python -m tools.spec --check
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy $(SOURCES)

@@ -4,7 +4,8 @@ from typing import Any
 
 import msgspec
 
-from sedge_protocol.wire.messages import Order, Work
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.work import Work
 
 
 def changed(order: Order, **changes: Any) -> Order:

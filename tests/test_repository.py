@@ -213,6 +213,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/protocol/wire/test_program.py",
         "with the program around it",
     ),
+    "sedge_protocol.wire.work": (
+        "tests/edge/training/test_job.py",
+        "records, worked by a device",
+    ),
     "sedge_protocol.wire.places": ("tests/edge/rounds/test_places.py", "as an agent uses them"),
     "sedge_edge.rounds.effects": (
         "tests/edge/rounds/test_places.py",

@@ -9,13 +9,7 @@ from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol import Layout, SparseVector, Theta, Training
 from sedge_protocol.errors import ConfigError, StrategyError
-from sedge_protocol.wire.messages import (
-    DeviceScoring,
-    OwnModel,
-    PatchChoice,
-    UpdateSelection,
-    Work,
-)
+from sedge_protocol.wire.work import DeviceScoring, OwnModel, PatchChoice, UpdateSelection, Work
 
 __all__ = [
     "Assignment",

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from sedge_protocol.codec import Compression, ValueCoding
-from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.work import Codec
 
 # So many elements are sent at least where the run does not say which share: of a small model every one, in
 # about the 20 kB that an update of a large one takes.

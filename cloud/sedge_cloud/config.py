@@ -21,7 +21,8 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
 from sedge_protocol.host.broker_url import URLS
 from sedge_protocol.host.mqtt import BrokerSettings
-from sedge_protocol.wire.messages import Id, Training
+from sedge_protocol.wire.messages import Id
+from sedge_protocol.wire.training import Training
 
 # Prefix of a coordinator's account at the broker; a device's account is its id.
 COORDINATOR = "coordinator-"

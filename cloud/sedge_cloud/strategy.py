@@ -24,7 +24,8 @@ from sedge_protocol.axes import Axes
 from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Codec, Training, Work
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Codec, Work
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Groups = Mapping[str, tuple[str, ...]]

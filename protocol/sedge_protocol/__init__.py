@@ -7,8 +7,9 @@ errors.py.
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
-from sedge_protocol.wire.messages import Codec, Training
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
+from sedge_protocol.wire.work import Codec
 
 __all__ = [
     "Codec",

@@ -38,9 +38,11 @@ from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, DataError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, load, pack
-from sedge_protocol.wire.messages import Codec, Order, Training
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Report, decode_update
+from sedge_protocol.wire.work import Codec
 
 B = 8
 SGD = Training(local_epochs=2, learning_rate=0.05, momentum=0.9)

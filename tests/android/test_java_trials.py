@@ -25,8 +25,10 @@ from sedge_edge.backends.trial import Verdicts
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, pack
-from sedge_protocol.wire.messages import Codec, Order, Training, Work
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.work import Codec, Work
 
 EXECUTORCH_ON_A_JVM = "org.sedge.executorch.JvmExecutorch"
 UNENDING = "org.sedge.edge.backends.Unending"

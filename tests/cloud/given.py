@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
-from sedge_protocol.wire.messages import UpdateSelection, Work
+from sedge_protocol.wire.work import UpdateSelection, Work
 
 NAME = "tests.cloud.given:Given"
 SELECTING = "tests.cloud.given:Selecting"

@@ -4,7 +4,7 @@ import pytest
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_protocol.codec import ValueCoding
-from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.work import Codec
 
 
 @pytest.mark.parametrize(

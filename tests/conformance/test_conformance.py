@@ -26,7 +26,7 @@ from sedge_export.models import mlp
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
-from sedge_protocol.wire import messages
+from sedge_protocol.wire import messages, work
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.keys import DeviceKeys
@@ -231,7 +231,7 @@ def announces_too_little(agent: Agent, patch: pytest.MonkeyPatch) -> None:
 def keeps_the_last_trainings_version(agent: Agent, patch: pytest.MonkeyPatch) -> None:
     finish = agent._store.finish
 
-    def stay(order: Order, outcome: Outcome, steps: tuple[messages.Step, ...] = ()) -> None:
+    def stay(order: Order, outcome: Outcome, steps: tuple[work.Step, ...] = ()) -> None:
         if order.task == messages.EVALUATE:
             run = agent.state.runs[order.run]
             order, steps = msgspec.structs.replace(order, model_hash=run.base), run.steps

@@ -54,7 +54,6 @@ from sedge_protocol.wire.messages import (
     Message,
     Offer,
     Order,
-    Step,
     Welcome,
     decode_body,
 )
@@ -63,6 +62,7 @@ from sedge_protocol.wire.topics import blob as blob_topic
 from sedge_protocol.wire.topics import down, up
 from sedge_protocol.wire.transfer import Manifest, describe, from_bitmap, to_bitmap
 from sedge_protocol.wire.update import Metrics, Report, decode_update
+from sedge_protocol.wire.work import Step
 
 FLEET, DEVICE = "test", "pi-1"
 KEYS = DeviceKeys.of(b"k" * 32)

@@ -28,7 +28,6 @@ from sedge_protocol.wire.frame import VERSIONS, Kind
 from sedge_protocol.wire.messages import (
     Busy,
     Cancel,
-    Codec,
     Committed,
     Get,
     Goodbye,
@@ -50,6 +49,7 @@ from sedge_protocol.wire.transfer import (
     to_bitmap,
 )
 from sedge_protocol.wire.update import decode_update
+from sedge_protocol.wire.work import Codec
 
 
 def will_of(agent: Agent) -> bytes:

@@ -11,8 +11,9 @@ from tests.edge.harness import DriftTrainer, Harness, N, drift
 from sedge_edge.training.trainer import Trained, TrainRequest
 from sedge_protocol.codec import SparseVector, decode, mask_bitmap
 from sedge_protocol.errors import CodecError
-from sedge_protocol.wire.messages import Order, UpdateSelection
+from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.update import decode_update
+from sedge_protocol.wire.work import UpdateSelection
 
 SELECT = UpdateSelection(0.4)
 SENT = 1025  # of the layout's parameters

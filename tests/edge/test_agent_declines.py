@@ -15,8 +15,9 @@ from sedge_edge.training.job import WorkerContext
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.messages import Codec, Order, OwnModel
+from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.work import Codec, OwnModel
 
 
 @pytest.fixture

@@ -40,7 +40,6 @@ from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, seal
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import (
     Cancel,
-    Codec,
     Committed,
     Decline,
     Get,
@@ -48,12 +47,12 @@ from sedge_protocol.wire.messages import (
     Hello,
     Message,
     Order,
-    UpdateSelection,
     Welcome,
     encode_body,
 )
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.topics import down
+from sedge_protocol.wire.work import Codec, UpdateSelection
 
 # Everything by which the product changes a disk.
 WRITES = ("pwrite", "fsync", "replace", "mkdir", "utime", "unlink")

@@ -11,8 +11,10 @@ from sedge_edge.rounds.state import RunState
 from sedge_edge.training.local_training import mixture, phase_seed
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, mask_bitmap
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.messages import Codec, Order, OwnModel, Training, UpdateSelection
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import decode_update
+from sedge_protocol.wire.work import Codec, OwnModel, UpdateSelection
 
 DITTO = OwnModel(Training(prox=0.5))
 # The narrower form of the device's model.

@@ -18,8 +18,9 @@ from sedge_edge.training.job import run_job
 from sedge_edge.training.trainer import Trained
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.messages import Codec, Order, Step, UpdateSelection
+from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.transfer import Manifest
+from sedge_protocol.wire.work import Codec, Step, UpdateSelection
 
 
 @pytest.fixture

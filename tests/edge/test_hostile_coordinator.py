@@ -15,16 +15,8 @@ from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import VERSIONS
-from sedge_protocol.wire.messages import (
-    Codec,
-    DeviceScoring,
-    Get,
-    Order,
-    OwnModel,
-    PatchChoice,
-    UpdateSelection,
-    Welcome,
-)
+from sedge_protocol.wire.messages import Get, Order, Welcome
+from sedge_protocol.wire.work import Codec, DeviceScoring, OwnModel, PatchChoice, UpdateSelection
 
 LARGEST = float(np.finfo(np.float32).max)
 EXACT = ValueCoding.FP32

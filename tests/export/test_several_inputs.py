@@ -23,9 +23,9 @@ from sedge_protocol.errors import DataError, ExportError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.bundle import load as load_bundle
-from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.objective import Metric
 from sedge_protocol.wire.parts import MAX_INTEGER, InputPart
+from sedge_protocol.wire.training import Training
 
 PARTS = (
     InputPart("image", "float32", (1, 6, 6)),

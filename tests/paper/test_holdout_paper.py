@@ -35,9 +35,10 @@ from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Trained, TrainRequest
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Order, PatchChoice, Work
+from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Metrics
+from sedge_protocol.wire.work import PatchChoice, Work
 
 SCORED = [k for k in range(N) if k not in STATISTIC]
 BLOB = describe(b"blob")

@@ -16,7 +16,7 @@ from sedge_cloud.strategies.subflot import SubFLOT
 from sedge_cloud.strategy import ClientModel, Update
 from sedge_protocol.axes import Axes
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 F, P = -1, 2  # a fixed dimension; positions behind the flattened image
 WIDTHS = (4, 6, 5)

@@ -14,7 +14,8 @@ from tests.cloud.contexts import context_of, follow
 from sedge_cloud.strategy import Arrays, Assignment, ClientModel, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import OwnModel, Training
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import OwnModel
 
 LAYOUT = Layout.of(
     [

@@ -2,10 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec import inspect
 from tests.protocol import slow_programs
@@ -43,20 +41,6 @@ VECTORS = json.loads((ROOT / "tests" / "vectors" / "frames.json").read_text())
 
 FIELDS = ["magic", "version", "kind", "flags", "head_len", "incarnation", "seq", "transfer", "index",
           "body_len", "reserved", "mac"]  # fmt: skip
-STRUCTS: list[type[msgspec.Struct]] = [
-    *KINDS,
-    messages.Step,
-    messages.Work,
-    messages.Training,
-    messages.OwnModel,
-    messages.UpdateSelection,
-    messages.DeviceScoring,
-    messages.PatchChoice,
-    messages.Codec,
-    transfer.Manifest,
-    update.Report,
-    update.Metrics,
-]
 
 
 def section(heading: str) -> str:
@@ -109,89 +93,6 @@ def test_header_fields() -> None:
     assert found[1][3].startswith(str(frame.FIRST_VERSION))
     assert str(frame.MAX_BODY_BYTES) in row(section("3. Frames"), "36")[3]
     assert f"last {ReplayWindow.WIDTH} sequence numbers" in prose("3. Frames")
-
-
-def fields(struct: type[msgspec.Struct]) -> Iterator[tuple[list[str], inspect.Field]]:
-    """Each table row of a message beside the field it should describe."""
-    info = inspect.type_info(struct)
-    assert isinstance(info, inspect.StructType)
-    found = rows(section(struct.__name__))[1:]
-    assert [cells[0] for cells in found] == [field.encode_name for field in info.fields]
-    return zip(found, info.fields, strict=True)
-
-
-def shown_default(value: object) -> str:
-    """What the tables call a default."""
-    if value is None:
-        return "nil"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(str, value))}]" if value else "none"
-    return "empty" if value in (b"", "") else str(value)
-
-
-@pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
-def test_message_tables_have_every_field_and_default(struct: type[msgspec.Struct]) -> None:
-    for cells, field in fields(struct):
-        where = f"{struct.__name__}.{field.name}"
-        if field.required:
-            assert cells[2] == "", where
-        elif isinstance(field.default, msgspec.Struct):
-            assert cells[2] == "its defaults", where
-        else:
-            assert cells[2] == shown_default(field.default), where
-
-
-def limits(kind: inspect.Type) -> Iterator[int | float]:
-    """Every number that bounds a value of this type, but for the lower bounds of lengths and counts."""
-    for name in ("gt", "ge", "lt", "le", "max_length"):
-        bound = getattr(kind, name, None)
-        if bound is not None:
-            yield bound
-    if isinstance(kind, inspect.BytesType) and kind.min_length:
-        yield kind.min_length
-    if isinstance(kind, inspect.VarTupleType):
-        yield from limits(kind.item_type)
-    if isinstance(kind, inspect.UnionType):
-        for part in kind.types:
-            yield from limits(part)
-
-
-def written(number: int | float) -> set[str]:
-    """The ways in which a table may write a number."""
-    found = {f"{number:g}" if isinstance(number, float) else str(number)}
-    if isinstance(number, int) and number > 2**20:
-        for n, text in ((number, ""), (number + 1, " - 1")):
-            if n & (n - 1) == 0:
-                found.add(f"2^{n.bit_length() - 1}{text}")
-    return found
-
-
-# Words that stand for a type with limits; rule 5.2 explains each.
-WORDS: dict[str, set[str]] = {
-    "count": {"0", "2^40"},
-    "round": {"1", "2^31"},
-    "hash": {"32"},
-    "id": {"48"},
-}
-
-
-@pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
-def test_message_tables_have_every_limit(struct: type[msgspec.Struct]) -> None:
-    for cells, field in fields(struct):
-        shown = WORDS.get(cells[1], set()) | set(re.findall(r"2\^\d+ - 1|2\^\d+|[\d.]+", cells[1]))
-        for number in limits(field.type):
-            text = f"{struct.__name__}.{field.name}: {cells[1]!r} does not have {number}"
-            assert shown & (written(number) | {str(number).removesuffix(".0")}) or (
-                number == 0 and "above 0" in cells[1]
-            ), text
-        if isinstance(field.type, inspect.LiteralType):
-            assert all(str(value) in cells[1] for value in field.type.values)
-        if isinstance(field.type, inspect.EnumType):
-            assert all(str(value) in cells[1] for value in field.type.cls)
 
 
 def test_the_words_of_the_tables() -> None:

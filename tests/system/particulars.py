@@ -18,7 +18,8 @@ from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.strategies.fedobp import FedOBP
 from sedge_protocol.codec import decode
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import DeviceScoring, OwnModel, Training, Work
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import DeviceScoring, OwnModel, Work
 
 TRAINING = Training(local_epochs=3, learning_rate=0.1, momentum=0.5)
 DROPPED = (0.0, 0.25, 0.5)

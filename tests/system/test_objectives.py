@@ -21,8 +21,8 @@ from sedge_export import export
 from sedge_export.objective import OwnMetric
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, TORCH, load
-from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.objective import Loss, Metric, TargetKind
+from sedge_protocol.wire.training import Training
 
 BATCH, ROWS = 8, 20
 SMOOTH = Loss("cross_entropy", 0.1, (1.0, 2.0, 0.5))

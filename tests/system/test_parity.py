@@ -42,7 +42,8 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import Bundle
-from sedge_protocol.wire.messages import Order, Training
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import decode_update
 

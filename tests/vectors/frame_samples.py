@@ -14,7 +14,17 @@ from sedge_protocol.wire.frame import FROZEN, VERSIONS, Kind
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Message
 from sedge_protocol.wire.places import Place
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe, to_bitmap
+from sedge_protocol.wire.work import (
+    Codec,
+    DeviceScoring,
+    OwnModel,
+    PatchChoice,
+    Step,
+    UpdateSelection,
+    Work,
+)
 
 SECRET = bytes(range(32))
 FLEET, DEVICE = "home", "pi-1"
@@ -62,19 +72,19 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
         run="digits", round=3, task="train", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),
         patch=b"a coded vector", patch_hash=digest("a coded vector"),
         seed=2**63 - 1,
-        work=messages.Work(
-            keep=("head.weight", "head.bias"), training=messages.Training(5, 0.05, 0.9, 0.1, "drop")
+        work=Work(
+            keep=("head.weight", "head.bias"), training=Training(5, 0.05, 0.9, 0.1, "drop")
         ),
-        codec=messages.Codec(ValueCoding.INT8, 0.25, 1e-4, Compression.ZLIB, False),
+        codec=Codec(ValueCoding.INT8, 0.25, 1e-4, Compression.ZLIB, False),
         steps=(
-            messages.Step(digest("version 1"), describe(blob(3000))),
-            messages.Step(digest("version 2"), describe(blob(5000))),
+            Step(digest("version 1"), describe(blob(3000))),
+            Step(digest("version 2"), describe(blob(5000))),
         ),
         context=digest("mask"),
     )  # fmt: skip
     small = messages.Order(
         run="r", round=1, task="evaluate", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),
-        patch_blob=UPDATE, patch_hash=digest("patch"), work=messages.Work(upload=False),
+        patch_blob=UPDATE, patch_hash=digest("patch"), work=Work(upload=False),
     )  # fmt: skip
     for message in (
         hello,
@@ -111,19 +121,19 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
     plain = messages.Order(
         run="digits", round=4, task="train", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),
     )  # fmt: skip
-    head = messages.Training(5, 0.05, freeze=("conv.weight", "scale"))
-    body = messages.Training(1, 0.05, prox=0.5, freeze=("head.weight",))
+    head = Training(5, 0.05, freeze=("conv.weight", "scale"))
+    body = Training(1, 0.05, prox=0.5, freeze=("head.weight",))
     for work in (
-        messages.Work(training=head, then=(body, messages.Training())),
-        messages.Work(own_model=messages.OwnModel(messages.Training(2, 0.01, prox=0.75))),
-        messages.Work(own_model=messages.OwnModel(mix=0.25, adaptive=True)),
-        messages.Work(select=messages.UpdateSelection(), remember=True),
-        messages.Work(
-            select=messages.UpdateSelection(0.25, "delta", True, 1e-20, True),
+        Work(training=head, then=(body, Training())),
+        Work(own_model=OwnModel(Training(2, 0.01, prox=0.75))),
+        Work(own_model=OwnModel(mix=0.25, adaptive=True)),
+        Work(select=UpdateSelection(), remember=True),
+        Work(
+            select=UpdateSelection(0.25, "delta", True, 1e-20, True),
             keep=("norm.running_mean",),
         ),
-        messages.Work(scoring=messages.DeviceScoring(0.99993)),
-        messages.Work(scoring=messages.DeviceScoring(0.5, "fisher", "layer", ("head.weight",))),
+        Work(scoring=DeviceScoring(0.99993)),
+        Work(scoring=DeviceScoring(0.5, "fisher", "layer", ("head.weight",))),
     ):
         yield msgspec.structs.replace(plain, work=work)
     patch = {
@@ -138,15 +148,15 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
     yield messages.Hello(NONCE, "0.2.0", waits="battery at 20 %, below 50")
     picks = {"patch": b"a coded vector", "patch_hash": digest("a coded vector")}
     for choice in (
-        messages.PatchChoice(0.125),
-        messages.PatchChoice(0.25, 2**63 - 1),
+        PatchChoice(0.125),
+        PatchChoice(0.25, 2**63 - 1),
     ):
-        yield msgspec.structs.replace(plain, **picks, work=messages.Work(choice=choice))
+        yield msgspec.structs.replace(plain, **picks, work=Work(choice=choice))
     yield messages.Hello(NONCE, "0.3.0", codecs=("optimizer", "schedule"))
-    moving = messages.Training(5, 0.05, warmup_steps=10, end_factor=0.25)
-    yield msgspec.structs.replace(plain, work=messages.Work(training=moving))
-    averaging = messages.Training(5, 0.05, average=0.5)
-    yield msgspec.structs.replace(plain, work=messages.Work(training=averaging))
+    moving = Training(5, 0.05, warmup_steps=10, end_factor=0.25)
+    yield msgspec.structs.replace(plain, work=Work(training=moving))
+    averaging = Training(5, 0.05, average=0.5)
+    yield msgspec.structs.replace(plain, work=Work(training=averaging))
     places = (
         Place(MODEL.sha256, f"https://cdn.example/home/{MODEL.sha256.hex()}?token=1"),
         Place(digest("frozen data"), "http://192.0.2.1:8080/frozen"),

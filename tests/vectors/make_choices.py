@@ -26,11 +26,12 @@ from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.bundle import Program, frozen_data
 from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, seal
-from sedge_protocol.wire.messages import Decline, Order, Step, Work
+from sedge_protocol.wire.messages import Decline, Order
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.transfer import Manifest, Upload, describe, to_bitmap
 from sedge_protocol.wire.update import Metrics, Report, encode_update
+from sedge_protocol.wire.work import Step, Work
 
 AWAITED = bytes(range(16))
 # A certificate authority whose key is lost.

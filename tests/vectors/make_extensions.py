@@ -7,14 +7,8 @@ import numpy as np
 from tests.vectors.make_rounds import PLAIN, Device, Events, play
 
 from sedge_protocol.codec import Compression
-from sedge_protocol.wire.messages import (
-    Codec,
-    DeviceScoring,
-    OwnModel,
-    Training,
-    UpdateSelection,
-    Work,
-)
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Codec, DeviceScoring, OwnModel, UpdateSelection, Work
 
 SOME = Codec(fraction=0.4, compression=Compression.NONE)
 NONE = Codec(threshold=1000.0, compression=Compression.NONE)

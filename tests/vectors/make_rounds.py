@@ -25,10 +25,12 @@ from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.bundle import Bundle, BundleManifest, TensorSpec, pack
-from sedge_protocol.wire.messages import Codec, Order, Training, Work
+from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import Manifest, describe
 from sedge_protocol.wire.update import decode_update
+from sedge_protocol.wire.work import Codec, Work
 
 Events = list[dict[str, Any]]
 Values = NDArray[np.float32]

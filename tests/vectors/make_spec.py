@@ -1,5 +1,7 @@
 """Writes spec.json: what a client must do, beyond bytes, as cases that any language can play.
 
+``make spec`` writes the tables of the pages, not these cases.
+
 python -m tests.vectors.make_spec
 """
 
@@ -21,11 +23,11 @@ from sedge_edge.training.batches import batches, permutations
 from sedge_edge.training.selection import select_elements
 from sedge_protocol.codec import Compression, ValueCoding, decode, encode
 from sedge_protocol.wire.frame import Frame, Kind, ReplayWindow
-from sedge_protocol.wire.messages import Codec
 from sedge_protocol.wire.protobuf import field
 from sedge_protocol.wire.reconnect import Ended, Reconnect
 from sedge_protocol.wire.training import LastBatch, Training
 from sedge_protocol.wire.transfer import SILENCE_S, Fetch, Upload, describe, from_bitmap, to_bitmap
+from sedge_protocol.wire.work import Codec
 
 ABOUT = (
     "Cases of protocol/WIRE.md and its pages. Bytes are hex, floats are binary32 as 8 hex digits of "

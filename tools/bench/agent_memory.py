@@ -74,7 +74,7 @@ def train(folder: Path, backend: str, epochs: int, num_examples: int) -> dict[st
     from sedge_edge.training.examples import Examples
     from sedge_protocol.host.memory_limit import release_memory
     from sedge_protocol.wire.bundle import load
-    from sedge_protocol.wire.messages import Training
+    from sedge_protocol.wire.training import Training
 
     importlib.import_module("sedge_edge.__main__")  # everything the agent's process loads
     row["agent_mib"] = memory()["now"]

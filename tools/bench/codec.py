@@ -36,7 +36,7 @@ from sedge_export.models import avgcnn
 from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, mask_bitmap, top_k
 from sedge_protocol.codec.masks import MaskForm
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Codec, UpdateSelection
+from sedge_protocol.wire.work import Codec, UpdateSelection
 
 # Everything, what a device sends by default, and those of compression.toml and thousand.toml.
 UPDATES = (

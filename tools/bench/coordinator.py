@@ -42,9 +42,9 @@ from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import VERSIONS, open_frame
 from sedge_protocol.wire.keys import DeviceKeys
-from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Hello, Offer, Order, decode_body
+from sedge_protocol.wire.messages import Hello, Offer, Order, decode_body
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, describe
 from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 FLEET = "bench"

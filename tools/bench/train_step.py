@@ -34,7 +34,7 @@ from sedge_export.target import signatures
 from sedge_export.verify import Program
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import FROZEN, Bundle, load
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 BATCH_SIZE = 32
 LEARNING_RATE, MOMENTUM = 0.01, 0.7

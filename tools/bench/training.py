@@ -48,7 +48,7 @@ from sedge_emulate.training.tasks import FleetTrainer, Task
 from sedge_export import export, models
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, TensorSpec, load
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 LEARNING_RATE = 0.01
 MEAN, STD = 0.286, 0.3205

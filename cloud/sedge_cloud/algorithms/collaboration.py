@@ -32,7 +32,7 @@ from sedge_cloud.algorithms.slices import IN_PLACE, Compute
 from sedge_cloud.strategy import EVERY_ELEMENT, ClientModel, Context, Groups, Strategy, Update
 from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.layout import MAX_PARAMETERS, Theta
-from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.work import Codec
 
 Places: TypeAlias = NDArray[np.intp]
 Words: TypeAlias = NDArray[np.uint64]

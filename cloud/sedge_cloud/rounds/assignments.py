@@ -13,7 +13,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.strategy import Assignment
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import PatchChoice, Work
+from sedge_protocol.wire.work import PatchChoice, Work
 
 # No order has this number; its seed draws the examples that a device holds out.
 HOLDOUT_ROUND = 0

@@ -35,7 +35,9 @@ from sedge_protocol.errors import CodecError, ConfigError, StrategyError, Unenco
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.extensions import CORRECTION, needed_by_work
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES
-from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Hello, Work
+from sedge_protocol.wire.messages import Hello
+from sedge_protocol.wire.transfer import MAX_INLINE_BYTES
+from sedge_protocol.wire.work import Work
 
 # A patch that the device has kept travels as its hash, unless the patch itself is this short.
 NAMED_BYTES = 256

@@ -11,13 +11,14 @@ from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.bundle import FROZEN, WITHOUT_PROGRAMS
 from sedge_protocol.wire.extensions import COMMON_VALUES
 from sedge_protocol.wire.message_limit import PACKET_SIZES
-from sedge_protocol.wire.messages import Codec, Hello
+from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.transfer import (
     DIGEST_BYTES,
     PACKET_OVERHEAD,
     chunk_size,
     fitting_chunk,
 )
+from sedge_protocol.wire.work import Codec
 
 # What an order takes besides its digests of bundle and model: keys, work, one step, a small patch.
 ORDER_BYTES = 2048

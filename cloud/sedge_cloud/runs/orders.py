@@ -23,9 +23,10 @@ from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_cloud.store.schema import StepRow
 from sedge_protocol.errors import StorageError, StrategyError
 from sedge_protocol.wire.frame import HEADER, MAX_BODY_BYTES, MAX_PACKET_BYTES, PUBLISH_BYTES
-from sedge_protocol.wire.messages import EVALUATE, Hello, Order, Step, encode_body
+from sedge_protocol.wire.messages import EVALUATE, Hello, Order, encode_body
 from sedge_protocol.wire.places import MAX_URL, Place
 from sedge_protocol.wire.transfer import Manifest, fitting_chunk
+from sedge_protocol.wire.work import Step
 
 # Less than a frame holds: made again, an order may need some bytes more for its codec.
 MAX_ORDER_BYTES = MAX_BODY_BYTES - 512

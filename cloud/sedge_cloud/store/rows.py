@@ -11,7 +11,8 @@ from typing import TypeAlias
 import msgspec
 
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.messages import Hello, Work
+from sedge_protocol.wire.messages import Hello
+from sedge_protocol.wire.work import Work
 
 # An update may be this many rounds late and still be accepted.
 LATE_ROUNDS = 3

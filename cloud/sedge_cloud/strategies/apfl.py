@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context
-from sedge_protocol.wire.messages import OwnModel, Work
+from sedge_protocol.wire.work import OwnModel, Work
 
 # At 1 the mixture would never change again, and in an order alpha = 1 means Ditto.
 LARGEST = 0.999

@@ -21,7 +21,7 @@ from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strate
 from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.errors import ConfigError, StorageError, StrategyError
 from sedge_protocol.layout import Layout
-from sedge_protocol.wire.messages import Codec, Work
+from sedge_protocol.wire.work import Codec, Work
 
 R = TypeVar("R")
 

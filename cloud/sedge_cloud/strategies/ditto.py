@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context
-from sedge_protocol.wire.messages import OwnModel, Work
+from sedge_protocol.wire.work import OwnModel, Work
 
 
 class Ditto(FedAvg, frozen=True):

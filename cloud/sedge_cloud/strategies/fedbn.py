@@ -12,7 +12,7 @@ from sedge_cloud.algorithms.layers import norms
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context
 from sedge_protocol.layout import Layout
-from sedge_protocol.wire.messages import Work
+from sedge_protocol.wire.work import Work
 
 Norms = Literal["batch", "all"]
 

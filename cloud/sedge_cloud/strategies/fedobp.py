@@ -36,7 +36,7 @@ from sedge_protocol.decimal_shares import floor_of
 from sedge_protocol.errors import ConfigError, StrategyError
 from sedge_protocol.importance import Score, importance, kept, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
-from sedge_protocol.wire.messages import DeviceScoring, Work
+from sedge_protocol.wire.work import DeviceScoring, Work
 
 Norm = Literal["none", "global", "layer"]
 ColdStart = Literal["global", "init"]

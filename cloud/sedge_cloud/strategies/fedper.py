@@ -10,7 +10,7 @@ from typing import ClassVar
 from sedge_cloud.algorithms.layers import body, head
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State
-from sedge_protocol.wire.messages import Work
+from sedge_protocol.wire.work import Work
 
 
 class FedPer(FedAvg, frozen=True):

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context
-from sedge_protocol.wire.messages import Work
+from sedge_protocol.wire.work import Work
 
 
 class FedProx(FedAvg, frozen=True):

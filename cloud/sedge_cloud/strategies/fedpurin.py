@@ -40,7 +40,7 @@ from sedge_cloud.algorithms.collaboration import (
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Role, Theta
-from sedge_protocol.wire.messages import UpdateSelection, Work
+from sedge_protocol.wire.work import UpdateSelection, Work
 
 Gradient = Literal["last", "delta"]
 Average = Literal["shrunk", "counted", "filled"]

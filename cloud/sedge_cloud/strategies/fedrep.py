@@ -18,7 +18,8 @@ from sedge_cloud.algorithms.layers import body, head
 from sedge_cloud.strategies.fedper import FedPer
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_protocol.layout import Layout
-from sedge_protocol.wire.messages import Training, Work
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Work
 
 Epochs = Annotated[int, Meta(ge=1, le=1000)]
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 from sedge_cloud.algorithms.submodels import Channels, form_of, rolled
 from sedge_cloud.strategies.heterofl import HeteroFL
 from sedge_cloud.strategy import EVERY_ELEMENT, Context
-from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.work import Codec
 
 
 class FedRolex(HeteroFL, frozen=True):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
-from sedge_protocol.wire.messages import Work
+from sedge_protocol.wire.work import Work
 
 
 class LocalOnly(Strategy, frozen=True):

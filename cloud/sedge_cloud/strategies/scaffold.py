@@ -40,7 +40,8 @@ from sedge_cloud.strategy import (
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Codec, Training
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Codec
 
 # c (n,) in ``Context.arrays``.
 VARIATE = "variate"

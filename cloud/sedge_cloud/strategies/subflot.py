@@ -38,7 +38,7 @@ from sedge_cloud.algorithms.width_policy import WidthPolicy
 from sedge_cloud.strategy import EVERY_ELEMENT, Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Codec, Work
+from sedge_protocol.wire.work import Codec, Work
 
 Weighting = Literal["examples", "uniform", "width"]
 

@@ -48,8 +48,8 @@ from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.host.user_code import importable, imported
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle
-from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.objective import LOSS
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 
 HONOURABLE = ("prox", "freeze", "optimizer", "schedule")

@@ -30,7 +30,7 @@ from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.memory_limit import release_memory
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, pack, unpack
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 # Some five steps of training. The slowest step that a device could live with takes seconds.
 TIMEOUT_S = 300.0

@@ -16,8 +16,9 @@ from sedge_edge.jobs.storage import ReadableBlobs, Vectors, WholeBlobs
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Order, Step
+from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.transfer import Manifest
+from sedge_protocol.wire.work import Step
 
 
 class BrokenSteps(CodecError):

@@ -11,8 +11,8 @@ import numpy as np
 
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Step
 from sedge_protocol.wire.transfer import Manifest
+from sedge_protocol.wire.work import Step
 
 # The most steps that are kept in place of a global model; each costs every round a decoding.
 MAX_KEPT_STEPS = 8

@@ -20,8 +20,9 @@ from sedge_edge.rounds.budget import Spent
 from sedge_edge.rounds.frozen_data import frozen_names
 from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.wire.frame import next_incarnation
-from sedge_protocol.wire.messages import EVALUATE, Order, Step
+from sedge_protocol.wire.messages import EVALUATE, Order
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
+from sedge_protocol.wire.work import Step
 
 SCHEMA = 3
 # Runs that the device keeps state of: a bundle and at most six times the model's size each.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
-from sedge_protocol.wire.messages import UpdateSelection
+from sedge_protocol.wire.work import UpdateSelection
 
 _LARGEST_HALF = np.float32(np.finfo(np.float16).max)
 

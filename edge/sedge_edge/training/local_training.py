@@ -36,9 +36,11 @@ from sedge_edge.training.trainer import (
 )
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import Order, Training, UpdateSelection
+from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.objective import ACCURACY, Metric
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
+from sedge_protocol.wire.work import UpdateSelection
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from sedge_edge.training.trainer import (
     TrainingStopped,
 )
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 # Losses of steps, as a backend gives them -> the same as numbers.
 ReadLosses: TypeAlias = Callable[[Sequence[Sequence[Any]]], list[list[float]]]

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 # A step's learning rate, or those of models side by side, (..., 1).
 Rate: TypeAlias = float | NDArray[np.float64]

@@ -17,7 +17,7 @@ from sedge_edge.training.trainer import Moments
 from sedge_protocol.codec import decode
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import BundleManifest
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import numpy as np
 from sedge_protocol.codec import SparseVector, ValueCoding, above, decoded_values, top_k
 from sedge_protocol.codec.grid import nearest_multiples
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.work import Codec
 
 
 def select_elements(delta: Theta, codec: Codec) -> SparseVector:

@@ -13,7 +13,8 @@ from sedge_protocol.codec import SparseVector, decode
 from sedge_protocol.errors import CodecError
 from sedge_protocol.importance import importance, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import DeviceScoring, Order
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.work import DeviceScoring
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 
 # Turns a vector (n,) into the same one elsewhere: in another order, or on another device.

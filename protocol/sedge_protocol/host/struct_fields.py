@@ -20,6 +20,7 @@ _WORDS: Final[dict[type[inspect.Type], str]] = {
     inspect.BoolType: "true or false",
     inspect.NoneType: "",
     inspect.CustomType: "path",
+    inspect.BytesType: "bytes",
 }
 _RANGES: Final = (
     ("gt", "above {}"),

@@ -3,7 +3,9 @@
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import BodyError
 from sedge_protocol.wire.frame import Kind
-from sedge_protocol.wire.messages import Order, Training, Work
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Work
 
 # The order has a vector that is added to every gradient.
 CORRECTION = "correction"

@@ -14,4 +14,7 @@ class Place(msgspec.Struct, frozen=True):
     """The blob with this SHA-256 is also what a GET of ``url`` returns, http:// or https://."""
 
     sha256: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    """Which of the order's blobs, those of its bundle's ``frozen`` included; any other is ignored."""
     url: Annotated[str, Meta(max_length=MAX_URL)]
+    """``http://`` or ``https://``, printable ASCII, no user, no fragment: a GET of it returns the
+    blob's bytes. Any other is ignored."""

@@ -49,9 +49,13 @@ class Manifest(msgspec.Struct, frozen=True, dict=True):
     """A blob's identity, and the digests with which each chunk is checked on arrival."""
 
     sha256: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    """The SHA-256 of the blob."""
     size: Annotated[int, Meta(ge=1, le=MAX_CHUNKS * MAX_CHUNK_BYTES)]
+    """The blob's length in bytes."""
     chunk_bytes: Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=MAX_CHUNK_BYTES)]
+    """The length of every chunk but the last, a power of two."""
     digests: Annotated[bytes, Meta(min_length=16, max_length=MAX_CHUNKS * DIGEST_BYTES)]
+    """For each chunk in order, the first 16 bytes of its SHA-256."""
 
     def __post_init__(self) -> None:
         if self.chunk_bytes & (self.chunk_bytes - 1):

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from sedge_protocol.errors import CodecError
-from sedge_protocol.wire.messages import Count, Hash, Id, Round, Share, Task
+from sedge_protocol.wire.messages import Count, Id, Round, Task
+from sedge_protocol.wire.work import Hash, Share
 
 _LENGTH = struct.Struct("<I")
 # A report has some 300 bytes; 4 KiB leave room for later versions.
@@ -25,41 +26,56 @@ class Metrics(msgspec.Struct, frozen=True):
     """An evaluation over ``num_examples``: the mean loss, and the mean of the bundle's metric."""
 
     loss: float
+    """The mean loss over the examples."""
     metric: float
+    """The mean of the bundle's ``metric`` over the examples; from 0 to 1 where that is a share."""
     num_examples: Count
+    """The number of test examples."""
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A device's report on one order.
-
-    ``model_hash`` and ``patch_hash`` repeat the order's and identify the start vector. ``train_loss`` is
-    the mean over the last epoch's batches, for the model that is sent; ``steps`` and ``seconds`` are totals
-    over all trainings. ``mix`` is an APFL mixture's last alpha. ``sparse`` evaluates the trained model with
-    every element set to zero that ``select`` could have chosen and did not. ``patched`` is whether
-    the device has chosen to apply its patch, if the order has a ``choice``. ``step_s`` is the time of a
-    training step, ``temperature_c`` the highest that the device has seen meanwhile, and ``energy_j`` an
-    estimate of what the work took. ``http_bytes`` came over HTTP since the last report.
-    """
+    """A device's report on one order. ``model_hash`` and ``patch_hash`` identify the start vector."""
 
     run: Id
+    """The run of the order."""
     round: Round
+    """The round of the order."""
     task: Task
+    """The task of the order."""
     layout_hash: Hash
+    """The hash of the bundle's layout (B8)."""
     model_hash: Hash
+    """The model hash of the order."""
     patch_hash: Annotated[bytes, Meta(max_length=32)] = b""
+    """The patch hash of the order."""
     num_examples: Count
+    """The number of training examples (5.28)."""
     before: Metrics
+    """The evaluation of the start vector."""
     after: Metrics
+    """The evaluation of the trained model."""
     train_loss: float
+    """The mean over the last epoch's batches, for the model that is sent (T5)."""
     steps: Count
+    """The number of steps of all trainings (T5)."""
     seconds: Annotated[float, Meta(ge=0)]
+    """From the beginning of the work to the report, for people."""
     mix: Share | None = None
+    """Extension ``own_model`` (X3): where the own model's share of the mixture ended."""
     sparse: Metrics | None = None
+    """Extension ``select`` (X5): the evaluation with 0 in every element that ``select`` could have
+    chosen and did not."""
     patched: bool | None = None
+    """Extension ``choice`` (X9): whether the device chose to apply its patch."""
     step_s: Annotated[float, Meta(ge=0)] | None = None
+    """The mean seconds of a training step, without evaluation."""
     temperature_c: float | None = None
+    """The highest temperature during the work, in °C."""
     energy_j: Annotated[float, Meta(ge=0)] | None = None
+    """An estimate of the energy that the work took, in joules."""
     http_bytes: Count = 0
+    """Extension ``places``: bytes of blobs that came over HTTP since the last report, as far as the device
+    knows."""
 
 
 def max_coded_bytes(size: int) -> int:

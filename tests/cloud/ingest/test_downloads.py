@@ -14,8 +14,8 @@ from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.frame import Kind, open_frame
-from sedge_protocol.wire.messages import MAX_INLINE_BYTES, Get, Message
-from sedge_protocol.wire.transfer import Manifest, describe, to_bitmap
+from sedge_protocol.wire.messages import Get, Message
+from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, Manifest, describe, to_bitmap
 
 GATHER_S = 1.0
 BLOB = np.random.default_rng(0).bytes(200_000)  # four chunks

@@ -31,7 +31,6 @@ from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, open_frame, seal
 from sedge_protocol.wire.messages import (
     Busy,
     Cancel,
-    Codec,
     Committed,
     Decline,
     Get,
@@ -43,12 +42,13 @@ from sedge_protocol.wire.messages import (
     Order,
     Refusal,
     Reject,
-    Training,
     Welcome,
     decode_body,
 )
 from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.work import Codec
 
 STARTED = Welcome(bytes(16), VERSION, VERSIONS, devices=2)
 

@@ -12,8 +12,9 @@ from sedge_cloud.store.rows import OrderRow
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, UpdateRejected
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.messages import Committed, Reject, Work
+from sedge_protocol.wire.messages import Committed, Reject
 from sedge_protocol.wire.update import Metrics, Report, encode_update
+from sedge_protocol.wire.work import Work
 
 OTHER = Layout.of([("body.weight", (119, 100), Role.PARAMETER), ("b", (100,), Role.PARAMETER)])
 

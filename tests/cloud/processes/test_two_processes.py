@@ -33,9 +33,11 @@ from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.codec import SparseVector, decode
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.messages import Cancel, Get, Order, OwnModel, Refusal, Training
+from sedge_protocol.wire.messages import Cancel, Get, Order, Refusal
 from sedge_protocol.wire.topics import SHARD_NAMES, blob, down, hint, shard_of
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import to_bitmap
+from sedge_protocol.wire.work import OwnModel
 
 THEIRS = frozenset({shard_of("b")})
 OURS = frozenset(SHARD_NAMES) - THEIRS

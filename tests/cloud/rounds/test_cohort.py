@@ -15,7 +15,7 @@ from sedge_cloud.events import RoundOpened
 from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
 from sedge_cloud.rounds.plans import Planned
 from sedge_cloud.runs.run import Run
-from sedge_protocol.wire.messages import OwnModel
+from sedge_protocol.wire.work import OwnModel
 
 NAMES = [f"d{i}" for i in range(10)]
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, fraction_train=0.2)

@@ -12,8 +12,9 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.runs.orders import packet_of, trimmed
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.frame import LEAST_PACKET_BYTES, MAX_PACKET_BYTES
-from sedge_protocol.wire.messages import MAX_STEPS, Order, Refusal, Step
+from sedge_protocol.wire.messages import MAX_STEPS, Order, Refusal
 from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.work import Step
 
 NEEDS = "it lacks a broker that takes messages of 16000 bytes, this one takes 1024"
 

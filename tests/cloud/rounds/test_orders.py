@@ -14,9 +14,9 @@ from sedge_cloud.runs.orders import PUBLIC_BYTES, packet_of, places, trimmed
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.codec import Compression, ValueCoding
-from sedge_protocol.wire.messages import Codec
 from sedge_protocol.wire.places import MAX_URL
 from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.work import Codec
 
 ZSTD, ZLIB, NONE = Compression.ZSTD, Compression.ZLIB, Compression.NONE
 

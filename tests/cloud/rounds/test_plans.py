@@ -37,17 +37,10 @@ from sedge_protocol.codec import (
 )
 from sedge_protocol.errors import ConfigError, StrategyError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import (
-    Committed,
-    DeviceScoring,
-    Order,
-    OwnModel,
-    PatchChoice,
-    Refusal,
-    Training,
-    UpdateSelection,
-)
+from sedge_protocol.wire.messages import Committed, Order, Refusal
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import encode_update
+from sedge_protocol.wire.work import DeviceScoring, OwnModel, PatchChoice, UpdateSelection
 
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9, robust=TRUSTING)
 ALL = ("freeze", "phases", "own_model", "select", "scoring", "remember", "correction")

@@ -16,7 +16,8 @@ from sedge_cloud.strategies.fedrep import FedBABU, FedRep
 from sedge_cloud.strategies.local_only import LocalOnly
 from sedge_cloud.strategy import Assignment, ClientModel, Strategy
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.messages import OwnModel, Training, Work
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import OwnModel, Work
 
 ZEROS = np.zeros(LAYOUT.size, np.float32)
 RUN = Training(local_epochs=5, learning_rate=0.2, prox=9.0, freeze=("conv.bias",))

@@ -27,7 +27,8 @@ from sedge_protocol.errors import (
     StrategyError,
 )
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.messages import OwnModel, Training
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import OwnModel
 
 LAYOUT = Layout.of([("w", (2,), Role.PARAMETER)])
 THETA = np.ones(2, np.float32)

@@ -10,7 +10,7 @@ from sedge_cloud.strategy import Assignment, ClientModel
 from sedge_protocol.errors import ConfigError, LocalError, StrategyError
 from sedge_protocol.importance import Score
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import DeviceScoring, Work
+from sedge_protocol.wire.work import DeviceScoring, Work
 
 LAYOUT = Layout.of(
     [

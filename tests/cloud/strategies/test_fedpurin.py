@@ -16,7 +16,7 @@ from sedge_cloud.strategies.fedpurin import FedPURIN, accounted_bytes, sparse_me
 from sedge_cloud.strategy import Assignment, ClientModel, Update
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import UpdateSelection, Work
+from sedge_protocol.wire.work import UpdateSelection, Work
 
 LAYOUT = Layout.of(
     [

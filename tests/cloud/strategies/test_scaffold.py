@@ -9,7 +9,7 @@ from sedge_cloud.strategy import ClientModel, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 LAYOUT = Layout.of([("w", (2,), Role.PARAMETER), ("s", (1,), Role.STATISTIC)])
 THETA = np.ones(3, np.float32)

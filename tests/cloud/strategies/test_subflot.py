@@ -13,7 +13,7 @@ from sedge_cloud.strategies.subflot import SubFLOT
 from sedge_cloud.strategy import ClientModel, Update
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 RNG = np.random.default_rng(0)
 LAYOUT = layout_of(Residual())

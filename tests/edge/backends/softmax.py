@@ -16,7 +16,7 @@ from sedge_edge.training.batches import batches
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle, Program, TensorSpec
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 F, C, B = 5, 3, 4
 N = F * C + C

@@ -163,7 +163,7 @@ from tests.edge.backends.softmax import PTE, bundle, examples, never, start
 from sedge_edge.backends import open_trainer
 from sedge_edge.training.trainer import TrainRequest
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 trainer = open_trainer(bundle(PTE, "executorch"), "executorch", int(sys.argv[1]))
 request = TrainRequest(start(), Training(2, 0.1), 7)
 print(trainer.train(request, examples(11), never).theta.tobytes().hex())

@@ -20,7 +20,7 @@ from sedge_edge.training.trainer import TrainRequest
 from sedge_export import export
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, TORCH, Bundle, load
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 BATCH, STEPS, SEED = 8, 4, 11
 # Of the L2 norm of the gradient, and of the change of the model.

@@ -21,7 +21,8 @@ from tests.edge.harness import Harness, N, drift
 
 from sedge_edge.agent import AgentEffect
 from sedge_protocol.codec import ValueCoding, encode, top_k
-from sedge_protocol.wire.messages import Offer, PatchChoice, Work
+from sedge_protocol.wire.messages import Offer
+from sedge_protocol.wire.work import PatchChoice, Work
 
 
 class Deaf(Harness):

@@ -20,7 +20,8 @@ from sedge_edge.jobs.storage import FolderVectors
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Order, Step
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.work import Step
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from tests.edge.harness import Harness, N, hash_of, theta_of
 from sedge_edge.rounds import blob_limits
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode, top_k
 from sedge_protocol.wire.bundle import MAX_BUNDLE_BYTES
-from sedge_protocol.wire.messages import Decline, Get, Order, Step
+from sedge_protocol.wire.messages import Decline, Get, Order
 from sedge_protocol.wire.transfer import MAX_CHUNK_BYTES, MAX_CHUNKS, Manifest
 from sedge_protocol.wire.update import MAX_REPORT_BYTES, max_coded_bytes
+from sedge_protocol.wire.work import Step
 
 
 def manifest_of(size: int, number: int = 0) -> Manifest:

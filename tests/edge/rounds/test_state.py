@@ -19,9 +19,10 @@ from sedge_edge.rounds.state import (
 )
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
-from sedge_protocol.wire.messages import Order, PatchChoice, Step, Work
+from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, describe
 from sedge_protocol.wire.update import Metrics, Report
+from sedge_protocol.wire.work import PatchChoice, Step, Work
 
 METRICS = Metrics(1.0, 0.5, 10)
 KEY = b"fingerprint"

@@ -18,9 +18,11 @@ from sedge_edge.training.job import JobStopped, run_job
 from sedge_edge.training.trainer import Trained, TrainingState, TrainingStopped, TrainRequest
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Cancel, Order, OwnModel, Training
+from sedge_protocol.wire.messages import Cancel, Order
 from sedge_protocol.wire.places import Place
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
+from sedge_protocol.wire.work import OwnModel
 
 STEPS = 4
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sedge_edge.training.critical_elements import critical, sparsified
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.messages import UpdateSelection
+from sedge_protocol.wire.work import UpdateSelection
 
 LAYOUT = Layout.of(
     [

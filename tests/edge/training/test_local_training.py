@@ -24,17 +24,11 @@ from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import (
-    DeviceScoring,
-    Order,
-    OwnModel,
-    PatchChoice,
-    Training,
-    UpdateSelection,
-    Work,
-)
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Metrics
+from sedge_protocol.wire.work import DeviceScoring, OwnModel, PatchChoice, UpdateSelection, Work
 
 START, OWN = theta_of(1), theta_of(2)
 SEED = 7

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from sedge_edge.training.optimizers import clip, optimizer
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 N, STEPS, RATE = 40, 6, 0.05
 Make = Callable[[list[torch.Tensor]], torch.optim.Optimizer]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sedge_edge.training.selection import select_elements
-from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.work import Codec
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from sedge_protocol.codec import SparseVector, ValueCoding, encode, mask_bitmap,
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.importance import importance, min_max, positions, select
 from sedge_protocol.layout import Role, Theta
-from sedge_protocol.wire.messages import DeviceScoring, Order, PatchChoice
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.work import DeviceScoring, PatchChoice
 
 PARAMETERS = tuple(t for t in LAYOUT.tensors if t.role is Role.PARAMETER)
 OWN = theta_of(50)

@@ -30,7 +30,7 @@ from sedge_export.models import avgcnn, resnet8
 from sedge_export.models import mlp as large_mlp
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import TensorSpec
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 
 TRAININGS = {

@@ -2,7 +2,7 @@
 
 from tests.emulate.training import trainings
 
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 
 def test_batches_are_a_devices() -> None:

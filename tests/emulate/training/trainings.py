@@ -22,7 +22,7 @@ from sedge_export.models import ResNet8, avgcnn
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Role, Theta
 from sedge_protocol.wire.bundle import TensorSpec
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 BATCH = 8
 CLASSES = 5

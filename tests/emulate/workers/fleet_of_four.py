@@ -21,8 +21,10 @@ from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load, pack
-from sedge_protocol.wire.messages import Order, Training, Work
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import Manifest, describe
+from sedge_protocol.wire.work import Work
 
 BATCH = 8
 CLASSES = 3

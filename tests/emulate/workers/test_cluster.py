@@ -21,7 +21,7 @@ from sedge_emulate.workers.setup import WorkerSetup
 from sedge_emulate.workers.worker import Finished, Request, Worker
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import load
-from sedge_protocol.wire.messages import Codec
+from sedge_protocol.wire.work import Codec
 
 
 @pytest.fixture(scope="module")

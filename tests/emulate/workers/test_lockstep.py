@@ -19,17 +19,11 @@ from sedge_emulate.workers.setup import WorkerSetup
 from sedge_emulate.workers.worker import Worker
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load
-from sedge_protocol.wire.messages import (
-    DeviceScoring,
-    Order,
-    OwnModel,
-    PatchChoice,
-    Training,
-    UpdateSelection,
-    Work,
-)
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Metrics
+from sedge_protocol.wire.work import DeviceScoring, OwnModel, PatchChoice, UpdateSelection, Work
 
 DEVICES = 4
 SHARES = make_shares(DEVICES)

@@ -27,17 +27,17 @@ from sedge_protocol.errors import LocalError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load
-from sedge_protocol.wire.messages import (
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.update import decode_update, encode_update
+from sedge_protocol.wire.work import (
     Codec,
     DeviceScoring,
-    Order,
     OwnModel,
     PatchChoice,
     Step,
-    Training,
     UpdateSelection,
 )
-from sedge_protocol.wire.update import decode_update, encode_update
 
 DEVICES = 4
 KEY = b"k" * 32

@@ -30,7 +30,8 @@ from sedge_emulate.workers.pool import WorkerPool
 from sedge_emulate.workers.setup import WorkerSetup
 from sedge_emulate.workers.worker import Answers, Failed, Finished, Request
 from sedge_protocol.errors import CodecError, ConfigError, LinkError, LocalError
-from sedge_protocol.wire.messages import Step, Training
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Step
 
 WIDTH = 3
 

@@ -3,14 +3,8 @@
 import pytest
 
 from sedge_protocol.wire.extensions import needed_by_work
-from sedge_protocol.wire.messages import (
-    DeviceScoring,
-    OwnModel,
-    PatchChoice,
-    Training,
-    UpdateSelection,
-    Work,
-)
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import DeviceScoring, OwnModel, PatchChoice, UpdateSelection, Work
 
 FROZEN = Training(freeze=("w",))
 

@@ -11,23 +11,16 @@ from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import FrameError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import MAX_BODY_BYTES, Kind
-from sedge_protocol.wire.messages import (
-    KINDS,
-    MAX_INLINE_BYTES,
-    Message,
-    Order,
-    Training,
-    Work,
-    decode_body,
-    encode_body,
-)
-from sedge_protocol.wire.transfer import Manifest, describe
+from sedge_protocol.wire.messages import KINDS, Message, Order, decode_body, encode_body
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, Manifest, describe
+from sedge_protocol.wire.work import Codec, Step, Work
 
 NONCE, HASH = bytes(range(16)), bytes(range(32))
 BLOB = describe(b"blob", 4096)
 LARGEST = Manifest(HASH, 2**30, 2**18, bytes(4096 * 16))
 ORDER = Order(run="r", round=1, task="train", bundle=BLOB, model=BLOB, model_hash=HASH)
-STEP = msgspec.to_builtins(messages.Step(HASH, BLOB), builtin_types=(bytes,))
+STEP = msgspec.to_builtins(Step(HASH, BLOB), builtin_types=(bytes,))
 
 # Each message at its least and at its most.
 TABLE: list[Message] = [
@@ -45,7 +38,7 @@ TABLE: list[Message] = [
         bundle=LARGEST,
         model=LARGEST,
         model_hash=HASH,
-        steps=(messages.Step(HASH, BLOB),) * messages.MAX_STEPS,
+        steps=(Step(HASH, BLOB),) * messages.MAX_STEPS,
         patch=bytes(MAX_INLINE_BYTES),
         patch_blob=BLOB,
         patch_hash=HASH,
@@ -54,7 +47,7 @@ TABLE: list[Message] = [
             upload=False,
             training=Training(1000, 1000.0, 0.999, 1e6, "fill"),
         ),
-        codec=messages.Codec(ValueCoding.INT8, 1e-9, 1e6, Compression.NONE, False),
+        codec=Codec(ValueCoding.INT8, 1e-9, 1e6, Compression.NONE, False),
         context=HASH,
         seed=2**63 - 1,
     ),

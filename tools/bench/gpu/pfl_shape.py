@@ -31,7 +31,7 @@ from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Task
 from sedge_emulate.training.vectorised import VectorisedTrainer
 from sedge_protocol.wire.bundle import TensorSpec
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 PFL, TRAINER, EMULATOR = "pfl-research", "the vectorised trainer alone", "sedge-emulate"
 TEST_SHARE = (simple_cnn.TESTS + 0.5) / (simple_cnn.IMAGES + simple_cnn.TESTS)

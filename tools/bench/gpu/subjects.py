@@ -12,7 +12,7 @@ from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_emulate.training.problem import Problem
 from sedge_export import models
 from sedge_protocol.wire.bundle import TensorSpec
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 LEARNING_RATE = 0.01
 _IMAGE, _SIGNAL = (1, 28, 28), (9, 128)

@@ -23,8 +23,10 @@ from sedge_conformance.stage import Act, Broken, Cut, Heard, Model, Stage, kind_
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import VERSIONS, Kind
-from sedge_protocol.wire.messages import Decline, Hello, Offer, Training, Welcome, Work
+from sedge_protocol.wire.messages import Decline, Hello, Offer, Welcome
 from sedge_protocol.wire.places import Place
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Codec, Step, Work
 
 UNKNOWN_KIND, UNKNOWN_VERSION = 200, 255
 NOT_UTF_8 = msgspec.Raw(b"\xa1\xff")
@@ -121,7 +123,7 @@ def step(run: Run) -> Act:
         SparseVector(theta.size, where, theta[where] + 1), ValueCoding.BF16, Compression.ZLIB
     )
     bases = hash_of(first), hash_of(between)
-    steps = tuple(messages.Step(base, blob) for base, blob in zip(bases, blobs, strict=True))
+    steps = tuple(Step(base, blob) for base, blob in zip(bases, blobs, strict=True))
     order = run.order(2, theta, steps=steps, patch=patch, patch_hash=hashlib.sha256(patch).digest())
     yield from run.worked(order)
     for blob in blobs:
@@ -133,7 +135,7 @@ def step(run: Run) -> Act:
         "8.2", not stage.shelf.asked_for(order.model), "a version that is held is not asked for"
     )
     theta, coded = run.changed(4, theta)
-    steps = (messages.Step(order.model_hash, stage.shelf.put(coded)),)
+    steps = (Step(order.model_hash, stage.shelf.put(coded)),)
     yield from run.worked(run.order(4, theta, task=messages.EVALUATE, steps=steps))
     order = run.order(5, theta)
     yield from run.worked(order)
@@ -147,7 +149,7 @@ def broken_step(run: Run) -> Act:
     yield from run.worked(run.order(1, run.model.theta))
     _, coded = run.changed(2)
     theta, _ = run.changed(3)
-    steps = (messages.Step(hash_of(run.model.theta), stage.shelf.put(coded)),)
+    steps = (Step(hash_of(run.model.theta), stage.shelf.put(coded)),)
     order = run.order(2, theta, ValueCoding.INT8, steps=steps)
     yield from run.worked(order)
     stage.check(
@@ -308,10 +310,10 @@ def mismatched(run: Run) -> Act:
         ("8.2", "whose model has another hash", {"model_hash": bytes(32)}),
         ("5.9", "whose patch has another hash", {"patch": patch, "patch_hash": bytes(32)}),
     ]
-    int4 = messages.Codec(ValueCoding.INT4, compression=Compression.ZLIB)
+    int4 = Codec(ValueCoding.INT4, compression=Compression.ZLIB)
     unannounced: dict[str, dict[str, object]] = {
         "int4": {"codec": int4},
-        "remember": {"work": messages.Work(remember=True)},
+        "remember": {"work": Work(remember=True)},
     }
     orders += [
         ("5.7", f"that needs {word}, which was not announced", fields)

@@ -15,9 +15,11 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.bundle import pack
 from sedge_protocol.wire.frame import Kind
-from sedge_protocol.wire.messages import Codec, Offer, Order, Training, Work
+from sedge_protocol.wire.messages import Offer, Order
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import to_bitmap
 from sedge_protocol.wire.update import Report, decode_update
+from sedge_protocol.wire.work import Codec, Work
 
 # How long a client may take for what needs no training, for a training, and for a repetition: 2 s and
 # the backoff at its longest. How long is listened for what must not come.

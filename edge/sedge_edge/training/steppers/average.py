@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.messages import Training
+from sedge_protocol.wire.training import Training
 
 
 def mean_weight(training: Training, step: int, steps: int) -> float:

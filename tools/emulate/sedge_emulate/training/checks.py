@@ -33,8 +33,8 @@ from sedge_export.inspection import accepts
 from sedge_export.network import Network, copied
 from sedge_protocol.errors import ExportError, SedgeError
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Training
 from sedge_protocol.wire.parts import columns
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 
 # |difference| / |change| of a tensor, both L2, that any trainer may have. Summation orders differ by 1e-6

@@ -16,7 +16,7 @@ import numpy as np
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import opened, translated, write_at
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.messages import Step
+from sedge_protocol.wire.work import Step
 
 # Decoded global models kept in a worker: the round's, and those that stragglers still start from.
 KEPT_VERSIONS = 4

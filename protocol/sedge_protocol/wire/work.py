@@ -1,0 +1,156 @@
+"""The work of an order: what a strategy asks of a device in one round.
+
+The sentence below a field is its row in the tables of the specification (``make spec``).
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from sedge_protocol.codec import Compression, ValueCoding
+from sedge_protocol.wire.training import Names, Training
+from sedge_protocol.wire.transfer import Manifest
+
+Hash: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+# The most trainings of one order, one after the other; FedRep has two.
+MAX_PHASES = 8
+
+
+class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A second model, which never leaves the device and with which it evaluates and predicts.
+
+    It starts where it ended last time, at first from the round's start vector. It is trained after the sent
+    model, and ``prox`` pulls it towards the round's start vector (Ditto). With ``mix`` below 1 the device
+    evaluates the mixture mix * own + (1 - mix) * sent, whose gradient trains the own model; both models are
+    trained together, step by step, by the order's first training (APFL).
+    """
+
+    training: Training = Training()
+    """How it is trained, unless it is part of a mixture."""
+    mix: Share = 1.0
+    """The own model's share of the mixture; 1: there is no mixture, unless ``adaptive``."""
+    adaptive: bool = False
+    """The device adjusts ``mix`` by its own gradient, and reports where it ended."""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether this is a mixture; an adaptive one may have reached ``mix`` = 1."""
+        return self.mix < 1 or self.adaptive
+
+
+class UpdateSelection(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A device sends the elements on which its loss depends most, tensor by tensor (FedPURIN, FedCAC).
+
+    c = |g theta| of every element of the trained model, or |-g theta + (g theta)^2 / 2| with ``hessian``.
+    Of each parameter tensor that the device does not keep, the elements with the largest c are sent, with
+    all that tie with the last of them. If the last one's c is not above ``cutoff``, everything above
+    ``cutoff`` is sent instead. The codec's own fraction, threshold and error feedback do not apply.
+    """
+
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """The share of each tensor's elements that is sent, rounded down."""
+    gradient: Literal["last", "delta"] = "last"
+    """``last``: g is the gradient of the last batch's mean loss, before its step, as the program
+    gives it but 0 in tensors that ``freeze`` names; ``delta``: g is trained - start."""
+    hessian: bool = False
+    """Adds the second-order term to c."""
+    cutoff: Share = 1e-10
+    """Sends no element with c at or below this, rounded to binary32."""
+    half: bool = False
+    """Rounds g to the nearest binary16 within -65504 to 65504 first, as the authors' code does."""
+
+
+class DeviceScoring(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The device finds its personal elements itself, in its last trained model.
+
+    For FedOBP with ``scoring = "device"``: the update is then coded against the global model. The scores
+    are those of ``importance.py``.
+    """
+
+    quantile: Share
+    """Elements that score above this quantile of all scores are personal."""
+    score: Literal["squared", "product", "gradient", "fisher"] = "squared"
+    """``squared``: (own - model)²; ``product``: abs((own - model) · own); ``gradient``: abs(g);
+    ``fisher``: g², where g is that of ``last`` in X5, from the previous order."""
+    norm: Literal["none", "global", "layer"] = "none"
+    """``layer`` replaces a score by (score - least) / (greatest - least) within its tensor, or by 0
+    where all are equal; ``global`` is ``none``."""
+    tensors: Names = ()
+    """The tensors that are scored; none: all of role ``parameter``."""
+
+
+class PatchChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The device chooses whether to apply its patch, judged on examples that it does not train on.
+
+    It starts with the patch if the metric is better with it, or as good with less loss.
+    """
+
+    holdout: Annotated[float, Meta(gt=0, lt=1)]
+    """The share of the training examples that is held out; ``num_examples`` in the report counts
+    the others."""
+    seed: Seed = 0
+    """Draws the held-out examples; it is the same in every order of a run."""
+
+
+class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a device codes its update.
+
+    bf16 sends a ``fraction`` below 1 with ``error_feedback`` rounded to multiples (codec/grid.py).
+    """
+
+    values: ValueCoding = ValueCoding.FP32
+    """The precision of the values; ``int4`` and ``sign`` are extensions."""
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """The share of the elements that is sent, those largest in magnitude; at least one element."""
+    threshold: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Of these, only magnitudes of at least this much are sent; 0: all."""
+    compression: Compression = Compression.ZSTD
+    """How the coded vector is compressed."""
+    error_feedback: bool = True
+    """Adds what was not sent to the next round's delta (T9)."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A coded delta that turns one version of the global model into the next one."""
+
+    base_hash: Hash
+    """The version that the delta is added to."""
+    blob: Manifest
+    """The delta, a coded vector."""
+
+
+class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a strategy asks of a device in one round, besides the vector that it starts from.
+
+    Without ``training`` a strategy means the run's, and an order the defaults.
+    """
+
+    keep: Names = ()
+    """The tensors that the device takes from its own last model (T1), and whose delta it sends as 0
+    (T3)."""
+    upload: bool = True
+    """Whether the update has a payload; without one only metrics come back."""
+    training: Training | None = None
+    """How the device trains; nil: by the defaults."""
+    then: Annotated[tuple[Training, ...], Meta(max_length=MAX_PHASES)] = ()
+    """Extension ``phases``: further trainings, each from where the one before ended."""
+    own_model: OwnModel | None = None
+    """Extension ``own_model``: a second model, which stays on the device."""
+    select: UpdateSelection | None = None
+    """Extension ``select``: which elements of the update the device sends."""
+    scoring: DeviceScoring | None = None
+    """Extension ``scoring``: how the device finds its personal elements itself."""
+    choice: PatchChoice | None = None
+    """Extension ``choice``: how the device decides whether it applies its patch."""
+    remember: bool = False
+    """Extension ``remember``: the device keeps what it sent as a patch, which a later order can name."""
+
+    @property
+    def trainings(self) -> tuple[Training, ...]:
+        """Every training, in order; the own model's is last."""
+        first = (self.training,) if self.training is not None else ()
+        own = (self.own_model.training,) if self.own_model is not None else ()
+        return (*first, *self.then, *own)

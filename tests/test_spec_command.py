@@ -1,0 +1,86 @@
+"""``make spec``: what is made from the structs is up to date, and says what the structs say."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+from msgspec import Meta
+from tools.spec import __main__ as command
+from tools.spec import tables
+from tools.spec.structs import STRUCTS
+
+from sedge_protocol.host.struct_fields import fields
+from sedge_protocol.wire.messages import Count, Id, Short
+from sedge_protocol.wire.work import Hash, Seed
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A struct within another."""
+
+    size: Count
+    """Its size."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A struct with every type."""
+
+    run: Id
+    """The run."""
+    sha256: Hash
+    parts: Annotated[tuple[Part, ...], Meta(max_length=3)]
+    name: Short = ""
+    seed: Seed = 0
+    share: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    below: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    energy_j: Annotated[float, Meta(ge=0)] | None = None
+    on: bool = True
+    way: Literal["up", "down"] = "up"
+    part: Part | None = None
+    names: Annotated[tuple[Short, ...], Meta(min_length=1, max_length=16)] = ("a",)
+    data: Annotated[bytes, Meta(max_length=512)] = b""
+
+
+ROWS = """| key | type and limit | default | meaning |
+|---|---|---|---|
+| `run` | id | | The run. |
+| `sha256` | hash | | |
+| `parts` | at most 3 Parts | | |
+| `name` | text, 64 | empty | |
+| `seed` | integer, 0 to 2^63 - 1 | 0 | |
+| `share` | number, above 0, at most 1 | 0.5 | |
+| `below` | number, 0 to below 1 | 0 | |
+| `energy_j` | number, from 0, or nil | nil | |
+| `on` | bool | true | |
+| `way` | `down` or `up` | `up` | |
+| `part` | Part or nil | nil | |
+| `names` | 1 to 16 texts of 64 | [a] | |
+| `data` | bytes, 512 | empty | |
+"""
+
+
+def test_a_table_says_what_the_struct_says() -> None:
+    assert tables.table(Sample) == ROWS
+
+
+def test_everything_is_up_to_date() -> None:
+    assert not command.stale(), "run: make spec"
+
+
+@pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
+def test_every_field_has_its_sentence(struct: type[msgspec.Struct]) -> None:
+    assert not [field.name for field in fields(struct) if not field.description.endswith(".")]
+
+
+def test_a_stale_file_fails_the_check_and_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- make spec: Goodbye -->\n| old |\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    monkeypatch.setattr(command, "targets", lambda: iter([(page, tables.page)]))
+    assert command.main(["--check"]) == 1
+    assert capsys.readouterr().out == "page.md: stale, run make spec\n"
+    assert command.main([]) == 0
+    assert "| `nonce` | 16 bytes | |" in page.read_text()
+    assert command.main(["--check"]) == 0

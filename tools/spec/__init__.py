@@ -1,0 +1,8 @@
+"""``make spec``: what the structs of the Python protocol say, for other languages and for readers.
+
+structs    which structs, in what order
+tables     their tables in protocol/WIRE.md and protocol/spec
+
+A field is described once: its type and limits by its annotation, its meaning by the sentence below it. The
+vectors of the specification are another thing, made by tests/vectors/make_spec.py.
+"""

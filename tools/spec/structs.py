@@ -1,0 +1,55 @@
+"""The structs of the wire, which other languages and the specification have as well."""
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import inspect
+
+from sedge_protocol.wire.messages import KINDS, OrderName
+from sedge_protocol.wire.places import Place
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.transfer import Manifest
+from sedge_protocol.wire.update import Metrics, Report
+from sedge_protocol.wire.work import (
+    Codec,
+    DeviceScoring,
+    OwnModel,
+    PatchChoice,
+    Step,
+    UpdateSelection,
+    Work,
+)
+
+# A struct comes after those that it holds.
+STRUCTS: tuple[type[msgspec.Struct], ...] = (
+    Manifest,
+    Training,
+    OwnModel,
+    UpdateSelection,
+    DeviceScoring,
+    PatchChoice,
+    Codec,
+    Step,
+    Place,
+    Work,
+    *KINDS,
+    OrderName,
+    Metrics,
+    Report,
+)
+
+
+def optional(kind: inspect.Type) -> inspect.Type | None:
+    """The type of what may be nil as well; None for any other type."""
+    match kind:
+        case inspect.UnionType(types=(inner, inspect.NoneType())):
+            return inner
+        case _:
+            return None
+
+
+def defaults(struct: type[msgspec.Struct]) -> Iterator[object]:
+    """The default of every field, ``msgspec.NODEFAULT`` for one that is required."""
+    for field in msgspec.structs.fields(struct):
+        made = field.default_factory
+        yield field.default if made is msgspec.NODEFAULT else made()

@@ -1,0 +1,127 @@
+"""The tables of the specification: key, type and limit, default and meaning of every field of a struct.
+
+A table stands between ``<!-- make spec: Hello -->`` and ``<!-- end -->``. The text around it is written
+by hand.
+"""
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec import inspect
+from tools.spec.structs import STRUCTS, defaults, optional
+
+from sedge_protocol.host.struct_fields import fields
+
+HEAD = ("| key | type and limit | default | meaning |", "|---|---|---|---|")
+_TABLE = re.compile(r"(<!-- make spec: (\w+) -->\n).*?(<!-- end -->)", re.S)
+# Rule 5.2 says what these words mean.
+_INTEGERS: Mapping[tuple[int | None, int | None], str] = {(0, 2**40): "count", (1, 2**31): "round"}
+
+
+def page(text: str) -> str:
+    """A page with the tables that its marks name. Raises ``KeyError`` for a name that is no struct."""
+    structs = {struct.__name__: struct for struct in STRUCTS}
+    return _TABLE.sub(lambda mark: f"{mark[1]}{table(structs[mark[2]])}{mark[3]}", text)
+
+
+def table(struct: type[msgspec.Struct]) -> str:
+    """The table of a struct."""
+    rows = (
+        _row(f"`{field.name}`", words(field.kind), default_words(default), field.description)
+        for field, default in zip(fields(struct), defaults(struct), strict=True)
+    )
+    return "\n".join([*HEAD, *rows, ""])
+
+
+def _row(*cells: str) -> str:
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+def words(kind: inspect.Type) -> str:
+    """A type and its limits, such as ``at most 32 Steps``."""
+    inner = optional(kind)
+    if inner is not None:
+        text = words(inner)
+        return f"{text}, or nil" if " " in text else f"{text} or nil"
+    match kind:
+        case inspect.BoolType():
+            return "bool"
+        case inspect.IntType(ge=least, le=most):
+            return _INTEGERS.get((least, most)) or f"integer, {_whole(least)} to {_whole(most)}"
+        case inspect.FloatType():
+            return ", ".join(["number", *_range(kind)])
+        case inspect.StrType(pattern=pattern, max_length=most):
+            return "id" if pattern else f"text, {most}"
+        case inspect.BytesType(min_length=least, max_length=most):
+            exactly = "hash" if most == 32 else f"{most} bytes"
+            return exactly if least == most else f"bytes, {f'{least} to ' if least else ''}{most}"
+        case inspect.LiteralType(values=values):
+            return _one_of(values)
+        case inspect.EnumType(cls=cls):
+            return _one_of(member.value for member in cls)
+        case inspect.VarTupleType(item_type=item, min_length=least, max_length=most):
+            return f"{f'{least} to' if least else 'at most'} {most} {_plural(words(item))}"
+        case inspect.StructType(cls=cls):
+            return cls.__name__
+        case _:
+            raise TypeError(f"{kind}: no words for this type")
+
+
+def _range(kind: inspect.FloatType) -> list[str]:
+    """The limits of a number: ``above 0, at most 1``, ``0 to below 1``, ``from 0``."""
+    below = kind.lt is not None
+    most = kind.lt if below else kind.le
+    if kind.gt is not None:
+        return [f"above {_whole(kind.gt)}", f"{'below' if below else 'at most'} {_whole(most)}"]
+    if kind.ge is not None and most is not None:
+        return [f"{_whole(kind.ge)} to {'below ' if below else ''}{_whole(most)}"]
+    return [] if kind.ge is None else [f"from {_whole(kind.ge)}"]
+
+
+def _whole(number: float | None) -> str:
+    """A limit, all of which are whole; large ones as powers of two."""
+    if number is None or number != int(number):
+        raise ValueError(f"a limit of {number}, expected a whole number")
+    value = int(number)
+    for power, rest in ((value, ""), (value + 1, " - 1")):
+        if value > 2**20 and isinstance(number, int) and power & (power - 1) == 0:
+            return f"2^{power.bit_length() - 1}{rest}"
+    return str(value)
+
+
+def _one_of(values: Iterable[object]) -> str:
+    *others, last = (f"`{value}`" for value in values)
+    return f"{', '.join(others)} or {last}"
+
+
+def _plural(text: str) -> str:
+    """``texts of 64`` of ``text, 64``, ``integers, 1 to 255`` of ``integer, 1 to 255``."""
+    noun, _, limits = text.partition(", ")
+    return f"{noun}s{' of ' if noun == 'text' else ', ' if limits else ''}{limits}"
+
+
+def default_words(value: object) -> str:
+    """What a table calls a default."""
+    match value:
+        case msgspec.NODEFAULT | ():
+            return "" if value is msgspec.NODEFAULT else "none"
+        case None:
+            return "nil"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case enum.Enum():
+            return f"`{value.value}`"
+        case bytes() | "":
+            return "empty"
+        case str():
+            return f"`{value}`"
+        case tuple():
+            return f"[{', '.join(map(str, value))}]"
+        case msgspec.Struct():
+            return "its defaults"
+        case _:
+            return str(value)

@@ -41,6 +41,10 @@ CLOUD_CORE = (
 )
 ABOVE = "sedge_cloud.outlets sedge_cloud.admin sedge_cloud.service"
 DEVICE_SHELL = "sedge_edge.backends sedge_edge.runtime sedge_protocol.host outside"
+STAGES = (
+    "sedge_export.inspection sedge_export.tracing sedge_export.lowering sedge_export.verification "
+    "sedge_export.writing"
+)
 EMULATION = "sedge_emulate.virtual sedge_emulate.broker sedge_emulate.run"
 FORBIDDEN: dict[str, str] = {
     "sedge_protocol.codec": "sedge_protocol.wire sedge_protocol.host outside",
@@ -58,6 +62,15 @@ FORBIDDEN: dict[str, str] = {
     "sedge_edge.training": f"sedge_edge.rounds {DEVICE_SHELL}",
     "sedge_edge.rounds": f"sedge_edge.training {DEVICE_SHELL}",
     "sedge_edge.agent": DEVICE_SHELL,
+    "sedge_export.subject": f"{STAGES} sedge_export.widths sedge_export.recurrent",
+    "sedge_export.recurrent": f"{STAGES} sedge_export.widths",
+    "sedge_export.lowering": "sedge_export.tracing sedge_export.inspection sedge_export.verification",
+    "sedge_export.tracing": "sedge_export.inspection sedge_export.verification sedge_export.widths",
+    "sedge_export.inspection": "sedge_export.verification sedge_export.writing",
+    "sedge_export.verification": "sedge_export.widths sedge_export.writing",
+    "sedge_export.writing": "sedge_export.exporter sedge_export.command_line sedge_export.apps",
+    "sedge_export.widths": "sedge_export.verification sedge_export.writing",
+    "sedge_export.exporter": "sedge_export.command_line sedge_export.apps",
     "sedge_emulate.data": EMULATION,
     "sedge_emulate.training": f"{EMULATION} sedge_emulate.data sedge_cloud",
     "sedge_emulate.workers": EMULATION,
@@ -131,7 +144,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     "sedge_edge.rounds.declines": ("tests/edge/test_agent_declines.py", "with the whole agent"),
     "sedge_protocol.errors": ("tests/test_repository.py", "the tree in its docstring"),
     "sedge_protocol.wire.parts": (
-        "tests/export/test_several_inputs.py",
+        "tests/export/subject/test_several_inputs.py",
         "with a model that takes several inputs",
     ),
     "sedge_protocol.host.posix": (
@@ -147,7 +160,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "with the end that asks",
     ),
     "sedge_edge.backends.several_inputs": (
-        "tests/export/test_several_inputs.py",
+        "tests/export/subject/test_several_inputs.py",
         "beside the programs of the same model",
     ),
     "sedge_cloud.broker.certificates": (
@@ -199,12 +212,18 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/edge/training/test_job.py",
         "with the job it prepares",
     ),
-    "sedge_export.objective": (
+    "sedge_export.subject.objective": (
         "tests/system/test_objectives.py",
         "each choice, exported and trained",
     ),
-    "sedge_export.step_memory": ("tests/export/test_export_cli.py", "the figures it prints"),
-    "sedge_export.arguments": ("tests/export/test_export_cli.py", "the command"),
+    "sedge_export.writing.step_memory": (
+        "tests/export/command_line/test_export_cli.py",
+        "the figures it prints",
+    ),
+    "sedge_export.command_line.arguments": (
+        "tests/export/command_line/test_export_cli.py",
+        "the command",
+    ),
     "sedge_protocol.wire.operators": (
         "tests/protocol/wire/test_program.py",
         "among all that programs may not have",
@@ -355,13 +374,34 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "with the rounds that are watched",
     ),
     "sedge_emulate.run": ("tests/emulate/test_emulate_main.py", "the command line, whole"),
-    "sedge_export.__main__": ("tests/export/test_export_cli.py", "the command line"),
+    "sedge_export.__main__": ("tests/export/command_line/test_export_cli.py", "the command line"),
     "sedge_export.": ("tests/export/test_export_programs.py", "its parts are one compiler"),
-    "sedge_export.executorch.": (
-        "tests/export/test_executorch_rules.py",
+    "sedge_export.apps.": ("tests/export/apps/test_personal.py", "the command's files"),
+    "sedge_export.command_line.": (
+        "tests/export/command_line/test_export_cli.py",
+        "as it is typed",
+    ),
+    "sedge_export.inspection.": ("tests/export/test_export_refusals.py", "what it refuses"),
+    "sedge_export.lowering.": (
+        "tests/export/lowering/test_export_executorch.py",
+        "in both runtimes",
+    ),
+    "sedge_export.recurrent.": ("tests/export/recurrent/test_recurrent.py", "layer by layer"),
+    "sedge_export.subject.": ("tests/export/test_export_programs.py", "with its programs"),
+    "sedge_export.tracing.": ("tests/export/test_export_programs.py", "with its programs"),
+    "sedge_export.verification.": (
+        "tests/export/verification/test_export_verify.py",
+        "with wrong programs",
+    ),
+    "sedge_export.widths.": ("tests/export/widths/test_axis_rules.py", "operator by operator"),
+    "sedge_export.lowering.executorch.": (
+        "tests/export/lowering/test_executorch_rules.py",
         "operator by operator; the compiler's steps in test_executorch.py",
     ),
-    "sedge_export.lowering.": ("tests/export/test_export_ops.py", "operator by operator"),
+    "sedge_export.lowering.onnx.": (
+        "tests/export/lowering/test_export_ops.py",
+        "operator by operator",
+    ),
 }
 MAX_LINES = 400
 # Longer than that, and why they are not two files.
@@ -748,17 +788,16 @@ def test_the_make_targets_that_pages_name_exist() -> None:
 
 
 def test_every_folder_is_on_the_map() -> None:
-    """Each package's folders by themselves, but for the exporter's; and no folder that is gone."""
+    """Each package's folders by themselves; and no folder that is gone."""
     rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "developing.md").read_text(), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([\w./]+)`", row) if "/" in name}
     assert named
     for name in named:
         assert (ROOT / name).exists(), name
     for package, folder in PACKAGES.items():
-        if package != "sedge_export":
-            for path in found(ROOT / folder / package, "__init__.py"):
-                where = path.parent.relative_to(ROOT).as_posix()
-                assert path.parent.name == package or where in named, where
+        for path in found(ROOT / folder / package, "__init__.py"):
+            where = path.parent.relative_to(ROOT).as_posix()
+            assert path.parent.name == package or where in named, where
 
 
 def test_the_readmes_commands_and_files_exist() -> None:

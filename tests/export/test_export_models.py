@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from sedge_edge.backends.rows import Objective
 from sedge_export import export, models
-from sedge_export.lowering.to_onnx import to_onnx
-from sedge_export.network import Network
-from sedge_export.trace import trace
-from sedge_export.verify import load_program
+from sedge_export.lowering.onnx.runtime import load_program
+from sedge_export.lowering.onnx.to_onnx import to_onnx
+from sedge_export.subject.network import Network
+from sedge_export.tracing.trace import trace
 from sedge_protocol.wire import bundle
 
 torch.set_num_threads(1)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 
 from sedge_export import export
-from sedge_export.graph import FLOAT, INT, Graph, Value
-from sedge_export.lowering.table import LOWERINGS, Lowered, Lowering
+from sedge_export.lowering.onnx.graph import FLOAT, INT, Graph, Value
+from sedge_export.lowering.onnx.table import LOWERINGS, Lowered, Lowering
 from sedge_protocol.errors import ExportError
 
 torch.set_num_threads(1)

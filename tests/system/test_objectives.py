@@ -18,7 +18,7 @@ from sedge_edge.backends.rows import Rows, row_loss
 from sedge_edge.training.examples import Examples, fitting
 from sedge_edge.training.trainer import Trainer, TrainRequest
 from sedge_export import export
-from sedge_export.objective import OwnMetric
+from sedge_export.subject.objective import OwnMetric
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, TORCH, load
 from sedge_protocol.wire.objective import Loss, Metric, TargetKind

@@ -33,7 +33,7 @@ from torch.export.experimental import (
 )
 
 from sedge_export import export, models
-from sedge_export.executorch.runtime import library, quiet
+from sedge_export.lowering.executorch.runtime import library, quiet
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire.bundle import EXECUTORCH, load
 

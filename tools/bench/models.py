@@ -5,7 +5,7 @@
 Each is exported, which verifies its programs against eager torch in float64. Then its gradient step runs in
 turn with eager torch's, on one thread; the ratio is one of CPU times, of medians over half a second, and in
 a model of microseconds most of it is overhead. The export's time is the wall clock's. Memory is that of
-``sedge_export.step_memory``. A name that ends in ``@executorch`` is exported for that backend.
+``sedge_export.writing.step_memory``. A name that ends in ``@executorch`` is exported for that backend.
 
 With ``--seeds`` the deep networks are exported with that many seeds instead, and the emulator's trainers
 are checked on each. The page is written after each row; rows that are not measured stay as they are.

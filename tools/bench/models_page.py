@@ -18,8 +18,8 @@ Written by `python -m tools.bench.models`, which exports every model of `tools/b
 {batch} and verifies its programs against eager torch in float64: {verified}. An error is the largest
 difference of a gradient in an epoch of four steps, as a share of the largest gradient; torch's is that of
 eager torch in float32 on the same batches. A replaced batch is one with a proven kink (see
-`tools/export/sedge_export/verify.py`). The step's ratio is its CPU time over that of the same step in eager
-torch, both on one thread; memory is what a process needs for the step beside the runtime's libraries.
+`tools/export/sedge_export/verification`). The step's ratio is its CPU time over that of the same step in
+eager torch, both on one thread; memory is what a process needs for the step beside the runtime's libraries.
 
 | model | backend | kind | verified | error | torch's | batches replaced | export s | step / eager | MB |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -27,9 +27,9 @@ from sedge_edge.backends.bundle_trainer import BundleTrainer, bundled
 from sedge_edge.backends.onnx_runtime import OnnxProgram, binding
 from sedge_emulate.data.datasets import fashion_mnist
 from sedge_export import export, models
-from sedge_export.formats import FORMATS
-from sedge_export.personal import Quality, export_personal
-from sedge_export.verify import load_program
+from sedge_export.apps.formats import FORMATS
+from sedge_export.apps.personal import Quality, export_personal
+from sedge_export.lowering.onnx.runtime import load_program
 from sedge_protocol.wire.bundle import ONNXRUNTIME, load
 
 MODELS = ("avgcnn", "resnet8")

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sedge_emulate.training import module
-from sedge_export import network
+from sedge_export.subject import network
 
 
 class _Stand(backend_registration._DummyBackendModule):

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sedge_emulate.training.fitting import kept_bytes
 from sedge_emulate.training.problem import Problem
-from sedge_export.network import copied
+from sedge_export.subject.network import copied
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from sedge_edge.backends.rows import Rows
-    from sedge_export.several_inputs import Given
+    from sedge_export.subject.several_inputs import Given
 
 AVGCNN, MLP, RESNET8 = "avgcnn", "mlp", "resnet8"
 
@@ -108,7 +108,7 @@ class ModelSource:
         import torch
 
         from sedge_edge.backends.several_inputs import take_apart
-        from sedge_export.narrow import narrowed
+        from sedge_export.widths.narrow import narrowed
 
         module = self.bare(seed)
         if self.parts:
@@ -174,7 +174,7 @@ def export_model(
     import torch
 
     from sedge_export import export
-    from sedge_export.objective import OwnMetric
+    from sedge_export.subject.objective import OwnMetric
 
     torch.set_num_threads(1)
     rows = dataset.inputs[: source.config.batch_size]

@@ -18,9 +18,14 @@ channels of every axis to ``folder-0.25``, and so on. Each is verified like any 
 import sys
 from pathlib import Path
 
-from sedge_export.arguments import bundle_parser, export_parser, personal_parser, show_parser
-from sedge_export.initial_parameters import write_parameters
-from sedge_export.summary import summary
+from sedge_export.command_line.arguments import (
+    bundle_parser,
+    export_parser,
+    personal_parser,
+    show_parser,
+)
+from sedge_export.command_line.initial_parameters import write_parameters
+from sedge_export.command_line.summary import summary
 from sedge_protocol.errors import ConfigError, SedgeError
 from sedge_protocol.host.console import printing
 from sedge_protocol.wire.bundle import load
@@ -52,7 +57,7 @@ def _run(arguments: list[str]) -> str:
     parser = personal_parser() if is_personal else export_parser()
     options = parser.parse_args(words if is_personal else arguments)
     try:
-        from sedge_export.commands import export_bundles, personal_model
+        from sedge_export.command_line.commands import export_bundles, personal_model
     except ModuleNotFoundError as exc:
         raise ConfigError("sedge-export", exc.name, "pip install 'sedge-fl[export]'") from exc
     return personal_model(parser, options) if is_personal else export_bundles(parser, options)

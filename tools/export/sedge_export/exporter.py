@@ -14,25 +14,26 @@ import torch
 from torch import Tensor, fx, nn
 
 from sedge_edge.backends.rows import Objective, Rows
-from sedge_export.axes import find_axes
-from sedge_export.batches import Samples, random_samples, whole_rows
 from sedge_export.defaults import TOLERANCE
-from sedge_export.inspection import OperatorRecorder, accepts, inspect_model
-from sedge_export.narrow import cut
-from sedge_export.network import (
+from sedge_export.inspection.operators import OperatorRecorder, accepts, inspect_model
+from sedge_export.inspection.survey import survey
+from sedge_export.lowering.programs import File, Signature, signatures
+from sedge_export.lowering.programs import Program as LoadedProgram
+from sedge_export.lowering.target import TARGETS
+from sedge_export.subject.batches import Samples, random_samples, whole_rows
+from sedge_export.subject.network import (
     Network,
     copied,
     random_numbers,
 )
-from sedge_export.objective import Choice, OwnMetric, chosen
-from sedge_export.several_inputs import Given, one_input, packed
-from sedge_export.source import place, reason
-from sedge_export.step_memory import with_memory
-from sedge_export.survey import survey
-from sedge_export.target import TARGETS, File, Signature, signatures
-from sedge_export.trace import multiply_adds, trace
-from sedge_export.verify import Program as LoadedProgram
-from sedge_export.verify import verify
+from sedge_export.subject.objective import Choice, OwnMetric, chosen
+from sedge_export.subject.several_inputs import Given, one_input, packed
+from sedge_export.subject.source import place, reason
+from sedge_export.tracing.trace import multiply_adds, trace
+from sedge_export.verification.verify import verify
+from sedge_export.widths.axes import find_axes
+from sedge_export.widths.narrow import cut
+from sedge_export.writing.step_memory import with_memory
 from sedge_protocol.axes import Axes
 from sedge_protocol.errors import ExportError, SedgeError
 from sedge_protocol.layout import Theta

@@ -1,14 +1,14 @@
 """What every trainer must train correctly before it trains anything else.
 
 The gradient check trains a few devices, of ragged sizes, plainly and with momentum and prox. The yardstick
-is the user's own model in float64 (``sedge_export.eager``: autograd and torch.optim.SGD, real rows only).
-Plain eager float32 differs from it by rounding, and by what the model makes of rounding: one value on the
-other side of a ReLU moves ResNet-8's first weights by per cents, and torch's channels-last batch norm is 30
-times less exact than its contiguous one. A trainer passes where each tensor is as near as the same tensor
-in eager float32 in either memory format, within a factor; in a task or two it may be off by more, as
-accidents of rounding are rare. A gradient that is lost, doubled or of another element is an error of the
-order of 1. Where two right trainings part within a few steps, as those of a fresh MobileNetV2 do at the
-usual rate, a comparison would show nothing: such a model is trained at lower rates.
+is the user's own model in float64 (``sedge_export.verification.eager``: autograd, torch.optim.SGD, real
+rows only). Plain eager float32 differs from it by rounding, and by what the model makes of rounding: one
+value on the other side of a ReLU moves ResNet-8's first weights by per cents, and torch's channels-last
+batch norm is 30 times less exact than its contiguous one. A trainer passes where each tensor is as near as
+the same tensor in eager float32 in either memory format, within a factor; in a task or two it may be off by
+more, as accidents of rounding are rare. A gradient that is lost, doubled or of another element is an error
+of the order of 1. Where two right trainings part within a few steps, as those of a fresh MobileNetV2 do at
+the usual rate, a comparison would show nothing: such a model is trained at lower rates.
 The composition check trains the same devices in other groups and requires the same bits.
 """
 
@@ -27,10 +27,10 @@ from sedge_edge.training.noise import noise
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
 from sedge_emulate.training.problem import LABELS, Problem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
-from sedge_export.batches import Batch
-from sedge_export.eager import Eager, Vector
-from sedge_export.inspection import accepts
-from sedge_export.network import Network, copied
+from sedge_export.inspection.operators import accepts
+from sedge_export.subject.batches import Batch
+from sedge_export.subject.network import Network, copied
+from sedge_export.verification.eager import Eager, Vector
 from sedge_protocol.errors import ExportError, SedgeError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.parts import columns

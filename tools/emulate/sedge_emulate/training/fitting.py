@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from sedge_emulate.training.convolutions import forms
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Convolutions, Unsupported
-from sedge_export.network import copied
+from sedge_export.subject.network import copied
 
 # Devices at once at most: on a CPU more only spill its cache.
 WIDTHS = {"cpu": 8, "cuda": 128}

@@ -12,7 +12,7 @@ from sedge_edge.training.steppers.model import Differentiated
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.storage import Order, Storage
 from sedge_emulate.training.tasks import Precision
-from sedge_export.network import copied
+from sedge_export.subject.network import copied
 
 
 class Module:

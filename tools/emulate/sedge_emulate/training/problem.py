@@ -11,7 +11,7 @@ from sedge_edge.backends.rows import Objective
 from sedge_edge.training.batches import Batch, Permutations, batches, permutations
 from sedge_edge.training.examples import Inputs
 from sedge_emulate.training.tasks import Task
-from sedge_export.network import Network, random_numbers
+from sedge_export.subject.network import Network, random_numbers
 from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.parts import InputPart
 

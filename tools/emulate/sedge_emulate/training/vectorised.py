@@ -1,9 +1,9 @@
 """Many devices at once for any model: torch.func's vmap over stacked thetas, on any torch device.
 
-The traced step is the exporter's own (``sedge_export.network``), so models, momentum, prox and running
-statistics are exactly what devices run. vmap turns convolutions into grouped ones and products into bmm.
-Data stay on the device and all shapes are fixed. How many devices train at once follows from the model and
-its batch alone, as a device's bits may depend on it. On a CPU this pays for the smallest models only.
+The traced step is the exporter's own (``sedge_export.subject.network``), so models, momentum, prox and
+running statistics are exactly what devices run. vmap turns convolutions into grouped ones and products into
+bmm. Data stay on the device and all shapes are fixed. How many devices train at once follows from the model
+and its batch alone, as a device's bits may depend on it. On a CPU this pays for the smallest models only.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ from sedge_emulate.training.tasks import (
     Task,
     Unsupported,
 )
-from sedge_export.network import BATCH_NORMS, Network
+from sedge_export.subject.network import BATCH_NORMS, Network
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
 

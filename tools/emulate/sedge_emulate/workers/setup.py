@@ -44,7 +44,7 @@ def trainer_for(
     import torch
 
     from sedge_edge.backends.flat_module import place_frozen
-    from sedge_export.objective import objective_of
+    from sedge_export.subject.objective import objective_of
 
     torch.set_num_threads(1)
     manifest = bundle.manifest

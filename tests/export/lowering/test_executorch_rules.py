@@ -1,0 +1,248 @@
+"""The rules of ExecuTorch programs against torch's own operators, in float64 and without any compiler."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import pytest
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from sedge_export.lowering.executorch import convolution, normalization, pooling
+from sedge_export.lowering.executorch.loops import short_loop
+from sedge_export.lowering.executorch.pointwise import empty, gelu, threshold_backward
+from sedge_export.lowering.executorch.products import addmm, mm, vector_norm
+from sedge_export.lowering.executorch.table import RULES
+from sedge_export.recurrent.loop import LOOP
+from sedge_protocol.errors import ExportError
+
+torch.set_num_threads(1)
+
+aten = torch.ops.aten
+Setting: TypeAlias = dict[str, Any]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def same(found: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        assert (mine is None) == (theirs is None)
+        if mine is not None and theirs is not None:
+            torch.testing.assert_close(
+                mine.contiguous(), theirs.contiguous(), rtol=1e-9, atol=1e-11
+            )
+
+
+CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], Setting]] = [
+    ((2, 3, 7, 8), (4, 3, 3, 3), {}),
+    ((2, 9, 7, 8), (4, 9, 3, 3), {"padding": [1, 1]}),
+    ((2, 9, 8, 9), (4, 9, 3, 2), {"stride": [2, 3], "padding": [1, 0]}),
+    ((2, 2, 9, 9), (4, 2, 2, 2), {"stride": [3, 3]}),  # rows that are not read
+    ((2, 9, 9, 9), (4, 9, 3, 3), {"dilation": [2, 1], "padding": [2, 1], "stride": [1, 2]}),
+    ((2, 9, 7, 7), (4, 9, 1, 1), {}),
+    ((2, 9, 7, 7), (4, 9, 1, 1), {"stride": [2, 2]}),
+    ((2, 9, 7, 7), (4, 9, 3, 3), {"stride": [1, 3], "dilation": [3, 3], "padding": [3, 4]}),
+    ((2, 12, 7, 7), (6, 4, 3, 3), {"groups": 3, "stride": [2, 2], "padding": [1, 1]}),
+    ((2, 12, 7, 7), (24, 1, 3, 3), {"groups": 12, "padding": [1, 1]}),
+    ((2, 6, 7, 7), (6, 1, 3, 3), {"groups": 6}),
+    ((2, 3, 11), (4, 3, 5), {"stride": [2], "padding": [2]}),
+    ((2, 8, 5, 6, 4), (4, 8, 3, 2, 2), {"stride": [2, 1, 2], "padding": [1, 0, 1]}),
+    ((2, 9, 5, 5), (9, 4, 3, 3), {"transposed": True, "stride": [2, 2], "padding": [1, 1],
+                                 "output_padding": [1, 0]}),
+    ((2, 4, 5, 5), (4, 3, 2, 2), {"transposed": True, "groups": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "weights", "setting"), CONVOLUTIONS, ids=str)
+def test_convolution(shape: tuple[int, ...], weights: tuple[int, ...], setting: Setting) -> None:
+    rank = len(shape) - 2
+    defaults: Setting = {
+        "stride": [1] * rank, "padding": [0] * rank, "dilation": [1] * rank,
+        "transposed": False, "output_padding": [0] * rank, "groups": 1,
+    }  # fmt: skip
+    options = [*(defaults | setting).values()]
+    x, weight = random(*shape), random(*weights, seed=1)
+    outputs = weights[1] * options[-1] if options[3] else weights[0]
+    bias = random(outputs, seed=2)
+    expected = aten.convolution(x, weight, bias, *options)
+    same([convolution.convolution(x, weight, bias, *options)], [expected])
+    grad = random(*expected.shape, seed=3)
+    for mask in ([True, True, True], [False, True, False]):
+        arguments: list[Any] = [grad, x, weight, [outputs], *options, mask]
+        same(convolution.convolution_backward(*arguments), aten.convolution_backward(*arguments))
+
+
+POOLS: list[Setting] = [
+    {"kernel_size": [2]},
+    {"kernel_size": [3, 3], "stride": [2, 2], "padding": [1, 1]},
+    {"kernel_size": [3, 3], "stride": [1, 1]},
+    {"kernel_size": [2, 2], "stride": [3, 3]},
+    {"kernel_size": [2, 3], "stride": [1, 2], "dilation": [2, 1]},
+    {"kernel_size": [2, 2], "ceil_mode": True},
+    {"kernel_size": [3, 3], "stride": [2, 2], "padding": [1, 1], "ceil_mode": True},
+    {"kernel_size": [1, 2]},
+    {"kernel_size": [5, 5], "stride": [2, 2]},
+]
+
+
+@pytest.mark.parametrize("setting", POOLS, ids=str)
+@pytest.mark.parametrize("values", [3, 1000])
+def test_max_pool_and_its_ties(setting: Setting, values: int) -> None:
+    """Of few values most are ties, and the first largest of a window gets its gradient, exactly."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-values, values, (2, 3, 9, 8), generator=generator).double()
+    expected, indices = aten.max_pool2d_with_indices(x, **setting)
+    same([pooling.max_pool(x, **setting)[0]], [expected])
+    grad = torch.randint(-9, 9, expected.shape, generator=generator).double()
+    defaults: Setting = {"stride": [], "padding": [0, 0], "dilation": [1, 1], "ceil_mode": False}
+    options = {"kernel_size": setting["kernel_size"]} | defaults | setting
+    backward: list[Any] = [grad, x, *options.values(), indices]
+    found = pooling.max_pool_backward(*backward)
+    assert torch.equal(found, aten.max_pool2d_with_indices_backward(*backward))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "with_margin"),
+    [
+        ([2], [], [0], True),
+        ([3, 3], [2, 2], [1, 1], True),
+        ([3, 3], [2, 2], [1, 1], False),
+        ([2, 3], [1, 3], [0, 1], False),
+    ],
+)
+def test_average_pool(
+    kernel: list[int], stride: list[int], padding: list[int], with_margin: bool
+) -> None:
+    x = random(2, 3, 9, 8)
+    options = (kernel, stride, padding, False, with_margin)
+    expected = aten.avg_pool2d(x, *options)
+    same([pooling.avg_pool(x, *options)], [expected])
+    backward = (random(*expected.shape, seed=1), x, *options, None)
+    same([pooling.avg_pool_backward(*backward)], [aten.avg_pool2d_backward(*backward)])
+
+
+def test_adaptive_average_pool() -> None:
+    x, grad = random(2, 3, 8, 6), random(2, 3, 4, 3)
+    same([pooling.adaptive_avg_pool(x, [4, 3])], [aten._adaptive_avg_pool2d(x, [4, 3])])
+    expected = aten._adaptive_avg_pool2d_backward(grad, x)
+    same([pooling.adaptive_avg_pool_backward(grad, x)], [expected])
+
+
+def test_pools_that_are_refused() -> None:
+    with pytest.raises(ExportError, match="which overlaps"):
+        pooling.adaptive_avg_pool(random(1, 1, 5, 5), [2, 2])
+    with pytest.raises(ExportError, match="ceil_mode or divisor_override"):
+        pooling.avg_pool(random(1, 1, 5, 5), [2], ceil_mode=True)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shape", [(4, 3, 5, 2), (6, 3)])
+def test_batch_norm(affine: bool, training: bool, shape: tuple[int, ...]) -> None:
+    x = 3 * random(*shape) + 1
+    weight, bias = (random(3, seed=1), random(3, seed=2)) if affine else (None, None)
+    mean, variance = random(3, seed=3), random(3, seed=4).abs() + 0.5
+    options = (x, weight, bias, mean, variance, training, 0.3, 1e-5)
+    expected = aten._native_batch_norm_legit_functional(*options)
+    found = normalization.batch_norm(*options)
+    same(found, expected)
+    grad, mask = random(*shape, seed=5), [True, affine, affine]
+    backward: list[Any] = [grad, x, weight, mean, variance, *found[1:3], training, 1e-5, mask]
+    wanted = aten.native_batch_norm_backward(*backward)
+    same(normalization.batch_norm_backward(*backward)[: 1 + 2 * affine], wanted[: 1 + 2 * affine])
+
+
+def test_instance_norm() -> None:
+    options = (
+        random(1, 6, 5, 2),
+        random(6, seed=1),
+        random(6, seed=2),
+        None,
+        None,
+        True,
+        0.1,
+        1e-5,
+    )
+    same(normalization.instance_norm(*options), aten.native_batch_norm(*options))
+    with pytest.raises(ExportError, match="running statistics outside"):
+        normalization.instance_norm(options[0], None, None, random(6), random(6), True, 0.1, 1e-5)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("groups", [1, 3, 6])
+def test_group_norm(affine: bool, groups: int) -> None:
+    x = 3 * random(2, 6, 4, 3) + 1
+    weight, bias = (random(6, seed=1), random(6, seed=2)) if affine else (None, None)
+    forward = normalization.group_norm(x, weight, bias, 2, 6, 12, groups, 1e-5)
+    same(forward, aten.native_group_norm(x, weight, bias, 2, 6, 12, groups, 1e-5))
+    grad, mask = random(*x.shape, seed=3), [True, affine, affine]
+    backward = (grad, x, forward[1], forward[2], weight, 2, 6, 12, groups, mask)
+    wanted = aten.native_group_norm_backward(*backward)
+    same(normalization.group_norm_backward(*backward)[: 1 + 2 * affine], wanted[: 1 + 2 * affine])
+
+
+def test_products() -> None:
+    x, y, bias = random(3, 4), random(4, 5, seed=1), random(5, seed=2)
+    same([mm(x, y)], [x @ y])
+    same([addmm(bias, x, y, 2, 0.5)], [aten.addmm(bias, x, y, beta=2, alpha=0.5)])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_loops(reverse: bool) -> None:
+    a, first, weights = random(5, 2, 3), random(2, 3, seed=1), random(3, 3, seed=2)
+    arguments = ("rnn_tanh", [first], [a], [weights], reverse)
+    same(short_loop(*arguments), LOOP(*arguments))
+    with pytest.raises(ExportError, match=r"33 steps of rnn_tanh, expected at most 32: .*onnxrun"):
+        short_loop("rnn_tanh", [first], [random(33, 2, 3)], [weights], reverse)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize(("dim", "keep"), [(None, False), ([1], True)])
+def test_vector_norm(order: int, dim: list[int] | None, keep: bool) -> None:
+    x = random(3, 4)
+    same([vector_norm(x, order, dim, keep)], [aten.linalg_vector_norm(x, order, dim, keep)])
+    with pytest.raises(ExportError, match="norm of order 3"):
+        vector_norm(x, 3)
+
+
+@pytest.mark.parametrize("threshold", [0, 0.5])
+def test_threshold_backward(threshold: float) -> None:
+    smallest = torch.finfo(torch.float32).tiny
+    x = torch.tensor([-math.inf, -1.0, -smallest, 0.0, smallest, 0.5, 0.75, 1e38])
+    grad = torch.arange(1.0, 9.0)
+    assert torch.equal(
+        threshold_backward(grad, x, threshold), aten.threshold_backward(grad, x, threshold)
+    )
+
+
+@pytest.mark.parametrize("form", ["none", "tanh"])
+def test_gelu(form: str) -> None:
+    x = random(50)
+    found = gelu(x, form)
+    if isinstance(found, Tensor):
+        same([found], [aten.gelu(x, approximate=form)])
+    assert isinstance(found, Tensor) == (form == "tanh"), "the exact one has a kernel"
+
+
+def test_empty_memory_is_zero() -> None:
+    assert torch.equal(empty((2, 3), (1, 0), torch.int64), torch.zeros(2, 3, dtype=torch.int64))
+
+
+def test_every_rule_has_a_test_here() -> None:
+    """The table is complete: a new rule has to be named here, beside its test."""
+    tested: set[OpOverload] = {
+        aten.convolution.default, aten.convolution_backward.default,
+        aten.max_pool2d_with_indices.default, aten.max_pool2d_with_indices_backward.default,
+        aten.avg_pool2d.default, aten.avg_pool2d_backward.default,
+        aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d_backward.default,
+        aten._native_batch_norm_legit_functional.default, aten.native_batch_norm.default,
+        aten.native_batch_norm_backward.default, aten.native_group_norm.default,
+        aten.native_group_norm_backward.default, aten.mm.default, aten.addmm.default,
+        aten.threshold_backward.default, aten.gelu.default, aten.linalg_vector_norm.default,
+        aten.empty_permuted.default,
+        aten.view.default, aten._unsafe_view.default, LOOP,
+    }  # fmt: skip
+    assert set(RULES) == tested

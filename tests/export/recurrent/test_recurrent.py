@@ -1,0 +1,127 @@
+"""Recurrent layers as loops: torch's values and gradients, in programs of one size for any length."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sedge_export import export
+from sedge_export.recurrent.loop import LOOP
+from sedge_export.tracing.trace import trace
+from sedge_protocol.errors import ExportError
+from sedge_protocol.wire.bundle import BundleManifest
+
+torch.set_num_threads(1)
+
+BATCH, INPUTS, UNITS = 3, 4, 2
+
+
+def layer(make: Callable[..., nn.RNNBase], **settings: object) -> nn.RNNBase:
+    torch.manual_seed(0)
+    return make(INPUTS, UNITS, **settings).double()
+
+
+LAYERS = {
+    "rnn": layer(nn.RNN),
+    "rnn, relu, both ways": layer(nn.RNN, nonlinearity="relu", bidirectional=True, bias=False),
+    "gru": layer(nn.GRU),
+    "gru, two layers both ways": layer(nn.GRU, num_layers=2, bidirectional=True),
+    "gru, no bias": layer(nn.GRU, bias=False),
+    "lstm": layer(nn.LSTM, bias=False),
+    "lstm, two layers both ways": layer(nn.LSTM, num_layers=2, bidirectional=True),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    ("steps", "begun"), [(5, True), (1, False)], ids=["from given states", "one step from zero"]
+)
+def test_values_and_gradients_are_torchs(name: str, steps: int, begun: bool) -> None:
+    of = LAYERS[name]
+    rng = torch.Generator().manual_seed(1)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=rng, dtype=torch.float64)
+
+    ways = of.num_layers * (2 if of.bidirectional else 1)
+    first = [random(ways, BATCH, UNITS) for _ in range(2 if isinstance(of, nn.LSTM) else 1)]
+    weights, x = dict(of.named_parameters()), random(steps, BATCH, INPUTS)
+    by, states_by = random(steps, BATCH, UNITS * ways // of.num_layers), random(ways, BATCH, UNITS)
+
+    def loss(x: Tensor, states: list[Tensor], values: dict[str, Tensor]) -> Tensor:
+        """Of the outputs and the last states, each element with another weight."""
+        given = (states[0] if len(states) == 1 else tuple(states),) if begun else ()
+        output, last = torch.func.functional_call(of, values, (x, *given))
+        ends = [last] if isinstance(last, Tensor) else last
+        total: Tensor = (output * by).sum() + torch.stack([end * states_by for end in ends]).sum()
+        return total
+
+    def gradients(x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        states = list(tensors[: len(first)])
+        values = dict(zip(weights, tensors[len(first) :], strict=True))
+        found = torch.func.grad_and_value(loss, (0, 1, 2))(x, states, values)
+        (to_x, to_states, to_weights), value = found
+        return value, to_x, *to_states, *to_weights.values()
+
+    inputs = [x, *first, *(weight.detach() for weight in weights.values())]
+    graph = trace(gradients, inputs)
+    assert len(graph.graph.find_nodes(op="call_function", target=LOOP)) == 2 * ways
+    for found, expected in zip(graph(*inputs), gradients(*inputs), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_projected_states_are_not_a_loop() -> None:
+    of = nn.LSTM(INPUTS, UNITS, proj_size=1)
+
+    def outputs(x: Tensor) -> Tensor:
+        found: Tensor = of(x)[0]
+        return found
+
+    graph = trace(outputs, [torch.randn(2, BATCH, INPUTS)])
+    assert not graph.graph.find_nodes(op="call_function", target=LOOP)
+
+
+def test_a_sequence_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sedge_export.lowering.onnx.loops.MAX_STEPS", 5)
+    with pytest.raises(ExportError, match="6 steps of gru, expected at most 5"):
+        exported(6, tmp_path)
+
+
+class Last(nn.Module):
+    """The last step of a GRU, and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.GRU(INPUTS, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.layer(x)[0][:, -1])
+        return found
+
+
+def exported(steps: int, folder: Path) -> tuple[BundleManifest, dict[str, list[str]]]:
+    """The manifest, and the operators of each program."""
+    torch.manual_seed(0)
+    sample = torch.randn(BATCH, steps, INPUTS)
+    manifest = export(Last(), sample, batch_size=BATCH, name="m", num_classes=3, folder=folder)
+    files = {program.name: folder / program.file for program in manifest.programs}
+    return manifest, {
+        name: [node.op_type for node in onnx.load(file).graph.node] for name, file in files.items()
+    }
+
+
+def test_a_program_has_one_size_for_any_number_of_steps(tmp_path: Path) -> None:
+    few, nodes_of_few = exported(4, tmp_path / "few")
+    many, nodes_of_many = exported(100, tmp_path / "many")
+    assert nodes_of_few == nodes_of_many
+    scans = {name: nodes.count("Scan") for name, nodes in nodes_of_many.items()}
+    assert scans == {"gradient": 2, "evaluate": 1, "predict": 1}
+    head, each = BATCH * 8 * 3, BATCH * 3 * 8 * (INPUTS + 8)  # of the last layer, of a step
+    for manifest, steps in ((few, 4), (many, 100)):
+        costs = {program.name: program.multiply_adds for program in manifest.programs}
+        assert costs["predict"] == head + steps * each
+        # Backwards twice as many, but that of the input of the whole.
+        assert costs["gradient"] == 3 * head + steps * (3 * each - BATCH * 3 * 8 * INPUTS)

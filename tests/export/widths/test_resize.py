@@ -1,0 +1,122 @@
+"""What torch's layers say of their own width, after their tensors were cut."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sedge_export.widths.resize import resizable, resize
+from sedge_protocol.errors import ExportError
+
+
+def cut(layer: nn.Module, *, outputs: int = 0, inputs: int = 0, prefix: int = 0) -> nn.Module:
+    """The layer with its first outputs and inputs (weights), or of a prefix of every vector."""
+    with torch.no_grad():
+        for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
+            if tensor.ndim == 0:
+                continue
+            part: Tensor = tensor[: prefix or outputs or None]
+            if inputs and tensor.ndim > 1:
+                part = part[:, :inputs]
+            kept = part.clone()
+            setattr(layer, name, nn.Parameter(kept) if isinstance(tensor, nn.Parameter) else kept)
+    resize("layer", layer)
+    return layer
+
+
+CASES: dict[str, tuple[nn.Module, dict[str, object]]] = {
+    "conv": (
+        cut(nn.Conv2d(8, 6, 3), outputs=3, inputs=4),
+        {"in_channels": 4, "out_channels": 3, "groups": 1},
+    ),
+    "depthwise": (
+        cut(nn.Conv2d(8, 16, 3, groups=8), outputs=6),
+        {"in_channels": 3, "out_channels": 6, "groups": 3},
+    ),
+    "groups": (
+        cut(nn.Conv1d(8, 16, 3, groups=4)),
+        {"in_channels": 8, "out_channels": 16, "groups": 4},
+    ),
+    "linear": (
+        cut(nn.Linear(8, 6), outputs=3, inputs=4),
+        {"in_features": 4, "out_features": 3},
+    ),
+    "batch norm": (cut(nn.BatchNorm2d(6), prefix=3), {"num_features": 3}),
+    "instance norm": (cut(nn.InstanceNorm2d(6, affine=True), prefix=3), {"num_features": 3}),
+    "layer norm": (cut(nn.LayerNorm([6, 4]), prefix=3), {"normalized_shape": (3, 4)}),
+    "rms norm": (cut(nn.RMSNorm(6), prefix=3), {"normalized_shape": (3,)}),
+    "prelu": (cut(nn.PReLU(6), prefix=3), {"num_parameters": 3}),
+    "embedding": (cut(nn.Embedding(9, 6), inputs=3), {"num_embeddings": 9, "embedding_dim": 3}),
+    "group norm": (
+        cut(nn.GroupNorm(4, 16), prefix=12),
+        {"num_channels": 12, "num_groups": 3},  # of four channels, as before
+    ),
+    "group norm, less than a group": (
+        cut(nn.GroupNorm(2, 16), prefix=4),
+        {"num_channels": 4, "num_groups": 1},
+    ),
+    "group norm, groups that shrink": (
+        cut(nn.GroupNorm(2, 16), prefix=12),
+        {"num_channels": 12, "num_groups": 2},  # of six, no more than before
+    ),
+    "group norm, not affine": (
+        cut(nn.GroupNorm(2, 16, affine=False)),
+        {"num_channels": 16, "num_groups": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_attributes(case: str) -> None:
+    layer, expected = CASES[case]
+    assert {name: getattr(layer, name) for name in expected} == expected
+    assert resizable(layer)
+
+
+def test_transposed_convolution() -> None:
+    layer = cut(nn.ConvTranspose2d(8, 6, 3, bias=False), outputs=4, inputs=3)
+    assert isinstance(layer, nn.ConvTranspose2d)
+    assert (layer.in_channels, layer.out_channels) == (4, 3)
+
+
+@pytest.mark.parametrize("channels", [7, 13])
+def test_groups_that_are_not_whole(channels: int) -> None:
+    with pytest.raises(ExportError, match=rf"module 'layer': {channels} channels in groups of 5"):
+        cut(nn.GroupNorm(4, 20), prefix=channels)
+
+
+class Own(nn.Module):
+    """A module with a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+
+class OwnBlock(nn.Sequential):
+    """A container with a parameter of its own."""
+
+
+class OwnAttention(nn.MultiheadAttention):
+    """A layer of torch's under another name."""
+
+
+class OwnLinear(nn.Linear):
+    """A layer of the table under another name."""
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (Own(), True),
+        (OwnBlock(), True),
+        (nn.ParameterList([torch.ones(3)]), True),
+        (OwnLinear(4, 3), True),
+        (nn.MultiheadAttention(4, 2), False),
+        (OwnAttention(4, 2), False),
+        (nn.LSTM(4, 3), False),
+        (nn.Bilinear(4, 3, 2), False),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)).parametrizations, True),
+    ],
+)
+def test_modules_that_may_be_cut(module: nn.Module, expected: bool) -> None:
+    assert resizable(module) is expected

@@ -1,0 +1,169 @@
+"""The file formats of models for apps, by ending: how a model is compiled, and what runs it.
+
+A model takes x (B, ...) and gives logits (B, C); its weights are constants of the file.
+"""
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, TypeAlias, cast
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch._ops import OpOverload
+
+from sedge_edge.backends.rows import CLASSIFICATION
+from sedge_export.apps.quantize import quantized_module, quantized_onnx
+from sedge_export.lowering.executorch import runtime
+from sedge_export.lowering.onnx.inference import fold_batch_norms, plain_lowerings
+from sedge_export.lowering.onnx.to_onnx import to_onnx
+from sedge_export.subject.network import Network
+from sedge_export.tracing.trace import trace
+from sedge_protocol.errors import ExportError, SedgeError
+from sedge_protocol.host.onnx_runtime import library
+
+Array: TypeAlias = NDArray[np.generic]
+Run: TypeAlias = Callable[[Array], NDArray[np.float32]]
+Where: TypeAlias = Callable[[OpOverload], str]
+
+
+class Format(Protocol):
+    """A file format. Every method raises ``ExportError`` when its tools refuse the model."""
+
+    name: str
+
+    def check_installed(self) -> None:
+        """Raise ``ExportError``, saying what to install, when a package is missing."""
+        ...
+
+    def compiled(self, model: nn.Module, x: Tensor, where: Where) -> bytes:
+        """The file of a model in evaluation mode, for batches like x.
+
+        ``where`` says which module an operator came from.
+        """
+        ...
+
+    def quantized(
+        self, model: nn.Module, x: Tensor, where: Where, batches: Iterable[Tensor]
+    ) -> bytes:
+        """The same in int8; ``batches`` show the range of its activations."""
+        ...
+
+    def load(self, data: bytes) -> Run:
+        """The model out of its file, in its own runtime on one thread: x (B, ...) to logits (B, C)."""
+        ...
+
+
+class _Onnx:
+    name = "ONNX Runtime"
+
+    def check_installed(self) -> None:
+        """onnxruntime is required by the extra ``export``."""
+
+    def compiled(self, model: nn.Module, x: Tensor, where: Where) -> bytes:
+        network = Network(model, CLASSIFICATION)
+        network.model.eval()
+        values = network.split(torch.from_numpy(network.theta))
+
+        def predict(rows: Tensor) -> Tensor:
+            return network.output(values, rows)[0]
+
+        with network.unchanged():
+            graph = trace(predict, [x])
+        fold_batch_norms(graph)
+        program = to_onnx(graph, "predict", ["x"], ["logits"], where, plain_lowerings(graph.graph))
+        with _refused(self.name):
+            return _constants_folded(program)
+
+    def quantized(
+        self, model: nn.Module, x: Tensor, where: Where, batches: Iterable[Tensor]
+    ) -> bytes:
+        program = self.compiled(model, x, where)
+        with _refused(self.name):
+            return quantized_onnx(program, batches)
+
+    def load(self, data: bytes) -> Run:
+        with _refused(self.name):
+            session = library().InferenceSession(data, _options(), ["CPUExecutionProvider"])
+
+        def run(x: Array) -> NDArray[np.float32]:
+            with _refused(self.name):
+                return cast(NDArray[np.float32], session.run(["logits"], {"x": x})[0])
+
+        return run
+
+
+def _options() -> Any:
+    options = library().SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return options
+
+
+def _constants_folded(program: bytes) -> bytes:
+    """The program after onnxruntime's basic optimisation, which keeps to operators of ONNX."""
+    options, ort = _options(), library()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        options.optimized_model_filepath = str(path)
+        ort.InferenceSession(program, options, ["CPUExecutionProvider"])
+        model = onnx.load(path)
+    # It declares every domain that it knows.
+    domains = {node.domain for node in model.graph.node}
+    kept = [opset for opset in model.opset_import if opset.domain in domains]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    folded: bytes = model.SerializeToString()
+    return folded
+
+
+class _Executorch:
+    name = "ExecuTorch"
+
+    def check_installed(self) -> None:
+        runtime.library()
+
+    def compiled(self, model: nn.Module, x: Tensor, where: Where) -> bytes:
+        with _refused(self.name):
+            return _pte(model, x)
+
+    def quantized(
+        self, model: nn.Module, x: Tensor, where: Where, batches: Iterable[Tensor]
+    ) -> bytes:
+        with _refused(self.name):
+            return _pte(quantized_module(model, x, batches), x)
+
+    def load(self, data: bytes) -> Run:
+        program = runtime.load(data, "forward", ("x",), ("logits",))
+        return lambda x: program({"x": x})["logits"]
+
+
+def _pte(model: nn.Module, x: Tensor) -> bytes:
+    """The model's file with one method, ``forward``, by ExecuTorch's usual steps."""
+    exir: Any = import_module("executorch.exir")
+    xnnpack: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
+    program = torch.export.export(model, (x,))
+    edge = exir.to_edge_transform_and_lower(program, partitioner=[xnnpack.XnnpackPartitioner()])
+    return bytes(edge.to_executorch().buffer)
+
+
+@contextmanager
+def _refused(name: str) -> Generator[None]:
+    """Turn whatever a runtime's tools raise, which has no common base, into an ``ExportError``."""
+    try:
+        with runtime.quiet():
+            yield
+    except SedgeError:
+        raise
+    except Exception as exc:
+        reason = str(exc).strip().partition("\n")[0]
+        raise ExportError(f"{name} refuses the model: {type(exc).__name__}: {reason}") from exc
+
+
+FORMATS: dict[str, Format] = {".onnx": _Onnx(), ".pte": _Executorch()}

@@ -1,0 +1,236 @@
+"""A model for apps: weights inside, checked in its runtime, in int8 only if that costs little.
+
+The weights are a device's (the .npz file of ``sedge-edge export``) or a bundle's initial ones. Nothing is
+written unless the file agrees with eager torch.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sedge_edge.backends.rows import CLASSIFICATION
+from sedge_export.apps.formats import FORMATS, Format, Run
+from sedge_export.defaults import LARGEST_LOSS
+from sedge_export.inspection.operators import inspect_model
+from sedge_export.subject.batches import random_samples, whole_batches
+from sedge_export.subject.network import Network, copied
+from sedge_protocol.errors import ConfigError, DataError, ExportError
+from sedge_protocol.host.disk import replace_file, translated
+from sedge_protocol.host.model_files import read_tensors
+from sedge_protocol.layout import Tensor as LayoutTensor
+from sedge_protocol.wire.bundle import TensorSpec, load
+
+# The largest difference from eager torch, as a share of the largest logit.
+TOLERANCE = 1e-4
+# The gate needs this many held-out rows whatever loss it allows.
+MIN_HELD_OUT = 20
+# More rows hardly change the ranges of activations, and take long.
+MAX_CALIBRATION_ROWS = 512
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A model on held-out rows: its accuracy, or for a regression the error relative to the targets."""
+
+    float32: float
+    int8: float
+    rows: int
+    classifies: bool
+
+    @property
+    def loss(self) -> float:
+        """What int8 costs: accuracy lost, or error gained."""
+        return (self.float32 - self.int8) * (1 if self.classifies else -1)
+
+    def __str__(self) -> str:
+        what = "accuracy" if self.classifies else "relative error"
+        figures = f"float32 {self.float32:.4f}, int8 {self.int8:.4f}"
+        return f"{what} {figures} on {self.rows} held-out rows"
+
+
+@dataclass(frozen=True)
+class Personal:
+    """A file for apps: its runtime, its size in bytes, and how it compares with eager torch.
+
+    ``error`` is the largest difference as a share of the largest logit; int8 has ``quality`` instead.
+    """
+
+    path: Path
+    runtime: str
+    size: int
+    error: float | None
+    quality: Quality | None
+
+
+def export_personal(
+    model: nn.Module,
+    sample: Tensor,
+    *,
+    weights: Path,
+    out: Path,
+    batch_size: int = 1,
+    data: tuple[Tensor, Tensor] | None = None,
+    largest_loss: float = LARGEST_LOSS,
+) -> Personal:
+    """Write a model with the given weights as .onnx or .pte, for batches of one size.
+
+    ``sample`` (B, ...) sets type and shape of a row. With ``data`` (x, y) the file is in int8: one half of
+    the rows sets the ranges of activations, the other half measures what int8 costs. y is a label for each
+    row, or the outputs of a regression (N, C, ...).
+
+    Raises ``ConfigError`` for another ending, ``ExportError`` for weights that are not this model's, a
+    model that cannot be compiled, a file that disagrees with eager torch, and int8 that costs more than
+    ``largest_loss``; ``DataError`` for data that are not the model's.
+    """
+    if out.suffix not in FORMATS:
+        raise ConfigError("--out", str(out), "a name that ends in .onnx or .pte")
+    form = FORMATS[out.suffix]
+    form.check_installed()
+    model = with_weights(model, weights)
+    x = sample[torch.arange(batch_size) % len(sample)]
+    operators, outputs = inspect_model(copied(model), x, 0, modes=(False,))
+    model.eval()
+    halves = None if data is None else _halves(*data, x, outputs, largest_loss)
+    error = quality = None
+    if halves is None:
+        program = form.compiled(model, x, operators.where)
+        error = _error(form, form.load(program), model, x)
+    else:
+        seen, held_out = halves
+        batches = whole_batches(seen[:MAX_CALIBRATION_ROWS], batch_size)
+        program = form.quantized(model, x, operators.where, batches)
+        quality = _quality(form.load(program), model, *held_out, batch_size)
+        if not quality.loss <= largest_loss:
+            raise ExportError(f"int8: {quality}, expected a loss of at most {largest_loss:g}")
+    with translated("write the model to", out):
+        replace_file(out, program, out.with_name(f"{out.name}.part"))
+    return Personal(out, form.name, len(program), error, quality)
+
+
+def with_weights(model: nn.Module, path: Path) -> nn.Module:
+    """A copy of the model with the weights and statistics of a .npz file, or of a bundle's folder.
+
+    Raises ``ExportError`` naming the first tensor that is missing, unknown, of another shape or type, or
+    not finite.
+    """
+    model = copied(model)
+    specs = Network(model, CLASSIFICATION).tensors
+    tensors = _bundle_tensors(path) if path.is_dir() else _file_tensors(path)
+    _check(tensors, specs, path)
+    held: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    with torch.no_grad():
+        for name in specs:
+            held[name].copy_(torch.tensor(tensors[name]))
+    return model
+
+
+def _bundle_tensors(folder: Path) -> Mapping[str, NDArray[np.generic]]:
+    bundle, theta = load(folder)
+    return dict(bundle.views(theta))
+
+
+def _file_tensors(path: Path) -> Mapping[str, NDArray[np.generic]]:
+    try:
+        return read_tensors(path)
+    except DataError as exc:
+        raise ExportError(f"weights {exc} or a bundle's folder") from exc
+
+
+def _check(
+    tensors: Mapping[str, NDArray[np.generic]], specs: Mapping[str, LayoutTensor], path: Path
+) -> None:
+    for name, spec in specs.items():
+        if name not in tensors:
+            raise ExportError(f"weights {path}: tensor {name!r} of the model is missing")
+        found = tensors[name]
+        if found.shape != spec.shape or found.dtype != np.float32:
+            raise ExportError(
+                f"weights {path}: tensor {name!r} is {found.dtype} {found.shape},"
+                f" expected float32 {spec.shape}"
+            )
+        if not np.isfinite(found).all():
+            raise ExportError(f"weights {path}: tensor {name!r} holds NaN or inf")
+    for name in tensors:
+        if name not in specs:
+            raise ExportError(f"weights {path}: the model has no tensor {name!r}")
+
+
+def _halves(
+    x: Tensor, y: Tensor, like: Tensor, outputs: tuple[int, ...], largest_loss: float
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Rows for calibration, and rows with targets for the gate; no row is in both."""
+    _check_data(x, y, like, outputs)
+    needed = 2 * max(MIN_HELD_OUT, math.ceil(1 / largest_loss) if largest_loss else 0)
+    if len(x) < needed:
+        raise DataError(
+            f"data: {len(x)} rows, expected at least {needed}:"
+            f" half of them must be enough to see a loss of {largest_loss:g}"
+        )
+    # Shuffled, because data are often sorted by label.
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    seen, held_out = order[: len(x) // 2], order[len(x) // 2 :]
+    return x[seen], (x[held_out], y[held_out])
+
+
+def _check_data(x: Tensor, y: Tensor, like: Tensor, outputs: tuple[int, ...]) -> None:
+    if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
+        row = ", ".join(map(str, like.shape[1:]))
+        raise DataError(f"data: x is {x.dtype} {tuple(x.shape)}, expected {like.dtype} (N, {row})")
+    labels = y.dtype == torch.int64 and y.shape == x.shape[:1] and len(outputs) == 1
+    if not labels and not (y.dtype == torch.float32 and y.shape == (len(x), *outputs)):
+        raise DataError(
+            f"data: y is {y.dtype} {tuple(y.shape)}, expected {len(x)} labels in torch.int64,"
+            f" or torch.float32 {(len(x), *outputs)}"
+        )
+    if labels and len(y) and not 0 <= int(y.min()) <= int(y.max()) < outputs[0]:
+        raise DataError(
+            f"data: labels from {int(y.min())} to {int(y.max())}, expected 0 to {outputs[0] - 1}"
+        )
+    for name, values in (("x", x), ("y", y)):
+        if not bool(values.isfinite().all()):
+            raise DataError(f"data: {name} holds NaN or inf")
+
+
+def _error(form: Format, run: Run, model: nn.Module, x: Tensor) -> float:
+    """The largest difference from torch on random rows, as a share of the largest logit."""
+    target = TensorSpec("int64", ())
+    rows = random_samples(x, target, 1, len(x), torch.Generator().manual_seed(0)).x
+    expected = _torch(model, rows, len(x))
+    largest = float(np.abs(expected).max())
+    error = float(np.abs(_outputs(run, rows, len(x)) - expected).max())
+    if not math.isfinite(largest):
+        raise ExportError("model: torch's own outputs are not finite")
+    if not error <= TOLERANCE * largest:
+        raise ExportError(
+            f"{form.name} disagrees with torch: error {error:.1e} of logits up to {largest:.1e},"
+            f" expected at most {TOLERANCE:.0e} of these"
+        )
+    return error / largest if largest else 0.0
+
+
+def _quality(run: Run, model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> Quality:
+    both = _torch(model, x, batch_size), _outputs(run, x, batch_size)
+    classifies, targets = not y.is_floating_point(), y.numpy()
+    if classifies:
+        measured = [float((outputs.argmax(1) == targets).mean()) for outputs in both]
+    else:
+        scale = max(float(np.linalg.norm(targets)), 1e-30)
+        measured = [float(np.linalg.norm(outputs - targets)) / scale for outputs in both]
+    return Quality(measured[0], measured[1], len(x), classifies)
+
+
+def _torch(model: nn.Module, rows: Tensor, batch_size: int) -> NDArray[np.float32]:
+    with torch.no_grad():
+        found = torch.cat([model(batch) for batch in whole_batches(rows, batch_size)])
+    return found[: len(rows)].numpy()
+
+
+def _outputs(run: Run, rows: Tensor, batch_size: int) -> NDArray[np.float32]:
+    found = [run(batch.numpy()) for batch in whole_batches(rows, batch_size)]
+    return np.concatenate(found)[: len(rows)]

@@ -1,0 +1,190 @@
+"""What ``sedge-export`` does with torch: exports bundles, and models for apps."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from sedge_edge.backends.rows import Rows
+from sedge_export.apps.personal import export_personal
+from sedge_export.command_line.arguments import InputRow, inputs, objective
+from sedge_export.command_line.summary import summary
+from sedge_export.exporter import export
+from sedge_export.inspection.operators import FAILS_ON_SAMPLE
+from sedge_export.subject.objective import OwnMetric
+from sedge_export.subject.several_inputs import Given, one_input
+from sedge_protocol.errors import ConfigError, ExportError
+from sedge_protocol.wire.objective import LOSSES, Loss, own_metric
+
+
+def export_bundles(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """Write a bundle for each width; what there is to say of them.
+
+    Raises ``ConfigError`` and ``ExportError``.
+    """
+    num_classes, target = objective(parser, options)
+    torch.manual_seed(options.seed)
+    model = _model(options.model)
+    loss, metric = _loss(options), _metric(options)
+    data = _data(options.data) if options.data else None
+    sample = _sample(inputs(parser, options), options.seed)
+    folders = {
+        dropped: Path(f"{Path(options.out)}-{dropped:g}" if dropped else options.out)
+        for dropped in options.widths
+    }
+    with _random_sample(given=data is not None):
+        made = {
+            folder: export(
+                model,
+                sample,
+                batch_size=options.batch_size,
+                name=options.name,
+                num_classes=num_classes,
+                loss=loss,
+                target=target,
+                metric=metric,
+                real_data=data,
+                folder=folder,
+                tolerance=options.tolerance,
+                seed=options.seed,
+                dropped=dropped,
+                backends=options.backend,
+                measure=True,
+                labels=options.labels,
+            )
+            for dropped, folder in folders.items()
+        }
+    return "\n\n".join(summary(manifest, folder) for folder, manifest in made.items())
+
+
+@contextmanager
+def _random_sample(given: bool) -> Generator[None]:
+    """Say of a sample that was not given, and that the model refuses, where it came from."""
+    try:
+        yield
+    except ExportError as exc:
+        if given or FAILS_ON_SAMPLE not in str(exc):
+            raise
+        raise ExportError(
+            f"{exc}; the sample is random numbers: --data module:function gives rows of yours, and category"
+            " codes can be an input by name (--sample-shape codes:3:20)"
+        ) from exc
+
+
+def _loss(options: argparse.Namespace) -> Loss | Rows | None:
+    """The loss that is asked for; None for the target's usual one."""
+    adjusted = bool(options.label_smoothing or options.class_weights)
+    name = options.loss or ("cross_entropy" if adjusted else None)
+    if name is None:
+        return None
+    if name in LOSSES:
+        return Loss(name, options.label_smoothing, options.class_weights)
+    if adjusted:
+        raise ConfigError(
+            "--loss", name, "cross_entropy, with --label-smoothing or --class-weights"
+        )
+    return cast(Rows, _found("--loss", name, "module:function"))
+
+
+def _metric(options: argparse.Namespace) -> str | OwnMetric | None:
+    """The metric that is asked for; None for the usual one."""
+    named: str | None = options.metric
+    own = own_metric(named) if named else None
+    if own is None:
+        return named
+    return OwnMetric(own, cast(Rows, _found("--metric", own.name, "module:function:higher")))
+
+
+def personal_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """Write a model for apps; what there is to say of it.
+
+    Raises ``ConfigError`` and ``ExportError``.
+    """
+    if options.int8 != (options.data is not None):
+        parser.error("--int8 and --data belong together")
+    torch.manual_seed(options.seed)
+    model, sample, parts = one_input(
+        _model(options.model), _sample(inputs(parser, options), options.seed)
+    )
+    if parts and options.int8:
+        parser.error("--int8 is for models of one input")
+    made = export_personal(
+        model,
+        sample,
+        weights=Path(options.weights),
+        out=Path(options.out),
+        batch_size=options.batch_size,
+        data=cast(tuple[Tensor, Tensor], _data(options.data)) if options.int8 else None,
+        largest_loss=options.largest_loss,
+    )
+    size = f"{made.path}: {made.size:,} bytes for {made.runtime}"
+    if made.quality is not None:
+        return f"{size}\n{made.quality}"
+    return f"{size}\nlargest difference from torch {made.error:.1e} of the largest logit"
+
+
+def _data(path: str) -> tuple[Given, Tensor]:
+    """The user's rows; x is a dict by name where a model has several inputs."""
+    expected = "module:function that returns (x, y) and takes no arguments"
+    value = _called("--data", path, expected)
+    try:
+        x, y = cast(tuple[object, object], value)
+        if isinstance(x, Mapping):
+            several = cast(Mapping[str, object], x)
+            given: Given = {name: torch.as_tensor(rows) for name, rows in several.items()}
+        else:
+            given = torch.as_tensor(x)
+        return given, torch.as_tensor(y)
+    except Exception as exc:  # whatever the user's code returned
+        raise ConfigError("--data", path, f"{expected} ({exc})") from exc
+
+
+def _sample(rows: Sequence[InputRow], seed: int) -> Given:
+    """Two random rows of the only input, or of each by name."""
+    rng = torch.Generator().manual_seed(seed)
+    drawn: dict[str, Tensor] = {}
+    for row in rows:
+        size = (2, *row.shape)
+        drawn[row.name] = (
+            torch.randint(row.vocabulary, size, generator=rng)
+            if row.vocabulary
+            else torch.randn(size, generator=rng)
+        )
+    return drawn.get("", drawn)
+
+
+def _model(path: str) -> nn.Module:
+    expected = "module:function that returns an nn.Module and takes no arguments"
+    model = _called("model", path, expected)
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model", path, f"an nn.Module, not a {type(model).__name__}")
+    return model
+
+
+def _called(key: str, path: str, expected: str) -> object:
+    """What the user's function returns. Raises ``ConfigError`` with ``expected`` when it fails."""
+    function = _found(key, path, expected)
+    try:
+        return cast(Callable[[], object], function)()
+    except (Exception, SystemExit) as exc:  # the user's code may raise anything
+        raise ConfigError(key, path, f"{expected} ({exc})") from exc
+
+
+def _found(key: str, path: str, expected: str) -> object:
+    """The user's object at "module:name". Raises ``ConfigError`` with ``expected`` without one."""
+    module_name, _, attribute = path.partition(":")
+    if "" not in sys.path:  # find a module in the working folder, as python -m does
+        sys.path.insert(0, "")
+    try:
+        value: object = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            value = getattr(value, part)
+        return value
+    except (Exception, SystemExit) as exc:  # the user's code may raise anything
+        raise ConfigError(key, path, f"{expected} ({exc})") from exc

@@ -1,0 +1,181 @@
+"""Inspect a model before it is traced: its output, its side effects, and where its operators come from.
+
+The model runs eagerly once in training mode and once in evaluation mode, under a recorder of operators.
+Random operators, other random numbers and changed buffers are refused here, with the module and the source
+line. The record later names the module of an operator that cannot be lowered.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sedge_edge.backends.draws import draws
+from sedge_export.inspection.survey import Watch
+from sedge_export.subject.network import BATCH_NORMS
+from sedge_export.subject.source import here, place, reason
+from sedge_export.tracing.trace import plain_kernels
+from sedge_protocol.errors import ExportError
+
+FAILS_ON_SAMPLE = "fails on the sample input"
+
+
+class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records each operator's first call by its bare name (``add`` for add, add_ and add_backward)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._model = model
+        self._inside: list[str] = []
+        self._origins: dict[str, str] = {}
+        self._watch = Watch(model, self._here)
+
+    def where(self, operator: OpOverload) -> str:
+        """`` (module 'encoder.attn', net.py:31)`` for an operator of the model, '' for an unknown one."""
+        return self._origins.get(bare_name(operator), "")
+
+    def run(self, x: Tensor) -> object:
+        """The model's output for x; records every operator."""
+        hooks = [
+            hook
+            for name, module in self._model.named_modules()
+            for hook in (
+                module.register_forward_pre_hook(self._entering(name)),
+                module.register_forward_hook(self._left, always_call=True),
+            )
+        ]
+        try:
+            drawn = draws(None) if self._model.training else nullcontext()
+            with plain_kernels(), self._watch.watching(), self, torch.no_grad(), drawn:
+                output: object = self._model(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if self._watch.drawn:
+            raise ExportError(
+                f"model: its forward pass draws random numbers from {self._watch.drawn}: a program would"
+                " repeat one outcome for ever"
+            )
+        return output
+
+    def _entering(self, name: str) -> Callable[[nn.Module, object], None]:
+        def enter(_module: nn.Module, _arguments: object) -> None:
+            self._watch.look()
+            self._inside.append(name)
+
+        return enter
+
+    def _left(self, _module: nn.Module, _arguments: object, _result: object) -> None:
+        self._watch.look()
+        self._inside.pop()
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Record the operator, then let it run. Raises ``ExportError`` for a random one."""
+        name = bare_name(func)
+        if name not in self._origins:
+            self._origins[name] = self._here()
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise ExportError(
+                f"cannot lower {func}{self._origins[name]}: a program cannot be given its random"
+                " numbers; those of dropout and torch.bernoulli in training it can"
+            )
+        return func(*args, **(kwargs or {}))
+
+    def _here(self) -> str:
+        origin = [f"module {self._inside[-1]!r}"] if self._inside and self._inside[-1] else []
+        if line := here():
+            origin.append(line)
+        return f" ({', '.join(origin)})" if origin else ""
+
+
+def bare_name(operator: OpOverload) -> str:
+    """The name without overload, underscores and ``_backward``."""
+    name = operator._schema.name.rpartition("::")[2]
+    return re.sub(r"_backward.*$", "", name).strip("_")
+
+
+def inspect_model(
+    model: nn.Module, x: Tensor, num_classes: int, modes: Sequence[bool] = (False, True)
+) -> tuple[OperatorRecorder, tuple[int, ...]]:
+    """Run the model, by default in both modes. Returns the record and the shape of a row of its output.
+
+    Raises ``ExportError`` when the model fails on x, returns anything but float32 (B, C, ...), draws random
+    numbers, or changes a tensor that is not a running statistic.
+    """
+    recorder = OperatorRecorder(model)
+    row: tuple[int, ...] = ()
+    for training in modes:
+        model.train(training)
+        before = {name: t.clone() for name, t in _tensors(model).items()}
+        try:
+            output = recorder.run(x)
+        except ExportError:
+            raise
+        except Exception as exc:  # the user's code may raise anything
+            integers = "; integers are for token ids, measurements must be float32"
+            raise ExportError(
+                f"model: {FAILS_ON_SAMPLE} {x.dtype} {tuple(x.shape)}{place(exc)}:"
+                f" {reason(exc)}{'' if x.is_floating_point() else integers}"
+            ) from exc
+        row = _check_output(output, x.shape[0], num_classes)
+        _check_unchanged(before, _tensors(model))
+    return recorder, row
+
+
+def accepts(model: nn.Module, x: Tensor) -> bool:
+    """Whether the model takes these values; it has taken others of their shape."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(x)
+    except Exception:  # the user's code may raise anything
+        return False
+    return True
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = dict(model.named_parameters())
+    for prefix, module in model.named_modules():
+        if not isinstance(module, BATCH_NORMS):
+            tensors |= dict(module.named_buffers(prefix, recurse=False))
+    return tensors
+
+
+def _check_output(output: object, batch_size: int, num_classes: int) -> tuple[int, ...]:
+    expected = f"float32 ({batch_size}, {num_classes or 'C, ...'})"
+    if not isinstance(output, Tensor):
+        raise ExportError(
+            f"model: output is a {type(output).__name__}, expected a tensor {expected};"
+            " several become one in forward (torch.cat), and a loss of your own splits it"
+        )
+    shape = tuple(output.shape)
+    right = len(shape) > 1 and shape[0] == batch_size
+    if num_classes:
+        right = shape == (batch_size, num_classes)
+    if not right or output.dtype != torch.float32:
+        labels = f", one output for each label 0 to {num_classes - 1}" if num_classes else ""
+        raise ExportError(f"model: output is {output.dtype} {shape}, expected {expected}{labels}")
+    return shape[1:]
+
+
+def _check_unchanged(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+    for name in after.keys() - before.keys():
+        if isinstance(after[name], nn.Parameter):
+            raise ExportError(f"model: its forward pass adds the parameter {name!r}")
+    for name, tensor in before.items():
+        if not torch.equal(tensor, after[name]):
+            raise ExportError(
+                f"model: its forward pass changes {name!r}; only the running statistics of"
+                " BatchNorm may change"
+            )

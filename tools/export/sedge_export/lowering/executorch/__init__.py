@@ -1,0 +1,11 @@
+"""Lowering to ExecuTorch: rules in tensors, a simplified graph, one file. Start at ``to_executorch``.
+
+The imports below fill the table of rules.
+"""
+
+from sedge_export.lowering.executorch import convolution as convolution
+from sedge_export.lowering.executorch import loops as loops
+from sedge_export.lowering.executorch import normalization as normalization
+from sedge_export.lowering.executorch import pointwise as pointwise
+from sedge_export.lowering.executorch import pooling as pooling
+from sedge_export.lowering.executorch import products as products

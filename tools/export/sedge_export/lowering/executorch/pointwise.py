@@ -1,0 +1,52 @@
+"""Element-wise operators that XNNPACK can take in another form."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sedge_export.lowering.executorch.table import replaces
+
+aten = torch.ops.aten
+
+# Every normal float32 above 0 times this is at least 1; smaller numbers are rounding anyway.
+STEEP = 2.0**126
+
+
+def positive(x: Tensor) -> Tensor:
+    """1.0 where x > 0, else 0.0: XNNPACK has no comparison, and fuses a product with its clamp."""
+    mask: Tensor = aten.hardtanh(x * STEEP, 0.0, 1.0)
+    return mask
+
+
+@replaces(aten.threshold_backward.default)
+def threshold_backward(grad: Tensor, x: Tensor, threshold: bool | int | float) -> Tensor:
+    """grad where x > threshold, else 0."""
+    return grad * positive(x if threshold == 0 else x - threshold)
+
+
+@replaces(aten.gelu.default)
+def gelu(x: Tensor, approximate: str = "none") -> Any:
+    """x Phi(x); XNNPACK takes the exact one for the approximate one."""
+    if approximate == "none":
+        return NotImplemented  # the kernel's own
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    result: Tensor = 0.5 * x * (1 + torch.tanh(inner))
+    return result
+
+
+@replaces(aten.empty_permuted.default)
+def empty(
+    size: Sequence[int], _order: Sequence[int], dtype: torch.dtype = torch.float32, **_where: object
+) -> Tensor:
+    """Zeros: decompositions use only the shape of empty memory."""
+    return torch.zeros(size, dtype=dtype)
+
+
+@replaces(aten.view.default, aten._unsafe_view.default)
+def view(x: Tensor, size: Sequence[int]) -> Tensor:
+    """x with another shape; the rules may have left it in an order that torch cannot view."""
+    copy: Tensor = aten.view_copy(x, size)
+    return copy

@@ -1,0 +1,159 @@
+"""Pooling and its gradients, one axis after the other.
+
+ExecuTorch's kernel for the gradient of max pooling is wrong (1.4.1 and 1.5.1), and average pooling's is
+missing. Max pooling's gradient goes to the first largest element of a window, as in torch: along an axis,
+masks hand the gradient on until a tap equals the maximum. Columns are reduced before rows, so the first
+row wins, and in it the first column.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from sedge_export.lowering.executorch.pointwise import positive
+from sedge_export.lowering.executorch.products import channels_first, channels_last
+from sedge_export.lowering.executorch.table import replaces
+from sedge_export.lowering.executorch.windows import Axis
+from sedge_protocol.errors import ExportError
+
+aten = torch.ops.aten
+
+LOWEST = -1e38  # margins of a maximum: finite, so that no difference from them is NaN
+
+
+def _pair(given: Sequence[int], default: Sequence[int] = ()) -> list[int]:
+    values = list(given) or list(default)
+    return values * 2 if len(values) == 1 else values
+
+
+def _count(extent: int, kernel: int, stride: int, margin: int, gap: int, ceil_mode: bool) -> int:
+    room = extent + 2 * margin - gap * (kernel - 1) - 1
+    if not ceil_mode:
+        return room // stride + 1
+    count = -(-room // stride) + 1
+    # A window that would start in the far margin does not count.
+    return count - 1 if (count - 1) * stride >= extent + margin else count
+
+
+def _axes(
+    x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], ceil_mode: bool,
+) -> list[Axis]:  # fmt: skip
+    """Rows and columns of an image (B, C, H, W), as axes of (B, H, W, C)."""
+    kernel = _pair(kernel_size)
+    settings = zip(
+        x.shape[-2:], kernel, _pair(stride, kernel), _pair(padding), _pair(dilation), strict=True
+    )
+    return [
+        Axis(1 + n, extent, _count(extent, k, s, p, d, ceil_mode), k, s, p, d)
+        for n, (extent, k, s, p, d) in enumerate(settings)
+    ]
+
+
+def _largest(taps: Sequence[Tensor]) -> Tensor:
+    return reduce(torch.maximum, taps)
+
+
+@replaces(aten.max_pool2d_with_indices.default)
+def max_pool(
+    x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,), dilation: Sequence[int] = (1,), ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The maximum of each window; in place of indices, the maxima, because the gradient needs none."""
+    largest = channels_last(x)
+    for axis in reversed(_axes(x, kernel_size, stride, padding, dilation, ceil_mode)):
+        largest = _largest(axis.taps(largest, LOWEST))
+    result = channels_first(largest)
+    return result, result.to(torch.int64)
+
+
+@replaces(aten.max_pool2d_with_indices_backward.default)
+def max_pool_backward(
+    grad: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, indices: Tensor,
+) -> Tensor:  # fmt: skip
+    """grad at the first largest element of each window, 0 elsewhere."""
+    rows, columns = _axes(x, kernel_size, stride, padding, dilation, ceil_mode)
+    by_column = columns.taps(channels_last(x), LOWEST)
+    by_row = rows.taps(_largest(by_column), LOWEST)
+    for_rows = rows.sum(_handed_on(channels_last(grad), by_row))
+    return channels_first(columns.sum(_handed_on(for_rows, by_column)))
+
+
+def _handed_on(grad: Tensor, taps: Sequence[Tensor]) -> list[Tensor]:
+    """Each tap's part of the gradient of the taps' maximum."""
+    largest = _largest(taps)
+    parts: list[Tensor] = []
+    for tap in taps[:-1]:
+        rest = grad * positive(largest - tap)
+        parts.append(grad - rest)
+        grad = rest
+    return [*parts, grad]
+
+
+@replaces(aten.avg_pool2d.default)
+def avg_pool(
+    x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,), ceil_mode: bool = False, count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    """The mean of each window."""
+    axes = _axes(x, kernel_size, stride, padding, (1,), ceil_mode)
+    total = channels_last(x)
+    for axis in axes:
+        total = reduce(torch.add, axis.taps(total))
+    return channels_first(_shared(total, axes, ceil_mode, count_include_pad, divisor_override))
+
+
+@replaces(aten.avg_pool2d_backward.default)
+def avg_pool_backward(
+    grad: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
+    padding: Sequence[int], ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
+) -> Tensor:  # fmt: skip
+    """Each window's gradient divided by its count and laid over the window."""
+    axes = _axes(x, kernel_size, stride, padding, (1,), ceil_mode)
+    laid = _shared(channels_last(grad), axes, ceil_mode, count_include_pad, divisor_override)
+    for axis in axes:
+        laid = axis.sum([laid] * axis.kernel)
+    return channels_first(laid)
+
+
+def _shared(
+    windows: Tensor, axes: Sequence[Axis], ceil_mode: bool, with_margin: bool, divisor: int | None
+) -> Tensor:
+    """Each window's number (B, H, W, C) divided by the count of its elements."""
+    if ceil_mode or divisor is not None:
+        raise ExportError("average pooling with ceil_mode or divisor_override")
+    if with_margin or not any(axis.padding for axis in axes):
+        return windows * (1.0 / math.prod(axis.kernel for axis in axes))
+    for number, axis in enumerate(axes):
+        ones = windows.new_ones(1, axis.extent)
+        counts = reduce(torch.add, replace(axis, axis=1).taps(ones))
+        windows = windows / counts.reshape(axis.count, *[1] * (2 - number))
+    return windows
+
+
+@replaces(aten._adaptive_avg_pool2d.default)
+def adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
+    """The mean of each of output_size windows, which must divide the input evenly."""
+    return avg_pool(x, _even_windows(x.shape[-2:], output_size))
+
+
+@replaces(aten._adaptive_avg_pool2d_backward.default)
+def adaptive_avg_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """Each window's gradient divided by its count and laid over the window."""
+    kernel = _even_windows(x.shape[-2:], grad.shape[-2:])
+    return avg_pool_backward(grad, x, kernel, kernel, (0,), False, True, None)
+
+
+def _even_windows(extents: Sequence[int], counts: Sequence[int]) -> list[int]:
+    pairs = list(zip(extents, counts, strict=True))
+    if any(extent % count for extent, count in pairs):
+        raise ExportError(
+            f"adaptive pooling of {tuple(extents)} to {tuple(counts)}, which overlaps"
+        )
+    return [extent // count for extent, count in pairs]

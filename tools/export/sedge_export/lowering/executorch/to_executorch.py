@@ -1,0 +1,128 @@
+"""From traced ATen graphs to one ExecuTorch file (.pte) with a method for each program.
+
+Each graph is traced once more through the rules of ``table``, simplified, and handed to ExecuTorch's own
+compiler, which gives to XNNPACK what it takes and plans the memory of the rest. An operator that is left
+must be one that ExecuTorch's runtime has a kernel for.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from sedge_export.lowering.executorch.runtime import kernels, quiet
+from sedge_export.lowering.executorch.simplify import simplified
+from sedge_export.lowering.executorch.table import RULES, Rule
+from sedge_protocol.errors import ExportError
+
+Where: TypeAlias = Callable[[OpOverload], str]
+
+aten = torch.ops.aten
+POOL = aten.max_pool2d_with_indices.default
+POOL_BACKWARD = aten.max_pool2d_with_indices_backward.default
+
+
+def to_executorch(graphs: Mapping[str, fx.GraphModule], where: Where) -> bytes:
+    """The file with one method for each traced graph, of the graph's name.
+
+    Raises ``ExportError`` naming the first operator without rule and kernel; ``where`` says which module of
+    the model it came from.
+    """
+    with quiet():
+        prepared = {name: _prepared(graph, where) for name, graph in graphs.items()}
+        return _compiled(prepared)
+
+
+def _prepared(traced: fx.GraphModule, where: Where) -> torch.export.ExportedProgram:
+    _check_pooling(traced.graph, where)
+    inputs = tuple(
+        torch.zeros(spec.shape, dtype=spec.dtype)
+        for spec in (node.meta["val"] for node in traced.graph.find_nodes(op="placeholder"))
+    )
+    rules = {target: _guarded(target, rule, where) for target, rule in RULES.items()}
+    table = {**_decompositions(), **rules}
+    module = make_fx(traced, decomposition_table=table, tracing_mode="fake")(*inputs)
+    module.graph.eliminate_dead_code()
+    module = simplified(module)
+    _check_kernels(module.graph, where)
+    return torch.export.export(module, inputs)
+
+
+@functools.cache
+def _decompositions() -> dict[OpOverload, Rule]:
+    return cast(dict[OpOverload, Rule], torch.export.default_decompositions().materialize())
+
+
+def _guarded(target: OpOverload, rule: Rule, where: Where) -> Rule:
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return rule(*args, **kwargs)
+        except ExportError as exc:
+            raise ExportError(f"cannot lower {target}{where(target)}: {exc}") from exc
+
+    return apply
+
+
+def _check_pooling(graph: fx.Graph, where: Where) -> None:
+    """Only the gradient may use max pooling's indices, because the rules do not compute them."""
+    for pool in graph.find_nodes(op="call_function", target=POOL):
+        for output in pool.users:
+            others = [user for user in output.users if user.target is not POOL_BACKWARD]
+            if output.target is operator.getitem and output.args[1] == 1 and others:
+                raise ExportError(f"cannot lower {POOL}{where(POOL)}: its indices are used")
+
+
+def _check_kernels(graph: fx.Graph, where: Where) -> None:
+    for node in graph.nodes:
+        target = node.target
+        if isinstance(target, OpOverload) and target._schema.name not in kernels():
+            raise ExportError(
+                f"cannot lower {target}{where(target)}: ExecuTorch has no kernel for it"
+            )
+
+
+def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:
+    exir: Any = import_module("executorch.exir")
+    passes: Any = import_module("executorch.exir.passes")
+    partition: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
+    config = exir.EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
+    try:
+        # Its successor decomposes twice more, and gives the same file in twice the time.
+        edge = exir.to_edge(programs, compile_config=config)
+        with _one_pass():
+            edge = edge.to_backend(partition.XnnpackPartitioner())
+        # Inputs and outputs are the caller's memory: planned, they would be copied in and out.
+        planning = passes.MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+        final = exir.ExecutorchBackendConfig(memory_planning_pass=planning)
+        return bytes(edge.to_executorch(final).buffer)
+    except Exception as exc:  # a compiler's errors have no common base
+        reason = str(exc).partition("\n")[0]
+        raise ExportError(f"executorch cannot compile it: {type(exc).__name__}: {reason}") from exc
+
+
+@contextmanager
+def _one_pass() -> Generator[None]:
+    """With XNNPACK's one pass that helps here: a clamp becomes part of the product in front of it.
+
+    The others look for patterns that these graphs do not have, in each of many delegates; two of them first
+    compile examples of what they look for. Together they took nine tenths of the time.
+    """
+    preprocess: Any = import_module("executorch.backends.xnnpack.xnnpack_preprocess")
+    passes: Any = import_module("executorch.backends.xnnpack._passes")
+    fuse = passes.FuseActivationPass
+
+    def manager(program: object, passes: object = None) -> object:
+        return every(program, [fuse])
+
+    every, preprocess.XNNPACKPassManager = preprocess.XNNPACKPassManager, manager
+    try:
+        yield
+    finally:
+        preprocess.XNNPACKPassManager = every

@@ -1,0 +1,32 @@
+"""Lowering: ATen operators as ONNX nodes. Start at ``to_onnx.to_onnx``; ``table.LOWERINGS`` is the table.
+
+The imports below fill the table.
+"""
+
+from sedge_export.lowering.onnx import (
+    convolution as convolution,
+)
+from sedge_export.lowering.onnx import (
+    indexing as indexing,
+)
+from sedge_export.lowering.onnx import (
+    loops as loops,
+)
+from sedge_export.lowering.onnx import (
+    normalization as normalization,
+)
+from sedge_export.lowering.onnx import (
+    pointwise as pointwise,
+)
+from sedge_export.lowering.onnx import (
+    pooling as pooling,
+)
+from sedge_export.lowering.onnx import (
+    products as products,
+)
+from sedge_export.lowering.onnx import (
+    reductions as reductions,
+)
+from sedge_export.lowering.onnx import (
+    shapes as shapes,
+)

@@ -1,0 +1,80 @@
+"""Lowering a model that only predicts, with constant weights: ONNX's plain operators.
+
+Runtimes fuse and quantise these. Those of training suit batches and gradients.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+from sedge_export.lowering.onnx.convolution import plain_convolution
+from sedge_export.lowering.onnx.pooling import plain_max_pool
+from sedge_export.lowering.onnx.table import LOWERINGS, Lowering
+from sedge_protocol.errors import LocalError
+
+aten = torch.ops.aten
+CONVOLUTION = aten.convolution.default
+POOL = aten.max_pool2d_with_indices.default
+BATCH_NORM = aten._native_batch_norm_legit_functional.default
+
+
+def plain_lowerings(graph: fx.Graph) -> dict[OpOverload, Lowering]:
+    """The table for a graph without gradients."""
+    pools = graph.find_nodes(op="call_function", target=POOL)
+    indexed = any(user.args[1] == 1 for pool in pools for user in pool.users)
+    pooling = LOWERINGS[POOL] if indexed else plain_max_pool
+    return {**LOWERINGS, CONVOLUTION: plain_convolution, POOL: pooling}
+
+
+def fold_batch_norms(module: fx.GraphModule) -> None:
+    """Write every batch normalisation of a convolution's output into the convolution's weight and bias.
+
+    onnxruntime 1.31 does not do it by itself at opset 20.
+    """
+    for norm in module.graph.find_nodes(op="call_function", target=BATCH_NORM):
+        source = norm.args[0]
+        # A transposed convolution's weight has its channels elsewhere.
+        if source.target is CONVOLUTION and not source.args[6] and len(source.users) == 1:
+            constants = _constants(module, [*source.args[1:3], *norm.args[1:5]])
+            if constants is not None:
+                _fold(module, source, norm, constants)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _constants(module: fx.GraphModule, given: Sequence[object]) -> list[Tensor | None] | None:
+    """The tensors behind nodes, None for an argument that is none; None when one is computed."""
+    found: list[Tensor | None] = []
+    for node in given:
+        if not isinstance(node, fx.Node):
+            found.append(None)
+        elif node.op == "get_attr":
+            found.append(cast(Tensor, getattr(module, str(node.target))))
+        else:
+            return None
+    return found
+
+
+def _fold(
+    module: fx.GraphModule, source: fx.Node, norm: fx.Node, constants: Sequence[Tensor | None]
+) -> None:
+    weight, bias, gamma, beta, mean, variance = constants
+    if weight is None or mean is None or variance is None:
+        raise LocalError(
+            f"{source}, {norm}: a convolution has a weight, a normalisation statistics"
+        )
+    eps = cast(float, norm.args[7])
+    made = fuse_conv_bn_weights(weight, bias, mean, variance, eps, gamma, beta)
+    with module.graph.inserting_before(source):
+        for place, tensor in enumerate(made, 1):
+            name = f"{source.name}_folded_{place}"
+            module.register_buffer(name, tensor.detach())
+            source.update_arg(place, module.graph.get_attr(name))
+    for user in list(norm.users):
+        if user.target is operator.getitem and user.args[1] == 0:
+            user.replace_all_uses_with(source)

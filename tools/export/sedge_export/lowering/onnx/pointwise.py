@@ -1,0 +1,287 @@
+"""Element-wise operators: arithmetic, comparisons, activations, casts."""
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from sedge_export.lowering.onnx.graph import BOOL, FLOAT, INT, ElementType, Graph, Scalar, Value
+from sedge_export.lowering.onnx.table import LOWERINGS, lowers
+from sedge_protocol.errors import ExportError
+
+aten = torch.ops.aten
+Operand = Value | Scalar
+
+DTYPES = {torch.float32: FLOAT, torch.int64: INT, torch.bool: BOOL}
+# Type promotion among the three types that programs have.
+_RANK = {BOOL: 0, INT: 1, FLOAT: 2}
+
+_UNARY = {
+    aten.abs: "Abs",
+    aten.ceil: "Ceil",
+    aten.cos: "Cos",
+    aten.erf: "Erf",
+    aten.exp: "Exp",
+    aten.floor: "Floor",
+    aten.log: "Log",
+    aten.neg: "Neg",
+    aten.reciprocal: "Reciprocal",
+    aten.relu: "Relu",
+    aten.round: "Round",
+    aten.sigmoid: "Sigmoid",
+    aten.sign: "Sign",
+    aten.sin: "Sin",
+    aten.sqrt: "Sqrt",
+    aten.tanh: "Tanh",
+}
+_COMPARISONS = {
+    aten.eq: "Equal",
+    aten.ge: "GreaterOrEqual",
+    aten.gt: "Greater",
+    aten.le: "LessOrEqual",
+    aten.lt: "Less",
+}
+
+
+def element_type(dtype: torch.dtype) -> ElementType:
+    """The ONNX element type of a torch type. Raises ``ExportError`` for one that programs do not have."""
+    if dtype not in DTYPES:
+        raise ExportError(f"element type {dtype}, expected float32, int64 or bool")
+    return DTYPES[dtype]
+
+
+def operands(graph: Graph, x: Operand, y: Operand) -> tuple[Value, Value]:
+    """Both sides as values of their common type, as torch promotes them."""
+    kinds = [kind_of(side) for side in (x, y)]
+    common = max(kinds, key=_RANK.__getitem__)
+    return _as(graph, x, common), _as(graph, y, common)
+
+
+def kind_of(side: Operand) -> ElementType:
+    """The element type of a value or of a number as torch takes it."""
+    if isinstance(side, Value):
+        return side.dtype
+    return BOOL if isinstance(side, bool) else INT if isinstance(side, int) else FLOAT
+
+
+def _as(graph: Graph, side: Operand, dtype: ElementType) -> Value:
+    return graph.cast(side, dtype) if isinstance(side, Value) else graph.scalar(side, dtype)
+
+
+def _unary(kind: str, graph: Graph, x: Value) -> Value:
+    return graph.unary(kind, x if kind in {"Abs", "Neg", "Sign"} else graph.cast(x, FLOAT))
+
+
+def _compare(kind: str, graph: Graph, x: Operand, y: Operand) -> Value:
+    return graph.compare(kind, *operands(graph, x, y))
+
+
+for _packet, _name in _UNARY.items():
+    LOWERINGS[_packet.default] = partial(_unary, _name)
+for _packet, _name in _COMPARISONS.items():
+    LOWERINGS[_packet.Scalar] = LOWERINGS[_packet.Tensor] = partial(_compare, _name)
+
+
+@lowers(aten.ne.Scalar, aten.ne.Tensor)
+def not_equal(graph: Graph, x: Value, y: Operand) -> Value:
+    """x != y; ONNX has only equality."""
+    return graph.unary("Not", graph.compare("Equal", *operands(graph, x, y)))
+
+
+@lowers(aten.add.Tensor, aten.add.Scalar)
+def add(graph: Graph, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
+    """x + alpha y."""
+    return _sum(graph, "Add", x, y, alpha)
+
+
+@lowers(aten.sub.Tensor, aten.sub.Scalar)
+def sub(graph: Graph, x: Operand, y: Operand, alpha: Scalar = 1) -> Value:
+    """x - alpha y."""
+    return _sum(graph, "Sub", x, y, alpha)
+
+
+def _sum(graph: Graph, kind: str, x: Operand, y: Operand, alpha: Scalar) -> Value:
+    left, right = operands(graph, x, y)
+    if alpha != 1:
+        right = graph.mul(right, graph.scalar(alpha, right.dtype))
+    return graph.binary(kind, left, right)
+
+
+@lowers(aten.mul.Tensor, aten.mul.Scalar)
+def mul(graph: Graph, x: Operand, y: Operand) -> Value:
+    """x y."""
+    left, right = operands(graph, x, y)
+    if left.dtype == BOOL:
+        return graph.binary("And", left, right)
+    return graph.mul(left, right)
+
+
+@lowers(aten.div.Tensor, aten.div.Scalar)
+def div(graph: Graph, x: Value, y: Operand) -> Value:
+    """x / y, real division whatever the types."""
+    return graph.binary("Div", graph.cast(x, FLOAT), _as(graph, y, FLOAT))
+
+
+@lowers(aten.rsqrt.default)
+def rsqrt(graph: Graph, x: Value) -> Value:
+    """1 / sqrt(x)."""
+    return graph.unary("Reciprocal", graph.unary("Sqrt", x))
+
+
+@lowers(aten.log1p.default)
+def log1p(graph: Graph, x: Value) -> Value:
+    """log(1 + x); ONNX has no exact one, and the error is absolute, 6e-8."""
+    return graph.unary("Log", graph.add(x, graph.scalar(1.0)))
+
+
+@lowers(aten.expm1.default)
+def expm1(graph: Graph, x: Value) -> Value:
+    """exp(x) - 1; ONNX has no exact one, and the error is absolute, 6e-8."""
+    return graph.sub(graph.unary("Exp", x), graph.scalar(1.0))
+
+
+@lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def power(graph: Graph, x: Operand, exponent: Operand) -> Value:
+    """x to a power; the square is a product, which is many times faster than Pow."""
+    if isinstance(x, Value) and exponent == 2:
+        return graph.mul(x, x)
+    return graph.binary("Pow", *operands(graph, x, exponent))
+
+
+@lowers(aten.maximum.default)
+def maximum(graph: Graph, x: Value, y: Value) -> Value:
+    """The larger of x and y."""
+    return graph.binary("Max", *operands(graph, x, y))
+
+
+@lowers(aten.minimum.default)
+def minimum(graph: Graph, x: Value, y: Value) -> Value:
+    """The smaller of x and y."""
+    return graph.binary("Min", *operands(graph, x, y))
+
+
+@lowers(aten.clamp.default, aten.clamp.Tensor)
+def clamp(graph: Graph, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
+    """x clamped between two bounds."""
+    result = x
+    if low is not None:
+        result = graph.binary("Max", *operands(graph, result, low))
+    if high is not None:
+        result = graph.binary("Min", *operands(graph, result, high))
+    return result
+
+
+@lowers(aten.hardtanh.default)
+def hardtanh(graph: Graph, x: Value, low: Scalar = -1, high: Scalar = 1) -> Value:
+    """x clamped between two bounds, such as ReLU6."""
+    return clamp(graph, x, float(low), float(high))
+
+
+@lowers(aten.fmod.Scalar)
+def fmod(graph: Graph, x: Value, y: Scalar) -> Value:
+    """The remainder with the sign of x."""
+    left, right = operands(graph, x, y)
+    return graph.op("Mod", left, right, shape=left.shape, dtype=left.dtype, fmod=1)
+
+
+@lowers(aten.where.self)
+def where(graph: Graph, condition: Value, x: Value, y: Value) -> Value:
+    """x where the condition holds, y elsewhere."""
+    x, y = operands(graph, x, y)
+    shape = np.broadcast_shapes(condition.shape, x.shape, y.shape)
+    return graph.op("Where", condition, x, y, shape=shape, dtype=x.dtype)
+
+
+@lowers(aten.logical_and.default, aten.bitwise_and.Tensor)
+def logical_and(graph: Graph, x: Value, y: Value) -> Value:
+    """x and y."""
+    return graph.compare("And", _boolean(x), _boolean(y))
+
+
+@lowers(aten.logical_or.default, aten.bitwise_or.Tensor)
+def logical_or(graph: Graph, x: Value, y: Value) -> Value:
+    """x or y."""
+    return graph.compare("Or", _boolean(x), _boolean(y))
+
+
+@lowers(aten.logical_not.default, aten.bitwise_not.default)
+def logical_not(graph: Graph, x: Value) -> Value:
+    """not x."""
+    return graph.unary("Not", _boolean(x))
+
+
+def _boolean(x: Value) -> Value:
+    if x.dtype != BOOL:
+        raise ExportError("logic on numbers, expected booleans")
+    return x
+
+
+@lowers(aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default)
+def identity(graph: Graph, x: Value, memory_format: torch.memory_format | None = None) -> Value:
+    """x itself: values are immutable here."""
+    return x
+
+
+@lowers(aten.copy.default)
+def copy(graph: Graph, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    """source in the shape and type of x, as an assignment to a slice makes it."""
+    return graph.expand(graph.cast(source, x.dtype), x.shape)
+
+
+@lowers(aten._to_copy.default)
+def to_copy(
+    graph: Graph, x: Value, dtype: torch.dtype | None = None, **_placement: object
+) -> Value:
+    """x with another element type; its device is ignored."""
+    return x if dtype is None else graph.cast(x, element_type(dtype))
+
+
+@lowers(aten.leaky_relu.default)
+def leaky_relu(graph: Graph, x: Value, negative_slope: float = 0.01) -> Value:
+    """x above zero, negative_slope x below."""
+    return graph.unary("LeakyRelu", x, alpha=float(negative_slope))
+
+
+@lowers(aten.gelu.default)
+def gelu(graph: Graph, x: Value, approximate: str = "none") -> Value:
+    """x Phi(x)."""
+    return graph.unary("Gelu", x, approximate=approximate)
+
+
+@lowers(aten.elu.default)
+def elu(
+    graph: Graph, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1
+) -> Value:
+    """ELU and, with scales, SELU and CELU."""
+    if input_scale == 1:
+        result = graph.unary("Elu", x, alpha=float(alpha))
+        return result if scale == 1 else graph.scale(result, scale)
+    inner = graph.scale(graph.unary("Elu", graph.scale(x, input_scale), alpha=1.0), alpha)
+    linear = graph.compare("Greater", x, graph.scalar(0.0))
+    return graph.scale(where(graph, linear, x, inner), scale)
+
+
+@lowers(aten.threshold_backward.default)
+def threshold_backward(graph: Graph, grad: Value, x: Value, threshold: Scalar) -> Value:
+    """grad where x > threshold, else 0.
+
+    A product with a mask: onnxruntime's Where makes three passes and takes twice the time. Relu hands
+    its output, which is never negative, so there x != 0 is the mask and a cast computes it.
+    """
+    if threshold == 0 and graph.is_output_of("Relu", x):
+        above = graph.cast(x, BOOL)
+    else:
+        above = graph.compare("Greater", x, graph.scalar(threshold))
+    return graph.mul(grad, graph.cast(above, FLOAT))
+
+
+@lowers(aten._softmax.default)
+def softmax(graph: Graph, x: Value, dim: int, half_to_float: bool = False) -> Value:
+    """Softmax along an axis."""
+    return graph.unary("Softmax", x, axis=dim)
+
+
+@lowers(aten._log_softmax.default)
+def log_softmax(graph: Graph, x: Value, dim: int, half_to_float: bool = False) -> Value:
+    """log(softmax) along an axis."""
+    return graph.unary("LogSoftmax", x, axis=dim)

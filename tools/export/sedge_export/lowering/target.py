@@ -1,0 +1,95 @@
+"""The runtimes that programs are made for: a row each, by the name of the device's backend."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
+
+from torch import fx
+from torch._ops import OpOverload
+
+from sedge_export.defaults import BACKENDS
+from sedge_export.lowering.executorch import runtime
+from sedge_export.lowering.executorch.to_executorch import to_executorch
+from sedge_export.lowering.onnx.runtime import load_program
+from sedge_export.lowering.onnx.to_onnx import to_onnx
+from sedge_export.lowering.programs import File, Program, Signature, Signatures
+from sedge_protocol.errors import ExportError
+from sedge_protocol.host import onnx_runtime
+
+_INSTALL = "pip install 'sedge-fl[export]'"
+Where: TypeAlias = Callable[[OpOverload], str]
+
+
+class Target(Protocol):
+    """One runtime: how programs are lowered to it, and run in it to verify them."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages whose versions the manifest records."""
+        ...
+
+    def check_installed(self) -> None:
+        """Load the runtime. Raises ``ExportError``, saying what to install, when a package is missing."""
+        ...
+
+    def lower(
+        self, graphs: Mapping[str, fx.GraphModule], signatures: Signatures, where: Where
+    ) -> dict[str, File]:
+        """The file of each program, from traced graphs by program name; programs may share one.
+
+        Raises ``ExportError`` naming the first operator that cannot be lowered; ``where`` says which module
+        of the model it came from.
+        """
+        ...
+
+    def load(self, name: str, data: bytes, signature: Signature) -> Program:
+        """A program out of its file, as a function. Raises ``ExportError`` for one that is refused."""
+        ...
+
+
+class _Onnx:
+    """ONNX files, one for each program, in onnxruntime."""
+
+    packages = ("onnx", "onnxruntime")
+
+    def check_installed(self) -> None:
+        """onnxruntime is required by the extra ``export``."""
+        try:
+            onnx_runtime.library()
+        except ImportError as exc:
+            raise ExportError(f"backend 'onnxruntime' needs: {_INSTALL} ({exc})") from exc
+
+    def lower(
+        self, graphs: Mapping[str, fx.GraphModule], signatures: Signatures, where: Where
+    ) -> dict[str, File]:
+        """``gradient.onnx`` and so on."""
+        return {
+            name: File(f"{name}.onnx", to_onnx(graph, name, *signatures[name], where))
+            for name, graph in graphs.items()
+        }
+
+    def load(self, name: str, data: bytes, signature: Signature) -> Program:
+        """The program in an onnxruntime session on one thread."""
+        return load_program(name, data)
+
+
+class _Executorch:
+    """One file with a method for each program, in ExecuTorch with XNNPACK."""
+
+    packages = ("executorch",)
+
+    def check_installed(self) -> None:
+        """ExecuTorch has an extra of its own."""
+        runtime.library()
+
+    def lower(
+        self, graphs: Mapping[str, fx.GraphModule], signatures: Signatures, where: Where
+    ) -> dict[str, File]:
+        """``programs.pte`` for every program."""
+        return dict.fromkeys(graphs, File("programs.pte", to_executorch(graphs, where)))
+
+    def load(self, name: str, data: bytes, signature: Signature) -> Program:
+        """The file's method of the program's name, on one thread."""
+        return runtime.load(data, name, *signature)
+
+
+TARGETS: dict[str, Target] = dict(zip(BACKENDS, (_Onnx(), _Executorch()), strict=True))

@@ -1,0 +1,45 @@
+"""Models of several inputs, exported as models of one packed row (``sedge_protocol.wire.parts``)."""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sedge_edge.backends.several_inputs import take_apart
+from sedge_export.subject.network import copied
+from sedge_protocol.errors import DataError, ExportError
+from sedge_protocol.wire.parts import InputPart, pack
+
+# Rows of a model's input (N, ...), or of each of its inputs by name.
+Given: TypeAlias = Tensor | Mapping[str, Tensor]
+
+
+def one_input(model: nn.Module, sample: Given) -> tuple[nn.Module, Tensor, tuple[InputPart, ...]]:
+    """The model of one input, a sample of it (N, ...), and what that holds: nothing of one input.
+
+    Raises ``ExportError`` for inputs that cannot travel as float32.
+    """
+    if not isinstance(sample, Mapping):
+        return model, sample, ()
+    parts, x = packed(sample, "sample_input")
+    model = copied(model)
+    take_apart(model, parts)
+    return model, x, parts
+
+
+def packed(given: Mapping[str, Tensor], where: str) -> tuple[tuple[InputPart, ...], Tensor]:
+    """The parts and their rows (N, K). Raises ``ExportError``, naming the input."""
+    arrays: dict[str, NDArray[np.float32 | np.int64]] = {}
+    for name, rows in given.items():
+        if rows.dtype not in (torch.float32, torch.int64) or rows.ndim < 1 or not rows.numel():
+            found = f"{name} is {rows.dtype} {tuple(rows.shape)}"
+            raise ExportError(f"{where}: {found}, expected torch.float32 or torch.int64 (N, ...)")
+        arrays[name] = rows.detach().cpu().numpy()
+    try:
+        parts, values = pack(arrays, where)
+    except DataError as exc:
+        raise ExportError(str(exc)) from exc
+    return parts, torch.from_numpy(values)

@@ -1,0 +1,44 @@
+"""Where in a user's source an error or an operator comes from, in a few words."""
+
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+_TORCH = str(Path(torch.__file__).parent)
+_HERE = str(Path(__file__).parents[1])
+_PYTHON = str(Path(traceback.__file__).parent)
+
+
+def users(frames: Iterable[traceback.FrameSummary]) -> traceback.FrameSummary | None:
+    """The innermost frame outside Python's library, torch and this package."""
+    for frame in reversed(list(frames)):
+        standard = frame.filename.startswith(_PYTHON) and "site-packages" not in frame.filename
+        if not standard and not frame.filename.startswith((_TORCH, _HERE, "<")):
+            return frame
+    return None
+
+
+def here() -> str:
+    """``net.py:31``: the user's line that is running, or nothing."""
+    frame = users(traceback.extract_stack())
+    return f"{Path(frame.filename).name}:{frame.lineno}" if frame else ""
+
+
+def place(exc: BaseException) -> str:
+    """`` in Net at net.py:31, `x = x.view(-1, 1024)` ``: where an error was raised."""
+    module = ""
+    for entry, _ in traceback.walk_tb(exc.__traceback__):
+        owner = entry.f_locals.get("self")
+        if entry.f_code.co_name == "_call_impl" and isinstance(owner, nn.Module):
+            module = f" in {type(owner).__name__}"
+    frame = users(traceback.extract_tb(exc.__traceback__))
+    line = f" at {Path(frame.filename).name}:{frame.lineno}, `{frame.line}`" if frame else ""
+    return module + line
+
+
+def reason(exc: BaseException) -> str:
+    """The kind of an error and its first line."""
+    return f"{type(exc).__name__}: {str(exc).strip().partition(chr(10))[0]}"

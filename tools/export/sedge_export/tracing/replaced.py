@@ -1,0 +1,213 @@
+"""Functions of torch that a trace replaces by others with the same values and gradients.
+
+They are those whose gradient is an operator without a decomposition, and the layers that are loops
+(``recurrent``). What stands here is ordinary torch, so that autograd finds the gradient of each, and any
+runtime gets simple operators. Verification compares with the functions themselves.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from sedge_export.recurrent.layers import RECURRENT
+
+Replacement = Callable[..., Tensor | tuple[Tensor, ...] | None]
+Matrix = NDArray[np.float64]
+
+
+class Replacing(TorchFunctionMode):
+    """Replaces the functions of the table; a replacement that returns None leaves the call as it is."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call the replacement, or the function."""
+        keywords = dict(kwargs or {})
+        replacement = _TABLE.get(func)
+        found = replacement(*args, **keywords) if replacement else None
+        return func(*args, **keywords) if found is None else found
+
+
+def _resampled(x: Tensor, matrices: Sequence[Matrix]) -> Tensor:
+    """x (B, C, ...) with each spatial axis multiplied by a matrix (outputs, inputs)."""
+    for axis, matrix in enumerate(matrices, 2):
+        weights = torch.from_numpy(matrix.astype(np.float32))
+        x = (x.movedim(axis, -1) @ weights.T).movedim(-1, axis)
+    return x
+
+
+def _windows(extent: int, count: int) -> list[tuple[int, int]]:
+    """The windows of an adaptive pool."""
+    return [(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
+
+
+def _sizes(x: Tensor, given: Any, axes: int) -> list[int]:
+    listed: list[int | None] = [given] * axes if isinstance(given, int) else list(given)
+    return [
+        e if size is None else int(size) for size, e in zip(listed, x.shape[-axes:], strict=True)
+    ]
+
+
+def _adaptive_average(axes: int) -> Replacement:
+    def pool(input: Tensor, output_size: Any) -> Tensor | None:
+        sizes = _sizes(input, output_size, axes)
+        extents = input.shape[-axes:]
+        if input.ndim != axes + 2:
+            return None
+        if all(size == 1 for size in sizes):
+            return input.mean(tuple(range(2, input.ndim)), keepdim=True)
+        if not any(extent % size for extent, size in zip(extents, sizes, strict=True)):
+            return None
+        matrices: list[Matrix] = []
+        for extent, size in zip(extents, sizes, strict=True):
+            matrix = np.zeros((size, extent))
+            for row, (start, stop) in enumerate(_windows(extent, size)):
+                matrix[row, start:stop] = 1 / (stop - start)
+            matrices.append(matrix)
+        return _resampled(input, matrices)
+
+    return pool
+
+
+def _adaptive_maximum(axes: int) -> Replacement:
+    def pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor | None:
+        if return_indices or input.ndim != axes + 2:
+            return None
+        for axis, size in enumerate(_sizes(input, output_size, axes), 2):
+            parts = [
+                input.narrow(axis, start, stop - start).max(axis).values
+                for start, stop in _windows(input.shape[axis], size)
+            ]
+            input = torch.stack(parts, axis)
+        return input
+
+    return pool
+
+
+def _interpolate(
+    input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor | None:  # fmt: skip
+    axes = input.ndim - 2
+    known = {"nearest": _nearest, "nearest-exact": _nearest_exact}
+    linear = mode in ("linear", "bilinear", "trilinear")
+    if antialias or not (linear or mode in known):
+        return None
+    extents = input.shape[2:]
+    factors: Any = [None] * axes if scale_factor is None else scale_factor
+    if isinstance(factors, int | float):
+        factors = [factors] * axes
+    if size is None:
+        sizes = [int(e * f) for e, f in zip(extents, factors, strict=True)]
+    else:
+        sizes = _sizes(input, size, axes)
+    if recompute_scale_factor:
+        factors = [None] * axes
+    matrices: list[Matrix] = []
+    for extent, count, factor in zip(extents, sizes, factors, strict=True):
+        step = extent / count if factor is None else 1 / factor
+        if linear:
+            matrices.append(_linear(extent, count, step, bool(align_corners)))
+        else:
+            matrices.append(np.eye(extent)[known[mode](np.arange(count), step, extent)])
+    if not linear and all(c % e == 0 for c, e in zip(sizes, extents, strict=True)):
+        for axis, (count, extent) in enumerate(zip(sizes, extents, strict=True), 2):
+            input = input.repeat_interleave(count // extent, axis)
+        return input
+    return _resampled(input, matrices)
+
+
+def _nearest(places: NDArray[np.int64], step: float, extent: int) -> NDArray[np.int64]:
+    return np.minimum((places * step).astype(np.int64), extent - 1)
+
+
+def _nearest_exact(places: NDArray[np.int64], step: float, extent: int) -> NDArray[np.int64]:
+    return np.minimum(((places + 0.5) * step).astype(np.int64), extent - 1)
+
+
+def _linear(extent: int, count: int, step: float, corners: bool) -> Matrix:
+    places = np.arange(count)
+    if corners:
+        at = places * ((extent - 1) / (count - 1) if count > 1 else 0.0)
+    else:
+        at = np.maximum((places + 0.5) * step - 0.5, 0)
+    below = np.minimum(at.astype(np.int64), extent - 1)
+    above = np.minimum(below + 1, extent - 1)
+    share = (at - below)[:, None]
+    eye = np.eye(extent)
+    found: Matrix = (1 - share) * eye[below] + share * eye[above]
+    return found
+
+
+def _embedding_bag(
+    input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None,
+    norm_type: float = 2, scale_grad_by_freq: bool = False, mode: str = "mean",
+    sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor | None:  # fmt: skip
+    given = (offsets, max_norm, per_sample_weights, padding_idx)
+    if input.ndim != 2 or scale_grad_by_freq or any(each is not None for each in given):
+        return None
+    rows = functional.embedding(input, weight)
+    if mode == "max":
+        return rows.max(1).values
+    return rows.sum(1) if mode == "sum" else rows.mean(1)
+
+
+def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    axis = dimension % x.ndim
+    count = (x.shape[axis] - size) // step + 1
+    places = torch.from_numpy(np.arange(count)[:, None] * step + np.arange(size))
+    return x.movedim(axis, -1)[..., places].movedim(-2, axis)
+
+
+def _bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    found = torch.einsum("...i,oij,...j->...o", input1, weight, input2)
+    return found if bias is None else found + bias
+
+
+def _margin(
+    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+    size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor | None:  # fmt: skip
+    if p != 1 or weight is not None or reduction != "none" or input.ndim != 2:
+        return None
+    losses = (margin - input.gather(1, target[:, None]) + input).clamp(min=0)
+    others = target[:, None] != torch.arange(input.shape[1])
+    return (losses * others).sum(1) / input.shape[1]
+
+
+def _response_norm(
+    input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    margins = [0, 0] * (input.ndim - 2) + [size // 2, (size - 1) // 2]
+    squares = functional.pad(input.square(), margins)
+    total = torch.stack([squares.narrow(1, i, input.shape[1]) for i in range(size)]).sum(0)
+    return input / (total * (alpha / size) + k) ** beta
+
+
+_TABLE: dict[Callable[..., Any], Replacement] = {
+    functional.adaptive_avg_pool1d: _adaptive_average(1),
+    functional.adaptive_avg_pool2d: _adaptive_average(2),
+    torch.adaptive_avg_pool1d: _adaptive_average(1),
+    functional.adaptive_max_pool1d: _adaptive_maximum(1),
+    functional.adaptive_max_pool2d: _adaptive_maximum(2),
+    functional.interpolate: _interpolate,
+    functional.embedding_bag: _embedding_bag,
+    functional.bilinear: _bilinear,
+    functional.multi_margin_loss: _margin,
+    functional.local_response_norm: _response_norm,
+    Tensor.unfold: _unfold,
+    **RECURRENT,
+}

@@ -1,0 +1,167 @@
+"""The reference for verification: the user's own model in plain eager torch, in float64 or float32.
+
+It uses autograd and torch.optim.SGD on real rows only, and shares no code with the tracing. In float64 it
+says what is right; in float32, how near to that float32 comes.
+"""
+
+import copy
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from sedge_edge.backends.draws import draws
+from sedge_edge.backends.rows import Objective
+from sedge_export.subject.batches import Batch
+from sedge_export.subject.network import copied
+from sedge_protocol.layout import Layout, Theta
+
+Vector: TypeAlias = NDArray[np.float64]
+
+
+class Eager:
+    """A copy of the model with its optimizer, computing in ``kind``."""
+
+    def __init__(
+        self, model: nn.Module, layout: Layout, objective: Objective, momentum: float = 0.0,
+        kind: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        self._model = copied(model).to(kind)
+        self._layout, self._objective, self._kind = layout, objective, kind
+        by_name = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        self._tensors = [by_name[tensor.name] for tensor in layout.tensors]
+        trainable = [p for p in self._model.parameters() if p.requires_grad]
+        self._optimizer = torch.optim.SGD(trainable, lr=1.0, momentum=momentum)
+
+    @property
+    def theta(self) -> Vector:
+        """The model's values, shape (n,)."""
+        return _flat([tensor.detach() for tensor in self._tensors])
+
+    @property
+    def gradient(self) -> Vector:
+        """The last gradient, shape (n,), 0 for tensors without one."""
+        return _flat([torch.zeros_like(t) if t.grad is None else t.grad for t in self._tensors])
+
+    def place(self, theta: Theta) -> None:
+        """Continue from theta (n,)."""
+        with torch.no_grad():
+            for tensor, spec in zip(self._tensors, self._layout.tensors, strict=True):
+                tensor.copy_(torch.from_numpy(theta[spec.slice].reshape(spec.shape)))
+
+    def step(
+        self, batch: Batch, learning_rate: float, prox: float = 0.0, anchor: Theta | None = None
+    ) -> float:
+        """One step of the optimizer. Returns the loss."""
+        loss = self.differentiate(batch)
+        if anchor is not None:
+            self._pull(prox, anchor)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+        return loss
+
+    def differentiate(self, batch: Batch) -> float:
+        """Compute the gradient, and move the statistics. Returns the loss."""
+        self._model.train()
+        self._model.zero_grad()
+        x, y, w = (self._cast(t[: batch.rows]) for t in (batch.x, batch.y, batch.w))
+        with self._computing():
+            with draws(batch.noise):
+                output = self._model(x)
+            losses = self._objective.loss(output, y)
+        loss = (losses * w).sum() / w.sum()
+        torch.autograd.backward(loss)
+        # An unused layer has no gradient here, and a zero one in a program.
+        for tensor in self._tensors:
+            if tensor.requires_grad and tensor.grad is None:
+                tensor.grad = torch.zeros_like(tensor)
+        return loss.item()
+
+    def _pull(self, prox: float, anchor: Theta) -> None:
+        for tensor, spec in zip(self._tensors, self._layout.tensors, strict=True):
+            if tensor.grad is not None:
+                target = torch.from_numpy(anchor[spec.slice].reshape(spec.shape))
+                tensor.grad += prox * (tensor.detach() - target)
+
+    def evaluate(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Outputs (B, ...) of all rows, and the sums that the program ``evaluate`` must return."""
+        self._model.eval()
+        x, y, w = (self._cast(t) for t in (batch.x, batch.y, batch.w))
+        with torch.no_grad(), self._computing():
+            output: Tensor = self._model(x)
+            losses, metrics = (rows(output, y) for rows in self._objective)
+        sums = {
+            "loss_sum": (losses * w).sum().item(),
+            "metric_sum": (metrics * w).sum().item(),
+            "weight_sum": w.sum().item(),
+        }
+        return output, sums
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._kind) if tensor.is_floating_point() else tensor
+
+    @contextmanager
+    def _computing(self) -> Generator[None]:
+        """Compute in float64, if that is the kind, also what the model itself makes in float32."""
+        if self._kind != torch.float64:
+            yield
+            return
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with _InFloat64():
+                yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+class _InFloat64(TorchFunctionMode):
+    """Replaces float32, in casts, in new tensors and in a model's own constants, by float64."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call the function on what float64 makes of its arguments."""
+        wide = torch.Tensor.double if func is torch.Tensor.float else func
+        arguments, keywords = tree_map(_widened, (args, dict(kwargs or {})))
+        return wide(*arguments, **keywords)
+
+
+def _widened(value: object) -> object:
+    if value is torch.float32:
+        return torch.float64
+    if isinstance(value, Tensor) and value.dtype == torch.float32:
+        return value.double()
+    return value
+
+
+def exact(model: nn.Module, layout: Layout, objective: Objective, batch: Batch) -> Eager:
+    """A reference in float64, or in float32 for a model that computes in nothing else."""
+    found = Eager(model, layout, objective, kind=torch.float64)
+    try:
+        copy.deepcopy(found).differentiate(batch)
+    except RuntimeError:
+        return Eager(model, layout, objective)
+    return found
+
+
+def shaken(theta: Theta, rng: np.random.Generator) -> Theta:
+    """theta (n,) with every value moved to its next neighbour, up or down."""
+    signs = rng.choice(np.array([-np.inf, np.inf], np.float32), theta.size)
+    moved: Theta = np.nextafter(theta, signs)
+    return moved
+
+
+def _flat(tensors: Sequence[Tensor]) -> Vector:
+    return np.concatenate([t.reshape(-1).double().numpy() for t in tensors])

@@ -1,0 +1,156 @@
+"""Where a model has a kink within float32's rounding: an activation next to 0, two near equals in a window.
+
+On one side of a kink the gradient is another, and rounding decides the side. There a right program may
+disagree with torch, by any amount, and a wrong one too; so the batch says nothing. ``found`` proves a kink
+from the model alone: it runs it in float64 and in float32, and compares the distance to each kink in
+float64 with the rounding of the tensor that it is read from.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sedge_export.inspection.operators import bare_name
+from sedge_export.subject.batches import Batch
+from sedge_export.verification.eager import Eager
+
+Distances: TypeAlias = Callable[..., list[Tensor]]
+
+# How many times the rounding of a tensor, which is its largest difference between float32 and float64,
+# an element may be from a kink for the rounding of another right program to take it across.
+NEAR = 4.0
+
+
+def _from(*places: float) -> Distances:
+    def distances(x: Tensor, *_: object) -> list[Tensor]:
+        return [x - place for place in places]
+
+    return distances
+
+
+def _from_both(x: Tensor, place: float = 0.5) -> list[Tensor]:
+    return [x - place, x + place]
+
+
+def _from_ends(x: Tensor, low: float = -1.0, high: float = 1.0) -> list[Tensor]:
+    return [x - low, x - high]
+
+
+def _from_bounds(x: Tensor, *bounds: object, **named: object) -> list[Tensor]:
+    given = [*bounds, *named.values()]
+    return [x - bound for bound in given if isinstance(bound, Tensor | int | float)]
+
+
+def _gap(rows: Tensor) -> list[Tensor]:
+    """The distance of the largest of each row to the next, of rows (N, M)."""
+    if rows.shape[1] < 2:
+        return []
+    first, second = rows.topk(2, dim=1).values.unbind(1)
+    return [first - second]
+
+
+def _of_windows(
+    x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, *_: object
+) -> list[Tensor]:
+    pads = [padding] * 2 if isinstance(padding, int) else list(padding) * (3 - len(padding))
+    framed = torch.nn.functional.pad(x, (pads[1], pads[1], pads[0], pads[0]), value=-1e30)
+    planes = framed.reshape(-1, 1, *framed.shape[-2:])
+    columns = torch.nn.functional.unfold(planes, kernel, dilation=dilation, stride=stride or kernel)
+    return _gap(columns.mT.reshape(-1, columns.shape[1]))
+
+
+def _of_axes(x: Tensor, dim: Any = (), *_: object) -> list[Tensor]:
+    listed = [dim] if isinstance(dim, int) else list(dim)
+    over = sorted({axis % x.ndim for axis in listed} or range(x.ndim))
+    kept = [axis for axis in range(x.ndim) if axis not in over]
+    last = x.permute(*kept, *over)
+    return _gap(last.reshape(-1, max(1, last[(0,) * len(kept)].numel())))
+
+
+def _least(of: Distances) -> Distances:
+    def distances(x: Tensor, *rest: object) -> list[Tensor]:
+        return of(-x, *rest)
+
+    return distances
+
+
+def _between(x: Tensor, y: Any, *_: object) -> list[Tensor]:
+    return [x - y]
+
+
+# By the operator's bare name, the distances that are 0 at a kink.
+_DISTANCES: dict[str, Distances] = {
+    "relu": _from(0.0),
+    "leaky_relu": _from(0.0),
+    "rrelu_with_noise": _from(0.0),
+    "prelu": _from(0.0),
+    "prelu_kernel": _from(0.0),
+    "elu": _from(0.0),
+    "abs": _from(0.0),
+    "sign": _from(0.0),
+    "threshold": _between,
+    "hardtanh": _from_ends,
+    "hardswish": _from(-3.0, 3.0),
+    "hardsigmoid": _from(-3.0, 3.0),
+    "softshrink": _from_both,
+    "hardshrink": _from_both,
+    "clamp": _from_bounds,
+    "clamp_min": _from_bounds,
+    "clamp_max": _from_bounds,
+    "max_pool2d_with_indices": _of_windows,
+    "amax": _of_axes,
+    "amin": _least(_of_axes),
+    "max": _of_axes,
+    "min": _least(_of_axes),
+    **dict.fromkeys(("maximum", "minimum", "gt", "ge", "lt", "le"), _between),
+}
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the distances to every kink of one pass, with the operator's name."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[tuple[str, Tensor]] = []
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Record the operator's distances, then let it run."""
+        name = bare_name(func)
+        measure = _DISTANCES.get(name)
+        if measure and "backward" not in str(func) and args[0].is_floating_point():
+            distances = measure(*args, **(kwargs or {}))
+            self.found += [(name, distance.detach().double()) for distance in distances]
+        return func(*args, **(kwargs or {}))
+
+
+def found(exact: Eager, plain: Eager, batch: Batch) -> str | None:
+    """The operator with a kink within rounding of a batch's values, or None.
+
+    ``exact`` and ``plain`` are the same model in float64 and float32, at the same theta; both take a step's
+    statistics.
+    """
+    passes: list[list[tuple[str, Tensor]]] = []
+    for eager in (exact, plain):
+        recorder = _Recorder()
+        with recorder:
+            eager.differentiate(batch)
+        passes.append(recorder.found)
+    for (name, right), (other, rounded) in zip(passes[0], passes[1], strict=False):
+        if name != other or right.shape != rounded.shape or not right.numel():
+            return None
+        rounding = (right - rounded).abs().max()
+        # An exact tie in both is the model's own, such as the 0 that a ReLU hands to the next.
+        near = (right.abs() <= NEAR * rounding) & ~((right == 0) & (rounded == 0))
+        if bool(near.any()):
+            return name
+    return None

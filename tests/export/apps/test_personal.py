@@ -30,7 +30,7 @@ from sedge_protocol.wire import bundle as bundles
 
 torch.set_num_threads(1)
 
-HERE = "tests.export.test_personal"
+HERE = "tests.export.apps.test_personal"
 SHAPE = (1, 8, 8)
 
 
@@ -351,7 +351,10 @@ def test_files_that_hold_no_weights(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (f"{HERE}:nothing", "--data: found 'tests.export.test_personal:nothing', expected module"),
+        (
+            f"{HERE}:nothing",
+            "--data: found 'tests.export.apps.test_personal:nothing', expected module",
+        ),
         (f"{HERE}:rows", "that returns (x, y)"),
         (f"{HERE}:few", "data: 10 rows, expected at least 40"),
         (f"{HERE}:misshapen", "x is torch.float32 (60, 8, 8), expected torch.float32 (N, 1, 8, 8)"),

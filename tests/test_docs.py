@@ -47,7 +47,7 @@ def keys(struct: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str, Fi
             yield from keys(table, f"{path}.{field.name}".lstrip("."))
 
 
-@pytest.mark.parametrize("file", ["cloud.toml", "edge.toml", "run.toml"])
+@pytest.mark.parametrize("file", FILES)
 def test_every_key_has_one_sentence(file: str) -> None:
     for table, key in keys(FILES[file]):
         words = key.description

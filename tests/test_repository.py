@@ -109,6 +109,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/protocol/host/test_reference.py",
         "as the reference shows them",
     ),
+    "sedge_emulate.device_classes": (
+        "tests/emulate/test_emulate_config.py",
+        "with the fleet's file",
+    ),
     "sedge_cloud.ingest.admission": (
         "tests/cloud/ingest/test_rate_limit.py",
         "it asks the buckets",

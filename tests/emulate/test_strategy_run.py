@@ -20,14 +20,16 @@ from sedge_cloud.strategy import Assignment, Context, State, Update
 from sedge_edge.jobs.storage import WholeBlobs
 from sedge_emulate import strategy_run as module
 from sedge_emulate.config import (
-    ChurnConfig,
-    ClassConfig,
     DataConfig,
     EmulationConfig,
     ModelConfig,
     RoundsConfig,
     StrategyConfig,
     TrainerConfig,
+)
+from sedge_emulate.device_classes import (
+    ChurnConfig,
+    ClassConfig,
 )
 from sedge_emulate.emulation import Stage, set_up, strategy_run_of
 from sedge_emulate.progress import Progress

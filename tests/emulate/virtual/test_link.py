@@ -4,7 +4,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sedge_emulate.config import ClassConfig, EmulationConfig, LinkConfig, StrategyConfig
+from sedge_emulate.config import (
+    EmulationConfig,
+    StrategyConfig,
+)
+from sedge_emulate.device_classes import (
+    ClassConfig,
+    LinkConfig,
+)
 from sedge_emulate.meter import Meter, packet_bytes
 from sedge_emulate.virtual.clock import Clock
 from sedge_emulate.virtual.link import BROKER_S, MISSED_S, MemoryBroker, Port

@@ -11,12 +11,14 @@ from msgspec.structs import replace
 from numpy.random import default_rng
 
 from sedge_emulate.config import (
+    EmulationConfig,
+    StrategyConfig,
+)
+from sedge_emulate.device_classes import (
     ChurnConfig,
     ClassConfig,
     DutyConfig,
-    EmulationConfig,
     LinkConfig,
-    StrategyConfig,
 )
 from sedge_emulate.virtual.plan import (
     REBOOT_S,

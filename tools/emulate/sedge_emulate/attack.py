@@ -3,17 +3,8 @@
 Otherwise they are devices like any other: the agent's own code makes, codes and sends their updates. They
 know the run's [robust], the number of devices, each other's data and, where the fleet file says so,
 everybody's: what those would send is found by training on them (``Knowledge``). An attack is a function
-from that to a change; ``ATTACKS`` has them by name. n = parameters, k = devices whose data are known,
-h = hostile devices.
-
-    scaled        scale times the own honest change; -1 reverses it
-    labels        what the own examples teach under wrong labels, as long as the rule allows
-    colluding     the mean of the hostile devices' ``labels``, the same from each
-    little        A little is enough: mean - scale * deviation, by coordinate     (Baruch et al. 2019)
-    inner         Inner-product manipulation: -scale * mean                       (Xie et al. 2020)
-    hidden        of all mixtures of ``colluding`` and the mean that which the rule lets do most harm
-    drift         the same with one random direction in all rounds
-    backdoor      ``labels`` with a pattern in half of the inputs, and the label 0 for these
+from that to a change; ``ATTACKS`` has them by name, and ``AttackConfig`` describes them. n = parameters,
+k = devices whose data are known, h = hostile devices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,18 +43,28 @@ TARGET_LABEL = 0
 
 
 class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[attack]: the first ``devices`` of the fleet are hostile.
+    """[attack]: hostile devices; they send
 
-    ``name`` is what they do and ``scale`` how strongly, where that is theirs to choose (attack.py). They
-    claim to hold ``claim`` examples, also in their HELLO; 0 states the true number. They know each other's
-    examples or, with ``knows = "all"``, everybody's.
+    - ``scaled``: ``scale`` times their own honest change; -1 reverses it;
+    - ``labels``: what their own examples teach under wrong labels, as long as the rule allows;
+    - ``colluding``: the mean of the hostile devices' ``labels``, the same from each;
+    - ``little``: mean - ``scale`` * deviation, by coordinate: a little is enough (Baruch et al. 2019);
+    - ``inner``: -``scale`` * mean: inner-product manipulation (Xie et al. 2020);
+    - ``hidden``: of all mixtures of ``colluding`` and the mean that which the rule lets do most harm;
+    - ``drift``: the same with one random direction in all rounds;
+    - ``backdoor``: ``labels`` with a pattern in half of the inputs, and the label 0 for these.
     """
 
     devices: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Number of hostile devices, the first ones of the fleet."""
     scale: Annotated[float, Meta(ge=-1e6, le=1e6)] = 1.0
+    """Strength of ``scaled``, ``little`` and ``inner``; the other attacks choose their own."""
     claim: Annotated[int, Meta(ge=0, lt=2**53)] = 0
+    """Number of examples that hostile devices claim to have; 0 is the true number."""
     name: Name = "scaled"
+    """What hostile devices send, by its name in the list above."""
     knows: Literal["own", "all"] = "own"
+    """Whose examples hostile devices know: those of each other, ``own``, or everybody's, ``all``."""
 
     def claimed(self, number: int, held: int) -> int:
         """How many examples a device that has ``held`` of them claims."""

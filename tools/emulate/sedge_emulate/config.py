@@ -1,13 +1,8 @@
-"""The description of an emulated fleet (fleet.toml).
-
-Times of devices and links are virtual seconds of the emulation's clock. An event whose mean interval
-("every") is 0 never happens. The intervals are exponentially distributed, and so are the durations of a
-cut and of a full disk.
-"""
+"""The description of an emulated fleet (fleet.toml)."""
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -24,6 +19,14 @@ from sedge_cloud.config import (
     TrainingConfig,
 )
 from sedge_emulate.attack import AttackConfig
+from sedge_emulate.device_classes import (
+    MEAN,
+    SHORTEST_MEAN_S,
+    ChurnConfig,
+    ClassConfig,
+    Name,
+    contradictions,
+)
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
 from sedge_protocol.host.mqtt import BrokerSettings
@@ -34,178 +37,138 @@ LINKS = ("memory", "broker", "mosquitto", "amqtt")
 SUFFIXES = (".npy", ".json", ".pkl")
 # The names of virtual devices (see data/shares.py); a real one must not take one.
 VIRTUAL = re.compile(r"device-\d+")
-# Closer events would only keep the emulation busy.
-SHORTEST_MEAN_S = 1.0
-_MAX_S = 3.2e8  # ten years
 
-Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
-Chance: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Rate: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
-Milliseconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
-Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=_MAX_S)]
-KbitPerS: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[data]: the devices' examples.
 
-    ``dataset`` is auto, fashion-mnist, digits, or a source of your own: "module:function", .npz, .csv,
-    a folder of images or of PFLlib's. ``examples`` of the data set are used (0: all) and divided by
-    ``split``: by Dir(``alpha``) of every class, by ``classes_per_device``, at random (iid), by the
-    groups that the source names, such as persons (natural), or as the file ``partition`` says (given:
-    .npy, .json, or FL-bench's .pkl). Every device has at least ``min_examples``, unless they are given,
-    and keeps ``test_fraction`` of them for testing, unless the file or PFLlib says which. ``seed`` draws
-    the split; without it, the fleet's seed does. With it, ``--seeds`` compares first models on one split.
-
-    ``central_test``, a share of the examples that no device gets or another source, is a test set for every
-    device's model and for the global one, besides the devices' own.
+    ``auto`` is Fashion-MNIST where it is installed, otherwise digits. PFLlib's folders and a ``partition``
+    may say themselves which examples are for tests. The groups of ``natural`` are, for example, persons.
     """
 
     dataset: Annotated[str, Meta(min_length=1)] = "auto"
+    """Data set: ``auto``, ``fashion-mnist``, ``digits``, or your own: ``module:function``, an .npz or
+    .csv file, or a folder of images or of PFLlib's."""
     examples: Annotated[int, Meta(ge=0)] = 0
+    """Number of examples to use of the data set; 0 uses all."""
     split: Literal["dirichlet", "pathological", "iid", "natural", "given"] = "dirichlet"
+    """How devices share the examples: ``dirichlet`` by ``alpha``, ``pathological`` by
+    ``classes_per_device``, ``iid`` at random, ``natural`` by the source's groups, ``given`` by
+    ``partition``."""
     partition: str = ""
+    """File that says which device has which examples: .npy, .json, or FL-bench's .pkl."""
     alpha: Annotated[float, Meta(gt=0, le=1e6)] = 0.1
+    """Concentration of the Dirichlet split of each class; the smaller, the more devices differ."""
     classes_per_device: Annotated[int, Meta(ge=1)] = 2
+    """Number of classes that a device has in the pathological split."""
     min_examples: Annotated[int, Meta(ge=2)] = 10
+    """Fewest examples of a device, unless a file says who has which."""
     test_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.25
+    """Share of its examples that a device keeps for tests."""
     central_test: Annotated[float, Meta(ge=0, lt=1)] | str = 0.0
+    """Test set for every model besides the devices' own: a share of the examples, which no device gets,
+    or another source."""
     seed: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
+    """Seed of the split, by default the fleet's; set it so that several seeds compare first models on one
+    split."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[model]: ``factory`` is "module:function", called without arguments; "" takes the model ``name``.
+    """[model]: the model that devices train; without ``factory`` and ``name``, the data decides.
 
-    Without either, the data decides. ``widths`` are the forms of the model that devices may get, each given
-    by the share of the channels that it lacks; 0, the whole model, comes first. The strategy decides which
-    device gets which form; most strategies know the whole model only.
-
-    ``loss``, ``label_smoothing``, ``class_weights``, ``target`` and ``metric`` are those of `sedge-export`.
-    Without a ``target`` the data decide: labels, numbers, or the input itself where there is no y.
+    Most strategies know the whole model only; the others decide which device gets which of the ``widths``.
     """
 
     factory: str = ""
+    """Function that returns the model, as ``module:function``; empty takes the model ``name``."""
     name: Literal["", "avgcnn", "mlp", "resnet8"] = ""
+    """Model that comes with the emulator; empty lets the data decide."""
     batch_size: Annotated[int, Meta(ge=1, le=65536)] = 32
+    """Number of examples in a training step."""
     widths: Annotated[tuple[Rate, ...], Meta(min_length=1, max_length=16)] = (0.0,)
+    """Forms of the model, each by the share of the channels that it lacks; the first must be 0, the whole
+    model."""
     loss: str = ""
+    """Loss, as for ``sedge-export``; empty takes the usual one of the target."""
     label_smoothing: Rate = 0.0
+    """Share of each label to spread evenly over all classes."""
     class_weights: tuple[Annotated[float, Meta(ge=0, le=1e6)], ...] = ()
+    """Weight of each class in the loss; empty weights all classes equally."""
     target: Literal["", "class", "float", "none"] = ""
+    """What the model predicts: a ``class``, a ``float``, or ``none``, which is its input; empty lets the
+    data decide."""
     metric: str = ""
+    """Metric, as for ``sedge-export``; empty takes the usual one of the target."""
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[trainer]: how this host computes the devices' steps.
 
-    ``backend`` auto follows the rule in ``training.choice``. ``device`` auto is CUDA where there is any
-    that can be used, otherwise the CPU, which then ignores ``tf32``, ``graphs`` and ``convolutions``.
-
-    ``precision`` fp32 gives a real device's numbers. bf16, on CUDA only, rounds the factors of products;
-    parameters, sums and the optimizer stay float32. It changes which elements are kept. ``tf32``, on CUDA
-    only, lets the products of fp32 round their factors to 10 bits. ``graphs``, on CUDA only, launches all
-    kernels of a step together, and changes no number. ``convolutions`` of many devices are computed as one
-    grouped convolution, or as the product of their input's unfolded patches with the filters.
-    ``graphs`` and unfold are for the vectorised trainer. A model whose step moves numbers between host and
-    GPU, as one with ``class_weights`` does, cannot have graphs and is refused.
+    On a CPU, ``tf32``, ``graphs`` and ``convolutions`` have no effect. Under bf16, parameters, sums and the
+    optimizer stay float32. A model whose step moves numbers between host and GPU, as one with
+    ``class_weights`` does, cannot have ``graphs`` and is refused.
     """
 
     backend: Name = "auto"
+    """Trainer: ``onnx``, ``autograd``, ``vectorised``, or ``auto``, which chooses by model and device."""
     precision: Literal["fp32", "bf16"] = "fp32"
+    """Precision of products: ``fp32`` gives a real device's numbers; ``bf16``, on CUDA only, rounds
+    factors and changes which elements are kept."""
     device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Processor that trains: ``cpu``, ``cuda``, or ``auto`` for CUDA where it can be used."""
     tf32: bool = False
+    """Let fp32 products round their factors to 10 bits; on CUDA only."""
     graphs: bool = False
+    """Launch all CUDA kernels of a step together, which changes no number; for the vectorised trainer
+    only."""
     convolutions: Literal["grouped", "unfold"] = "grouped"
+    """How the vectorised trainer convolves for many devices: as one ``grouped`` convolution, or as
+    products with ``unfold``ed patches."""
 
 
 class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[rounds]: the settings that all strategies share (see sedge_cloud.config.RunConfig).
+    """[rounds]: how long the runs are, and when rounds open and close.
 
-    A round begins once ``fraction_available`` of the fleet is online. It must be below 1 where devices
-    leave for good or keep hours, because they are never all online again. The reported accuracies are
-    measured at the end, on ``fraction_evaluate`` of the devices that are online then, and every
-    ``evaluate_every`` rounds of training (0: at the end only).
+    The accuracies of the report are those of the devices that are online at the end.
     """
 
     num_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 10
+    """Number of training rounds of each strategy."""
     fraction_train: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of the available devices that train in a round."""
     fraction_evaluate: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of the available devices that are measured in an evaluation round."""
     evaluate_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Number of training rounds between evaluation rounds; 0 evaluates only at the end."""
     fraction_available: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of the fleet that must be online before a round opens; below 1 where devices leave or are not
+    always on."""
     quorum: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of the round's devices whose updates let it close; below 1, stragglers do not hold it up."""
     deadline_s: Annotated[float, Meta(ge=1, le=604_800)] = 600.0
+    """Seconds after which a round closes with the updates that have arrived."""
     grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 0.0
+    """Seconds that a round stays open after its quorum, for devices that are nearly done."""
     late_updates: LateUpdates = "remember"
-
-
-class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[classes.link]: the link between a device of the class and the broker.
-
-    A message is lost, damaged or delivered twice with the probabilities ``loss``, ``corrupt`` and
-    ``duplicate``. It takes ``delay_ms`` plus a uniform extra of up to ``jitter_ms``. With a rate (1 kbit is
-    1000 bits; 0: no limit) the messages of one direction queue. The link goes down ``cut_every_s`` (mean)
-    after it came up, and stays down for ``cut_s`` (mean).
-    """
-
-    delay_ms: Milliseconds = 0.0
-    jitter_ms: Milliseconds = 0.0
-    loss: Chance = 0.0
-    corrupt: Chance = 0.0
-    duplicate: Chance = 0.0
-    up_kbit_s: KbitPerS = 0.0
-    down_kbit_s: KbitPerS = 0.0
-    cut_every_s: Seconds = 0.0
-    cut_s: Seconds = 0.0
-
-
-class DutyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[classes.duty]: each device is on for ``on_s`` of every ``period_s``, at hours of its own."""
-
-    period_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
-    on_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
-
-
-class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[[classes]]: devices of one kind; ``share`` weighs the class against the others.
-
-    A job takes ``start_ms`` plus ``step_ms`` for each training step of the whole model; a narrower model's
-    steps take less, in proportion to its parameters. The sum is multiplied by a lognormal factor with
-    median 1 and sigma ``jitter``; ``straggler_share`` of the jobs take ``straggler_factor`` times as long.
-    Every ``reboot_every_s`` (mean) the device restarts and loses its memory. Every ``disk_full_every_s``
-    (mean) its disk refuses writes for ``disk_full_s`` (mean). ``memory_mb`` is the memory that the device
-    announces (0: none); strategies that size models to devices go by it.
-    """
-
-    name: Name
-    share: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
-    step_ms: Milliseconds = 20.0
-    start_ms: Milliseconds = 0.0
-    jitter: Annotated[float, Meta(ge=0, le=3)] = 0.0
-    straggler_share: Chance = 0.0
-    straggler_factor: Annotated[float, Meta(ge=1, le=1e6)] = 4.0
-    reboot_every_s: Seconds = 0.0
-    disk_full_every_s: Seconds = 0.0
-    disk_full_s: Seconds = 0.0
-    memory_mb: Annotated[int, Meta(ge=0, le=2**30)] = 0
-    link: LinkConfig = LinkConfig()
-    duty: DutyConfig | None = None
-
-
-class ChurnConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[churn]: devices join at uniform times within ``join_within_s`` and leave for good after a lifetime
-    of ``leave_every_s`` (mean, exponential; 0: they stay)."""
-
-    join_within_s: Seconds = 0.0
-    leave_every_s: Seconds = 0.0
+    """What an update after its round is for: ``remember`` only updates the device's client model,
+    ``count`` adds it to the next round as well."""
 
 
 class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[[strategies]]: one run of the fleet. Its own ``training``, ``codec``, ``broadcast``, ``patch``,
-    ``robust`` and ``attack`` replace the fleet's tables as a whole."""
+    """[[strategies]]: one run of the fleet.
+
+    Its own ``training``, ``codec``, ``broadcast``, ``patch``, ``robust`` and ``attack`` replace the fleet's
+    tables as a whole.
+    """
 
     name: str
+    """Name of the strategy, such as ``fedobp``, or ``module:Class`` for one of your own."""
     label: str = ""
+    """Name of the run in progress and report; empty takes the strategy's."""
     options: Mapping[str, Option] = {}
+    """Options of the strategy; `sedge-cloud reference fedobp` lists those of ``fedobp``."""
     training: TrainingConfig | None = None
     codec: CodecConfig | None = None
     broadcast: BroadcastConfig | None = None
@@ -220,19 +183,23 @@ class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """fleet.toml. ``workers`` processes train at once (0: one for each processor).
+    """A fleet of virtual devices, and the strategies to run on it.
 
-    ``link`` connects devices and coordinator: memory (virtual time, faults of the classes), broker
-    (Mosquitto or, where there is none, amqtt), mosquitto, amqtt, or mqtt://host[:port] of a running one.
-    The devices whose ids are ``real`` join the virtual ones over a broker. Without ``classes`` nothing
-    fails.
+    Over ``memory`` time is virtual, and devices differ and fail as [[classes]] and [churn] say; without
+    them, nothing fails. ``broker`` is Mosquitto or, where there is none, amqtt.
     """
 
     devices: Annotated[int, Meta(ge=1, le=100_000)] = 20
+    """Number of virtual devices in the fleet."""
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 42
+    """Seed of every random draw, such as split, cohorts and faults."""
     workers: Annotated[int, Meta(ge=0, le=1024)] = 0
+    """Number of processes that train at once; 0 is one per processor."""
     link: str = "memory"
+    """What connects devices and coordinator: ``memory``, ``broker``, ``mosquitto``, ``amqtt``, or a
+    running broker as mqtt://host[:port]."""
     real: tuple[Id, ...] = ()
+    """Ids of real devices that join the virtual ones over a broker."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     trainer: TrainerConfig = TrainerConfig()
@@ -293,11 +260,11 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         _check_link(self.link, self.real, where)
         _require_unique("classes.name", [kind.name for kind in self.classes], where)
         for i, kind in enumerate(self.classes):
-            for key, found, expected in _wrong(kind):
+            for key, found, expected in contradictions(kind):
                 raise ConfigError(f"classes[{i}].{key}", found, expected, where)
         leave_s = self.churn.leave_every_s
         if 0 < leave_s < SHORTEST_MEAN_S:
-            raise ConfigError("churn.leave_every_s", leave_s, _MEAN, where)
+            raise ConfigError("churn.leave_every_s", leave_s, MEAN, where)
         come_and_go = leave_s > 0 or any(kind.duty for kind in self.classes)
         if come_and_go and self.rounds.fraction_available == 1:
             expected = (
@@ -305,9 +272,6 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             )
             raise ConfigError("rounds.fraction_available", 1.0, expected, where)
         return self
-
-
-_MEAN = f"0 (never), or {SHORTEST_MEAN_S:g} second or more"
 
 
 def load_emulation(path: Path) -> EmulationConfig:
@@ -324,27 +288,6 @@ def load_emulation(path: Path) -> EmulationConfig:
         sys.path.remove(beside)
         if beside not in sys.path:
             sys.path.append(beside)
-
-
-def _wrong(kind: ClassConfig) -> Iterator[tuple[str, float, str]]:
-    """Each contradiction within a class: key, value and what was expected."""
-    link, duty = kind.link, kind.duty
-    for key, every_s in (
-        ("link.cut_every_s", link.cut_every_s),
-        ("reboot_every_s", kind.reboot_every_s),
-        ("disk_full_every_s", kind.disk_full_every_s),
-    ):
-        if 0 < every_s < SHORTEST_MEAN_S:
-            yield key, every_s, _MEAN
-    for key, every_s, lasting_s in (
-        ("link.cut", link.cut_every_s, link.cut_s),
-        ("disk_full", kind.disk_full_every_s, kind.disk_full_s),
-    ):
-        if bool(every_s) != bool(lasting_s):
-            wrong = f"{key}_every_s" if lasting_s else f"{key}_s"
-            yield wrong, 0.0, f"above 0: {key}_every_s and {key}_s go together"
-    if duty and duty.on_s > duty.period_s:
-        yield "duty.on_s", duty.on_s, f"at most duty.period_s = {duty.period_s:g}"
 
 
 def _check_data(data: DataConfig, where: str) -> None:

@@ -16,7 +16,13 @@ from rich.console import Console
 from sedge_emulate.broker.brokers import open_broker
 from sedge_emulate.broker.fleet import invited_port
 from sedge_emulate.compare import compared, print_comparison
-from sedge_emulate.config import ChurnConfig, EmulationConfig, load_emulation
+from sedge_emulate.config import (
+    EmulationConfig,
+    load_emulation,
+)
+from sedge_emulate.device_classes import (
+    ChurnConfig,
+)
 from sedge_emulate.emulation import Stage, clear_away, locked, set_up, unfinished
 from sedge_emulate.progress import Progress
 from sedge_emulate.report.page import write_report

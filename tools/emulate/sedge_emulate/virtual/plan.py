@@ -19,7 +19,15 @@ from itertools import count
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
-from sedge_emulate.config import ChurnConfig, ClassConfig, DutyConfig, EmulationConfig, LinkConfig
+from sedge_emulate.config import (
+    EmulationConfig,
+)
+from sedge_emulate.device_classes import (
+    ChurnConfig,
+    ClassConfig,
+    DutyConfig,
+    LinkConfig,
+)
 
 # How long a device that restarts is without power.
 REBOOT_S = 5.0

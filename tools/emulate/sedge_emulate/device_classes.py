@@ -1,0 +1,115 @@
+"""[[classes]] and [churn] of a fleet file: how fast devices of one kind are, and what fails how often.
+
+Times are virtual seconds of the emulation's clock. An event whose mean interval ("every") is 0 never
+happens. The intervals are exponentially distributed, and so are the durations of a cut and of a full disk.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+# Closer events would only keep the emulation busy.
+SHORTEST_MEAN_S = 1.0
+MEAN = f"0 (never), or {SHORTEST_MEAN_S:g} second or more"
+_MAX_S = 3.2e8  # ten years
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
+Chance: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Milliseconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=_MAX_S)]
+KbitPerS: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[classes.link]: the link between a device of the class and the broker."""
+
+    delay_ms: Milliseconds = 0.0
+    """Milliseconds that every message takes."""
+    jitter_ms: Milliseconds = 0.0
+    """Most extra milliseconds of a message, drawn uniformly."""
+    loss: Chance = 0.0
+    """Probability that a message is lost."""
+    corrupt: Chance = 0.0
+    """Probability that a message arrives damaged."""
+    duplicate: Chance = 0.0
+    """Probability that a message arrives twice."""
+    up_kbit_s: KbitPerS = 0.0
+    """Upload rate in kbit/s (1,000 bits), at which messages queue; 0 sets no limit."""
+    down_kbit_s: KbitPerS = 0.0
+    """Download rate in kbit/s (1,000 bits), at which messages queue; 0 sets no limit."""
+    cut_every_s: Seconds = 0.0
+    """Mean seconds that the link stays up before it is cut; 0 is never."""
+    cut_s: Seconds = 0.0
+    """Mean seconds that a cut link stays down."""
+
+
+class DutyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[classes.duty]: when devices of the class are on, each at hours of its own."""
+
+    period_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
+    """Seconds of a period, such as 86,400 for a day."""
+    on_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
+    """Seconds of every period that a device is on."""
+
+
+class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[[classes]]: devices of one kind."""
+
+    name: Name
+    """Name of the class in the report."""
+    share: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
+    """Weight of the class when the fleet's devices are divided among classes."""
+    step_ms: Milliseconds = 20.0
+    """Milliseconds of a training step of the whole model; a narrower one takes less, in proportion to its
+    parameters."""
+    start_ms: Milliseconds = 0.0
+    """Milliseconds that a job takes before its first step."""
+    jitter: Annotated[float, Meta(ge=0, le=3)] = 0.0
+    """Sigma of the lognormal factor, with median 1, by which a job's time varies."""
+    straggler_share: Chance = 0.0
+    """Share of the jobs that take ``straggler_factor`` times as long."""
+    straggler_factor: Annotated[float, Meta(ge=1, le=1e6)] = 4.0
+    """How many times as long a straggling job takes."""
+    reboot_every_s: Seconds = 0.0
+    """Mean seconds between restarts, at which a device loses its memory; 0 is never."""
+    disk_full_every_s: Seconds = 0.0
+    """Mean seconds until a device's disk refuses writes; 0 is never."""
+    disk_full_s: Seconds = 0.0
+    """Mean seconds that a full disk refuses writes."""
+    memory_mb: Annotated[int, Meta(ge=0, le=2**30)] = 0
+    """Megabytes of memory that a device announces, by which strategies choose its width; 0 announces
+    none."""
+    link: LinkConfig = LinkConfig()
+    duty: DutyConfig | None = None
+
+
+class ChurnConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[churn]: devices that join and leave."""
+
+    join_within_s: Seconds = 0.0
+    """Seconds within which all devices join, each at a random time."""
+    leave_every_s: Seconds = 0.0
+    """Mean seconds, exponentially distributed, after which a device leaves for good; 0 is never."""
+
+
+def contradictions(kind: ClassConfig) -> Iterator[tuple[str, float, str]]:
+    """Each contradiction within a class: key, value and what was expected."""
+    link, duty = kind.link, kind.duty
+    for key, every_s in (
+        ("link.cut_every_s", link.cut_every_s),
+        ("reboot_every_s", kind.reboot_every_s),
+        ("disk_full_every_s", kind.disk_full_every_s),
+    ):
+        if 0 < every_s < SHORTEST_MEAN_S:
+            yield key, every_s, MEAN
+    for key, every_s, lasting_s in (
+        ("link.cut", link.cut_every_s, link.cut_s),
+        ("disk_full", kind.disk_full_every_s, kind.disk_full_s),
+    ):
+        if bool(every_s) != bool(lasting_s):
+            wrong = f"{key}_every_s" if lasting_s else f"{key}_s"
+            yield wrong, 0.0, f"above 0: {key}_every_s and {key}_s go together"
+    if duty and duty.on_s > duty.period_s:
+        yield "duty.on_s", duty.on_s, f"at most duty.period_s = {duty.period_s:g}"

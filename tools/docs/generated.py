@@ -7,7 +7,7 @@ With ``--check`` nothing is written, and a stale file is an error.
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -28,16 +28,24 @@ without this page: `sedge-cloud reference run.toml`, `sedge-cloud reference fedo
 `sedge-emulate reference`.
 
 """
-FILES: Mapping[str, type[msgspec.Struct]] = {
+FILES: dict[str, type[msgspec.Struct]] = {
     "cloud.toml": CloudConfig,
     "edge.toml": EdgeConfig,
     "run.toml": RunFile,
     "fleet.toml": EmulationConfig,
 }
 # Files that show every key, in a comment where it is optional, and say what each table is for.
-COMPLETE: Mapping[str, type[msgspec.Struct]] = {
+COMPLETE: dict[str, type[msgspec.Struct]] = {
     "cloud/cloud.toml": CloudConfig,
     "edge/edge.toml": EdgeConfig,
+}
+# Examples to begin with: each key that they set is explained once.
+EXAMPLES: dict[str, type[msgspec.Struct]] = {
+    "examples/demo.toml": EmulationConfig,
+    "examples/faults.toml": EmulationConfig,
+    "examples/own_model.toml": EmulationConfig,
+    "examples/own_model_run.toml": RunFile,
+    "examples/two_terminals/run.toml": RunFile,
 }
 
 
@@ -48,8 +56,8 @@ def made() -> Iterator[tuple[str, str]]:
         *((f'strategy = "{name}"', kind) for name, kind in STRATEGIES.items()),
     ]
     yield REFERENCE, HEAD + "\n".join(reference(title, struct) for title, struct in tables)
-    for path, struct in COMPLETE.items():
-        yield path, commented((ROOT / path).read_text(), struct, with_tables=True)
+    for path, struct in (COMPLETE | EXAMPLES).items():
+        yield path, commented((ROOT / path).read_text(), struct, with_tables=path in COMPLETE)
 
 
 def stale() -> list[str]:

@@ -35,7 +35,7 @@ pi-boot: $(VENV)/dev.ready
 # The Android client in dist/android: the core, the library, a signed APK without a runtime; then its tests.
 # Debian's packages suffice; what only Debian 11 has is downloaded and kept below runs/android.
 android: $(VENV)/dev.ready
-	PYTHON=$(PYTHON) tools/setup $(VENV) dev aapt zipalign apksigner libasm-java
+	PYTHON=$(PYTHON) tools/setup $(VENV) dev aapt zipalign apksigner
 	$(BIN)/python edge/android/build.py
 	$(BIN)/pytest -m "not fleet" tests/android
 
@@ -133,7 +133,7 @@ $(VENV)/demo.ready: pyproject.toml constraints.txt tools/setup
 
 $(VENV)/dev.ready: pyproject.toml constraints.txt tools/setup
 	PYTHON=$(PYTHON) tools/setup $(VENV) dev mosquitto postgresql dataset-fashion-mnist systemd openssl g++ \
-		openjdk-17-jdk-headless junit4 libzstd-jni-java chromium
+		openjdk-17-jdk-headless junit4 chromium
 	touch $@
 
 clean:

@@ -7,8 +7,8 @@ javac, aapt, zipalign and apksigner are this Debian's. The dexer and the framewo
 below runs/android with the debug key. Without --aar the app has no runtime for models: each --aar
 (ExecuTorch's, ONNX Runtime's, what they need, also plain jars) adds its classes and phones' libraries.
 
-The dexer leaves lambdas as they are, and Android has no LambdaMetafactory to make them: desugar/ turns them
-into classes first.
+Android has no LambdaMetafactory to make lambdas of, and this dexer does not turn them into classes as D8
+does: there are none in our own sources, and in those of an AAR the dexer refuses them.
 """
 
 import argparse
@@ -28,11 +28,10 @@ ROOT = HERE.parents[1]
 KEPT = ROOT / "runs" / "android"
 PACKAGE = "org.sedge.app"
 MIN_SDK, TARGET_SDK = 26, 30
-# From 26 on the dexer would pass lambdas that desugar/ has missed, which then fail on every phone.
+# From 26 on the dexer would pass lambdas, which then fail on every phone.
 DEX_SDK = MIN_SDK - 1
 ABIS = ("arm64-v8a",)
-ASM = "/usr/share/java/asm.jar"
-# The program or file that is there when the package is.
+# The program that is there when the package is.
 TOOLS = {
     "javac": "openjdk-17-jdk-headless",
     "aapt": "aapt",
@@ -40,7 +39,6 @@ TOOLS = {
     "apksigner": "apksigner",
     "apt-get": "apt",
     "dpkg-deb": "dpkg",
-    ASM: "libasm-java",
 }
 JNI_TOOLS = {"javac": "openjdk-17-jdk-headless", "g++": "g++"}
 OLD_DEBIAN = "bullseye"
@@ -58,8 +56,8 @@ class Framework(NamedTuple):
 
 
 def missing(tools: Mapping[str, str]) -> str:
-    """The command that installs what is missing of the tools (program or file: package), or ""."""
-    lacking = [p for tool, p in tools.items() if not (shutil.which(tool) or Path(tool).exists())]
+    """The command that installs what is missing of the tools (program: package), or ""."""
+    lacking = [package for tool, package in tools.items() if not shutil.which(tool)]
     return f"apt-get install {' '.join(lacking)}" if lacking else ""
 
 
@@ -148,12 +146,6 @@ def library_jar(core: Path, out: Path) -> Path:
         return jar(classes, out / "sedge-android.jar")
 
 
-def desugared(jars: Sequence[Path], out: Path) -> Path:
-    """The classes of the jars as one jar without lambdas."""
-    _run("java", "-cp", ASM, HERE / "desugar" / "Desugar.java", out, *jars)
-    return out
-
-
 def manifest(folder: Path) -> Path:
     """The app's manifest as an APK has it: with its package, its versions and the library's entries."""
     ElementTree.register_namespace("android", _ANDROID[1:-1])
@@ -221,10 +213,9 @@ def apk(core: Path, library: Path, aars: Sequence[Path], out: Path) -> Path:
         app = compile_java([*sources("app"), *generated], path, folder / "app")
         jars = [core, library, jar(app, folder / "app.jar")]
         jars += [found for aar in aars for found in unpack_aar(aar, folder)]
-        plain = desugared(jars, folder / "plain.jar")
         dex = ["--dex", f"--min-sdk-version={DEX_SDK}", f"--output={folder / 'apk/classes.dex'}"]
         main = "com.android.dx.command.Main"
-        _run("java", "-cp", dexer, main, *dex, plain)
+        _run("java", "-cp", dexer, main, *dex, *jars)
         unaligned = folder / "unaligned.apk"
         _run("aapt", "package", "-f", *resources, "-F", unaligned, folder / "apk")
         target = out / "sedge.apk"

@@ -7,8 +7,8 @@ from pathlib import Path
 CORE, JVM = (Path(__file__).parents[2] / "edge" / "android" / name for name in ("core", "jvm"))
 VECTORS = Path(__file__).parents[1] / "vectors"
 JARS = Path("/usr/share/java")
-PACKAGES = "openjdk-17-jdk-headless junit4 libzstd-jni-java"
-LIBRARIES = ("junit4.jar", "hamcrest-core.jar", "zstd-jni.jar")
+PACKAGES = "openjdk-17-jdk-headless junit4"
+LIBRARIES = ("junit4.jar", "hamcrest-core.jar")
 # A small heap, as on a phone, and no more threads than the fleet's other processes have.
 JAVA = ("java", "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 

@@ -173,27 +173,13 @@ def classes_of(source: Path, folder: Path) -> Path:
     return build.jar(build.compile_java([source], [], folder), folder.with_suffix(".jar"))
 
 
-def test_lambdas_do_as_classes_what_they_did(tmp_path: Path) -> None:
-    """The dexer refuses those that are left; it has none to refuse in the APK."""
-    source = build.HERE / "desugar" / "test" / "Lambdas.java"
-    given = classes_of(source, tmp_path / "given")
-    made = build.desugared([given], tmp_path / "made.jar")
-    before, after = (said_by("java", "-Xverify:all", "-cp", p, "Lambdas") for p in (given, made))
-    assert before == after
-    assert len(before.splitlines()) == 23
-    with zipfile.ZipFile(made) as jar:
-        assert not any(b"LambdaMetafactory" in jar.read(name) for name in jar.namelist())
-
-
-def test_a_lambda_that_cannot_become_a_class_is_named(tmp_path: Path) -> None:
+def test_a_lambda_in_an_aar_is_refused(built: Built, tmp_path: Path) -> None:
+    """No phone could run it, and this dexer makes no class of it."""
     source = tmp_path / "Task.java"
-    kind = "(Runnable & java.io.Serializable)"
-    source.write_text(f"public class Task {{ Runnable task() {{ return {kind} () -> {{}}; }} }}")
+    source.write_text("public class Task { Runnable task() { return () -> {}; } }")
     given = classes_of(source, tmp_path / "given")
-    with pytest.raises(
-        SystemExit, match=r"Task\.task: found altMetafactory, expected plain lambdas"
-    ):
-        build.desugared([given], tmp_path / "made.jar")
+    with pytest.raises(SystemExit, match=r"Task\.task:.*invokedynamic"):
+        build.apk(built.core, built.library, [given], tmp_path)
 
 
 def test_an_aar_goes_into_the_apk(built: Built, tmp_path: Path) -> None:

@@ -42,8 +42,7 @@ def test_an_agent_joins_over_tls_and_only_its_own_broker(
             ca=(authority.folder / "ca.crt").read_text(),
         )  # fmt: skip
         words = [text, str(home / "state"), str(home / "train.npz"), MEANS]
-        without_zstd = class_path.split(":")[0]  # which is then not announced
-        fleet.start(device, [*JAVA, "-cp", without_zstd, MAIN, *words])
+        fleet.start(device, [*JAVA, "-cp", class_path, MAIN, *words])
     wait_until(lambda: "joined test as good" in fleet.log("good"), 30, "the device is welcomed")
     wait_until(lambda: ": PKIX path" in fleet.log("wrong"), 30, "refusal")
     assert "joined" not in fleet.log("wrong")

@@ -3,7 +3,6 @@ package org.sedge.edge;
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.backends.Backend;
-import org.sedge.edge.codec.Compression;
 import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Journal;
@@ -33,7 +32,6 @@ import java.nio.channels.FileLock;
 import java.nio.channels.OverlappingFileLockException;
 import java.security.SecureRandom;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CountDownLatch;
@@ -117,13 +115,12 @@ public final class Agent {
     }
 
     private static Struct hello(List<Backend> backends, Examples[] parts) {
-        List<String> zstd = Compression.zstdAvailable() ? Collections.singletonList("zstd") : Collections.emptyList();
         List<String> names = new ArrayList<>();
         for (Backend backend : backends) {
             names.add(backend.name());
         }
         return Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "java " + VERSION)
-                .with(Hello.BACKENDS, names).with(Hello.COMPRESSIONS, zstd).with(Hello.CODECS, Abilities.CODECS)
+                .with(Hello.BACKENDS, names).with(Hello.CODECS, Abilities.CODECS)
                 .with(Hello.NUM_TRAIN, (long) parts[0].count()).with(Hello.NUM_TEST, (long) parts[1].count())
                 .with(Hello.MEMORY_MB, Machine.memoryMb());
     }

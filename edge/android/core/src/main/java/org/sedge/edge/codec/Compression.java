@@ -7,28 +7,19 @@ import java.util.zip.DataFormatException;
 import java.util.zip.Deflater;
 import java.util.zip.Inflater;
 
-/** Compression of a coded vector's sections, in the order of their codes. */
+/** Compression of a coded vector's sections, in the order of their codes; zstd, the next, is not announced. */
 public enum Compression {
     NONE,
-    ZLIB,
-    ZSTD;
-
-    /** The compressions to announce besides zlib. */
-    public static boolean zstdAvailable() {
-        return Zstd.available();
-    }
+    ZLIB;
 
     /** The bytes compressed, or as they are where that is not longer. */
     byte[] shrink(byte[] data) {
-        byte[] packed = this == NONE || data.length == 0 ? data : this == ZSTD ? Zstd.compress(data) : deflated(data);
+        byte[] packed = this == NONE || data.length == 0 ? data : deflated(data);
         return packed.length < data.length ? packed : data;
     }
 
     /** The bytes that {@link #shrink} compressed, never more than {@code limit}. */
     byte[] grow(byte[] data, int limit) throws CodecError {
-        if (this == ZSTD) {
-            return Zstd.decompress(data, limit);
-        }
         if (this == ZLIB) {
             return inflate(data, limit);
         }

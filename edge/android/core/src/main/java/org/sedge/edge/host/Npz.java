@@ -27,7 +27,7 @@ public final class Npz {
             "'descr': *'([<|](?:f[48]|[iub][1248]))'.*'fortran_order': *False.*'shape': *\\(([0-9, ]*)\\)");
 
     /** Names by which people call y. */
-    private static final Pattern TARGET = Pattern.compile("(?i)(?:y|y_.*|labels?|targets?)\\.npy");
+    private static final Pattern TARGET = Pattern.compile("(?im)^(?:y|y_.*|labels?|targets?)\\.npy$");
     private static final int IMAGES_NDIM = 4;
 
     /** One array: its type by numpy's letter, its shape, its numbers. */
@@ -91,7 +91,7 @@ public final class Npz {
         }
         Array x = arrays.get("x.npy");
         Array y = arrays.get("y.npy");
-        if (x == null || y == null && arrays.keySet().stream().anyMatch(name -> TARGET.matcher(name).matches())) {
+        if (x == null || y == null && TARGET.matcher(String.join("\n", arrays.keySet())).find()) {
             throw new DataError(file + ": the arrays are " + String.join(", ", arrays.keySet()).replace(".npy", "")
                     + ", expected the names x and y");
         }

@@ -184,10 +184,8 @@ public final class JobRunner {
     /** The coded elements of delta (n,), from which what they decode to is subtracted (T10 and T11). */
     private static byte[] coded(float[] delta, Struct codec, Coding coding, boolean feedsBack)
             throws TrainingDiverged {
-        Compression compression = Compression.valueOf(codec.get(Codec.COMPRESSION).toUpperCase(Locale.ROOT));
-        if (compression == Compression.ZSTD && !Compression.zstdAvailable()) {
-            compression = Compression.ZLIB; // the order's codec is advice
-        }
+        // The order's codec is advice: this device has no zstd.
+        Compression compression = codec.get(Codec.COMPRESSION).equals("none") ? Compression.NONE : Compression.ZLIB;
         try {
             SparseVector chosen = Selection.select(delta, codec.get(Codec.FRACTION), codec.get(Codec.THRESHOLD),
                     coding == Coding.BF16 && feedsBack);

@@ -12,7 +12,7 @@ import java.util.regex.Pattern;
 /**
  * What a field may hold.
  *
- * <p>Nowhere in the core is a lambda: Android's own runtime has none, and the dexer of Debian makes none of them.
+ * <p>Nowhere in the core is a lambda: Android's own runtime has none, and the dexer of Debian refuses them.
  */
 public abstract class Type<T> {
     private static final Pattern ID_PATTERN = Pattern.compile("[a-z0-9][a-z0-9-]{0,47}");

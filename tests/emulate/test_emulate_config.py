@@ -68,11 +68,7 @@ def test_the_demo_compares_three_strategies() -> None:
 
 def test_what_a_file_leaves_out_has_a_default(tmp_path: Path) -> None:
     config = load(tmp_path, '[[strategies]]\nname = "fedavg"\n')
-    assert (config.devices, config.seed, config.workers) == (20, 42, 0)
-    assert (config.data.split, config.data.alpha) == ("dirichlet", 0.1)
     assert config.strategies[0].title == "fedavg"
-    assert (config.link, config.real, config.classes) == ("memory", (), ())
-    assert (config.trainer.backend, config.trainer.precision) == ("auto", "fp32")
     assert config.run(config.strategies[0]).min_available_devices == 20
 
 
@@ -107,9 +103,6 @@ def test_a_strategy_may_have_its_own_training_patches_and_broadcast(tmp_path: Pa
             "model.widths: found [0.5], expected rising numbers, the first of them 0",
         ),
         ("widths = [0, 0.5, 0.5]", "model.widths: found [0.0, 0.5, 0.5]"),
-        ("widths = [0, 1]", "model.widths[1]: found 1"),
-        ("widths = []", "model.widths: found"),
-        ('name = "vgg"', "model.name: found 'vgg'"),
         ('name = "mlp"\nfactory = "a:b"', "model.name: found 'mlp', expected none beside"),
     ],
 )
@@ -180,17 +173,6 @@ def test_a_fleet_of_one(tmp_path: Path) -> None:
         ('label = "the other"', 'label = "fedobp"', "strategies.label: found 'fedobp'"),
         ("quantile = 0.9", "quantile = 2.0", "quantile: found 2.0, expected `float` <= 1.0"),
         ("quantile = 0.9", "quantil = 0.9", "quantil: found 0.9, expected an option of fedobp"),
-        ("devices = 4", "devices = 0", "devices: found 0"),
-        ("devices = 4", "devices = 100001", "devices: found 100001"),
-        ("devices = 4", 'devices = "4"', "devices: found '4', expected a whole number"),
-        ("devices = 4", "device = 4", "device"),
-        ("num_rounds = 3", "num_rounds = 0", "rounds.num_rounds: found 0"),
-        ("num_rounds = 3", "num_rounds = inf", "rounds.num_rounds: found inf"),
-        ('values = "int8"', 'values = "int3"', "codec.values: found 'int3'"),
-        ('dataset = "digits"', 'dataset = ""', "data.dataset"),
-        ('dataset = "digits"', "alpha = 0", "data.alpha: found 0"),
-        ('dataset = "digits"', "test_fraction = 1.0", "data.test_fraction: found 1.0"),
-        ('dataset = "digits"', 'split = "fair"', "data.split: found 'fair'"),
         ('dataset = "digits"', 'split = "given"', "data.partition: found '', expected a file .npy"),
         ('dataset = "digits"', 'partition = "p.npy"', "expected split = 'given' beside it"),
         (
@@ -198,8 +180,6 @@ def test_a_fleet_of_one(tmp_path: Path) -> None:
             'split = "given"\npartition = "p.npy"\nexamples = 9',
             "data.examples: found 9, expected 0",
         ),
-        ("[codec]", "[model]\nbatch_size = 0\n[codec]", "model.batch_size: found 0"),
-        ("[rounds]", "[rounds]\ndeadline_s = 0.5", "rounds.deadline_s: found 0.5"),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -296,20 +276,11 @@ def test_links(tmp_path: Path, link: str) -> None:
         ('link = "mqtt://broker.example:1884"', 'link = "memory"', "real devices can join"),
         ('real = ["pi-1", "pi-2"]', 'real = ["pi-1", "pi-1"]', "real: found 'pi-1', expected each"),
         ('real = ["pi-1", "pi-2"]', 'real = ["device-3"]', "real: found 'device-3'"),
-        ('real = ["pi-1", "pi-2"]', 'real = ["Pi 1"]', "real[0]: found 'Pi 1'"),
-        ('precision = "bf16"', 'precision = "fp16"', "trainer.precision: found 'fp16'"),
-        ('device = "auto"', 'device = "gpu"', "trainer.device: found 'gpu'"),
-        ("graphs = true", "graphs = 1", "trainer.graphs: found 1"),
-        ('convolutions = "unfold"', 'convolutions = "fft"', "trainer.convolutions: found 'fft'"),
         (
             'name = "solar"',
             'name = "mains"',
             "classes.name: found 'mains', expected each only once",
         ),
-        ("share = 3", "share = 0", "classes[1].share: found 0"),
-        ("share = 3", "shares = 3", "classes[1].shares: found an unknown key"),
-        ("loss = 0.01", "loss = 1.5", "classes[1].link.loss: found 1.5"),
-        ("jitter = 0.2", "jitter = -1", "classes[1].jitter: found -1"),
         (
             "cut_every_s = 600",
             "cut_every_s = 0.5",
@@ -320,17 +291,11 @@ def test_links(tmp_path: Path, link: str) -> None:
         ("cut_every_s = 600", "", "classes[1].link.cut_every_s: found 0.0, expected above 0"),
         ("disk_full_s = 300", "", "classes[1].disk_full_s: found 0.0, expected above 0"),
         ("on_s = 30000", "on_s = 86401", "classes[1].duty.on_s: found 86401.0, expected at most"),
-        ("on_s = 30000", "", "classes[1].duty.on_s: found nothing"),
         ("leave_every_s = 86400", "leave_every_s = 0.5", "churn.leave_every_s: found 0.5"),
         (
             "fraction_available = 0.5",
             "",
             "rounds.fraction_available: found 1.0, expected less than 1",
-        ),
-        (
-            "fraction_available = 0.5",
-            "fraction_available = 0",
-            "rounds.fraction_available: found 0",
         ),
     ],
 )
@@ -346,12 +311,6 @@ def test_a_command_line_is_checked_without_a_file(tmp_path: Path) -> None:
     config = msgspec.structs.replace(load(tmp_path, FAULTY), link="memory")
     with pytest.raises(ConfigError, match=r"^link: found 'memory'"):
         config.check()
-
-
-def test_no_strategies(tmp_path: Path) -> None:
-    for text in ("", "strategies = []\n"):
-        with pytest.raises(ConfigError, match="strategies"):
-            load(tmp_path, text)
 
 
 def test_no_file(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from tests.android import class_means
-from tests.android.java import compiled
+from tests.android.java import compiled_once
+from tests.edge.java_core import Jvm
 from tests.system.harness import RealFleet
 
 from sedge_protocol.wire.bundle import save
@@ -14,7 +15,15 @@ from sedge_protocol.wire.bundle import save
 @pytest.fixture(scope="session")
 def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The core and its tests, compiled."""
-    return compiled(tmp_path_factory.mktemp("java") / "classes")
+    return compiled_once(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def jvm(class_path: str) -> Iterator[Jvm]:
+    """The process that all cores of a test run share."""
+    jvm = Jvm(class_path)
+    yield jvm
+    jvm.close()
 
 
 @pytest.fixture(scope="session")

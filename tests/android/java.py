@@ -1,8 +1,12 @@
 """The Java core with what a JVM needs besides, and its tests: compiled once, and what runs them."""
 
+import fcntl
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 CORE, JVM = (Path(__file__).parents[2] / "edge" / "android" / name for name in ("core", "jvm"))
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -27,6 +31,18 @@ def compiled(folder: Path) -> str:
     run([*options, "-cp", str(folder), *host])
     run([*options, "-cp", f"{folder}:{libraries}", *tests])
     return f"{folder}:{libraries}"
+
+
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same for all processes of a test run: the first compiles."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    with (folder / "java.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = folder / "java.classpath"
+        if not known.exists():
+            known.write_text(compiled(folder / "java"))
+        return known.read_text()
 
 
 def run(words: Sequence[str], seconds: float = 300) -> str:

@@ -1,9 +1,11 @@
 """The Java core's own tests, on a JVM: the shared vectors, and a device on a virtual clock."""
 
+import re
 from pathlib import Path
 
 import pytest
 from tests.android.java import CORE, junit
+from tests.edge.python_only import REASONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "android.md"
 TESTS = (
@@ -30,4 +32,13 @@ def test_the_page_says_how_large_the_core_is(capsys: pytest.CaptureFixture[str])
     lines = sum(len(path.read_text().splitlines()) for path in files)
     with capsys.disabled():
         print(f"\nthe core in Java: {lines} lines in {len(files)} files")
-    assert f"**The core has {round(lines, -2):,} lines**" in PAGE.read_text()
+    assert f"**The core has {round(lines, -3):,} lines**" in PAGE.read_text()
+
+
+def test_the_page_says_what_the_agents_tests_ask_of_python_alone() -> None:
+    """Every reason is there, and has a test."""
+    files = Path(__file__).parents[1].joinpath("edge").rglob("test_*.py")
+    used = {
+        name for path in files for name in re.findall(r'python_only\("(.+?)"', path.read_text())
+    }
+    assert used | {"extensions"} == REASONS.keys()

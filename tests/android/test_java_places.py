@@ -2,15 +2,15 @@
 
 import sys
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.android.java_fleet import JavaFleet
-from tests.android.test_java_words import JavaHarness, warned
+from tests.android.test_java_words import warned
 from tests.edge.harness import Harness, make_bundle, only, theta_of
+from tests.edge.java_core import JavaHarness, Jvm
 from tests.protocol.test_mqtt_secure import make_ca, make_certificate
 from tests.system.harness import RealFleet, wait_until
 from tests.web import LOOPBACK, BlobServer, serving
@@ -43,18 +43,15 @@ MANNERS = (
 
 
 @pytest.fixture(scope="module")
-def pair(
-    class_path: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Harness, Harness]]:
+def pair(jvm: Jvm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Harness, Harness]:
     """A device in Python and one in Java, connected, each with a disk of its own."""
     folder = tmp_path_factory.mktemp("places")
-    java, python = JavaHarness(folder / "java", class_path), Harness(folder / "python")
+    java, python = JavaHarness(jvm, folder / "java"), Harness(folder / "python")
     python.permits = lambda url: True
     python.agent = python.start()
     for device in (python, java):
         device.connect()
-    yield python, java
-    java.close()
+    return python, java
 
 
 def placed(device: Harness, server: BlobServer, number: int = 1) -> Order:
@@ -140,10 +137,10 @@ def test_nobody_is_asked_before_the_first_connection(pair: tuple[Harness, Harnes
             device.tell(Cancel(order.run, 0, "the next server comes"))
 
 
-def test_java_trusts_the_authority_that_it_was_given(class_path: str, tmp_path: Path) -> None:
+def test_java_trusts_the_authority_that_it_was_given(jvm: Jvm, tmp_path: Path) -> None:
     for authority in ("ca", "other"):
         make_ca(tmp_path, authority)
-    java = JavaHarness(tmp_path / "device", class_path, str(tmp_path / "ca.crt"))
+    java = JavaHarness(jvm, tmp_path / "device", ca=tmp_path / "ca.crt")
     java.connect()
     for number, (authority, good) in enumerate((("ca", True), ("other", False)), start=1):
         make_certificate(tmp_path, "server", authority, f"IP:{LOOPBACK}")
@@ -152,7 +149,6 @@ def test_java_trusts_the_authority_that_it_was_given(class_path: str, tmp_path: 
             effects = told(java, placed(java, server, number))
         assert bool(gets(java, effects)) == (not good)
         assert ("PKIX path" in str(warned(java, effects))) == (not good)
-    java.close()
 
 
 @pytest.mark.fleet

@@ -2,7 +2,7 @@
 
 import logging
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from tests.android.java import JAVA, run
 from tests.android.java_fleet import MAIN, MEANS
-from tests.edge.harness import DEVICE, FLEET, KEYS, MAX_PACKET, Harness, theta_of
+from tests.edge.harness import DEVICE, FLEET, KEYS, MAX_PACKET, SECRET, Harness, theta_of
+from tests.edge.java_core import JavaHarness, Jvm
 from tests.protocol.driven import Driven, drive, settings
 from tests.protocol.test_mqtt_hostile import FakeBroker
 
@@ -21,97 +22,17 @@ from sedge_edge.jobs.global_model import BrokenSteps
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import MqttLink
-from sedge_protocol.wire.effects import Note, Send
+from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Cancel, Decline, Refusal, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.topics import down
 
-SECRET = b"k" * 32  # of the harness
-LEVELS = {"SEVERE": logging.ERROR, "WARNING": logging.WARNING, "INFO": logging.INFO}
-
-
-class JavaCore:
-    """The core in Java, with the methods of ``sedge_edge.agent.Agent`` that the harness calls."""
-
-    def __init__(self, class_path: str, folder: Path, *options: str) -> None:
-        words = [
-            *JAVA,
-            "-cp",
-            class_path,
-            "org.sedge.edge.rounds.ServeCore",
-            str(folder),
-            SECRET.hex(),
-            *options,
-        ]
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._answer()
-
-    def close(self) -> None:
-        """End the process, as a power cut would."""
-        self._process.kill()
-        self._process.communicate()
-
-    def connected(self, now: float, max_packet: int) -> list[Any]:
-        return self._call("connected", now, max_packet)
-
-    def receive(self, topic: str, payload: bytes, now: float) -> list[Any]:
-        return self._call("receive", now, topic, payload.hex())
-
-    def failed(self, error: BrokenSteps, now: float) -> list[Any]:
-        return self._call("broken", now, str(error))
-
-    def poll(self, now: float) -> list[Any]:
-        return self._call("poll", now)
-
-    def _call(self, *words: object) -> list[Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> list[Any]:
-        assert self._process.stdout is not None
-        effects: list[Any] = []
-        for line in self._process.stdout:
-            word, _, rest = line.rstrip("\n").partition(" ")
-            if word == ".":
-                return effects
-            if word == "refused":
-                self.close()
-                raise StorageError(rest)
-            first, _, last = rest.partition(" ")
-            effects.append(
-                Send(first, bytes.fromhex(last)) if word == "send" else Note(LEVELS[first], last)
-            )
-        raise AssertionError("the core in Java has ended")
-
-
-class JavaHarness(Harness):
-    """The harness around the core in Java."""
-
-    def __init__(self, folder: Path, class_path: str, *options: str) -> None:
-        self._class_path, self._options = class_path, options
-        super().__init__(folder)
-
-    def start(self, incarnation: int = 1) -> Any:
-        if hasattr(self, "agent"):
-            self.close()
-        return JavaCore(self._class_path, self.folder, *self._options)
-
-    def close(self) -> None:
-        """End its process."""
-        self.agent.close()  # type: ignore[attr-defined]
-
 
 @pytest.fixture
-def pair(class_path: str, tmp_path: Path) -> Iterator[tuple[Harness, Harness]]:
+def pair(jvm: Jvm, tmp_path: Path) -> tuple[Harness, Harness]:
     """A device in Python and one in Java, each with a disk of its own."""
-    java = JavaHarness(tmp_path / "java", class_path)
-    yield Harness(tmp_path / "python"), java
-    java.close()
+    return Harness(tmp_path / "python"), JavaHarness(jvm, tmp_path / "java")
 
 
 def warned(harness: Harness, effects: list[Any]) -> list[str]:

@@ -1,12 +1,35 @@
-"""The device that most tests of the agent begin with."""
+"""The device that most tests of the agent begin with, in Python and, where a module says so, in Java."""
 
 import os
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.edge.harness import Harness
+from tests.edge.harness import Harness, MakeDevice
+from tests.edge.python_only import REASONS
 
 from sedge_protocol.layout import Theta
+
+CORES = ("python", "java")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what is marked ``both_cores`` on both."""
+    if "core" in metafunc.fixturenames and metafunc.definition.get_closest_marker("both_cores"):
+        metafunc.parametrize("core", CORES, indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out of Java what is marked ``python_only`` with one of the ``REASONS``."""
+    left: list[pytest.Item] = []
+    for item in items:
+        marker = item.get_closest_marker("python_only")
+        assert marker is None or marker.args[0] in REASONS, f"{item.nodeid}: {marker}"
+        if marker is not None and "java" in item.name.partition("[")[2].rstrip("]").split("-"):
+            left.append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture(scope="session")
@@ -17,10 +40,33 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Theta]:
     return make_bundle(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.fixture(scope="session")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeDevice]:
+    """Makes devices in Java, all in one process."""
+    from tests.android.java import compiled_once
+    from tests.edge.java_core import JavaHarness, Jvm
+
+    jvm = Jvm(compiled_once(tmp_path_factory))
+    yield partial(JavaHarness, jvm)
+    jvm.close()
+
+
 @pytest.fixture
-def device(tmp_path: Path) -> Harness:
+def core(request: pytest.FixtureRequest) -> str:
+    """In which language the agent is."""
+    return getattr(request, "param", "python")
+
+
+@pytest.fixture
+def make_device(request: pytest.FixtureRequest, core: str) -> MakeDevice:
+    """Makes a device from its folder."""
+    return Harness if core == "python" else request.getfixturevalue("java")
+
+
+@pytest.fixture
+def device(make_device: MakeDevice, tmp_path: Path) -> Harness:
     """Connected and welcomed."""
-    device = Harness(tmp_path)
+    device = make_device(tmp_path)
     device.pump(device.connect())
     return device
 

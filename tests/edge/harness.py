@@ -7,13 +7,15 @@ as a coordinator that stores everything.
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import pytest
 from tests.orders import changed
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
@@ -60,15 +62,19 @@ from sedge_protocol.wire.messages import (
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.topics import blob as blob_topic
 from sedge_protocol.wire.topics import down, up
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import Manifest, describe, from_bitmap, to_bitmap
 from sedge_protocol.wire.update import Metrics, Report, decode_update
-from sedge_protocol.wire.work import Step
+from sedge_protocol.wire.work import Step, Work
 
 FLEET, DEVICE = "test", "pi-1"
-KEYS = DeviceKeys.of(b"k" * 32)
+SECRET = b"k" * 32
+KEYS = DeviceKeys.of(SECRET)
 UP, DOWN = up(FLEET, DEVICE), down(FLEET, DEVICE)
 MAX_PACKET = 400_000
 RESEND_S = 60.0  # as the coordinator does
+# One step, to where the gradient points.
+ONE_STEP = Training(learning_rate=1.0, last_batch="drop")
 
 LAYOUT = Layout.of(
     [
@@ -101,7 +107,7 @@ class DriftTrainer:
         if second is not None:
             mix = min(1.0, second.mix + 0.125) if second.adaptive else second.mix
             second = replace(second, theta=second.theta + 2 * way, mix=mix)
-        return Trained(theta + way, 0.5, 3, -way if request.gradient else None, second=second)
+        return Trained(theta + way, 0.5, 1, -way if request.gradient else None, second=second)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         """The same for every theta."""
@@ -147,12 +153,14 @@ def manifest_of(layout: Layout, *programs: Program, **changes: Any) -> BundleMan
 def make_bundle(
     seed: int = 0, layout: Layout = LAYOUT, program: bytes = b"", frozen: FrozenData | None = None
 ) -> bytes:
-    """A packed bundle of some 20 kB; its program is noise that ``DriftTrainer`` never looks at."""
+    """A packed bundle of some 20 kB; its programs are noise that ``DriftTrainer`` never looks at."""
     program = program or np.random.default_rng(seed).bytes(20_000)
-    listed = Program(
-        "gradient", "onnxruntime", "gradient.onnx", hashlib.sha256(program).hexdigest()
-    )
-    manifest = manifest_of(layout, listed, frozen=frozen)
+    sha256 = hashlib.sha256(program).hexdigest()
+    listed = [
+        Program("gradient", "onnxruntime", "gradient.onnx", sha256),
+        *(Program(name, "asking", "gradient.onnx", sha256) for name in ("gradient", "evaluate")),
+    ]
+    manifest = manifest_of(layout, *listed, frozen=frozen)
     return bundles.pack(Bundle(manifest, {"gradient.onnx": program}))
 
 
@@ -219,6 +227,7 @@ class Harness:
             bundle=self.bundle,
             model=self.serve(coded(model)),
             model_hash=hash_of(model),
+            work=Work(training=ONE_STEP),
             seed=number,
         )
         return changed(order, **changes)
@@ -289,6 +298,14 @@ class Harness:
         return {path.name for path in self.folder.glob("blobs/*")} | {
             path.name for path in self.folder.glob("parts/*")
         }
+
+    @contextmanager
+    def refusing(self, *calls: str) -> Iterator[None]:
+        """Its disk refuses these calls: ``commit`` of a journal, or others of a blob folder."""
+        with pytest.MonkeyPatch.context() as patched:
+            for call in calls:
+                patched.setattr(Journal if call == "commit" else BlobFolder, call, storage_error)
+            yield
 
     def connect(self, max_packet: int = MAX_PACKET) -> list[AgentEffect]:
         """The link comes up, and the hello is welcomed."""
@@ -506,6 +523,9 @@ class Harness:
         return np.frombuffer(self.blobs().read(sha256), "<f4").astype(np.float32)
 
 
+MakeDevice = Callable[..., Harness]
+
+
 def only(effects: Iterable[object], kind: type[E]) -> list[E]:
     """The effects of one kind."""
     return [effect for effect in effects if isinstance(effect, kind)]
@@ -529,6 +549,9 @@ class FullDisk:
         return checked
 
 
+FULL = "the disk is full (test)"
+
+
 def storage_error(*args: object, **kwargs: object) -> object:
     """In place of any method that may find the disk full."""
-    raise StorageError("the disk is full (test)")
+    raise StorageError(FULL)

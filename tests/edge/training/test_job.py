@@ -160,7 +160,7 @@ def sent(
 def ended(trained: Theta) -> LocalResult:
     """What came of a plain training that ends there (n,)."""
     worth = Metrics(1.0, 0.5, 10)
-    return LocalResult(worth, Trained(trained, 0.5, 3), worth, trained)
+    return LocalResult(worth, Trained(trained, 0.5, 1), worth, trained)
 
 
 def owed_of(device: Harness, owed: bytes | None) -> Theta:

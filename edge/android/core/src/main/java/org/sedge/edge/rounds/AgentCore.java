@@ -378,11 +378,13 @@ public final class AgentCore {
                 outbox.busy(frame.transfer, message, now);
                 break;
             case COMMITTED:
-                receipt(message.get(Committed.RUN), message.get(Committed.ROUND), message.get(Committed.SHA256), null);
+                receipt(message.get(Committed.RUN), message.get(Committed.ROUND), message.get(Committed.SHA256), null,
+                        "update stored by the coordinator" + (message.get(Committed.LATE) ? " (late)" : ""));
                 break;
             case REJECT:
-                receipt(message.get(Reject.RUN), message.get(Reject.ROUND), message.get(Reject.SHA256),
-                        message.get(Reject.REASON) + " " + message.get(Reject.DETAIL));
+                String why = message.get(Reject.REASON) + " " + message.get(Reject.DETAIL);
+                receipt(message.get(Reject.RUN), message.get(Reject.ROUND), message.get(Reject.SHA256), why,
+                        "update rejected: " + why);
                 break;
             case REFUSED:
                 effects.note(Level.SEVERE, "the coordinator refuses: " + message.get(Refusal.REASON) + " "
@@ -457,13 +459,14 @@ public final class AgentCore {
     }
 
     /** @param rejected why it was rejected; null where it was not */
-    private void receipt(String run, long round, byte[] sha256, String rejected) throws StorageError {
+    private void receipt(String run, long round, byte[] sha256, String rejected, String said) throws StorageError {
         Struct waiting = store.pending(run, round);
         if (waiting == null || !Arrays.equals(waiting.get(Pending.BLOB), sha256)) {
             return;
         }
         store.removeUpdate(waiting);
         waits.jobTried(); // the freed bytes may be the room that a job lacked
+        effects.note(rejected == null ? Level.INFO : Level.SEVERE, "run " + run + ", round " + round + ": " + said);
         if (rejected == null) {
             long[] bytes = effects.since(run);
             listener.finished(run, (int) round, waiting.get(Pending.METRIC), waiting.get(Pending.BEFORE),

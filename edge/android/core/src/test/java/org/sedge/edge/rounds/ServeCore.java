@@ -2,13 +2,19 @@ package org.sedge.edge.rounds;
 
 import org.sedge.edge.AgentListener;
 import org.sedge.edge.Downloads;
-import org.sedge.edge.SedgeException.BrokenSteps;
+import org.sedge.edge.Limits;
+import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.StorageError;
-import org.sedge.edge.host.BlobFolder;
+import org.sedge.edge.backends.Asking;
 import org.sedge.edge.host.Disk;
-import org.sedge.edge.host.Journal;
+import org.sedge.edge.host.Npz;
 import org.sedge.edge.host.WebSpan;
 import org.sedge.edge.jobs.Job;
+import org.sedge.edge.training.JobRunner;
+import org.sedge.edge.training.JobStopped;
+import org.sedge.edge.training.Programs;
+import org.sedge.edge.training.Trials;
+import org.sedge.edge.training.Trusting;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Messages.Hello;
@@ -16,63 +22,131 @@ import org.sedge.edge.wire.Metric;
 
 import java.io.BufferedReader;
 import java.io.File;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.Collections;
+import java.util.HashMap;
+import java.util.Map;
 import java.util.Random;
 import java.util.logging.Level;
 
 /**
- * A core that a test in Python drives: {@code FOLDER SECRET [CA-FILE]}. A line of standard input is a call, its answer
- * one line for each effect and a dot. What it asks web servers for, it has before it answers.
+ * Cores that tests in Python drive, all in one JVM (tests/edge/java_core.py). A line of standard input is a core's name, a
+ * call and its words; the answer is a line for each effect, and one of a dot and the result. What a core asks web servers
+ * for, it has before it answers. Programs ask Python for their outputs meanwhile.
  */
 public final class ServeCore implements Effects, AgentListener, Downloader {
+    private static final BufferedReader IN =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+
+    private final File folder;
+    private final RefusingDisk disk;
     private final Downloads downloads;
+    private final AgentCore core;
     private Span asked;
+    private Job job;
 
-    private ServeCore(Downloads downloads) {
-        this.downloads = downloads;
+    /** Of FOLDER SECRET HELLO LIMITS [CA-FILE]. */
+    private ServeCore(String[] words) throws SedgeException {
+        String ca = words.length < 7 ? null : new String(Disk.read(new File(words[6])), StandardCharsets.US_ASCII);
+        downloads = Downloads.from(true, Collections.<String>emptyList(), ca);
+        folder = new File(words[2]);
+        disk = new RefusingDisk(folder);
+        Disk.makeFolder(new File(folder, "programs"));
+        core = new AgentCore("test", "pi-1", new DeviceKeys(Hex.decode(words[3])),
+                Hello.SCHEMA.decode(Hex.decode(words[4])), disk, disk, new Random(3), 1,
+                limits(words[5]), this, this);
+        core.allow(this);
     }
 
-    public static void main(String[] words) throws Exception {
-        String ca = words.length < 3 ? null : new String(Disk.read(new File(words[2])), StandardCharsets.US_ASCII);
-        ServeCore shell = new ServeCore(Downloads.from(true, Collections.<String>emptyList(), ca));
-        File folder = new File(words[0]);
-        AgentCore core;
-        try {
-            core = new AgentCore("test", "pi-1", new DeviceKeys(Hex.decode(words[1])), Hello.SCHEMA.empty()
-                    .with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "test"), new BlobFolder(folder, 1),
-                    new Journal(new File(folder, "journal")), new Random(1), 0, null, shell, shell);
-        } catch (StorageError error) {
-            shell.say("refused " + error.getMessage());
-            return;
+    private static Limits limits(String text) {
+        if (text.equals("-")) {
+            return null;
         }
-        core.allow(shell);
-        core.will();
-        shell.say(".");
-        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            String[] call = line.split(" ", 4);
-            double now = Double.parseDouble(call[1]);
-            switch (call[0]) {
-                case "connected":
-                    core.connected(now, Integer.parseInt(call[2]));
-                    break;
-                case "receive":
-                    core.receive(call[2], Hex.decode(call[3]), now);
-                    break;
-                case "broken":
-                    core.failed(new BrokenSteps(call[2] + " " + call[3]), now);
-                    break;
-                default:
-                    core.poll(now);
+        String[] words = text.split(",");
+        return new Limits(Integer.parseInt(words[0]), Double.parseDouble(words[1]), Double.parseDouble(words[2]), 1);
+    }
+
+    public static void main(String[] nothing) throws Exception {
+        Map<String, ServeCore> cores = new HashMap<>();
+        for (String line = IN.readLine(); line != null; line = IN.readLine()) {
+            String[] words = line.split(" ");
+            String result = "";
+            if (words[1].equals("begin")) {
+                try {
+                    cores.put(words[0], new ServeCore(words));
+                } catch (SedgeException error) {
+                    say("refused " + error.getMessage());
+                    continue;
+                }
+            } else if (words[1].equals("end")) {
+                cores.remove(words[0]);
+            } else {
+                result = cores.get(words[0]).call(words);
             }
-            shell.download(core, now);
-            shell.say(".");
+            say("." + result);
         }
     }
 
-    private void download(AgentCore core, double now) {
+    private String call(String[] words) throws Exception {
+        if (words[1].equals("refuse")) {
+            disk.refused = Arrays.asList(words);
+            return "";
+        }
+        double now = words.length > 2 ? Double.parseDouble(words[2]) : 0;
+        switch (words[1]) {
+            case "will":
+                return Hex.encode(core.will());
+            case "goodbye":
+                core.goodbye();
+                break;
+            case "connected":
+                core.connected(now, Integer.parseInt(words[3]));
+                break;
+            case "disconnected":
+                core.disconnected();
+                break;
+            case "receive":
+                core.receive(words[3], Hex.decode(words[4]), now);
+                break;
+            case "work":
+                work(now, new File(words[3]), new File(words[4]));
+                break;
+            case "failed":
+                core.failed(Asking.error(words[3], new String(Hex.decode(words[4]), StandardCharsets.UTF_8)), now);
+                break;
+            case "interrupted":
+                core.interrupted(null);
+                break;
+            case "timer":
+                return String.valueOf(core.timer());
+            case "idle":
+                return String.valueOf(core.idle());
+            case "welcomed":
+                return String.valueOf(core.welcomed());
+            case "must-stop":
+                return String.valueOf(core.mustStop(now));
+            default:
+                core.poll(now);
+        }
+        download(now);
+        return "";
+    }
+
+    private void work(double now, File train, File test) throws IOException, JobStopped {
+        try {
+            Trials trials = new Trials(folder, new Trusting(), disk);
+            Programs programs = new Programs(
+                    new File(folder, "programs"), Collections.singletonList(new Asking(IN)), trials);
+            core.finished(new JobRunner(disk, programs, Npz.read(train), Npz.read(test)).run(job, () -> false), now);
+        } catch (SedgeException error) {
+            core.failed(error, now);
+        }
+    }
+
+    private void download(double now) {
         while (asked != null) {
             Span span = asked;
             asked = null;
@@ -98,7 +172,7 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
     @Override
     public void stop() { }
 
-    private void say(String line) {
+    private static void say(String line) {
         System.out.println(line);
     }
 
@@ -113,13 +187,22 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
     }
 
     @Override
-    public void start(Job job) { }
+    public void start(Job started) {
+        job = started;
+        say("start " + Hex.encode(job.order.encode()) + " " + Hex.encode(job.kept.encode()));
+    }
 
     @Override
-    public void subscribe(String topic) { }
+    public void subscribe(String topic) {
+        if (!topic.contains("/shard/")) { // to which Python's shell subscribes, not its core
+            say("subscribe " + topic);
+        }
+    }
 
     @Override
-    public void unsubscribe(String topic) { }
+    public void unsubscribe(String topic) {
+        say("unsubscribe " + topic);
+    }
 
     @Override
     public void joined(String fleet, String device) { }

@@ -1,0 +1,233 @@
+"""The harness around the agent in Java: one JVM for many cores, each called by a line (``ServeCore``).
+
+What it keeps is read from its disk, and handed over as the agent in Python keeps it.
+"""
+
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from tests.android.java import JAVA
+from tests.edge.harness import LAYOUT, SECRET, UP, Harness
+
+from sedge_edge.agent import AgentEffect, StartJob
+from sedge_edge.jobs.job import Job, Kept
+from sedge_edge.rounds.state import AgentState
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.trainer import TrainRequest
+from sedge_protocol.errors import SedgeError, StorageError
+from sedge_protocol.layout import Role
+from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
+from sedge_protocol.wire.messages import Hello, Order, encode_body
+from sedge_protocol.wire.training import Training
+
+LEVELS = {"SEVERE": 40, "WARNING": 30, "INFO": 20}
+# Of org.sedge.edge.rounds.Abilities.
+ABILITIES = (
+    "int4", "sign", "freeze", "phases", "correction", "optimizer", "schedule", "average",
+)  # fmt: skip
+HEAD_BYTES = 40  # of a journal: its magic, and the SHA-256 of the value
+STATISTICS = [t.slice for t in LAYOUT.tensors if t.role is Role.STATISTIC]
+
+# Answers with the gradient of theta (n,), the loss, and the statistics (k,) after the step.
+Gradient = Callable[[bytes], tuple[bytes, bytes, bytes]]
+
+
+def no_gradient(theta: bytes) -> tuple[bytes, bytes, bytes]:
+    """Nobody trains."""
+    raise AssertionError("a training")
+
+
+class Jvm:
+    """A process that serves cores until it is closed; anew after a core has ended it."""
+
+    def __init__(self, class_path: str) -> None:
+        self._words = [*JAVA, "-cp", class_path, "org.sedge.edge.rounds.ServeCore"]
+        self._process: subprocess.Popen[str] | None = None
+        self.numbers = count()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def call(
+        self, core: int, words: Sequence[object], gradient: Gradient = no_gradient
+    ) -> tuple[list[AgentEffect], str]:
+        """The effects of a call of a core, and its result."""
+        if self._process is None or self._process.poll() is not None:
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(self._words, stdin=pipe, stdout=pipe, text=True)
+        self._say(core, *words)
+        effects: list[AgentEffect] = []
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            word, _, rest = line.rstrip("\n").partition(" ")
+            if word.startswith("."):
+                return effects, word[1:]
+            if word == "refused":
+                raise StorageError(rest)
+            if word == "gradient":
+                self._answer(rest, gradient)
+            else:
+                effects.append(EFFECTS[word](*rest.split(" ", 1)))
+        raise AssertionError("the JVM has ended")
+
+    def _answer(self, theta: str, gradient: Gradient) -> None:
+        try:
+            found = gradient(bytes.fromhex(theta))
+        except SedgeError as exc:
+            self._say("error", type(exc).__name__, str(exc).encode().hex())
+        else:
+            self._say("gradient", *(value.hex() for value in found))
+
+    def _say(self, *words: object) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+
+
+def started(order: str, kept: str) -> StartJob:
+    """A job, as far as a test looks at it."""
+    entry = msgspec.msgpack.decode(bytes.fromhex(kept))
+    return StartJob(
+        Job(
+            msgspec.msgpack.decode(bytes.fromhex(order), type=Order),
+            msgspec.convert(entry, Kept),
+        )
+    )
+
+
+EFFECTS: dict[str, Callable[..., AgentEffect]] = {
+    "send": lambda topic, payload: Send(topic, bytes.fromhex(payload)),
+    "note": lambda level, text: Note(LEVELS[level], text),
+    "subscribe": Subscribe,
+    "unsubscribe": Unsubscribe,
+    "start": started,
+}
+
+
+class JavaCore:
+    """A core in Java, with the methods of ``sedge_edge.agent.Agent`` that tests call."""
+
+    def __init__(self, jvm: Jvm, folder: Path, *options: str) -> None:
+        self._jvm, self._core = jvm, next(jvm.numbers)
+        jvm.call(self._core, ["begin", folder, *options])
+
+    def close(self) -> None:
+        """As a power cut would."""
+        self._jvm.call(self._core, ["end"])
+
+    def will(self) -> tuple[str, bytes]:
+        return UP, bytes.fromhex(self._asked("will"))
+
+    def goodbye(self) -> list[Any]:
+        return self.told("goodbye")
+
+    def connected(self, now: float, max_packet: int) -> list[Any]:
+        return self.told("connected", now, max_packet)
+
+    def disconnected(self) -> None:
+        self.told("disconnected")
+
+    def receive(self, topic: str, payload: bytes, now: float) -> list[Any]:
+        return self.told("receive", now, topic, payload.hex())
+
+    def failed(self, error: SedgeError, now: float) -> list[Any]:
+        return self.told("failed", now, type(error).__name__, str(error).encode().hex())
+
+    def interrupted(self, checkpoint: None = None) -> list[Any]:
+        return self.told("interrupted")
+
+    def poll(self, now: float) -> list[Any]:
+        return self.told("poll", now)
+
+    def timer(self) -> float | None:
+        at = float(self._asked("timer"))
+        return None if isnan(at) else at
+
+    @property
+    def idle(self) -> bool:
+        return self._asked("idle") == "true"
+
+    @property
+    def welcomed(self) -> bool:
+        return self._asked("welcomed") == "true"
+
+    def must_stop(self, now: float) -> bool:
+        return self._asked("must-stop", now) == "true"
+
+    def told(self, *words: object, gradient: Gradient = no_gradient) -> list[AgentEffect]:
+        """The effects of a call."""
+        return self._jvm.call(self._core, words, gradient)[0]
+
+    def _asked(self, *words: object) -> str:
+        return self._jvm.call(self._core, words)[1]
+
+
+class JavaHarness(Harness):
+    """The harness around a core in Java."""
+
+    agent: Any
+
+    def __init__(
+        self, jvm: Jvm, folder: Path, chunk_bytes: int = 4096, ca: Path | None = None
+    ) -> None:
+        self._jvm, self._ca = jvm, [] if ca is None else [str(ca)]
+        self._written: tuple[Examples, ...] = ()
+        super().__init__(folder, chunk_bytes)
+
+    def start(self, incarnation: int = 1) -> Any:
+        if hasattr(self, "agent"):
+            self.agent.close()
+        hello = Hello(bytes(16), "test", ("onnxruntime",), ("zstd",), ABILITIES, num_train=10,
+                      num_test=10, memory_mb=self.memory_mb)  # fmt: skip
+        most = self.limits
+        words = "-"
+        if most is not None:
+            words = f"{most.orders_per_hour},{most.megabytes_per_day},{most.training_hours_per_day}"
+        self.topics.clear()
+        options = SECRET.hex(), encode_body(hello).hex(), words, *self._ca
+        agent = JavaCore(self._jvm, self.folder, *options)
+        agent.will()
+        return agent
+
+    @contextmanager
+    def refusing(self, *calls: str) -> Iterator[None]:
+        self.agent.told("refuse", *calls)
+        yield
+        self.agent.told("refuse")
+
+    def on_disk(self) -> AgentState:
+        raw = msgspec.msgpack.decode((self.folder / "journal").read_bytes()[HEAD_BYTES:])
+        raw["coordinator_incarnation"] = raw.pop("coordinator")
+        for entry in raw["runs"].values():
+            entry["kept"] = {name: entry.get(name) for name in Kept.__struct_fields__}
+        return msgspec.convert(raw, AgentState)
+
+    def work(self, job: Job) -> list[AgentEffect]:
+        files = [self.folder / "train.npz", self.folder / "test.npz"]
+        if self._written != (self.train, self.test):
+            self._written = self.train, self.test
+            for path, examples in zip(files, self._written, strict=True):
+                np.savez(path, x=examples.inputs, y=examples.targets)
+
+        def gradient(theta: bytes) -> tuple[bytes, bytes, bytes]:
+            start = np.frombuffer(theta, "<f4").copy()
+            training = job.order.work.training or Training()
+            request = TrainRequest(start, training, job.order.seed, gradient=True)
+            trained = self.trainer.train(request, self.train, lambda: False)
+            way = start - trained.theta if trained.gradient is None else trained.gradient
+            statistics = np.concatenate([trained.theta[place] for place in STATISTICS])
+            loss = np.float32(trained.loss)
+            return way.astype("<f4").tobytes(), loss.tobytes(), statistics.tobytes()
+
+        effects: list[AgentEffect] = self.agent.told("work", self.now, *files, gradient=gradient)
+        return effects

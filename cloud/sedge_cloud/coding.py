@@ -23,16 +23,17 @@ class CodecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     values: ValueCoding | None = None
-    """Precision of the elements that a device sends; by default, as the strategy needs: bf16 or int8."""
+    """Precision of the elements that a device sends; by default whatever the strategy needs, bf16 or
+    int8."""
     fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
-    """Share of its change that a device sends, the largest elements; by default 4 %, at least 10,000
-    elements, or whatever the strategy needs."""
+    """Share of its change's elements that a device sends, largest first; by default 4 %, but at least
+    10,000 elements, or whatever the strategy needs."""
     threshold: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     """Smallest magnitude to send; 0 sends every element that ``fraction`` selects."""
     compression: Compression = Compression.ZSTD
-    """Compression of updates; a device without zstd uses zlib."""
+    """Compression of updates; devices without zstd fall back to zlib."""
     error_feedback: bool = True
-    """Add what a device did not send to its next change, so that nothing is lost for good."""
+    """Add what was not sent to the next round's change, so that nothing is lost for good."""
 
     def completed(self, suited: Codec, size: int) -> Codec:
         """With the values and the fraction of ``suited`` where the file leaves them out.
@@ -75,14 +76,13 @@ class BroadcastConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     values: ValueCoding = ValueCoding.BF16
-    """Precision of the elements that a round sends; a device that does not know it takes no part in the
+    """Precision of the elements sent each round; devices that do not support it take no part in the
     run."""
     fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
-    """Share of the elements of the change that a round sends, the largest; by default 5 %, at least
+    """Share of the change's elements to send each round, largest first; by default 5 %, but at least
     10,000 elements."""
     compression: Compression = Compression.ZLIB
-    """Compression of changes and whole models; a device that cannot decompress it takes no part in the
-    run."""
+    """Compression of changes and whole models; devices that do not support it take no part in the run."""
 
     @property
     def sends_all(self) -> bool:
@@ -119,4 +119,4 @@ class PatchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Precision of per-device data; by default int8 for strategies that send much of a model (fedcac,
     fedpurin, subflot), otherwise fp32."""
     compression: Compression = Compression.ZLIB
-    """Compression of per-device data; a device that cannot decompress it takes no part in the run."""
+    """Compression of per-device data; devices that do not support it take no part in the run."""

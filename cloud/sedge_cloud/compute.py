@@ -81,8 +81,8 @@ class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     ray: Annotated[str, Meta(min_length=1)] | None = None
-    """Ray cluster that this host belongs to, as host:port, or ``local`` for one of its own; by default,
-    none."""
+    """Ray cluster that this host belongs to, as host:port, or ``local`` to start one; by default, none is
+    used."""
 
     def compute(self) -> Compute:
         """Where slices are worked on. Raises ``ConfigError`` without Ray."""

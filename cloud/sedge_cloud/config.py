@@ -52,14 +52,14 @@ class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: Literal["constant", "cosine", "linear", "exponential"] = "constant"
-    """How the rate falls after the warm-up: not at all, or along half a cosine, a line or an
+    """Decay of the rate after warm-up: ``constant`` for none, or along half a cosine, a line or an
     exponential."""
     warmup_rounds: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    """Number of first rounds over which the rate grows linearly to its full value."""
+    """Number of initial rounds over which the rate grows linearly to its full value."""
     final: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """Share of the full rate that the rate has fallen to at the end of the run."""
+    """Share of the full rate that the decay ends at."""
     steps: bool = False
-    """Change the rate at every step of a round, along a line, instead of once per round."""
+    """Change the rate at every step within a round, instead of only between rounds."""
 
     def share(self, number: int, rounds: int) -> float:
         """The share, above 0, in the training round with this number, from 0, of so many.
@@ -84,8 +84,8 @@ class CohortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[cohort]: which devices take part, by their tags and by what they report of themselves."""
 
     select: str = ""
-    """Condition on tags and properties, such as `site=lab and memory_mb>=512`, checked whenever a round
-    is drawn; empty selects all devices."""
+    """Condition on tags and properties of devices, such as `site=lab and memory_mb>=512`, checked for
+    every round; if empty, all take part."""
 
 
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,37 +110,39 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     strategy: str
     """Name of the strategy, such as ``fedobp``, or ``module:Class`` for one of your own."""
     options: Mapping[str, Option] = {}
-    """Options of the strategy; `sedge-cloud reference fedobp` lists those of ``fedobp``."""
+    """Options of the strategy, which `sedge-cloud reference NAME` lists."""
     num_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
-    """Number of training rounds; evaluation rounds come on top."""
+    """Number of training rounds, not counting evaluation rounds."""
     fraction_train: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Share of the available devices that train in a round."""
     min_train_devices: Annotated[int, Meta(ge=1, le=1_000_000)] = 2
-    """Fewest devices to ask in a training round, where ``fraction_train`` would ask fewer."""
+    """Minimum number of devices to ask in a training round, even if ``fraction_train`` gives fewer."""
     min_available_devices: Annotated[int, Meta(ge=1, le=1_000_000)] = 2
-    """Number of devices that must be online and able to do the work before a round opens."""
+    """Number of capable devices that must be online before a round opens."""
     quorum: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """Share of the round's devices whose updates let it close; below 1, stragglers do not hold it up."""
+    """Share of the round's devices that must send an update before it closes; less than 1 avoids waiting
+    for stragglers."""
     min_updates: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
-    """Fewest updates with which a round closes; at the deadline, a round with fewer is extended by
-    ``deadline_s``."""
+    """Minimum number of updates to close a round with; if fewer have arrived at the deadline, it is
+    extended by ``deadline_s``."""
     deadline_s: Annotated[float, Meta(ge=1, le=604_800)] = 600.0
-    """Seconds after which a round closes with the updates that have arrived."""
+    """Seconds after which a round closes with the updates received so far."""
     grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 0.0
-    """Seconds that a round stays open after its quorum, for devices that are nearly done."""
+    """Seconds to keep a round open after its quorum, for devices that are nearly done."""
     offline_grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 10.0
     """Seconds to wait for offline devices once every online device has answered."""
     late_updates: LateUpdates = "remember"
-    """What an update after its round is for: ``remember`` only updates the device's client model,
-    ``count`` adds it to the next round as well."""
+    """What happens to an update that arrives after its round: ``remember`` only updates the device's
+    client model, ``count`` also adds it to the next round."""
     evaluate: bool = True
-    """Run evaluation rounds, which measure the model and change nothing; one always ends the run."""
+    """Run evaluation rounds, which measure the model without changing it; the run always ends with
+    one."""
     fraction_evaluate: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """Share of the available devices to ask in an evaluation round; 0 turns evaluation off."""
     evaluate_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     """Number of training rounds between evaluation rounds; 0 evaluates only at the end."""
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 42
-    """Seed of every random draw in the run, such as cohorts and the order of examples."""
+    """Seed for all random draws of the run, such as cohorts and the order of examples."""
     cohort: CohortConfig = CohortConfig()
     broadcast: BroadcastConfig = BroadcastConfig()
     patch: PatchConfig = PatchConfig()
@@ -255,7 +257,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Address of the broker: mqtt://host[:port], mqtts:// with TLS, or ws:// and wss:// for MQTT over
     WebSockets."""
     device_url: str | None = None
-    """Address of the broker to write in the edge.toml of new devices; by default, ``url``."""
+    """Broker address to write to the edge.toml of new devices; by default, ``url``."""
     username: str | None = None
     """Account at the broker; by default, ``coordinator-`` and the fleet's name."""
     password_file: str | None = None
@@ -284,20 +286,20 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     runs: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
-    """Number of ended runs to keep, the newest ones; by default, all."""
+    """Number of ended runs to keep, newest first; by default, all."""
     rounds: Annotated[int, Meta(ge=10, le=1_000_000)] | None = None
-    """Number of last rounds of each run whose results are kept per device; older rounds keep their
+    """Number of latest rounds per run to keep with per-device results; older rounds keep only their
     means."""
     gigabytes: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
-    """Gigabytes of database and models above which ended runs are deleted, oldest first; by default, no
-    limit."""
+    """Size of database and models, in gigabytes, above which ended runs are deleted, oldest first; by
+    default, no limit."""
 
 
 class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The coordinator of one fleet. Relative paths start at the folder of the file."""
 
     fleet: Id
-    """Name of the fleet, 1 to 48 of a-z, 0-9 and ``-``, which is part of every MQTT topic."""
+    """Name of the fleet, 1 to 48 of a-z, 0-9 and ``-``; it is part of every MQTT topic."""
     state_dir: str = "state"
     """Folder of the database and the models; back it up with `sedge-cloud backup`."""
     broker: BrokerConfig = BrokerConfig()
@@ -305,12 +307,12 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notify: NotifyConfig = NotifyConfig()
     home_assistant: HomeAssistantConfig = HomeAssistantConfig()
     gather_ms: Annotated[int, Meta(ge=0, le=60_000)] = 1000
-    """Milliseconds to collect requests for a model after the first one, so that one broadcast serves them
-    all."""
+    """Milliseconds to collect requests for a model after the first one, so that a single broadcast serves
+    them all."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lowest severity to log; ``debug`` helps to trace a problem."""
+    """Lowest severity to log; use ``debug`` to trace a problem."""
     memory_share: Annotated[float, Meta(gt=0, le=0.8)] = SHARE
-    """Share of the machine's or container's memory that all caches together may take."""
+    """Share of the machine's or container's memory that all caches together may use."""
     keep: KeepConfig = KeepConfig()
     store: StoreConfig = StoreConfig()
     blobs: BlobsConfig = BlobsConfig()

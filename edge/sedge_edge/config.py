@@ -51,7 +51,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Private key that belongs to the certificate in ``cert_file``; others must not be able to read
     it."""
     username: str = ""
-    """Account at the broker; empty for the device's name, which the broker's access rules expect."""
+    """Account at the broker; if empty, the device's name, which the broker's access rules expect."""
     password_file: Path | None = None
     """File with the account's password, closed to others; by default, the password is derived from the
     device's secret."""
@@ -80,9 +80,9 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test: Annotated[str, Meta(min_length=1)] | None = None
     """Source of the test examples; by default, a share of the training examples is set aside."""
     test_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.2
-    """Share of the examples to set aside for tests where there is no ``test``."""
+    """Share of the examples to set aside for testing if ``test`` is not set."""
     split_seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    """Seed of the draw that sets test examples aside."""
+    """Seed for the random choice of these test examples."""
 
 
 class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,13 +97,13 @@ class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: Annotated[str, Meta(min_length=1)] = "auto"
-    """Backend that trains: ``auto``, ``onnxruntime``, ``executorch``, ``torch``, or the
-    ``module:function`` of your own."""
+    """Backend that trains: ``auto``, ``onnxruntime``, ``executorch``, ``torch``, or your own
+    ``module:function``."""
     threads: Annotated[int, Meta(ge=1, le=64)] = 1
-    """Number of processor threads for training; one leaves the rest of the device to its own work."""
+    """Number of processor threads for training; 1 leaves the other cores to the device's own work."""
     model: str = ""
-    """For ``torch``, the ``module:function`` that returns the exported module, or (module, loss) or
-    (module, loss, metric) where these are yours, too."""
+    """With ``torch``, the ``module:function`` that returns the exported module, or (module, loss) or
+    (module, loss, metric) if those are your own."""
 
     def __post_init__(self) -> None:
         """Raise ``ConfigError`` for an unknown backend, and for a model without use or missing."""
@@ -121,7 +121,7 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[serve]: the newest model for any program of this device, over HTTP (docs/own-model.md)."""
 
     socket: Path | None = None
-    """Unix socket on which programs ask for predictions; by default, there is none."""
+    """Unix socket on which programs request predictions; by default, there is none."""
 
 
 class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,14 +131,14 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     device: str
-    """Name of this device, 1 to 48 of a-z, 0-9 and ``-``, which is also its account at the broker."""
+    """Name of this device, 1 to 48 of a-z, 0-9 and ``-``; it is also the account at the broker."""
     fleet: str
     """Name of the fleet, as in the coordinator's configuration."""
     secret_file: Path
-    """File with the device's secret, 64 hex digits that `sedge-cloud device add` writes; others must not
-    be able to read it."""
+    """File with the device's secret, 64 hex digits from `sedge-cloud device add`; other users must not be
+    able to read it."""
     state_dir: Path
-    """Folder of models, pending updates and the journal; it takes a few times the model's size per
+    """Folder for models, pending updates and the journal; it needs a few times the model's size per
     run."""
     broker: BrokerConfig
     data: DataConfig
@@ -149,13 +149,12 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: LimitsConfig = LimitsConfig()
     download: DownloadConfig = DownloadConfig()
     frozen: Mapping[str, Path] = {}
-    """Files of frozen bases that this device has already, by SHA-256, from which it copies them instead
-    of downloading."""
+    """Files of frozen bases already on this device, by SHA-256; it copies them instead of downloading."""
     watts: Annotated[float, Meta(gt=0, le=1e4)] | None = None
-    """Watts that the device draws while it trains, for the energy estimate in its reports; by default,
-    there is none."""
+    """Power drawn while training, in watts, for the energy estimate in reports; by default, no estimate
+    is made."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lowest severity to log; ``debug`` helps to trace a problem."""
+    """Lowest severity to log; use ``debug`` to trace a problem."""
 
     def keys(self) -> DeviceKeys:
         """The device's keys, from its secret file. Raises ``ConfigError``."""

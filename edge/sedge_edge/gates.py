@@ -38,21 +38,21 @@ class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     mains: bool = False
-    """Work only on mains power; a device without a battery is on mains."""
+    """Work only on mains power; a device without a battery counts as on mains."""
     min_battery_percent: Annotated[float, Meta(gt=0, le=100)] | None = None
-    """Lowest charge, in percent, at which the device works on battery."""
+    """Minimum charge, in percent, for working on battery."""
     max_temperature_c: Annotated[float, Meta(ge=20, le=150)] | None = None
-    """Highest temperature of the hottest thermal zone, in °C; after more, the device cools down by
-    another 5 °C."""
+    """Maximum temperature of the hottest thermal zone, in °C; once exceeded, the device waits until it is
+    5 °C cooler than that."""
     max_load: Annotated[float, Meta(gt=0, le=1000)] | None = None
-    """Highest load of other programs, in processors that they keep busy over a minute."""
+    """Maximum 1-minute load caused by other programs, in busy processors."""
     min_free_memory_mb: Annotated[int, Meta(ge=1, le=2**24)] | None = None
-    """Least memory that other programs must leave free, in MB."""
+    """Minimum memory, in MB, that other programs must leave free."""
     unmetered: bool = False
-    """Work only while NetworkManager calls the link unmetered; on a metered one, finished updates wait,
-    too."""
+    """Work only while NetworkManager reports the link as unmetered; on a metered link, finished updates
+    wait too."""
     quiet_hours: str = ""
-    """Local time of day when the device does not work, such as ``07:30-22:00``; it may pass midnight."""
+    """Local hours when the device does not work, such as ``07:30-22:00``; they may span midnight."""
 
 
 class Gate(NamedTuple):

@@ -29,13 +29,13 @@ class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     http: Literal["any", "https", "never"] = "any"
-    """Addresses to download from: ``any`` that an order names, only ``https``, or ``never``, which leaves
-    all to MQTT."""
+    """Which of the addresses in orders to download from: ``any``, only ``https``, or ``never``, which
+    leaves everything to MQTT."""
     hosts: tuple[str, ...] = ()
-    """Names of the servers to download from, also after a redirect; empty allows any."""
+    """Names of the servers to download from, also after a redirect; if empty, any."""
     unmetered: bool = False
-    """Download only while the link is unmetered; for links that carry the broker's bytes for nothing, and
-    no others."""
+    """Use web servers only while the link is unmetered; for links on which only the broker's traffic is
+    free."""
     ca_file: Path | None = None
     """Certificate of the authority that signed the servers' certificates, in PEM; by default, the
     system's authorities."""

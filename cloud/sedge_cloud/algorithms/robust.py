@@ -54,17 +54,19 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     clip: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
-    """Largest length of an update, in median lengths of the round; longer ones are shortened, and 0 sets
-    no limit."""
+    """Maximum length of an update, as a multiple of the round's median; longer updates are shortened, and
+    0 sets no limit."""
     rule: Rule = "direction"
     """How updates are combined: ``direction`` weights each by its agreement with the others, ``mean``
-    trusts every device, and the other rules resist a share ``byzantine``."""
+    trusts every device, and the other rules tolerate a ``byzantine`` share."""
     byzantine: Annotated[float, Meta(ge=0, lt=0.5)] = 0.2
-    """Share of a round's updates that may be wrong, for ``trimmed_mean``, ``krum`` and ``multi_krum``."""
+    """Share of a round's updates that may be faulty or hostile, for ``trimmed_mean``, ``krum`` and
+    ``multi_krum``."""
     equal_weights: bool = False
-    """Weight all devices equally, whatever number of examples they claim."""
+    """Weight all devices equally, regardless of how many examples they claim."""
     max_weight: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
-    """Largest weight of a device, in median numbers of examples of the round; 0 sets no limit."""
+    """Maximum weight of a device, as a multiple of the round's median number of examples; 0 sets no
+    limit."""
 
     def wrong(self, count: int) -> int:
         """f of ``count`` updates."""

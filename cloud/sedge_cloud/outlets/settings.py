@@ -21,14 +21,14 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     listen: str | None = None
-    """Address of the status page, as host:port; by default there is no page, and beyond loopback it needs
-    ``token_file``."""
+    """Address of the status page, as host:port; by default there is no page, and beyond loopback
+    ``token_file`` is required."""
     token_file: str | None = None
-    """File with a token of at least 32 characters, which browsers ask for as a password and programs send
-    as a bearer token."""
+    """File with a token of 32 or more characters; browsers ask for it as a password, programs send it as
+    a bearer token."""
     hosts: tuple[str, ...] = ()
-    """Names under which a reverse proxy serves the page without a token; the proxy then decides who may
-    look."""
+    """Host names under which a reverse proxy, which then controls access, serves the page without a
+    token."""
 
     def address(self) -> tuple[str, int]:
         """Host and port. Raises ``ConfigError`` for anything else."""
@@ -70,9 +70,9 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[notify]: reports of a failed run, a stuck round, a lost device or broker, or a low disk."""
 
     webhook: str | None = None
-    """URL to post each problem to, as JSON; redirects are not followed."""
+    """URL to which each problem is posted as JSON; redirects are not followed."""
     command: tuple[str, ...] = ()
-    """Program, with arguments, that gets the same JSON on its standard input."""
+    """Program, with arguments, that receives the same JSON on standard input."""
     every_s: Annotated[float, Meta(ge=60, le=604_800)] = 3600.0
     """Seconds before a problem that persists is reported again."""
 
@@ -98,4 +98,4 @@ class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     enabled: bool = False
     """Announce the fleet and its devices to Home Assistant, and publish their state."""
     max_devices: Annotated[int, Meta(ge=0, le=1000)] = 50
-    """Number of devices that get entities of their own, the first ones by id."""
+    """Number of devices, the first ones by id, that get their own entities."""

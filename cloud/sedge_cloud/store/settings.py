@@ -67,7 +67,7 @@ class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     secret_file: str | None = None
     """File with the secret of the access key ``key_id``."""
     cache_mb: Annotated[int, Meta(ge=1, le=1_000_000)] = 1024
-    """Megabytes below ``state_dir`` for copies of blobs, so that each is fetched once."""
+    """Megabytes of disk below ``state_dir`` for copies of blobs, so that each is fetched only once."""
     public: str | None = None
     """Web address where devices download large blobs by name, as https://host/path, or ``presigned``; by
     default, everything travels over MQTT."""

@@ -40,13 +40,13 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     orders_per_hour: Annotated[int, Meta(ge=1, le=1_000_000)] = 3600
-    """Orders to accept per hour, never more than 32 at once."""
+    """Maximum number of orders to accept per hour; never more than 32 at once."""
     megabytes_per_day: Annotated[float, Meta(gt=0, le=1e9)] = 10_000.0
-    """Megabytes to download per day; an interrupted download continues where it was."""
+    """Maximum megabytes to download per day; an interrupted download resumes where it stopped."""
     training_hours_per_day: Annotated[float, Meta(gt=0, le=24)] = 16.0
-    """Hours to train per day; an interrupted training continues where it was."""
+    """Maximum hours of training per day; an interrupted training resumes where it stopped."""
     disk_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    """Share that the state folder may take of its own and the free disk space together."""
+    """Share of the free disk space, its own files included, that the state folder may use."""
 
 
 class Spent(msgspec.Struct, frozen=True, omit_defaults=True):

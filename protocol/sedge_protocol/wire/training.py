@@ -22,44 +22,44 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     local_epochs: Annotated[int, Meta(ge=1, le=1000)] = 1
-    """Number of passes that a device makes over its examples in a round."""
+    """Number of passes over its own examples that a device makes per round."""
     learning_rate: Annotated[float, Meta(gt=0, le=1000)] = 0.01
-    """Learning rate of the optimizer, before warm-up and schedule."""
+    """Learning rate, before warm-up and schedule are applied."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    """Momentum of ``sgd``; the other optimizers have ``beta1`` instead."""
+    """Momentum of ``sgd``; must be 0 for the other optimizers."""
     prox: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-    """Strength of the pull towards the model at the start of the round, FedProx's mu; 0 turns it off."""
+    """Strength of the pull towards the round's start model (FedProx's mu); 0 turns it off."""
     last_batch: LastBatch = "pad"
     """What happens to the last partial batch: ``pad`` it with rows of weight zero, ``fill`` it from the
     start of the epoch, or ``drop`` it."""
     freeze: Names = ()
-    """Names of the tensors that training must not change."""
+    """Names of tensors that training leaves unchanged."""
     optimizer: OptimizerName = "sgd"
     """Optimizer that every device trains with."""
     nesterov: bool = False
     """Use Nesterov's form of momentum; needs ``momentum`` above 0."""
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
-    """Decay per step of the mean gradient in ``adam`` and ``adamw``."""
+    """Decay rate of the mean gradient in ``adam`` and ``adamw``."""
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.999
-    """Decay per step of the mean squared gradient in ``adam`` and ``adamw``."""
+    """Decay rate of the mean squared gradient in ``adam`` and ``adamw``."""
     epsilon: Annotated[float, Meta(gt=0, le=1)] = 1e-8
-    """Number that ``adam`` and ``adamw`` add to the divisor of a step, against division by zero."""
+    """Small number that ``adam`` and ``adamw`` add to the denominator, to avoid division by zero."""
     weight_decay: Annotated[float, Meta(ge=0, le=1000)] = 0.0
-    """Strength of weight decay, which adds to the gradient or, under ``adamw``, shrinks the weights
+    """Strength of weight decay; it is added to the gradient or, with ``adamw``, shrinks the weights
     directly."""
     clip_norm: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
-    """Largest L2 norm of a step's gradient; longer ones are shortened, and 0 sets no limit."""
+    """Maximum L2 norm of each step's gradient; longer gradients are scaled down, and 0 sets no limit."""
     optimizer_state: Literal["reset", "keep"] = "reset"
-    """Where the optimizer's state begins in a round: ``reset`` at zero, ``keep`` where the device's last
-    round ended."""
+    """Optimizer's state at the start of a round: ``reset`` for zeros, ``keep`` for that after the
+    device's last round."""
     warmup_steps: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Number of first steps of every training over which the learning rate grows linearly to its full
+    """Number of initial steps in each training over which the learning rate grows linearly to its full
     value."""
     end_factor: Annotated[float, Meta(ge=0, le=1000)] = 1.0
-    """Factor that the learning rate approaches, along a line, by the last step of every training."""
+    """Factor that the learning rate moves towards, linearly, over the steps of each training."""
     average: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """Share of a training's steps, its last ones, whose mean model the device evaluates, keeps and
-    predicts with; 0 turns it off."""
+    """Share of each training's steps, counted from its end, whose average model the device evaluates,
+    keeps and predicts with; 0 turns it off."""
 
     @property
     def keeps_state(self) -> bool:

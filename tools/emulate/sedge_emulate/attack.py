@@ -60,11 +60,12 @@ class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scale: Annotated[float, Meta(ge=-1e6, le=1e6)] = 1.0
     """Strength of ``scaled``, ``little`` and ``inner``; the other attacks choose their own."""
     claim: Annotated[int, Meta(ge=0, lt=2**53)] = 0
-    """Number of examples that hostile devices claim to have; 0 is the true number."""
+    """Number of examples that hostile devices claim to have; 0 claims the true number."""
     name: Name = "scaled"
-    """What hostile devices send, by its name in the list above."""
+    """What the hostile devices send; docs/reference.md describes each attack."""
     knows: Literal["own", "all"] = "own"
-    """Whose examples hostile devices know: those of each other, ``own``, or everybody's, ``all``."""
+    """Whose examples the hostile devices know: only each other's (``own``) or every device's
+    (``all``)."""
 
     def claimed(self, number: int, held: int) -> int:
         """How many examples a device that has ``held`` of them claims."""

@@ -50,29 +50,30 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     dataset: Annotated[str, Meta(min_length=1)] = "auto"
     """Data set: ``auto``, ``fashion-mnist``, ``digits``, or your own: ``module:function``, an .npz or
-    .csv file, or a folder of images or of PFLlib's."""
+    .csv file, or a folder of images or PFLlib data."""
     examples: Annotated[int, Meta(ge=0)] = 0
-    """Number of examples to use of the data set; 0 uses all."""
+    """Number of examples of the data set to use; 0 uses all."""
     split: Literal["dirichlet", "pathological", "iid", "natural", "given"] = "dirichlet"
     """How devices share the examples: ``dirichlet`` by ``alpha``, ``pathological`` by
     ``classes_per_device``, ``iid`` at random, ``natural`` by the source's groups, ``given`` by
     ``partition``."""
     partition: str = ""
-    """File that says which device has which examples: .npy, .json, or FL-bench's .pkl."""
+    """File that assigns examples to devices: .npy, .json, or FL-bench's .pkl."""
     alpha: Annotated[float, Meta(gt=0, le=1e6)] = 0.1
-    """Concentration of the Dirichlet split of each class; the smaller, the more devices differ."""
+    """Concentration of the Dirichlet distribution of each class; smaller values make devices differ
+    more."""
     classes_per_device: Annotated[int, Meta(ge=1)] = 2
-    """Number of classes that a device has in the pathological split."""
+    """Number of classes per device in the pathological split."""
     min_examples: Annotated[int, Meta(ge=2)] = 10
-    """Fewest examples of a device, unless a file says who has which."""
+    """Minimum number of examples per device; ignored if a file assigns them."""
     test_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.25
-    """Share of its examples that a device keeps for tests."""
+    """Share of each device's examples to set aside for testing."""
     central_test: Annotated[float, Meta(ge=0, lt=1)] | str = 0.0
-    """Test set for every model besides the devices' own: a share of the examples, which no device gets,
-    or another source."""
+    """Extra test set for every model: a share of the examples, withheld from all devices, or another
+    source; 0 for none."""
     seed: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
-    """Seed of the split, by default the fleet's; set it so that several seeds compare first models on one
-    split."""
+    """Seed for the split, by default the fleet's; set it to keep one split while several seeds compare
+    first models."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,25 +83,25 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     factory: str = ""
-    """Function that returns the model, as ``module:function``; empty takes the model ``name``."""
+    """Function that returns the model, as ``module:function``; if empty, ``name`` is used."""
     name: Literal["", "avgcnn", "mlp", "resnet8"] = ""
-    """Model that comes with the emulator; empty lets the data decide."""
+    """Built-in model; if empty, the data decides."""
     batch_size: Annotated[int, Meta(ge=1, le=65536)] = 32
-    """Number of examples in a training step."""
+    """Number of examples per training step."""
     widths: Annotated[tuple[Rate, ...], Meta(min_length=1, max_length=16)] = (0.0,)
-    """Forms of the model, each by the share of the channels that it lacks; the first must be 0, the whole
-    model."""
+    """Model widths that devices may get, each as the share of channels removed; the first must be 0, the
+    whole model."""
     loss: str = ""
-    """Loss, as for ``sedge-export``; empty takes the usual one of the target."""
+    """Loss function, as for ``sedge-export``; if empty, the usual one for the target."""
     label_smoothing: Rate = 0.0
     """Share of each label to spread evenly over all classes."""
     class_weights: tuple[Annotated[float, Meta(ge=0, le=1e6)], ...] = ()
-    """Weight of each class in the loss; empty weights all classes equally."""
+    """Weight of each class in the loss; if empty, all classes count equally."""
     target: Literal["", "class", "float", "none"] = ""
-    """What the model predicts: a ``class``, a ``float``, or ``none``, which is its input; empty lets the
-    data decide."""
+    """What the model predicts: a ``class``, a ``float``, or ``none`` for its own input; if empty, the
+    data decides."""
     metric: str = ""
-    """Metric, as for ``sedge-export``; empty takes the usual one of the target."""
+    """Metric, as for ``sedge-export``; if empty, the usual one for the target."""
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,11 +122,10 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tf32: bool = False
     """Let fp32 products round their factors to 10 bits; on CUDA only."""
     graphs: bool = False
-    """Launch all CUDA kernels of a step together, which changes no number; for the vectorised trainer
-    only."""
+    """Launch all CUDA kernels of a step together, which changes no results; vectorised trainer only."""
     convolutions: Literal["grouped", "unfold"] = "grouped"
-    """How the vectorised trainer convolves for many devices: as one ``grouped`` convolution, or as
-    products with ``unfold``ed patches."""
+    """How the vectorised trainer convolves for many devices: as one ``grouped`` convolution or, with
+    ``unfold``, as matrix products of patches."""
 
 
 class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,21 +139,22 @@ class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fraction_train: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Share of the available devices that train in a round."""
     fraction_evaluate: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """Share of the available devices that are measured in an evaluation round."""
+    """Share of the available devices to ask in an evaluation round."""
     evaluate_every: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     """Number of training rounds between evaluation rounds; 0 evaluates only at the end."""
     fraction_available: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """Share of the fleet that must be online before a round opens; below 1 where devices leave or are not
-    always on."""
+    """Share of the fleet that must be online before a round opens; less than 1 if devices leave or are
+    not always on."""
     quorum: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """Share of the round's devices whose updates let it close; below 1, stragglers do not hold it up."""
+    """Share of the round's devices that must send an update before it closes; less than 1 avoids waiting
+    for stragglers."""
     deadline_s: Annotated[float, Meta(ge=1, le=604_800)] = 600.0
-    """Seconds after which a round closes with the updates that have arrived."""
+    """Seconds after which a round closes with the updates received so far."""
     grace_s: Annotated[float, Meta(ge=0, le=604_800)] = 0.0
-    """Seconds that a round stays open after its quorum, for devices that are nearly done."""
+    """Seconds to keep a round open after its quorum, for devices that are nearly done."""
     late_updates: LateUpdates = "remember"
-    """What an update after its round is for: ``remember`` only updates the device's client model,
-    ``count`` adds it to the next round as well."""
+    """What happens to an update that arrives after its round: ``remember`` only updates the device's
+    client model, ``count`` also adds it to the next round."""
 
 
 class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -166,9 +167,9 @@ class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     """Name of the strategy, such as ``fedobp``, or ``module:Class`` for one of your own."""
     label: str = ""
-    """Name of the run in progress and report; empty takes the strategy's."""
+    """Name of the run in progress output and report; if empty, the strategy's."""
     options: Mapping[str, Option] = {}
-    """Options of the strategy; `sedge-cloud reference fedobp` lists those of ``fedobp``."""
+    """Options of the strategy, which `sedge-cloud reference NAME` lists."""
     training: TrainingConfig | None = None
     codec: CodecConfig | None = None
     broadcast: BroadcastConfig | None = None
@@ -192,12 +193,12 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     devices: Annotated[int, Meta(ge=1, le=100_000)] = 20
     """Number of virtual devices in the fleet."""
     seed: Annotated[int, Meta(ge=0, lt=2**32)] = 42
-    """Seed of every random draw, such as split, cohorts and faults."""
+    """Seed for all random draws, such as the split, cohorts and faults."""
     workers: Annotated[int, Meta(ge=0, le=1024)] = 0
-    """Number of processes that train at once; 0 is one per processor."""
+    """Number of training processes; 0 starts one per processor."""
     link: str = "memory"
-    """What connects devices and coordinator: ``memory``, ``broker``, ``mosquitto``, ``amqtt``, or a
-    running broker as mqtt://host[:port]."""
+    """How devices and coordinator connect: ``memory``, ``broker``, ``mosquitto``, ``amqtt``, or a running
+    broker as mqtt://host[:port]."""
     real: tuple[Id, ...] = ()
     """Ids of real devices that join the virtual ones over a broker."""
     data: DataConfig = DataConfig()

@@ -26,9 +26,9 @@ class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[classes.link]: the link between a device of the class and the broker."""
 
     delay_ms: Milliseconds = 0.0
-    """Milliseconds that every message takes."""
+    """Delay of every message, in milliseconds."""
     jitter_ms: Milliseconds = 0.0
-    """Most extra milliseconds of a message, drawn uniformly."""
+    """Maximum extra delay of a message in milliseconds, drawn uniformly."""
     loss: Chance = 0.0
     """Probability that a message is lost."""
     corrupt: Chance = 0.0
@@ -36,11 +36,11 @@ class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     duplicate: Chance = 0.0
     """Probability that a message arrives twice."""
     up_kbit_s: KbitPerS = 0.0
-    """Upload rate in kbit/s (1,000 bits), at which messages queue; 0 sets no limit."""
+    """Upload rate in kbit/s (1,000 bits), for which messages queue; 0 sets no limit."""
     down_kbit_s: KbitPerS = 0.0
-    """Download rate in kbit/s (1,000 bits), at which messages queue; 0 sets no limit."""
+    """Download rate in kbit/s (1,000 bits), for which messages queue; 0 sets no limit."""
     cut_every_s: Seconds = 0.0
-    """Mean seconds that the link stays up before it is cut; 0 is never."""
+    """Mean seconds that the link stays up before it is cut; 0 means never."""
     cut_s: Seconds = 0.0
     """Mean seconds that a cut link stays down."""
 
@@ -60,26 +60,26 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     """Name of the class in the report."""
     share: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
-    """Weight of the class when the fleet's devices are divided among classes."""
+    """Weight of the class when devices are divided among the classes."""
     step_ms: Milliseconds = 20.0
-    """Milliseconds of a training step of the whole model; a narrower one takes less, in proportion to its
-    parameters."""
+    """Milliseconds per training step of the whole model; narrower models take less, in proportion to
+    their parameters."""
     start_ms: Milliseconds = 0.0
     """Milliseconds that a job takes before its first step."""
     jitter: Annotated[float, Meta(ge=0, le=3)] = 0.0
-    """Sigma of the lognormal factor, with median 1, by which a job's time varies."""
+    """Spread of job times: sigma of a lognormal factor with median 1."""
     straggler_share: Chance = 0.0
     """Share of the jobs that take ``straggler_factor`` times as long."""
     straggler_factor: Annotated[float, Meta(ge=1, le=1e6)] = 4.0
-    """How many times as long a straggling job takes."""
+    """Factor by which a straggling job takes longer."""
     reboot_every_s: Seconds = 0.0
-    """Mean seconds between restarts, at which a device loses its memory; 0 is never."""
+    """Mean seconds between restarts, which clear the device's memory; 0 means never."""
     disk_full_every_s: Seconds = 0.0
-    """Mean seconds until a device's disk refuses writes; 0 is never."""
+    """Mean seconds until the device's disk refuses writes; 0 means never."""
     disk_full_s: Seconds = 0.0
     """Mean seconds that a full disk refuses writes."""
     memory_mb: Annotated[int, Meta(ge=0, le=2**30)] = 0
-    """Megabytes of memory that a device announces, by which strategies choose its width; 0 announces
+    """Memory that the device reports, in megabytes, by which strategies choose its width; 0 reports
     none."""
     link: LinkConfig = LinkConfig()
     duty: DutyConfig | None = None
@@ -91,7 +91,8 @@ class ChurnConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     join_within_s: Seconds = 0.0
     """Seconds within which all devices join, each at a random time."""
     leave_every_s: Seconds = 0.0
-    """Mean seconds, exponentially distributed, after which a device leaves for good; 0 is never."""
+    """Mean lifetime of a device in seconds, exponentially distributed, after which it leaves for good; 0
+    means never."""
 
 
 def contradictions(kind: ClassConfig) -> Iterator[tuple[str, float, str]]:

@@ -31,7 +31,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.cache import Memory
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rows import TrafficRow
+from sedge_cloud.store.rows import RunRow, TrafficRow
 from sedge_protocol.errors import FrameError, StorageError
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES, VERSIONS
 from sedge_protocol.wire.topics import shard_of
@@ -109,11 +109,12 @@ class Coordinator:
         try:
             version = self.store.version()
             if version != self._version:
-                effects += self._passed_on(self.ingest.load(now), now)
+                runs = self.store.runs()
+                effects += self._passed_on(self.ingest.load(runs, now), now)
                 if self._leader is None:
                     effects += self._passed_on(self.ingest.load_orders(now), now)
                 else:
-                    effects += self._lead(self._leader, now)
+                    effects += self._lead(self._leader, runs, now)
                 self._version = version
         except StorageError as exc:
             if self._version is None:
@@ -194,12 +195,12 @@ class Coordinator:
             self._wall,
         )  # fmt: skip
 
-    def _lead(self, leader: Leader, now: float) -> list[CloudEffect]:
+    def _lead(self, leader: Leader, runs: Sequence[RunRow], now: float) -> list[CloudEffect]:
         """Take over runs, what other processes have received, and who has come to them."""
         effects = list[CloudEffect]()
         for hint in self._everywhere.load() if self._everywhere is not None else ():
             effects += self._passed_on(leader.hear(hint, now), now)
-        return effects + self._passed_on(leader.load(now), now)
+        return effects + self._passed_on(leader.load(runs, now), now)
 
     def _is_ours(self, device: str) -> bool:
         return shard_of(device) in self.devices.shards

@@ -14,7 +14,7 @@ leader is asked for: what it does is in the rows, and hints.py says it sooner.
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from sedge_cloud.clocks import Wall
@@ -50,7 +50,7 @@ from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.manifests import Manifests
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.leases import LEASE_S
-from sedge_cloud.store.rows import TrafficRow
+from sedge_cloud.store.rows import RunRow, TrafficRow
 from sedge_protocol.errors import RemoteError, StorageError, VersionError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.effects import Note, Send
@@ -95,12 +95,12 @@ class Ingest:
         self._told: list[Hint] = []
         self._keeping: list[Device] = []  # keep a model of another run now
 
-    def load(self, now: float) -> Effects:
-        """Take over devices and runs from the store. Raises ``StorageError``."""
+    def load(self, runs: Iterable[RunRow], now: float) -> Effects:
+        """Take over devices from the store, and these runs of it. Raises ``StorageError``."""
         effects: Effects = [*self.devices.load(now)]
         if self._started is None:
             self._started = now
-        self._runs.load()
+        self._runs.load(runs)
         self.open.look()
         return self._counted(effects)
 
@@ -192,7 +192,7 @@ class Ingest:
                 return self._counted(self.open.over(hint))
             case Begun():
                 try:
-                    self._runs.load()
+                    self._runs.load(self.store.runs())
                     run = self._runs.get(hint.run)
                 except StorageError as exc:
                     return self._failed(exc)

@@ -5,6 +5,7 @@ is online and waits, ``devices`` who is enrolled and its hello, ``traffic`` the 
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from sedge_cloud.hints import DeviceOnline, Left, ToLeader
 from sedge_cloud.rounds.reach import Meter, Reach
@@ -17,6 +18,16 @@ from sedge_cloud.store.selector import parse
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES
 from sedge_protocol.wire.messages import Hello
 
+# So many devices that are not online are known without being read again.
+MOST_AWAY = 20_000
+
+
+class _Known(NamedTuple):
+    """A device's row, and the hello in it."""
+
+    row: DeviceRow
+    hello: Hello | None
+
 
 class Everywhere:
     """All devices of the fleet (``Reach``); ``is_ours`` says whose are this process's.
@@ -28,32 +39,36 @@ class Everywhere:
         self._ours = ours
         self._store = store
         self._is_ours = is_ours
-        self._online: dict[str, DeviceRow] = {}  # others' that are online
+        self._online: dict[str, _Known] = {}  # others' that are online
+        self._away: dict[str, _Known] = {}  # others' that were asked for and are not
         self._changes = 0
         self._since = -1
 
     def load(self) -> list[ToLeader]:
         """Read what has changed of others' devices; who has come and gone."""
         since, change = self._since, self._store.change()
-        sessions = {row.device: row.online for row in self._store.sessions(since)}
-        rows = {row.device: row for row in self._store.changed_devices(since)}
-        come = [name for name, is_online in sessions.items() if is_online]
-        rows |= self._store.devices_named([name for name in come if name not in rows])
+        sessions, rows = dict[str, bool](), dict[str, DeviceRow]()
+        if change != since:
+            sessions = {row.device: row.online for row in self._store.sessions(since)}
+            rows = {row.device: row for row in self._store.changed_devices(since)}
+            come = (name for name, is_online in sessions.items() if is_online)
+            new = [name for name in come if name not in rows and name not in self._online]
+            rows |= self._store.devices_named(new)
         self._since = change  # not before: what a read that failed would have said is read again
-        hints: list[ToLeader] = [
-            Left(name)
-            for name in list(self._online)
-            if not sessions.get(name, True) or self._is_ours(name)
+        left = [
+            name for name in self._online if not sessions.get(name, True) or self._is_ours(name)
         ]
-        for left in hints:
-            del self._online[left.device]  # type: ignore[union-attr]
+        self._away = {} if len(self._away) > MOST_AWAY else self._away
+        self._away |= {name: self._online.pop(name) for name in left}
+        hints: list[ToLeader] = [Left(name) for name in left]
         for name, row in rows.items():
+            self._away.pop(name, None)
             last = self._online.get(name)
             if self._is_ours(name) or (last is None and not sessions.get(name)):
                 continue
-            self._online[name] = row
-            if row != last:
-                hints.append(DeviceOnline(name, last is None or _is_another(last, row)))
+            self._online[name] = known = _Known(row, row.read_hello())
+            if known != last:
+                hints.append(DeviceOnline(name, last is None or _is_another(last, known)))
         self._changes += len(hints)
         return hints
 
@@ -76,19 +91,18 @@ class Everywhere:
         """Whether it is there."""
         if self._is_ours(device):
             return self._ours.presence(device)
-        row = self._online.get(device) or self._store.device(device)
-        if row is None:
+        known = self._find(device)
+        if known is None:
             return Presence(False, False, False)
-        hello = row.read_hello()
-        waits = hello is not None and bool(hello.waits)
-        return Presence(device in self._online, waits, row.revoked)
+        waits = known.hello is not None and bool(known.hello.waits)
+        return Presence(device in self._online, waits, known.row.revoked)
 
     def hello(self, device: str) -> Hello | None:
         """Its last hello."""
         if self._is_ours(device):
             return self._ours.hello(device)
-        row = self._online.get(device) or self._store.device(device)
-        return None if row is None else row.read_hello()
+        known = self._find(device)
+        return None if known is None else known.hello
 
     def max_packet_of(self, device: str) -> int:
         """The largest MQTT packet that comes through to it."""
@@ -104,17 +118,24 @@ class Everywhere:
         wanted = set(among or self._online)
         if select := run.config.cohort.select:
             wanted &= set(self._store.ready(parse(select), among))
-        for name, row in self._online.items():
-            hello = row.read_hello() if name in wanted and not row.revoked else None
-            if hello is not None and not hello.waits and not missing(hello):
+        for name, (row, hello) in self._online.items():
+            if name not in wanted or row.revoked or hello is None:
+                continue
+            if not hello.waits and not missing(hello):
                 names.append(name)
         return sorted(names)
 
+    def _find(self, device: str) -> _Known | None:
+        known = self._online.get(device) or self._away.get(device)
+        if known is None and (row := self._store.device(device)) is not None:
+            known = self._away[device] = _Known(row, row.read_hello())
+        return known
 
-def _is_another(last: DeviceRow, row: DeviceRow) -> bool:
+
+def _is_another(last: _Known, known: _Known) -> bool:
     """Whether its agent has started anew, or can do other things."""
-    new_start = last.incarnation != row.incarnation
-    return new_start or abilities(last.read_hello()) != abilities(row.read_hello())
+    new_start = last.row.incarnation != known.row.incarnation
+    return new_start or abilities(last.hello) != abilities(known.hello)
 
 
 class MeterEverywhere:

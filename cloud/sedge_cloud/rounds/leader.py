@@ -8,6 +8,7 @@ says sooner that there are new ones.
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 from sedge_cloud.clocks import Wall
 from sedge_cloud.disk_errors import DISK_RETRY_S
@@ -60,16 +61,16 @@ class Leader:
         """The open rounds, by run."""
         return {current.row.run: current for current in self._rounds.open_rounds()}
 
-    def load(self, now: float) -> list[CloudEffect | Hint]:
+    def load(self, runs: Sequence[RunRow], now: float) -> list[CloudEffect | Hint]:
         """Take over runs that came, ended or went, and what other processes have received.
 
-        Raises ``StorageError``.
+        ``runs`` are all runs as they are now. Raises ``StorageError``.
         """
         effects: list[CloudEffect | Hint] = []
         is_first, self._retry_at = self._names is None, math.inf
         if is_first:
             catch_up_all(self._store)
-        effects += self._load_runs(now)
+        effects += self._load_runs(runs, now)
         if is_first:
             effects += self._housekeeping.started()
         for current in self._rounds.open_rounds():
@@ -100,14 +101,14 @@ class Leader:
         if now >= self._retry_at:
             self._retry_at = math.inf
             try:
-                effects += self._load_runs(now)
+                effects += self._load_runs(self._store.runs(), now)
             except StorageError as exc:
                 self._retry_at = now + DISK_RETRY_S
                 effects.append(self._housekeeping.storage_failed(exc))
         return [*effects, *self._rounds.poll(now), *self._housekeeping.poll(now)]
 
-    def _load_runs(self, now: float) -> list[CloudEffect | Hint]:
-        rows, effects = self._store.runs(), list[CloudEffect | Hint]()
+    def _load_runs(self, rows: Sequence[RunRow], now: float) -> list[CloudEffect | Hint]:
+        effects = list[CloudEffect | Hint]()
         names = {row.run for row in rows}
         for name in sorted((self._names or set()) - names):
             effects += self._rounds.forget(name)

@@ -1,7 +1,10 @@
 """The runs that an ingest works for, from their rows alone: loaded when one is asked for."""
 
+from collections.abc import Iterable
+
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.roles import Rows
+from sedge_cloud.store.rows import RunRow
 from sedge_protocol.errors import StorageError
 
 RUNNING = "running"
@@ -15,9 +18,9 @@ class Runs:
         self._loaded: dict[str, Run] = {}
         self._statuses: dict[str, str] = {}
 
-    def load(self) -> None:
-        """Look which runs there are. One that begins anew is read again when it is wanted."""
-        rows = {row.run: row for row in self._store.runs()}
+    def load(self, runs: Iterable[RunRow]) -> None:
+        """These are all runs. One that begins anew is read again when it is wanted."""
+        rows = {row.run: row for row in runs}
         self._statuses = {name: row.status for name, row in rows.items()}
         for name, run in list(self._loaded.items()):
             row = rows.get(name)

@@ -30,10 +30,10 @@ from sedge_cloud.processes.signals import Changed, Lacks, Wanted
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.runs import vectors
 from sedge_cloud.store.contract import Dialect
-from sedge_cloud.store.rows import TrafficRow
+from sedge_cloud.store.rows import DeviceRow, TrafficRow
 from sedge_protocol.codec import SparseVector, decode
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.messages import Cancel, Get, Order, Refusal
+from sedge_protocol.wire.messages import Cancel, Get, Goodbye, Order, Refusal
 from sedge_protocol.wire.topics import SHARD_NAMES, blob, down, hint, shard_of
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import to_bitmap
@@ -288,3 +288,24 @@ def test_of_answers_a_leader_elsewhere_is_told_the_last_that_is_due(pair: Pair) 
     assert Changed() not in pair.second.core.signals
     pair.second.answer("b")
     assert Changed() in pair.second.core.signals
+
+
+def test_a_leader_reads_the_row_of_another_processes_device_once(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who owes an answer and is away is looked up whenever another process has written something."""
+    pair.second.say("b", Goodbye(a_hello("b").nonce))
+    pair.go_on()
+    take(pair.first, OURS)
+    read, device = list[str](), pair.first.store.device
+
+    def counted(name: str) -> DeviceRow | None:
+        read.append(name)
+        return device(name)
+
+    monkeypatch.setattr(pair.first.store, "device", counted)
+    take(pair.first, OURS, leads=True)
+    for _ in range(3):
+        pair.second.store.save_sessions([])
+        pair.first.load()
+    assert read.count("b") == 1

@@ -188,7 +188,7 @@ def test_a_disk_that_refuses_to_note_the_revoked_is_asked_again(cloud: Cloud) ->
     cloud.hello()
     cloud.answer("a")
     revoke(cloud, "b")
-    broken = Faults(cloud, 9, StorageError("disk on fire"), after=False)
+    broken = Faults(cloud, 8, StorageError("disk on fire"), after=False)
     cloud.load()
     assert broken.struck == "decline" and cloud.core.open[RUN].settled == {"a"}
     cloud.now += DISK_RETRY_S
@@ -350,7 +350,7 @@ def test_a_store_that_fails_while_loading(cloud: Cloud) -> None:
     cloud.devices["c"] = Device("c")
     broken = Faults(cloud, 5, StorageError("disk on fire"), after=False)
     cloud.load()
-    assert broken.struck == "runs" and cloud.notes(logging.ERROR) == ["disk on fire"]
+    assert broken.struck == "enrolled" and cloud.notes(logging.ERROR) == ["disk on fire"]
     cloud.now += DISK_RETRY_S - 1
     cloud.load()
     assert broken.calls == 5  # not twice a second

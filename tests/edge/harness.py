@@ -29,7 +29,7 @@ from sedge_edge.rounds.waiting import Closed
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.job import CODECS, WorkerContext, run_job
 from sedge_edge.training.trainer import Predictor, Trained, Trainer, TrainingState, TrainRequest
-from sedge_protocol.codec import SparseVector, ValueCoding, decode, encode, top_k
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import LinkError, LocalError, SedgeError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
@@ -172,8 +172,8 @@ def examples(count: int = 10, width: int = 3, labels: int = 4) -> Examples:
 
 
 def coded(theta: Theta) -> bytes:
-    """A global model as its blob."""
-    return encode(SparseVector(theta.size, None, theta), ValueCoding.FP32)
+    """A global model as its blob, for whoever has no zstd as well."""
+    return encode(SparseVector(theta.size, None, theta), ValueCoding.FP32, Compression.ZLIB)
 
 
 class Harness:
@@ -234,7 +234,7 @@ class Harness:
 
     def step(self, base: Theta, seed: int) -> tuple[Step, Theta]:
         """A step from base (n,), and the version (n,) it leads to."""
-        packed = encode(top_k(drift(seed), N // 10), ValueCoding.BF16)
+        packed = encode(top_k(drift(seed), N // 10), ValueCoding.BF16, Compression.ZLIB)
         after = base.copy()
         decode(packed, N).add_to(after)
         return Step(hash_of(base), self.serve(packed)), after

@@ -187,7 +187,7 @@ class JavaHarness(Harness):
     def start(self, incarnation: int = 1) -> Any:
         if hasattr(self, "agent"):
             self.agent.close()
-        hello = Hello(bytes(16), "test", ("onnxruntime",), ("zstd",), ABILITIES, num_train=10,
+        hello = Hello(bytes(16), "test", ("onnxruntime",), (), ABILITIES, num_train=10,
                       num_test=10, memory_mb=self.memory_mb)  # fmt: skip
         most = self.limits
         words = "-"

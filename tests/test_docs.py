@@ -12,6 +12,7 @@ from tools.docs.comments import commented, keys_of
 from tools.docs.generated import COMPLETE, FILES, REFERENCE, ROOT, stale
 
 from sedge_cloud.__main__ import main as cloud
+from sedge_cloud.strategies import STRATEGIES
 from sedge_edge.__main__ import main as edge
 from sedge_emulate.__main__ import main as emulate
 from sedge_protocol.host.reference import tables
@@ -47,9 +48,9 @@ def keys(struct: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str, Fi
             yield from keys(table, f"{path}.{field.name}".lstrip("."))
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_every_key_has_one_sentence(file: str) -> None:
-    for table, key in keys(FILES[file]):
+@pytest.mark.parametrize(("title", "struct"), [*FILES.items(), *STRATEGIES.items()])
+def test_every_key_has_one_sentence(title: str, struct: type[msgspec.Struct]) -> None:
+    for table, key in keys(struct):
         words = key.description
         assert 5 <= len(words.split()) <= 25 and words.endswith("."), f"{table}.{key.name}: {words}"
 

@@ -49,11 +49,11 @@ class Grouped(Strategy, frozen=True):
     """The options of strategies with groups; the defaults are those of the papers' authors."""
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    """tau: the share of each tensor that is critical."""
+    """Share of each tensor that is critical; the paper's tau."""
     beta: Annotated[int, Meta(ge=1, le=10**6)] = 100
-    """The last round with collaboration; half of all rounds in the papers."""
+    """Last round in which devices collaborate; half of all rounds in the papers."""
     overlap_sample: Annotated[int, Meta(ge=64, le=MAX_PARAMETERS)] = 2**21
-    """Models of more elements are compared by so many of them."""
+    """Maximum number of elements to compare two devices by; larger models are sampled."""
 
     @property
     def codec(self) -> Codec:

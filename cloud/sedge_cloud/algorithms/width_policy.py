@@ -25,26 +25,22 @@ _NUMBER = re.compile(r"\d+$")
 class WidthPolicy(Strategy, frozen=True):
     """The options that decide a device's width; by default the widest that fits into its memory.
 
-    Raises ``ConfigError`` for options that exclude each other.
+    With ``dropped``, hellos are ignored; an id without a number at its end counts by its CRC-32. By
+    ``memory_mb`` a device gets the widest model for which it has enough, the one after the last if it has
+    enough for none, and the whole model if its memory is unknown. ``step_s`` takes effect from a device's
+    second training round on: its past in the wider form is then dropped, and evaluation rounds use the
+    wider form until then. Raises ``ConfigError`` for options that exclude each other.
     """
 
     dropped: tuple[Annotated[float, Meta(ge=0, lt=1)], ...] = ()
-    """The widths to assign, each as the share of channels that its bundle lacks: a device whose id ends in
-    the number d gets dropped[d mod length].
-
-    For an id without a number at its end, d is its CRC-32. Hellos are then ignored.
-    """
+    """Widths to assign, as shares of channels removed: a device whose id ends in the number d gets
+    dropped[d mod length]."""
     memory_mb: tuple[Annotated[int, Meta(ge=1)], ...] = ()
-    """MB of memory that the whole model needs, the next narrower one and so on, falling; without it, as the
-    bundles say.
-
-    A device gets the widest model for which it has enough, the one after the last if it has enough for
-    none, and the whole model if its memory is unknown.
-    """
+    """Megabytes that the whole model needs, then each narrower one, falling; by default, as the bundles
+    say."""
     step_s: tuple[Annotated[float, Meta(gt=0)], ...] = ()
-    """Limits for the seconds of a training step, rising: for each that the steps of its first round
-    exceeded, a device gets one width narrower from its second training round on. Its past in the wider form
-    is then dropped; evaluation rounds use the wider form until then."""
+    """Limits for the seconds of a training step, rising; each one that a device's first round exceeds
+    makes it one width narrower."""
 
     def __post_init__(self) -> None:
         if list(self.memory_mb) != _falling(self.memory_mb):

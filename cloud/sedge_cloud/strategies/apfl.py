@@ -28,9 +28,9 @@ class APFL(FedAvg, frozen=True):
     name: ClassVar[str] = "apfl"
 
     alpha: Annotated[float, Meta(ge=0, le=LARGEST)] = 0.5
-    """The own model's share in the mixture; if adaptive, the first one."""
+    """Share of the device's own model in its mixture; only the first one if ``adaptive``."""
     adaptive: bool = True
-    """Whether each device moves its alpha by gradient steps (the paper's equation 11)."""
+    """Let each device adapt its alpha by gradient steps (the paper's equation 11)."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """FedAvg's, and the mixture where the device's last round left it."""

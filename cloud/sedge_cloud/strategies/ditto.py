@@ -23,9 +23,9 @@ class Ditto(FedAvg, frozen=True):
     name: ClassVar[str] = "ditto"
 
     lam: Annotated[float, Meta(ge=0, le=1e6)] = 0.1
-    """The paper's lambda: how strongly the own model is pulled to the global one."""
+    """Strength of the pull of a device's own model towards the global one; the paper's lambda."""
     personal_epochs: Annotated[int, Meta(ge=0, le=1000)] = 0
-    """Epochs of the own model; 0: as many as the run's ``local_epochs``."""
+    """Epochs of the own model's training per round; 0 takes the run's ``local_epochs``."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """FedAvg's, and the training of the device's own model."""

@@ -23,7 +23,8 @@ class FedBN(FedAvg, frozen=True):
     name: ClassVar[str] = "fedbn"
 
     norms: Norms = "batch"
-    """``batch``: BatchNorm as in the paper; ``all``: also every module with vectors only."""
+    """Normalisation that stays on the device: ``batch`` for BatchNorm, as in the paper, ``all`` also for
+    modules with vectors only."""
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """That there is nothing to keep."""

@@ -57,34 +57,40 @@ _SOME = 20
 class FedOBP(Strategy, frozen=True):
     """The options of FedOBP; the defaults are the paper's method and its Fashion-MNIST quantile.
 
-    Raises ``ConfigError`` for options that exclude each other.
+    ``product`` is |(th_i - th_g) th_i|, the score in the authors' released logs; ``gradient`` is |g| and
+    ``fisher`` g^2, of the last batch. Raises ``ConfigError`` for options that exclude each other.
     """
 
     name: ClassVar[str] = "fedobp"
 
     quantile: Share = 0.99993
-    """q: the share of the scored elements that stays global; .99993 of 582,026 leaves 41 personal."""
+    """Share of the scored elements that stays global, the paper's q; 0.99993 of 582,026 leaves 41
+    personal."""
     score: Score = "squared"
-    """``product`` is |(th_i - th_g) th_i|, the score in the authors' released logs. ``gradient`` |g| and
-    ``fisher`` g^2, of the last batch, are the paper's baselines; they need scoring = "device"."""
+    """Score of an element: ``squared`` or ``product``, or the paper's baselines ``gradient`` and
+    ``fisher``, which need `scoring = "device"`."""
     norm: Norm = "none"
-    """``layer``: min-max per tensor. ``global`` equals ``none``, as min-max keeps the order."""
+    """Normalisation of the scores: ``layer`` is min-max per tensor; ``global`` equals ``none``, as
+    min-max keeps the order."""
     classifier_only: bool | tuple[str, ...] = False
-    """True: score only the last module; names: only these tensors. q is then a quantile of these."""
+    """Elements to score: true for the last module only, or the names of tensors; ``quantile`` then refers
+    to these."""
     ema: BelowOne = 0.0
-    """a in E <- (1 - a) I + a E per device, where E replaces I; 0 is off and stores nothing."""
+    """Weight a of the past in a device's smoothed importance, E <- (1 - a) I + a E; 0 turns it off."""
     cold_start: ColdStart = "global"
-    """A device without a past starts from th_g; ``init``: as if it had ended with the first model."""
+    """Where a device without a past starts: ``global`` from the global model, ``init`` as if it had ended
+    with the first one."""
     scoring: Scoring = "cloud"
-    """Who scores; the module's docstring says what ``device`` protects and what not."""
+    """Where elements are scored: in the ``cloud``, or on each ``device``, as secure aggregation requires;
+    by itself, that hides nothing."""
     energy: BelowOne = 0.0
-    """eta: instead of the quantile, the fewest elements whose scores add up to this share of all;
-    0 is off."""
+    """Select the fewest elements whose scores add up to this share of all, instead of by ``quantile``; 0
+    turns it off."""
     most: Annotated[float, Meta(gt=0, le=1)] = 0.01
-    """The largest share of the scored elements that ``energy`` may select."""
+    """Maximum share of the scored elements that ``energy`` may select."""
     holdout: BelowOne = 0.0
-    """Above 0 a device holds out this share of its training examples, and starts with its personal elements
-    only if it does better on them with these than without."""
+    """Share of its training examples on which a device checks that its personal elements help before it
+    starts with them; 0 turns it off."""
 
     def __post_init__(self) -> None:
         if self.classifier_only == ():

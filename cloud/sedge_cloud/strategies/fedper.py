@@ -19,7 +19,8 @@ class FedPer(FedAvg, frozen=True):
     name: ClassVar[str] = "fedper"
 
     head: tuple[str, ...] = ()
-    """Names of modules or tensors; none: the last module, which usually is the classifier."""
+    """Names of modules or tensors that form the head; if empty, the last module, usually the
+    classifier."""
 
     def init(self, context: Context) -> State:
         """The run's first model. Raises ``ConfigError`` for a name in ``head`` that the model lacks."""

@@ -20,7 +20,8 @@ class FedProx(FedAvg, frozen=True):
     name: ClassVar[str] = "fedprox"
 
     mu: Annotated[float, Meta(ge=0, le=1e6)] = 0.01
-    """The proximal term's weight, instead of ``training.prox``; the paper tries .001, .01, .1 and 1."""
+    """Weight of the proximal term, instead of ``training.prox``; the paper tries 0.001, 0.01, 0.1 and
+    1."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """FedAvg's, and a training that is pulled towards the start."""

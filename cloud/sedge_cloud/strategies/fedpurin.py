@@ -52,16 +52,17 @@ class FedPURIN(Grouped, frozen=True):
     name: ClassVar[str] = "fedpurin"
 
     gradient: Gradient = "last"
-    """g: the last batch's gradient, or ``delta``, the change by the training (as FedCAC)."""
+    """Gradient in the criterion c: that of the ``last`` batch, or ``delta``, the change made by training,
+    as in FedCAC."""
     hessian: bool = False
-    """c = |-g th + (g th)^2 / 2|, with the second order."""
+    """Add the second order to the criterion: c = |-g th + (g th)^2 / 2|."""
     half: bool = True
-    """Round the last batch's gradient to fp16 first, as in the authors' code."""
+    """Round the last batch's gradient to fp16 first, as the authors' code does."""
     cutoff: Annotated[float, Meta(ge=0, le=1)] = 1e-10
-    """Elements with c of at most this are not sent."""
+    """Value of the criterion c up to which elements are not sent."""
     average: Average = "shrunk"
-    """How an element that a device did not send counts: as zero (the paper); ``counted``: not at all, and
-    what nobody sent keeps its value; ``filled``: with the value at the start of the training."""
+    """How an element that a device did not send counts: ``shrunk`` as zero (the paper), ``counted`` not
+    at all, ``filled`` as it was before training."""
 
     @property
     def coordinate_rules(self) -> bool:

@@ -42,9 +42,9 @@ class FedSelect(FedAvg, frozen=True):
     name: ClassVar[str] = "fedselect"
 
     rate: Annotated[float, Meta(gt=0, le=1)] = 0.05
-    """p: the share of a tensor's shared elements that become personal each round."""
+    """Share of a tensor's shared elements that become personal each round; the paper's p."""
     limit: Annotated[float, Meta(ge=0, le=1)] = 0.3
-    """alpha: the largest share of a tensor that is personal."""
+    """Maximum share of a tensor that is personal; the paper's alpha."""
 
     @property
     def coordinate_rules(self) -> bool:

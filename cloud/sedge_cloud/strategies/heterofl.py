@@ -34,7 +34,8 @@ class HeteroFL(WidthPolicy, frozen=True):
     name: ClassVar[str] = "heterofl"
 
     weighting: Weighting = "uniform"
-    """Devices count equally, as in the paper, or by ``num_examples``; with one width that is FedAvg."""
+    """Weight of a device: ``uniform``, as in the paper, or by its ``examples``, which with one width is
+    FedAvg."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The device's sub-model of the global one, and its own statistics."""

@@ -58,7 +58,7 @@ class Scaffold(Strategy, frozen=True):
     name: ClassVar[str] = "scaffold"
 
     server_lr: Annotated[float, Meta(gt=0, le=1000)] = 1.0
-    """The server's step along the mean change; 1 in the paper's experiments."""
+    """Learning rate of the server along the mean change; 1 in the paper's experiments."""
 
     @property
     def codec(self) -> Codec:

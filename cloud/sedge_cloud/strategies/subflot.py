@@ -44,29 +44,36 @@ Weighting = Literal["examples", "uniform", "width"]
 
 
 class SubFLOT(WidthPolicy, frozen=True):
-    """The options of SubFLOT: who gets which width (``WidthPolicy``), and the method's own."""
+    """The options of SubFLOT: who gets which width (``WidthPolicy``), and the method's own.
+
+    Without ``otp``, use ``literal`` or ``assign``, or leave ``ota`` out too: the mass rule spreads a narrow
+    model's weights over all channels of W_G, and a slice has few.
+    """
 
     name: ClassVar[str] = "subflot"
 
     mix: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """a: the share of the global model in a device's start."""
+    """Share of the global model in a device's start; the paper's a."""
     lam: Annotated[float, Meta(ge=0, le=1e5)] = 1.0
-    """lam of SAR."""
+    """Strength of SAR's pull towards the start, multiplied by the share of channels removed."""
     solver: Solver = "emd"
-    """``emd`` merges neurons, ``sinkhorn`` more softly, ``assign`` leaves some out."""
+    """Transport plan: ``emd`` merges neurons, ``sinkhorn`` merges them more softly, ``assign`` leaves
+    some out."""
     reg: Annotated[float, Meta(ge=MIN_REG, le=1)] = 0.01
-    """How soft the plans of ``sinkhorn`` are, as a share of the largest distance."""
+    """Softness of the plans of ``sinkhorn``, as a share of the largest distance."""
     normalisation: Normalisation = "mass"
-    """``literal``: tensors that take channels are normalised as those that make them."""
+    """How tensors that take channels are normalised: by ``mass``, which keeps the function, or
+    ``literal``, as those that make channels."""
     weighting: Weighting = "examples"
-    """p_i by ``num_examples``, all equal, or by ``num_examples`` times (1 - rho)."""
+    """Weight of a device: by its ``examples``, ``uniform``, or ``width``, its examples times the share of
+    channels that it has."""
     otp: bool = True
-    """False: every start is the first channels of W_G. Use it with ``literal``, with ``assign`` or without
-    OTA: the mass rule spreads a narrow model's weights over all channels of W_G, and a slice has few."""
+    """Derive each start from the global model by transport; without it, every start is the first channels
+    of W_G."""
     sar: bool = True
-    """False: no pull towards the start beyond the run's own ``prox``."""
+    """Pull each training towards its start, in addition to the run's own ``prox``."""
     ota: bool = True
-    """False: every element is the mean over the devices that have it at its position (HeteroFL)."""
+    """Average in the neurons of the global model; without it, average by position, as HeteroFL does."""
 
     @property
     def codec(self) -> Codec:

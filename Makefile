@@ -59,7 +59,8 @@ pack: $(VENV)/dev.ready
 mutation: $(VENV)/dev.ready
 	$(BIN)/python -m tools.bench.mutation
 
-# What is made from the structs: docs/reference.md, the comments of the TOML files, the tables of the wire's pages.
+# What is made from the structs: docs/reference.md, the comments of the TOML files, Java's messages, the tables
+# of the wire's pages.
 spec: $(VENV)/dev.ready
 	$(BIN)/python -m tools.docs.generated
 	$(BIN)/python -m tools.spec

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 from tools.spec import __main__ as command
-from tools.spec import tables
+from tools.spec import java, tables
 from tools.spec.structs import STRUCTS
 
 from sedge_protocol.host.struct_fields import fields
@@ -57,6 +57,34 @@ ROWS = """| key | type and limit | default | meaning |
 | `names` | 1 to 16 texts of 64 | [a] | |
 | `data` | bytes, 512 | empty | |
 """
+
+
+# What Java reads each field by, its default, and the field itself.
+JAVA = """Field<Sample, String> RUN = SCHEMA.required("run", Type.ID);
+Field<Sample, byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
+Field<Sample, List<Part>> PARTS = SCHEMA.required("parts", Type.list(Part.SCHEMA, 0, 3));
+Field<Sample, String> NAME = SCHEMA.optional("name", Type.text(0, 64), "");
+Field<Sample, Long> SEED = SCHEMA.optional("seed", Type.integer(0, Long.MAX_VALUE), 0L);
+Field<Sample, Double> SHARE = SCHEMA.optional("share", Type.number(0, true, 1.0), 0.5);
+"below", Type.number(0, false, Math.nextDown(1.0)), 0.0);
+"energy_j", Type.orNil(Type.number(0, false, Double.MAX_VALUE)), null);
+Field<Sample, Boolean> ON = SCHEMA.optional("on", Type.BOOL, true);
+"way", Type.oneOf("down", "up"), "up");
+Field<Sample, Part> PART = SCHEMA.optional("part", Type.orNil(Part.SCHEMA), null);
+"names", Type.list(Type.text(0, 64), 1, 16), Collections.singletonList("a"));
+"data", Type.bytes(0, 512), new byte[0]);
+/** The run. */
+public final String run;
+public final List<Part> parts;
+public final long seed;
+public final Double energyJ;
+energyJ = ENERGY_J.in(given);
+"""
+
+
+def test_a_java_class_says_what_the_struct_says() -> None:
+    text = java.class_of(Sample)
+    assert not [line for line in JAVA.splitlines() if line not in text]
 
 
 def test_a_table_says_what_the_struct_says() -> None:

@@ -10,16 +10,20 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.spec import tables
+from tools.spec import java, tables
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = ROOT / "protocol"
+JAVA = ROOT / "edge/android/core/src/main/java/org/sedge/edge"
 
 
 def targets() -> Iterator[tuple[Path, Callable[[str], str]]]:
     """Every file, and what makes its new text of its old one."""
     for page in (PROTOCOL / "WIRE.md", *sorted((PROTOCOL / "spec").glob("*.md"))):
         yield page, tables.page
+    yield JAVA / "wire" / "Messages.java", java.messages
+    yield JAVA / "jobs" / "Kept.java", java.kept
+    yield JAVA / "rounds" / "State.java", java.state
 
 
 def stale() -> dict[Path, str]:

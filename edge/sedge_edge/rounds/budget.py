@@ -50,12 +50,16 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Spent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What has been spent and has not drained yet, at Unix second ``at`` by the device's clock."""
+    """What has been spent of the device's limits and has not drained yet."""
 
     orders: float = 0.0
+    """The orders that were taken on."""
     bytes: float = 0.0
+    """The bytes that were received."""
     seconds: float = 0.0
+    """The seconds of training."""
     at: int = 0
+    """When that was, in Unix seconds of the device's clock; 0: never."""
 
 
 class Bucket:

@@ -20,9 +20,9 @@ from sedge_edge.rounds.budget import Spent
 from sedge_edge.rounds.frozen_data import frozen_names
 from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.wire.frame import next_incarnation
-from sedge_protocol.wire.messages import EVALUATE, Order
+from sedge_protocol.wire.messages import EVALUATE, Count, Order, Round
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
-from sedge_protocol.wire.work import Step
+from sedge_protocol.wire.work import Hash, Step
 
 SCHEMA = 3
 # Runs that the device keeps state of: a bundle and at most six times the model's size each.
@@ -73,19 +73,25 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """In how many starts of the agent an order was begun but not finished; ``incarnation`` is the last."""
+    """In how many starts of the agent an order was begun but not finished."""
 
-    round: int
-    model_hash: bytes
-    starts: int
-    incarnation: int
+    round: Round
+    """The round of the order."""
+    model_hash: Hash
+    """The model hash of the order: another coordinator may use its run's name again."""
+    starts: Count
+    """The number of these starts."""
+    incarnation: Count
+    """The last of them."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Where an order's job was stopped on purpose: ``checkpoint`` is a blob."""
+    """Where an order's job was stopped on purpose."""
 
-    round: int
-    checkpoint: bytes
+    round: Round
+    """The round of the order."""
+    checkpoint: Hash
+    """The blob to go on from."""
 
 
 class AgentState(msgspec.Struct, frozen=True):

@@ -9,21 +9,20 @@ import org.sedge.edge.host.Journal;
 import org.sedge.edge.host.Link;
 import org.sedge.edge.host.Machine;
 import org.sedge.edge.host.WebSpan;
+import org.sedge.edge.jobs.Job;
+import org.sedge.edge.jobs.Outcome;
 import org.sedge.edge.rounds.Abilities;
 import org.sedge.edge.rounds.AgentCore;
 import org.sedge.edge.rounds.Downloader;
 import org.sedge.edge.rounds.Effects;
-import org.sedge.edge.jobs.Job;
 import org.sedge.edge.training.JobRunner;
 import org.sedge.edge.training.JobStopped;
-import org.sedge.edge.jobs.Outcome;
 import org.sedge.edge.training.Programs;
 import org.sedge.edge.training.Sandbox;
 import org.sedge.edge.training.Trials;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Messages.Hello;
-import org.sedge.edge.wire.Struct;
 
 import java.io.File;
 import java.io.IOException;
@@ -114,7 +113,7 @@ public final class Agent {
         link = new Link(config, keys.password, core.upTopic(), core.downTopic(), new Ends(), random, tasks);
     }
 
-    private static Struct hello(List<Backend> backends, Examples[] parts) {
+    private static Hello hello(List<Backend> backends, Examples[] parts) {
         List<String> names = new ArrayList<>();
         for (Backend backend : backends) {
             names.add(backend.name());

@@ -209,7 +209,7 @@ public class VectorsTest {
                 blob[i] = (byte) (31 * i + (i >> 8));
             }
             Manifest made = Manifest.describe(blob, integer(given, "chunk_bytes"));
-            Manifest read = Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed"), Manifest.TYPE));
+            Manifest read = Manifest.SCHEMA.read(MsgPack.unpack(bytes(given, "packed"), Manifest.SCHEMA));
             for (Manifest manifest : Arrays.asList(made, read)) {
                 assertEquals(given.get("packed"), Hex.encode(MsgPack.pack(manifest)));
                 assertEquals(given.get("transfer"), Hex.encode(manifest.transfer));
@@ -217,7 +217,7 @@ public class VectorsTest {
         });
         all(FRAMES, "refused_manifests", given -> {
             try {
-                Manifest.TYPE.read(MsgPack.unpack(bytes(given, "packed"), Manifest.TYPE));
+                Manifest.SCHEMA.read(MsgPack.unpack(bytes(given, "packed"), Manifest.SCHEMA));
             } catch (IllegalArgumentException expected) {
                 return;
             }
@@ -252,12 +252,12 @@ public class VectorsTest {
         assertEquals(given.get("index"), frame.index);
         assertEquals(given.get("body"), Hex.encode(frame.body));
         if (given.containsKey("message")) {
-            Struct message = frame.message();
+            Struct<?> message = frame.message();
             assertEquals(message, message(frame.kind, given.get("message")));
         }
     }
 
-    private static Struct message(Kind kind, Object json) {
+    private static Struct<?> message(Kind kind, Object json) {
         return kind.schema.decode(MsgPack.pack(native_(json)));
     }
 
@@ -310,7 +310,7 @@ public class VectorsTest {
         while (body.hasRemaining()) {
             body.put((byte) 0x90);
         }
-        assertEquals(16, Goodbye.SCHEMA.decode(body.array()).get(Goodbye.NONCE).length);
+        assertEquals(16, Goodbye.SCHEMA.decode(body.array()).nonce.length);
     }
 
     @Test
@@ -460,7 +460,7 @@ public class VectorsTest {
     @Test
     public void rates() {
         all(SPEC, "rates", given -> {
-            Struct training = Training.SCHEMA.read(given);
+            Training training = Training.SCHEMA.read(given);
             List<Object> found = new ArrayList<>();
             for (long step = 0; step < integer(given, "steps"); step++) {
                 found.add(Optimizer.rate(training, step, integer(given, "steps")));

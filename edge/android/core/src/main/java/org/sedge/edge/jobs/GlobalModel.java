@@ -10,7 +10,6 @@ import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Step;
 import org.sedge.edge.wire.Schema.Field;
-import org.sedge.edge.wire.Struct;
 
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -24,13 +23,13 @@ public final class GlobalModel {
     private GlobalModel() {}
 
     /** The steps from the newest version that is here: none for the model itself; null without any version. */
-    private static List<Struct> stepsLeft(Struct order, Blobs blobs) {
-        if (blobs.has(order.get(Order.MODEL_HASH))) {
+    private static List<Step> stepsLeft(Order order, Blobs blobs) {
+        if (blobs.has(order.modelHash)) {
             return Collections.emptyList();
         }
-        List<Struct> steps = order.get(Order.STEPS);
+        List<Step> steps = order.steps;
         for (int first = steps.size() - 1; first >= 0; first--) {
-            if (blobs.has(steps.get(first).get(Step.BASE_HASH))) {
+            if (blobs.has(steps.get(first).baseHash)) {
                 return steps.subList(first, steps.size());
             }
         }
@@ -38,15 +37,15 @@ public final class GlobalModel {
     }
 
     /** The blobs that an order needs, given which versions are here. */
-    public static List<Manifest> needed(Struct order, Blobs blobs) {
+    public static List<Manifest> needed(Order order, Blobs blobs) {
         List<Manifest> found = new ArrayList<>();
-        found.add(order.get(Order.BUNDLE));
-        List<Struct> left = stepsLeft(order, blobs);
+        found.add(order.bundle);
+        List<Step> left = stepsLeft(order, blobs);
         if (left == null) {
-            found.add(order.get(Order.MODEL));
+            found.add(order.model);
         } else {
-            for (Struct step : left) {
-                found.add(step.get(Step.BLOB));
+            for (Step step : left) {
+                found.add(step.blob);
             }
         }
         found.addAll(ownBlobs(order));
@@ -54,30 +53,30 @@ public final class GlobalModel {
     }
 
     /** The order, with its blobs cut, and in the places, as in its repetition. */
-    public static Struct recut(Struct order, Struct repeated) {
+    public static Order recut(Order order, Order repeated) {
         Map<String, Manifest> cut = new HashMap<>();
         List<Manifest> named = ownBlobs(repeated);
-        named.add(repeated.get(Order.BUNDLE));
-        named.add(repeated.get(Order.MODEL));
-        for (Struct step : repeated.get(Order.STEPS)) {
-            named.add(step.get(Step.BLOB));
+        named.add(repeated.bundle);
+        named.add(repeated.model);
+        for (Step step : repeated.steps) {
+            named.add(step.blob);
         }
         for (Manifest manifest : named) {
             cut.put(identity(manifest), manifest);
         }
-        Struct again = order;
-        for (Field<Manifest> field : Arrays.asList(Order.BUNDLE, Order.MODEL, Order.PATCH_BLOB, Order.CORRECTION)) {
+        Order again = order;
+        for (Field<Order, Manifest> field : Arrays.asList(Order.BUNDLE, Order.MODEL, Order.PATCH_BLOB, Order.CORRECTION)) {
             Manifest manifest = order.get(field);
             if (manifest != null) {
                 again = again.with(field, cut.getOrDefault(identity(manifest), manifest));
             }
         }
-        List<Struct> steps = new ArrayList<>();
-        for (Struct step : order.get(Order.STEPS)) {
-            Manifest blob = step.get(Step.BLOB);
+        List<Step> steps = new ArrayList<>();
+        for (Step step : order.steps) {
+            Manifest blob = step.blob;
             steps.add(step.with(Step.BLOB, cut.getOrDefault(identity(blob), blob)));
         }
-        return again.with(Order.STEPS, steps).with(Order.PLACES, repeated.get(Order.PLACES));
+        return again.with(Order.STEPS, steps).with(Order.PLACES, repeated.places);
     }
 
     private static String identity(Manifest manifest) {
@@ -85,28 +84,28 @@ public final class GlobalModel {
     }
 
     /** The patch and the correction, where they are blobs. */
-    public static List<Manifest> ownBlobs(Struct order) {
+    public static List<Manifest> ownBlobs(Order order) {
         List<Manifest> found = new ArrayList<>(
-                Arrays.asList(order.get(Order.PATCH_BLOB), order.get(Order.CORRECTION)));
+                Arrays.asList(order.patchBlob, order.correction));
         found.removeAll(Collections.singleton(null));
         return found;
     }
 
     /** The order's global model (n,), which is kept from now on. */
-    public static float[] read(Struct order, Blobs blobs, int size) throws StorageError, CodecError {
-        byte[] hash = order.get(Order.MODEL_HASH);
-        List<Struct> left = stepsLeft(order, blobs);
+    public static float[] read(Order order, Blobs blobs, int size) throws StorageError, CodecError {
+        byte[] hash = order.modelHash;
+        List<Step> left = stepsLeft(order, blobs);
         if (left != null && left.isEmpty()) {
             return Vectors.read(blobs, hash, size);
         }
         float[] theta = new float[size];
         if (left == null) {
-            SparseVector.decode(blobs.read(order.get(Order.MODEL).sha256), size).writeTo(theta);
+            SparseVector.decode(blobs.read(order.model.sha256), size).writeTo(theta);
         } else {
             try {
-                theta = Vectors.read(blobs, left.get(0).get(Step.BASE_HASH), size);
-                for (Struct step : left) {
-                    SparseVector.decode(blobs.read(step.get(Step.BLOB).sha256), size).addTo(theta);
+                theta = Vectors.read(blobs, left.get(0).baseHash, size);
+                for (Step step : left) {
+                    SparseVector.decode(blobs.read(step.blob.sha256), size).addTo(theta);
                 }
             } catch (CodecError error) {
                 throw new BrokenSteps(where(order) + ": " + error.getMessage());
@@ -122,7 +121,7 @@ public final class GlobalModel {
     }
 
     /** An order as messages name it. */
-    public static String where(Struct order) {
-        return "run " + order.get(Order.RUN) + ", round " + order.get(Order.ROUND);
+    public static String where(Order order) {
+        return "run " + order.run + ", round " + order.round;
     }
 }

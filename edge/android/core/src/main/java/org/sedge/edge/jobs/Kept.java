@@ -1,20 +1,42 @@
+// Written by `make spec`: change the structs in Python.
 package org.sedge.edge.jobs;
 
 import org.sedge.edge.wire.Schema;
 import org.sedge.edge.wire.Schema.Field;
+import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Type;
 
-/** What the device keeps of one run: names of blobs. {@code BASE} is the global model of its last order. */
-public final class Kept {
-    public static final Schema SCHEMA = Schema.sparse();
-    public static final Field<byte[]> BUNDLE = SCHEMA.required("bundle", Type.HASH);
-    public static final Field<byte[]> BASE = SCHEMA.required("base", Type.HASH);
-    /** The device's last trained model. */
-    public static final Field<byte[]> MODEL = SCHEMA.optional("model", Type.orNil(Type.HASH), null);
-    /** What its updates have left out so far. */
-    public static final Field<byte[]> RESIDUAL = SCHEMA.optional("residual", Type.orNil(Type.HASH), null);
-    /** The state of its optimizer. */
-    public static final Field<byte[]> MOMENTS = SCHEMA.optional("moments", Type.orNil(Type.HASH), null);
+/** What the device keeps of one run: names of blobs. */
+public final class Kept extends Struct<Kept> {
+    public static final Schema<Kept> SCHEMA = new Schema<Kept>(true) {
+        @Override
+        protected Kept make(Object[] given) {
+            return new Kept(given);
+        }
+    };
+    public static final Field<Kept, byte[]> BUNDLE = SCHEMA.required("bundle", Type.HASH);
+    public static final Field<Kept, byte[]> BASE = SCHEMA.required("base", Type.HASH);
+    public static final Field<Kept, byte[]> MODEL = SCHEMA.optional("model", Type.orNil(Type.HASH), null);
+    public static final Field<Kept, byte[]> RESIDUAL = SCHEMA.optional("residual", Type.orNil(Type.HASH), null);
+    public static final Field<Kept, byte[]> MOMENTS = SCHEMA.optional("moments", Type.orNil(Type.HASH), null);
 
-    private Kept() {}
+    /** The bundle. */
+    public final byte[] bundle;
+    /** The global model of the run's last order. */
+    public final byte[] base;
+    /** The device's last trained model. */
+    public final byte[] model;
+    /** What its updates have left out so far. */
+    public final byte[] residual;
+    /** The state of its optimizer. */
+    public final byte[] moments;
+
+    private Kept(Object[] given) {
+        super(SCHEMA, given);
+        bundle = BUNDLE.in(given);
+        base = BASE.in(given);
+        model = MODEL.in(given);
+        residual = RESIDUAL.in(given);
+        moments = MOMENTS.in(given);
+    }
 }

@@ -2,7 +2,6 @@ package org.sedge.edge.rounds;
 
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Work;
-import org.sedge.edge.wire.Struct;
 
 import java.util.Arrays;
 import java.util.Collections;
@@ -17,8 +16,8 @@ public final class Abilities {
     private Abilities() {}
 
     /** The extension that an order asks for and this device has not announced; null: none. */
-    static String lacking(Struct order) {
-        Struct work = order.get(Order.WORK);
+    static String lacking(Order order) {
+        Work work = order.work;
         return work.has(Work.OWN_MODEL) ? "own_model" : work.has(Work.SELECT) || order.has(Order.CONTEXT) ? "select"
                 : work.has(Work.SCORING) ? "scoring" : work.has(Work.CHOICE) ? "choice"
                 : work.has(Work.REMEMBER) ? "remember" : order.has(Order.PATCH_CONTEXT) ? "patch_context" : null;

@@ -18,13 +18,14 @@ import org.sedge.edge.wire.Backoff;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Messages.Busy;
 import org.sedge.edge.wire.Messages.Cancel;
 import org.sedge.edge.wire.Messages.Committed;
+import org.sedge.edge.wire.Messages.Have;
 import org.sedge.edge.wire.Messages.Hello;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Refusal;
 import org.sedge.edge.wire.Messages.Reject;
-import org.sedge.edge.wire.Messages.Report;
 import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.Peer;
 import org.sedge.edge.wire.Struct;
@@ -68,7 +69,7 @@ public final class AgentCore {
     private final DiskWaits waits;
     private final AgentListener listener;
     private boolean connected;
-    private Struct working;
+    private Order working;
     private Set<String> collected;
     private double collectAt = Double.NEGATIVE_INFINITY;
 
@@ -76,7 +77,7 @@ public final class AgentCore {
      *
      * @param most what the device does at most; null: anything
      */
-    public AgentCore(String fleet, String device, DeviceKeys keys, Struct hello, Blobs blobs, DurableBytes journal,
+    public AgentCore(String fleet, String device, DeviceKeys keys, Hello hello, Blobs blobs, DurableBytes journal,
             Random random, long clockS, Limits most, Effects effects, AgentListener listener) throws StorageError {
         this.blobs = blobs;
         this.listener = listener;
@@ -84,11 +85,11 @@ public final class AgentCore {
         waits = new DiskWaits(effects);
         store = new StateStore(journal, blobs);
         store.start(clockS, keys.fingerprint());
-        budget = new Budget(most, store.get(State.SPENT), clockS);
+        budget = new Budget(most, store.state().spent, clockS);
         store.spends(budget);
         down = Topics.down(fleet, device);
         hint = Topics.hint(fleet, device);
-        peer = new Peer(Topics.up(fleet, device), keys, store.get(State.INCARNATION), store.get(State.COORDINATOR));
+        peer = new Peer(Topics.up(fleet, device), keys, store.state().incarnation, store.state().coordinator);
         handshake = new Handshake(hello, peer, random);
         limits = new BlobLimits(blobs);
         fetches = new Fetches(fleet, blobs, peer, random, limits);
@@ -113,7 +114,7 @@ public final class AgentCore {
 
     /** Whether there is neither an order nor an update left. */
     public boolean idle() {
-        return store.get(State.ORDERS).isEmpty() && store.get(State.OUTBOX).isEmpty();
+        return store.state().orders.isEmpty() && store.state().outbox.isEmpty();
     }
 
     /** Where the will is published. */
@@ -176,7 +177,7 @@ public final class AgentCore {
         String limit = budget.closed();
         handshake.waits(!limit.isEmpty() ? limit : disk ? waits.why() : fetches.refused(), now, effects);
         if (connected) {
-            handshake.poll(now, store.get(State.RUNS).keySet(), effects);
+            handshake.poll(now, store.state().runs.keySet(), effects);
         }
     }
 
@@ -186,7 +187,7 @@ public final class AgentCore {
             if (waits.untried()) {
                 store.probe();
             }
-            waits.works(!store.get(State.ORDERS).isEmpty());
+            waits.works(!store.state().orders.isEmpty());
             if (budget.owes()) {
                 store.probe();
             }
@@ -198,7 +199,7 @@ public final class AgentCore {
         try {
             refuseImpossible();
             boolean open = budget.closed().isEmpty();
-            fetches.sync(open ? store.get(State.ORDERS).values() : Collections.<Struct>emptyList(), now, effects);
+            fetches.sync(open ? store.state().orders.values() : Collections.<Order>emptyList(), now, effects);
         } catch (StorageError error) { // a download without room must not stop a job that needs none
             waits.begin(error, now);
         }
@@ -234,12 +235,12 @@ public final class AgentCore {
                 chunk(opened.frame, now);
                 return;
             }
-            boolean isNew = opened.frame.incarnation != store.get(State.COORDINATOR);
+            boolean isNew = opened.frame.incarnation != store.state().coordinator;
             if (isNew) { // it knows nobody, and its own request for a hello may have been lost
                 handshake.begin(now);
             }
             if (opened.frame.kind == Kind.WELCOME) { // also while the disk refuses: hellos say that
-                welcome(opened.message, now);
+                welcome((Welcome) opened.message, now);
             }
             if (isNew && !budget.start()) {
                 return;
@@ -297,8 +298,8 @@ public final class AgentCore {
         return budget.mustStop(now);
     }
 
-    private Struct jobEnded() {
-        Struct order = working;
+    private Order jobEnded() {
+        Order order = working;
         working = null;
         collected = null;
         budget.works(false);
@@ -307,11 +308,11 @@ public final class AgentCore {
 
     /** The current job is done: commits its outcome, then offers the update, late where a newer order has come. */
     public void finished(Outcome outcome, double now) {
-        Struct order = jobEnded();
+        Order order = jobEnded();
         try {
             if (store.stillWants(order)) {
                 store.finish(order, outcome);
-                fetches.places.received -= outcome.report.get(Report.HTTP_BYTES);
+                fetches.places.received -= outcome.report.httpBytes;
             }
         } catch (StorageError error) { // the order stays, and is done again
             waits.beginJob(error, now);
@@ -324,7 +325,7 @@ public final class AgentCore {
 
     /** The current job failed: declines its order, unless the disk may yet recover. */
     public void failed(SedgeException error, double now) {
-        Struct order = jobEnded();
+        Order order = jobEnded();
         if (error instanceof StorageError) {
             waits.beginJob((StorageError) error, now);
             say(now);
@@ -332,7 +333,7 @@ public final class AgentCore {
         }
         waits.jobDone();
         effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
-        Struct current = store.get(State.ORDERS).get(order.get(Order.RUN));
+        Order current = store.state().orders.get(order.run);
         try {
             if (current != null && StateStore.same(current, order)) {
                 if (error instanceof BrokenSteps) { // the whole model may still do
@@ -340,7 +341,7 @@ public final class AgentCore {
                     effects.note(Level.WARNING, GlobalModel.where(order) + ": fetching the whole model instead");
                 } else {
                     store.decline(order);
-                    declines.send(order.get(Order.RUN), order.get(Order.ROUND), error);
+                    declines.send(order.run, order.round, error);
                 }
             }
         } catch (StorageError disk) {
@@ -353,7 +354,7 @@ public final class AgentCore {
 
     /** The current job was stopped on purpose; its order stays, to go on from this blob, or anew without one. */
     public void interrupted(byte[] checkpoint) {
-        Struct order = jobEnded();
+        Order order = jobEnded();
         try {
             store.interrupt(order, checkpoint);
         } catch (StorageError error) {
@@ -361,56 +362,57 @@ public final class AgentCore {
         }
     }
 
-    private void message(Frame frame, Struct message, double now) throws RemoteError, StorageError {
+    private void message(Frame frame, Struct<?> message, double now) throws RemoteError, StorageError {
         switch (frame.kind) {
             case WELCOME: // done already
                 break;
             case ORDER:
-                order(message);
+                order((Order) message);
                 break;
             case CANCEL:
-                cancel(message);
+                cancel((Cancel) message);
                 break;
             case HAVE:
-                outbox.have(frame.transfer, message, now);
+                outbox.have(frame.transfer, (Have) message, now);
                 break;
             case BUSY:
-                outbox.busy(frame.transfer, message, now);
+                outbox.busy(frame.transfer, (Busy) message, now);
                 break;
             case COMMITTED:
-                receipt(message.get(Committed.RUN), message.get(Committed.ROUND), message.get(Committed.SHA256), null,
-                        "update stored by the coordinator" + (message.get(Committed.LATE) ? " (late)" : ""));
+                Committed committed = (Committed) message;
+                receipt(committed.run, committed.round, committed.sha256, null,
+                        "update stored by the coordinator" + (committed.late ? " (late)" : ""));
                 break;
             case REJECT:
-                String why = message.get(Reject.REASON) + " " + message.get(Reject.DETAIL);
-                receipt(message.get(Reject.RUN), message.get(Reject.ROUND), message.get(Reject.SHA256), why,
-                        "update rejected: " + why);
+                Reject reject = (Reject) message;
+                String why = reject.reason + " " + reject.detail;
+                receipt(reject.run, reject.round, reject.sha256, why, "update rejected: " + why);
                 break;
             case REFUSED:
-                effects.note(Level.SEVERE, "the coordinator refuses: " + message.get(Refusal.REASON) + " "
-                        + message.get(Refusal.DETAIL));
+                Refusal refusal = (Refusal) message;
+                effects.note(Level.SEVERE, "the coordinator refuses: " + refusal.reason + " " + refusal.detail);
                 break;
             default: // a kind that a device never gets
         }
     }
 
-    private void welcome(Struct message, double now) throws RemoteError {
-        peer.agree(message.get(Welcome.VERSIONS));
-        outbox.limit(message.get(Welcome.MAX_PACKET));
+    private void welcome(Welcome message, double now) throws RemoteError {
+        peer.agree(message.versions);
+        outbox.limit(message.maxPacket);
         if (handshake.welcome(message, now, effects)) {
             String[] levels = down.split("/");
             listener.joined(levels[2], levels[5]);
         }
     }
 
-    private void order(Struct order) throws StorageError {
-        String run = order.get(Order.RUN);
-        long round = order.get(Order.ROUND);
-        Struct current = store.get(State.ORDERS).get(run);
+    private void order(Order order) throws StorageError {
+        String run = order.run;
+        long round = order.round;
+        Order current = store.state().orders.get(run);
         if (store.pending(run, round) != null) {
             return; // a repeat; the upload's own retries answer it
         }
-        if (current != null && current.get(Order.ROUND) == round) {
+        if (current != null && current.round == round) {
             store.recut(current, order);
             return;
         }
@@ -441,7 +443,7 @@ public final class AgentCore {
                             + StateStore.MAX_RUNS + " orders was for it");
                 }
                 effects.began(run);
-                effects.note(Level.INFO, GlobalModel.where(order) + ": " + order.get(Order.TASK));
+                effects.note(Level.INFO, GlobalModel.where(order) + ": " + order.task);
             } catch (TooManyRuns error) {
                 effects.note(Level.SEVERE, error.getMessage());
                 declines.send(run, round, error);
@@ -449,19 +451,19 @@ public final class AgentCore {
         }
     }
 
-    private void cancel(Struct message) throws StorageError {
-        Struct order = store.get(State.ORDERS).get(message.get(Cancel.RUN));
-        long round = message.get(Cancel.ROUND);
-        if (order != null && (round == 0 || round == order.get(Order.ROUND))) {
-            store.drop(order.get(Order.RUN));
-            effects.note(Level.INFO, "run " + order.get(Order.RUN) + ": cancelled: " + message.get(Cancel.REASON));
+    private void cancel(Cancel message) throws StorageError {
+        Order order = store.state().orders.get(message.run);
+        long round = message.round;
+        if (order != null && (round == 0 || round == order.round)) {
+            store.drop(order.run);
+            effects.note(Level.INFO, "run " + order.run + ": cancelled: " + message.reason);
         }
     }
 
     /** @param rejected why it was rejected; null where it was not */
     private void receipt(String run, long round, byte[] sha256, String rejected, String said) throws StorageError {
-        Struct waiting = store.pending(run, round);
-        if (waiting == null || !Arrays.equals(waiting.get(Pending.BLOB), sha256)) {
+        Pending waiting = store.pending(run, round);
+        if (waiting == null || !Arrays.equals(waiting.blob, sha256)) {
             return;
         }
         store.removeUpdate(waiting);
@@ -469,8 +471,8 @@ public final class AgentCore {
         effects.note(rejected == null ? Level.INFO : Level.SEVERE, "run " + run + ", round " + round + ": " + said);
         if (rejected == null) {
             long[] bytes = effects.since(run);
-            listener.finished(run, (int) round, waiting.get(Pending.METRIC), waiting.get(Pending.BEFORE),
-                    waiting.get(Pending.AFTER), bytes[0], bytes[1]);
+            listener.finished(run, (int) round, waiting.metric, waiting.before,
+                    waiting.after, bytes[0], bytes[1]);
         } else {
             listener.declined(run, (int) round, rejected);
         }
@@ -504,16 +506,16 @@ public final class AgentCore {
             return;
         }
         waits.jobTried();
-        for (Struct order : new ArrayList<>(store.get(State.ORDERS).values())) {
+        for (Order order : new ArrayList<>(store.state().orders.values())) {
             if (store.attemptsExhausted(order)) {
-                store.refuse(order.get(Order.RUN));
+                store.refuse(order.run);
                 declines.exhausted(order);
             } else if (budget.closed().isEmpty() && fetches.missing(order).isEmpty()) {
                 store.begin(order);
                 working = order;
                 budget.works(true);
                 waits.jobBegins();
-                listener.training(order.get(Order.RUN), order.get(Order.ROUND).intValue());
+                listener.training(order.run, (int) order.round);
                 effects.start(Resuming.job(order, store, blobs, effects, fetches.places.received));
                 return;
             }
@@ -522,7 +524,7 @@ public final class AgentCore {
 
     /** Gives up the orders of which a bundle that has arrived shows that they cannot be done. */
     private void refuseImpossible() throws StorageError {
-        for (Struct order : new ArrayList<>(store.get(State.ORDERS).values())) {
+        for (Order order : new ArrayList<>(store.state().orders.values())) {
             try {
                 limits.check(order);
             } catch (CodecError error) {

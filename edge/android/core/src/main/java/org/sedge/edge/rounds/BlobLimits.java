@@ -8,7 +8,6 @@ import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Step;
-import org.sedge.edge.wire.Struct;
 
 import java.util.Arrays;
 import java.util.LinkedHashMap;
@@ -30,8 +29,8 @@ final class BlobLimits {
     }
 
     /** Throws {@code CodecError} for an order that cannot be done, as far as is known. */
-    void check(Struct order) throws CodecError, StorageError {
-        Manifest bundle = order.get(Order.BUNDLE);
+    void check(Order order) throws CodecError, StorageError {
+        Manifest bundle = order.bundle;
         if (bundle.size > MAX_BUNDLE_BYTES) {
             throw new CodecError("a bundle of " + bundle.size + " bytes, expected at most " + MAX_BUNDLE_BYTES);
         }
@@ -39,17 +38,17 @@ final class BlobLimits {
             return;
         }
         int size = size(bundle.sha256);
-        check("a model", order.get(Order.MODEL), size);
-        for (Struct step : order.get(Order.STEPS)) {
-            check("a step", step.get(Step.BLOB), size);
+        check("a model", order.model, size);
+        for (Step step : order.steps) {
+            check("a step", step.blob, size);
         }
-        check("a patch", order.get(Order.PATCH_BLOB), size);
-        check("a correction", order.get(Order.CORRECTION), size);
+        check("a patch", order.patchBlob, size);
+        check("a correction", order.correction, size);
     }
 
     /** Whether a blob of an order that passed the check may be fetched now, or its bundle comes first. */
-    boolean mayBegin(Struct order, Manifest manifest) {
-        Manifest bundle = order.get(Order.BUNDLE);
+    boolean mayBegin(Order order, Manifest manifest) {
+        Manifest bundle = order.bundle;
         return manifest.size <= FIRST_BYTES || Arrays.equals(manifest.sha256, bundle.sha256) || blobs.has(bundle.sha256);
     }
 

@@ -2,7 +2,6 @@ package org.sedge.edge.rounds;
 
 import org.sedge.edge.Limits;
 import org.sedge.edge.rounds.State.Spent;
-import org.sedge.edge.wire.Struct;
 
 import java.util.Locale;
 
@@ -74,14 +73,14 @@ final class Budget {
     private volatile double stopAt = Double.POSITIVE_INFINITY;
 
     /** @param clockS Unix seconds at this start, which need not be right */
-    Budget(Limits limits, Struct spent, long clockS) {
+    Budget(Limits limits, Spent spent, long clockS) {
         limited = limits != null;
         Limits some = limited ? limits : Limits.DEFAULT;
-        orders = new Bucket(some.ordersPerHour, HOUR_S, spent.get(Spent.ORDERS));
-        bytes = new Bucket(some.megabytesPerDay * 1e6, DAY_S, spent.get(Spent.BYTES));
-        training = new Bucket(some.trainingHoursPerDay * HOUR_S, DAY_S, spent.get(Spent.SECONDS));
+        orders = new Bucket(some.ordersPerHour, HOUR_S, spent.orders);
+        bytes = new Bucket(some.megabytesPerDay * 1e6, DAY_S, spent.bytes);
+        training = new Bucket(some.trainingHoursPerDay * HOUR_S, DAY_S, spent.seconds);
         this.clockS = clockS;
-        long at = spent.get(Spent.AT);
+        long at = spent.at;
         drain(at == 0 ? 0 : Math.min(DAY_S, Math.max(0, clockS - at)));
     }
 
@@ -164,10 +163,10 @@ final class Budget {
     }
 
     /** What to commit, with whatever else is committed. */
-    Struct commit() {
+    Spent commit() {
         newBytes = 0;
         newS = 0;
-        Struct nothing = Spent.SCHEMA.empty();
+        Spent nothing = Spent.SCHEMA.empty();
         return !limited ? nothing : nothing.with(Spent.ORDERS, orders.spent).with(Spent.BYTES, bytes.spent)
                 .with(Spent.SECONDS, training.spent).with(Spent.AT, (long) clockS);
     }

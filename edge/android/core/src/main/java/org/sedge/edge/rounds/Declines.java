@@ -11,7 +11,6 @@ import org.sedge.edge.wire.Messages.Decline;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.OrderName;
 import org.sedge.edge.wire.Peer;
-import org.sedge.edge.wire.Struct;
 
 import java.util.logging.Level;
 
@@ -37,28 +36,28 @@ final class Declines {
     }
 
     /** The order cannot be done: says so to the coordinator and in the log. */
-    void send(Struct order, SedgeException error) {
+    void send(Order order, SedgeException error) {
         effects.note(Level.SEVERE, GlobalModel.where(order) + ": " + error.getMessage());
-        send(order.get(Order.RUN), order.get(Order.ROUND), error);
+        send(order.run, order.round, error);
     }
 
     /** Declines an order beyond the device's own limits; drops it without {@code why}; {@code tells}: logs it. */
-    void beyondLimits(Struct order, String why, boolean tells) {
+    void beyondLimits(Order order, String why, boolean tells) {
         if (tells) {
             effects.note(Level.WARNING, GlobalModel.where(order) + ": "
                     + (why.isEmpty() ? "orders arrive faster than rounds can end; the excess is dropped" : why));
         }
         if (!why.isEmpty()) {
-            send(order.get(Order.RUN), order.get(Order.ROUND), new TooManyOrders(why));
+            send(order.run, order.round, new TooManyOrders(why));
         }
     }
 
     /** Declines an order that keeps killing the agent, so that the other runs can go on. */
-    void exhausted(Struct order) {
+    void exhausted(Order order) {
         SedgeException error = new TooManyStarts(GlobalModel.where(order) + ": the agent was killed or lost power in "
                 + "each of " + StateStore.MAX_STARTS + " attempts, expected one to finish; is there enough memory?");
         effects.note(Level.SEVERE, error.getMessage());
-        send(order.get(Order.RUN), order.get(Order.ROUND), error);
+        send(order.run, order.round, error);
     }
 
     /** The beginning of a text, as much as a message's detail takes. */
@@ -70,8 +69,8 @@ final class Declines {
     /** Declines an order with a value that is not known; dropped in silence it would come again for ever. */
     void unreadable(BodyError error) {
         try {
-            Struct name = OrderName.SCHEMA.decode(error.order);
-            send(name.get(OrderName.RUN), name.get(OrderName.ROUND), error);
+            OrderName name = OrderName.SCHEMA.decode(error.order);
+            send(name.run, name.round, error);
         } catch (IllegalArgumentException unnamed) { // or no order
             effects.note(Level.INFO, "a message that cannot be answered");
         }

@@ -14,7 +14,6 @@ import org.sedge.edge.wire.Messages.Get;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Place;
 import org.sedge.edge.wire.Peer;
-import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Topics;
 
 import java.util.ArrayList;
@@ -38,7 +37,7 @@ final class Fetches {
     private final Random random;
     private final BlobLimits limits;
     private final Map<String, Fetch> active = new LinkedHashMap<>();
-    private final Map<String, Struct> wanted = new LinkedHashMap<>();
+    private final Map<String, Order> wanted = new LinkedHashMap<>();
     private final Set<String> listening = new HashSet<>();
     private final Map<String, Double> retryAt = new LinkedHashMap<>();
     private final Map<String, String> refused = new LinkedHashMap<>();
@@ -80,7 +79,7 @@ final class Fetches {
     }
 
     /** The blobs that an order needs and that are not here. */
-    List<Manifest> missing(Struct order) {
+    List<Manifest> missing(Order order) {
         List<Manifest> found = new ArrayList<>();
         for (Manifest manifest : GlobalModel.needed(order, blobs)) {
             if (!blobs.has(manifest.sha256)) {
@@ -96,18 +95,18 @@ final class Fetches {
     }
 
     /** Fetches exactly what these orders need; without room ({@link #refused}), tries again later. */
-    void sync(Collection<Struct> orders, double now, Effects effects) throws StorageError {
+    void sync(Collection<Order> orders, double now, Effects effects) throws StorageError {
         Map<String, Manifest> manifests = new LinkedHashMap<>();
         Map<String, String> urls = new HashMap<>();
         wanted.clear();
-        for (Struct order : orders) {
+        for (Order order : orders) {
             for (Manifest manifest : missing(order)) {
                 if (limits.mayBegin(order, manifest)) {
                     manifests.put(Hex.encode(manifest.transfer), manifest);
                     wanted.putIfAbsent(Hex.encode(manifest.transfer), order);
-                    for (Struct place : order.get(Order.PLACES)) {
-                        if (Arrays.equals(place.get(Place.SHA256), manifest.sha256)) {
-                            urls.putIfAbsent(Hex.encode(manifest.transfer), place.get(Place.URL));
+                    for (Place place : order.places) {
+                        if (Arrays.equals(place.sha256, manifest.sha256)) {
+                            urls.putIfAbsent(Hex.encode(manifest.transfer), place.url);
                         }
                     }
                 }
@@ -237,9 +236,9 @@ final class Fetches {
             Fetch fetch = entry.getValue();
             BitSet asked = listening.contains(entry.getKey()) ? fetch.poll(now) : null;
             if (asked != null) {
-                Struct order = wanted.get(entry.getKey());
-                Struct get = Get.SCHEMA.empty().with(Get.RUN, order.get(Order.RUN))
-                        .with(Get.ROUND, order.get(Order.ROUND))
+                Order order = wanted.get(entry.getKey());
+                Get get = Get.SCHEMA.empty().with(Get.RUN, order.run)
+                        .with(Get.ROUND, order.round)
                         .with(Get.MISSING, Manifest.toBitmap(asked, fetch.manifest.count));
                 effects.send(peer.topic, peer.seal(Kind.GET, get, fetch.manifest.transfer));
             }

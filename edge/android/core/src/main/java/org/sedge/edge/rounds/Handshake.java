@@ -7,7 +7,6 @@ import org.sedge.edge.wire.Messages.Goodbye;
 import org.sedge.edge.wire.Messages.Hello;
 import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.Peer;
-import org.sedge.edge.wire.Struct;
 
 import java.time.Instant;
 import java.time.ZoneOffset;
@@ -36,7 +35,7 @@ final class Handshake {
     /** How the nonce of a doctor's hello begins. */
     private static final byte[] DOCTOR = {'d', 'o', 'c', 't', 'o', 'r', 0, 0};
 
-    private Struct hello;
+    private Hello hello;
     private final Peer peer;
     private final Random random;
     private byte[] nonce = new byte[16];
@@ -48,7 +47,7 @@ final class Handshake {
     private final Deque<Double> hinted = new ArrayDeque<>(); // when the last hints were, or will be, answered
     private boolean mayWarn = true; // of another process under our name; once for each connection
 
-    Handshake(Struct hello, Peer peer, Random random) {
+    Handshake(Hello hello, Peer peer, Random random) {
         this.hello = hello;
         this.peer = peer;
         this.random = random;
@@ -107,7 +106,7 @@ final class Handshake {
      */
     void waits(String reason, double now, Effects effects) {
         String why = Declines.cut(reason);
-        if (!withoutNumbers(why).equals(withoutNumbers(hello.get(Hello.WAITS)))) {
+        if (!withoutNumbers(why).equals(withoutNumbers(hello.waits))) {
             hello = hello.with(Hello.WAITS, why);
             begin(now);
             effects.note(Level.INFO, why.isEmpty() ? "going on" : "waiting: " + why);
@@ -140,9 +139,9 @@ final class Handshake {
     }
 
     /** Handles the answer, or the welcome with which a coordinator announces its start. True: newly welcomed. */
-    boolean welcome(Struct message, double now, Effects effects) {
-        byte[] answered = message.get(Welcome.NONCE);
-        fleetDevices = message.get(Welcome.DEVICES);
+    boolean welcome(Welcome message, double now, Effects effects) {
+        byte[] answered = message.nonce;
+        fleetDevices = message.devices;
         if (Arrays.equals(answered, new byte[16])) {
             begin(now);
             return false;
@@ -161,7 +160,7 @@ final class Handshake {
         everWelcomed = true;
         peer.awaited = null;
         if (first) {
-            effects.note(Level.INFO, "welcomed by coordinator " + message.get(Welcome.VERSION));
+            effects.note(Level.INFO, "welcomed by coordinator " + message.version);
         }
         return first;
     }

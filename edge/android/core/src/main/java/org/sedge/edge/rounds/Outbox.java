@@ -14,7 +14,6 @@ import org.sedge.edge.wire.Messages.Decline;
 import org.sedge.edge.wire.Messages.Have;
 import org.sedge.edge.wire.Messages.Offer;
 import org.sedge.edge.wire.Peer;
-import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Upload;
 
 import java.util.Arrays;
@@ -55,7 +54,7 @@ final class Outbox {
     }
 
     private int chunkBytes() {
-        return Manifest.fittingChunk(maxPacket(), store.get(State.CHUNK_BYTES).intValue());
+        return Manifest.fittingChunk(maxPacket(), (int) store.state().chunkBytes);
     }
 
     /** The link is up, to a broker that announces this largest packet: offer everything. */
@@ -98,19 +97,19 @@ final class Outbox {
         }
     }
 
-    void have(byte[] transfer, Struct message, double now) throws FrameError {
+    void have(byte[] transfer, Have message, double now) throws FrameError {
         for (Upload upload : uploads.values()) {
             if (Arrays.equals(upload.manifest.transfer, transfer)) {
-                upload.receive(message.get(Have.NUMBER), message.get(Have.BITMAP),
-                        message.get(Have.CREDIT).intValue(), now);
+                upload.receive(message.number, message.bitmap,
+                        (int) message.credit, now);
             }
         }
     }
 
-    void busy(byte[] transfer, Struct message, double now) {
+    void busy(byte[] transfer, Busy message, double now) {
         for (Upload upload : uploads.values()) {
             if (Arrays.equals(upload.manifest.transfer, transfer)) {
-                upload.busy(message.get(Busy.RETRY_MS) / 1000.0, now);
+                upload.busy(message.retryMs / 1000.0, now);
             }
         }
     }
@@ -118,19 +117,19 @@ final class Outbox {
     /** Sends what is due. An update that the disk cannot read must not hold back the others. */
     void poll(double now, Effects effects) {
         Set<String> names = new HashSet<>();
-        for (Struct waiting : store.get(State.OUTBOX)) {
+        for (Pending waiting : store.state().outbox) {
             names.add(name(waiting));
         }
         uploads.keySet().retainAll(names);
         retryAt.keySet().retainAll(names);
-        Map<String, Struct> sending = sending();
-        for (Struct waiting : store.get(State.OUTBOX)) {
+        Map<String, Pending> sending = sending();
+        for (Pending waiting : store.state().outbox) {
             if (now < retryAt.getOrDefault(name(waiting), now)) {
                 continue;
             }
             retryAt.remove(name(waiting));
             try {
-                push(waiting, now, sending.get(waiting.get(Pending.RUN)) == waiting, effects);
+                push(waiting, now, sending.get(waiting.run) == waiting, effects);
             } catch (StorageError error) {
                 waitForDisk(waiting, error, now, effects);
             }
@@ -149,32 +148,32 @@ final class Outbox {
         return due;
     }
 
-    private static String name(Struct waiting) {
-        return Hex.encode(waiting.get(Pending.BLOB));
+    private static String name(Pending waiting) {
+        return Hex.encode(waiting.blob);
     }
 
     /**
      * Of each run the update that sends: one already begun, or else the newest. One that the coordinator has put off
      * comes after the others: their open transfers may be what it waits for.
      */
-    private Map<String, Struct> sending() {
-        Map<String, Struct> found = new HashMap<>();
-        for (Struct waiting : store.get(State.OUTBOX)) {
-            Struct best = found.get(waiting.get(Pending.RUN));
+    private Map<String, Pending> sending() {
+        Map<String, Pending> found = new HashMap<>();
+        for (Pending waiting : store.state().outbox) {
+            Pending best = found.get(waiting.run);
             if (!retryAt.containsKey(name(waiting)) && (best == null || rank(waiting) >= rank(best))) {
-                found.put(waiting.get(Pending.RUN), waiting);
+                found.put(waiting.run, waiting);
             }
         }
         return found;
     }
 
-    private long rank(Struct waiting) {
+    private long rank(Pending waiting) {
         Upload upload = uploads.get(name(waiting));
-        return waiting.get(Pending.ROUND) + (upload != null && upload.begun() ? 1L << 32 : 0)
+        return waiting.round + (upload != null && upload.begun() ? 1L << 32 : 0)
                 + (upload == null || !upload.putOff() ? 1L << 33 : 0);
     }
 
-    private void push(Struct waiting, double now, boolean sends, Effects effects) throws StorageError {
+    private void push(Pending waiting, double now, boolean sends, Effects effects) throws StorageError {
         Upload upload = uploads.get(name(waiting));
         if (upload != null && upload.wantsSmallerChunks()
                 && 2 * Manifest.DIGEST_BYTES * upload.manifest.count + OFFER_BYTES <= maxPacket()) {
@@ -182,7 +181,7 @@ final class Outbox {
             upload = null;
         }
         if (upload == null) {
-            upload = new Upload(Manifest.describe(blobs.read(waiting.get(Pending.BLOB)), chunkBytes()), random);
+            upload = new Upload(Manifest.describe(blobs.read(waiting.blob), chunkBytes()), random);
             uploads.put(name(waiting), upload);
             if (connected) {
                 upload.connected(now);
@@ -203,22 +202,22 @@ final class Outbox {
     }
 
     /** No chunks are small enough to let this update through: drops it, and says so on both sides. */
-    private void giveUp(Struct waiting, int size, int packet, Effects effects) throws StorageError {
+    private void giveUp(Pending waiting, int size, int packet, Effects effects) throws StorageError {
         store.removeUpdate(waiting);
         uploads.remove(name(waiting));
         String text = "an update of " + size + " bytes needs messages of " + packet + " bytes, the broker takes "
                 + maxPacket() + " (Mosquitto: message_size_limit or max_packet_size)";
-        String run = waiting.get(Pending.RUN);
-        long round = waiting.get(Pending.ROUND);
+        String run = waiting.run;
+        long round = waiting.round;
         effects.note(Level.SEVERE, "run " + run + ", round " + round + ": " + text);
         effects.send(peer.topic, peer.seal(Kind.DECLINE, Decline.SCHEMA.empty().with(Decline.RUN, run)
                 .with(Decline.ROUND, round).with(Decline.REASON, "MessageTooLarge").with(Decline.DETAIL, text), null));
     }
 
-    private byte[] offer(Struct waiting, Upload upload) throws StorageError {
-        byte[] data = upload.inline() ? blobs.read(waiting.get(Pending.BLOB)) : new byte[0];
-        Struct offer = Offer.SCHEMA.empty().with(Offer.RUN, waiting.get(Pending.RUN))
-                .with(Offer.ROUND, waiting.get(Pending.ROUND)).with(Offer.MANIFEST, upload.manifest)
+    private byte[] offer(Pending waiting, Upload upload) throws StorageError {
+        byte[] data = upload.inline() ? blobs.read(waiting.blob) : new byte[0];
+        Offer offer = Offer.SCHEMA.empty().with(Offer.RUN, waiting.run)
+                .with(Offer.ROUND, waiting.round).with(Offer.MANIFEST, upload.manifest)
                 .with(Offer.NUMBER, upload.number()).with(Offer.DATA, data);
         return peer.seal(Kind.OFFER, offer, upload.manifest.transfer);
     }
@@ -232,12 +231,12 @@ final class Outbox {
     }
 
     /** Tries again later; forgets an update that is gone for good, which would block its round for ever. */
-    private void waitForDisk(Struct waiting, StorageError error, double now, Effects effects) {
+    private void waitForDisk(Pending waiting, StorageError error, double now, Effects effects) {
         effects.note(Level.SEVERE, error.getMessage());
         try {
-            if (!blobs.has(waiting.get(Pending.BLOB))) {
+            if (!blobs.has(waiting.blob)) {
                 store.removeUpdate(waiting);
-                effects.note(Level.SEVERE, "run " + waiting.get(Pending.RUN) + ", round " + waiting.get(Pending.ROUND)
+                effects.note(Level.SEVERE, "run " + waiting.run + ", round " + waiting.round
                         + ": the update is lost; the order is done again if the coordinator repeats it");
                 return;
             }

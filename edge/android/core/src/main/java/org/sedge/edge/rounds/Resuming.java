@@ -5,7 +5,6 @@ import org.sedge.edge.jobs.Job;
 import org.sedge.edge.jobs.Kept;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Schema.Field;
-import org.sedge.edge.wire.Struct;
 
 import java.util.Arrays;
 import java.util.logging.Level;
@@ -15,21 +14,21 @@ final class Resuming {
     private Resuming() {}
 
     /** The order's job, without what the disk has lost, of which there is a note. */
-    static Job job(Struct order, StateStore store, Blobs blobs, Effects effects, long httpBytes) {
-        Struct found = store.keptFor(order);
-        Struct kept = found == null ? Kept.SCHEMA.empty() : found;
-        for (Field<byte[]> field : Arrays.asList(Kept.MODEL, Kept.RESIDUAL, Kept.MOMENTS)) {
+    static Job job(Order order, StateStore store, Blobs blobs, Effects effects, long httpBytes) {
+        Kept found = store.keptFor(order);
+        Kept kept = found == null ? Kept.SCHEMA.empty() : found;
+        for (Field<Kept, byte[]> field : Arrays.asList(Kept.MODEL, Kept.RESIDUAL, Kept.MOMENTS)) {
             kept = kept.with(field, there(kept.get(field), field.key, order, blobs, effects));
         }
         byte[] checkpoint = there(store.checkpoint(order), "checkpoint", order, blobs, effects);
         return new Job(order, kept, checkpoint, httpBytes);
     }
 
-    private static byte[] there(byte[] name, String what, Struct order, Blobs blobs, Effects effects) {
+    private static byte[] there(byte[] name, String what, Order order, Blobs blobs, Effects effects) {
         if (name == null || blobs.has(name)) {
             return name;
         }
-        effects.note(Level.SEVERE, "run " + order.get(Order.RUN) + ": the device's own " + what
+        effects.note(Level.SEVERE, "run " + order.run + ": the device's own " + what
                 + " is lost; going on without it");
         return null;
     }

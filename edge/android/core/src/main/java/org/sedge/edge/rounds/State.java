@@ -1,10 +1,11 @@
+// Written by `make spec`: change the structs in Python.
 package org.sedge.edge.rounds;
 
 import org.sedge.edge.jobs.Kept;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Metric;
-import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Schema;
+import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Type;
 
@@ -13,63 +14,192 @@ import java.util.List;
 import java.util.Map;
 
 /** Everything of a device that must survive, committed as one. */
-public final class State {
-    /** An update without a receipt, and what to tell a person with it: the metric before and after. */
-    public static final class Pending {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
-        public static final Field<byte[]> BLOB = SCHEMA.required("blob", Type.HASH);
-        public static final Field<Metric> METRIC = SCHEMA.required("metric", Metric.TYPE);
-        public static final Field<Double> BEFORE = SCHEMA.required("before", Type.FINITE);
-        public static final Field<Double> AFTER = SCHEMA.required("after", Type.FINITE);
+public final class State extends Struct<State> {
+    /** An update that has no receipt yet. */
+    public static final class Pending extends Struct<Pending> {
+        public static final Schema<Pending> SCHEMA = new Schema<Pending>(false) {
+            @Override
+            protected Pending make(Object[] given) {
+                return new Pending(given);
+            }
+        };
+        public static final Field<Pending, String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<Pending, Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<Pending, byte[]> BLOB = SCHEMA.required("blob", Type.HASH);
+        public static final Field<Pending, Metric> METRIC = SCHEMA.required("metric", Metric.SCHEMA);
+        public static final Field<Pending, Double> BEFORE = SCHEMA.required("before", Type.FINITE);
+        public static final Field<Pending, Double> AFTER = SCHEMA.required("after", Type.FINITE);
+
+        /** The order's run. */
+        public final String run;
+        /** The order's round. */
+        public final long round;
+        /** The update. */
+        public final byte[] blob;
+        /** The metric to show to a person. */
+        public final Metric metric;
+        /** Its value before the training. */
+        public final double before;
+        /** Its value after the training. */
+        public final double after;
+
+        private Pending(Object[] given) {
+            super(SCHEMA, given);
+            run = RUN.in(given);
+            round = ROUND.in(given);
+            blob = BLOB.in(given);
+            metric = METRIC.in(given);
+            before = BEFORE.in(given);
+            after = AFTER.in(given);
+        }
     }
 
-    /** In how many starts of the agent an order was begun and not finished. */
-    public static final class Attempt {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
-        public static final Field<byte[]> MODEL_HASH = SCHEMA.required("model_hash", Type.HASH);
-        public static final Field<Long> STARTS = SCHEMA.required("starts", Type.COUNT);
-        public static final Field<Long> INCARNATION = SCHEMA.required("incarnation", Type.COUNT);
+    /** In how many starts of the agent an order was begun but not finished. */
+    public static final class Attempt extends Struct<Attempt> {
+        public static final Schema<Attempt> SCHEMA = new Schema<Attempt>(false) {
+            @Override
+            protected Attempt make(Object[] given) {
+                return new Attempt(given);
+            }
+        };
+        public static final Field<Attempt, Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<Attempt, byte[]> MODEL_HASH = SCHEMA.required("model_hash", Type.HASH);
+        public static final Field<Attempt, Long> STARTS = SCHEMA.required("starts", Type.COUNT);
+        public static final Field<Attempt, Long> INCARNATION = SCHEMA.required("incarnation", Type.COUNT);
+
+        /** The round of the order. */
+        public final long round;
+        /** The model hash of the order: another coordinator may use its run's name again. */
+        public final byte[] modelHash;
+        /** The number of these starts. */
+        public final long starts;
+        /** The last of them. */
+        public final long incarnation;
+
+        private Attempt(Object[] given) {
+            super(SCHEMA, given);
+            round = ROUND.in(given);
+            modelHash = MODEL_HASH.in(given);
+            starts = STARTS.in(given);
+            incarnation = INCARNATION.in(given);
+        }
     }
 
     /** Where an order's job was stopped on purpose. */
-    public static final class Stopped {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
-        public static final Field<byte[]> CHECKPOINT = SCHEMA.required("checkpoint", Type.HASH);
+    public static final class Stopped extends Struct<Stopped> {
+        public static final Schema<Stopped> SCHEMA = new Schema<Stopped>(false) {
+            @Override
+            protected Stopped make(Object[] given) {
+                return new Stopped(given);
+            }
+        };
+        public static final Field<Stopped, Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<Stopped, byte[]> CHECKPOINT = SCHEMA.required("checkpoint", Type.HASH);
+
+        /** The round of the order. */
+        public final long round;
+        /** The blob to go on from. */
+        public final byte[] checkpoint;
+
+        private Stopped(Object[] given) {
+            super(SCHEMA, given);
+            round = ROUND.in(given);
+            checkpoint = CHECKPOINT.in(given);
+        }
     }
 
-    /** What has been spent of the device's limits and has not drained yet, at a time of its clock. */
-    public static final class Spent {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<Double> ORDERS = SCHEMA.optional("orders", Type.FINITE, 0.0);
-        public static final Field<Double> BYTES = SCHEMA.optional("bytes", Type.FINITE, 0.0);
-        public static final Field<Double> SECONDS = SCHEMA.optional("seconds", Type.FINITE, 0.0);
-        public static final Field<Long> AT = SCHEMA.optional("at", Type.COUNT, 0L);
+    /** What has been spent of the device's limits and has not drained yet. */
+    public static final class Spent extends Struct<Spent> {
+        public static final Schema<Spent> SCHEMA = new Schema<Spent>(true) {
+            @Override
+            protected Spent make(Object[] given) {
+                return new Spent(given);
+            }
+        };
+        public static final Field<Spent, Double> ORDERS = SCHEMA.optional("orders", Type.FINITE, 0.0);
+        public static final Field<Spent, Double> BYTES = SCHEMA.optional("bytes", Type.FINITE, 0.0);
+        public static final Field<Spent, Double> SECONDS = SCHEMA.optional("seconds", Type.FINITE, 0.0);
+        public static final Field<Spent, Long> AT =
+                SCHEMA.optional("at", Type.integer(Long.MIN_VALUE, Long.MAX_VALUE), 0L);
+
+        /** The orders that were taken on. */
+        public final double orders;
+        /** The bytes that were received. */
+        public final double bytes;
+        /** The seconds of training. */
+        public final double seconds;
+        /** When that was, in Unix seconds of the device's clock; 0: never. */
+        public final long at;
+
+        private Spent(Object[] given) {
+            super(SCHEMA, given);
+            orders = ORDERS.in(given);
+            bytes = BYTES.in(given);
+            seconds = SECONDS.in(given);
+            at = AT.in(given);
+        }
     }
 
-    public static final Schema SCHEMA = Schema.whole();
-    public static final Field<Long> INCARNATION = SCHEMA.optional("incarnation", Type.COUNT, 0L);
-    public static final Field<Long> COORDINATOR = SCHEMA.optional("coordinator", Type.COUNT, 0L);
+    public static final Schema<State> SCHEMA = new Schema<State>(false) {
+        @Override
+        protected State make(Object[] given) {
+            return new State(given);
+        }
+    };
+    public static final Field<State, Long> INCARNATION = SCHEMA.optional("incarnation", Type.COUNT, 0L);
+    public static final Field<State, Long> COORDINATOR = SCHEMA.optional("coordinator", Type.COUNT, 0L);
+    public static final Field<State, byte[]> KEY = SCHEMA.optional("key", Type.bytes(0, 16), new byte[0]);
+    public static final Field<State, Long> CHUNK_BYTES =
+            SCHEMA.optional("chunk_bytes", Type.integer(4096, 262144), 65536L);
+    public static final Field<State, Map<String, Kept>> RUNS =
+            SCHEMA.optional("runs", Type.map(Kept.SCHEMA, 64), Collections.emptyMap());
+    public static final Field<State, Map<String, Order>> ORDERS =
+            SCHEMA.optional("orders", Type.map(Order.SCHEMA, 64), Collections.emptyMap());
+    public static final Field<State, List<Pending>> OUTBOX =
+            SCHEMA.optional("outbox", Type.list(Pending.SCHEMA, 0, 1048576), Collections.emptyList());
+    public static final Field<State, List<String>> RECENT =
+            SCHEMA.optional("recent", Type.list(Type.ID, 0, 16), Collections.emptyList());
+    public static final Field<State, Map<String, Attempt>> ATTEMPTS =
+            SCHEMA.optional("attempts", Type.map(Attempt.SCHEMA, 64), Collections.emptyMap());
+    public static final Field<State, Map<String, Stopped>> STOPPED =
+            SCHEMA.optional("stopped", Type.map(Stopped.SCHEMA, 64), Collections.emptyMap());
+    public static final Field<State, Spent> SPENT = SCHEMA.optional("spent", Spent.SCHEMA, Spent.SCHEMA.empty());
+
+    /** The device's start count. */
+    public final long incarnation;
+    /** The newest start count of the coordinator that was heard. */
+    public final long coordinator;
     /** The fingerprint of the keys that both start counts belong to. */
-    public static final Field<byte[]> KEY = SCHEMA.optional("key", Type.bytes(0, 16), new byte[0]);
-    public static final Field<Long> CHUNK_BYTES = SCHEMA.optional("chunk_bytes", Type.integer(4096, 1 << 18), 65536L);
-    public static final Field<Map<String, Struct>> RUNS =
-            SCHEMA.optional("runs", Type.map(Kept.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
-    public static final Field<Map<String, Struct>> ORDERS =
-            SCHEMA.optional("orders", Type.map(Order.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
-    public static final Field<List<Struct>> OUTBOX =
-            SCHEMA.optional("outbox", Type.list(Pending.SCHEMA, 0, 1 << 20), Collections.emptyList());
+    public final byte[] key;
+    /** The chunk size that the link carried last. */
+    public final long chunkBytes;
+    /** What is kept, by run. */
+    public final Map<String, Kept> runs;
+    /** The orders to do, by run. */
+    public final Map<String, Order> orders;
+    /** The updates to send. */
+    public final List<Pending> outbox;
     /** The runs of the last orders, oldest first. */
-    public static final Field<List<String>> RECENT =
-            SCHEMA.optional("recent", Type.list(Type.ID, 0, StateStore.MAX_RUNS), Collections.emptyList());
-    public static final Field<Map<String, Struct>> ATTEMPTS =
-            SCHEMA.optional("attempts", Type.map(Attempt.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
-    public static final Field<Map<String, Struct>> STOPPED =
-            SCHEMA.optional("stopped", Type.map(Stopped.SCHEMA, 4 * StateStore.MAX_RUNS), Collections.emptyMap());
-    public static final Field<Struct> SPENT = SCHEMA.optional("spent", Spent.SCHEMA, Spent.SCHEMA.empty());
+    public final List<String> recent;
+    /** The unfinished jobs, by run. */
+    public final Map<String, Attempt> attempts;
+    /** The jobs that can go on from a checkpoint, by run. */
+    public final Map<String, Stopped> stopped;
+    /** What counts towards the device's limits. */
+    public final Spent spent;
 
-    private State() {}
+    private State(Object[] given) {
+        super(SCHEMA, given);
+        incarnation = INCARNATION.in(given);
+        coordinator = COORDINATOR.in(given);
+        key = KEY.in(given);
+        chunkBytes = CHUNK_BYTES.in(given);
+        runs = RUNS.in(given);
+        orders = ORDERS.in(given);
+        outbox = OUTBOX.in(given);
+        recent = RECENT.in(given);
+        attempts = ATTEMPTS.in(given);
+        stopped = STOPPED.in(given);
+        spent = SPENT.in(given);
+    }
 }

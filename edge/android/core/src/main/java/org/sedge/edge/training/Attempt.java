@@ -6,10 +6,11 @@ import org.sedge.edge.SedgeException.TrainingDiverged;
 import org.sedge.edge.training.Trainer.Progress;
 import org.sedge.edge.training.Trainer.Trained;
 import org.sedge.edge.wire.Digests;
+import org.sedge.edge.wire.Messages.Metrics;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Report;
 import org.sedge.edge.wire.Messages.Training;
-import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Record;
 
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
@@ -19,21 +20,21 @@ import java.util.function.BooleanSupplier;
 /** The trainings of an order, one after the other, between two evaluations; from where an earlier attempt stopped. */
 final class Attempt {
     private final Trainer trainer;
-    private final Struct order;
-    private final List<Struct> trainings;
+    private final Order order;
+    private final List<Training> trainings;
     private final long began = System.nanoTime();
     /** What an earlier attempt had done: trainings, their steps, seconds, and the unfinished training. */
     private int phase;
     private long steps;
     private double spent;
     private Progress resume;
-    private Struct before;
+    private Metrics before;
     /** What the first training leaves to the next round; null: nothing. */
     byte[] moments;
     private double trainingSeconds;
     private long ownSteps;
 
-    Attempt(Trainer trainer, Struct order, List<Struct> trainings) {
+    Attempt(Trainer trainer, Order order, List<Training> trainings) {
         this.trainer = trainer;
         this.order = order;
         this.trainings = trainings;
@@ -47,7 +48,7 @@ final class Attempt {
     }
 
     /** Goes on where an earlier attempt was stopped. */
-    void resume(Struct checkpoint) {
+    void resume(Record checkpoint) {
         before = checkpoint.get(Checkpoint.BEFORE);
         phase = checkpoint.get(Checkpoint.PHASE).intValue();
         steps = checkpoint.get(Checkpoint.EARLIER_STEPS);
@@ -78,15 +79,15 @@ final class Attempt {
     }
 
     /** The checkpoint of a training that was stopped; {@code job} is what it belongs to. */
-    Struct checkpoint(byte[] job, Progress progress) {
+    Record checkpoint(byte[] job, Progress progress) {
         return Checkpoint.with(Checkpoint.SCHEMA.empty().with(Checkpoint.JOB, job).with(Checkpoint.BEFORE, before)
                 .with(Checkpoint.PHASE, (long) phase).with(Checkpoint.EARLIER_STEPS, steps)
                 .with(Checkpoint.MOMENTS, moments).with(Checkpoint.SECONDS, seconds()), progress);
     }
 
     /** What the report says of the trainings, whose end is {@code trained}. */
-    Struct report(Trained trained, Examples test) throws CodecError, TrainingDiverged {
-        Struct after = trainer.evaluate(trained.model, test);
+    Report report(Trained trained, Examples test) throws CodecError, TrainingDiverged {
+        Metrics after = trainer.evaluate(trained.model, test);
         return Report.SCHEMA.empty().with(Report.BEFORE, before).with(Report.AFTER, after)
                 .with(Report.TRAIN_LOSS, trained.loss).with(Report.STEPS, steps).with(Report.SECONDS, seconds())
                 .with(Report.STEP_S, ownSteps == 0 ? null : trainingSeconds / ownSteps);
@@ -97,12 +98,12 @@ final class Attempt {
     }
 
     private boolean keepsState(int which) {
-        return trainings.get(which).get(Training.OPTIMIZER_STATE).equals("keep");
+        return trainings.get(which).optimizerState.equals("keep");
     }
 
     /** The seed of a training: the order's own first, then as spec/training.md has them (T6). */
     private long seed() {
-        long seed = order.get(Order.SEED);
+        long seed = order.seed;
         byte[] digest = Digests.sha256((seed + " " + phase).getBytes(StandardCharsets.US_ASCII));
         return phase == 0 ? seed : Long.reverseBytes(ByteBuffer.wrap(digest).getLong()) >>> 1;
     }

@@ -5,7 +5,7 @@ import org.sedge.edge.training.Trainer.Progress;
 import org.sedge.edge.wire.Messages.Metrics;
 import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Schema;
-import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Record;
 import org.sedge.edge.wire.Type;
 
 import java.util.ArrayList;
@@ -14,27 +14,27 @@ import java.util.List;
 
 /** What a stopped job leaves, so that the next attempt goes on with the same bits. */
 final class Checkpoint {
-    static final Schema SCHEMA = Schema.whole();
+    static final Schema<Record> SCHEMA = Record.schema();
     /** What it belongs to; for any other job it is worth nothing. */
-    static final Field<byte[]> JOB = SCHEMA.required("job", Type.HASH);
-    static final Field<Struct> BEFORE = SCHEMA.required("before", Metrics.SCHEMA);
+    static final Field<Record, byte[]> JOB = SCHEMA.required("job", Type.HASH);
+    static final Field<Record, Metrics> BEFORE = SCHEMA.required("before", Metrics.SCHEMA);
     /** Which training was stopped, from 0, and the steps of those before it. */
-    static final Field<Long> PHASE = SCHEMA.required("phase", Type.COUNT);
-    static final Field<Long> EARLIER_STEPS = SCHEMA.required("earlier_steps", Type.COUNT);
-    static final Field<Double> SECONDS = SCHEMA.required("seconds", Type.FINITE);
+    static final Field<Record, Long> PHASE = SCHEMA.required("phase", Type.COUNT);
+    static final Field<Record, Long> EARLIER_STEPS = SCHEMA.required("earlier_steps", Type.COUNT);
+    static final Field<Record, Double> SECONDS = SCHEMA.required("seconds", Type.FINITE);
     /** What the first training leaves to the next round ({@link Moments}); null: nothing. */
-    static final Field<byte[]> MOMENTS =
+    static final Field<Record, byte[]> MOMENTS =
             SCHEMA.required("moments", Type.orNil(Type.bytes(0, Integer.MAX_VALUE)));
-    private static final Field<Long> STEPS = SCHEMA.required("steps", Type.COUNT);
-    private static final Field<Long> OPTIMIZER_STEPS = SCHEMA.required("optimizer_steps", Type.COUNT);
-    private static final Field<List<Double>> LOSSES =
+    private static final Field<Record, Long> STEPS = SCHEMA.required("steps", Type.COUNT);
+    private static final Field<Record, Long> OPTIMIZER_STEPS = SCHEMA.required("optimizer_steps", Type.COUNT);
+    private static final Field<Record, List<Double>> LOSSES =
             SCHEMA.required("losses", Type.list(Type.FINITE, 0, Integer.MAX_VALUE));
-    private static final Field<List<byte[]>> VECTORS =
+    private static final Field<Record, List<byte[]>> VECTORS =
             SCHEMA.required("vectors", Type.list(Type.bytes(0, Integer.MAX_VALUE), 1, 4));
 
     private Checkpoint() {}
 
-    static Struct with(Struct checkpoint, Progress progress) {
+    static Record with(Record checkpoint, Progress progress) {
         List<byte[]> vectors = new ArrayList<>();
         for (float[] vector : progress.vectors) {
             vectors.add(Vectors.bytes(vector));
@@ -43,7 +43,7 @@ final class Checkpoint {
                 .with(LOSSES, progress.losses).with(VECTORS, vectors);
     }
 
-    static Progress progress(Struct checkpoint) {
+    static Progress progress(Record checkpoint) {
         List<float[]> vectors = new ArrayList<>();
         for (byte[] data : checkpoint.get(VECTORS)) {
             vectors.add(Vectors.floats(data));
@@ -53,9 +53,9 @@ final class Checkpoint {
     }
 
     /** The checkpoint in the bytes; null for none, or one of another job. */
-    static Struct decode(byte[] data, byte[] job) {
+    static Record decode(byte[] data, byte[] job) {
         try {
-            Struct found = SCHEMA.decode(data);
+            Record found = SCHEMA.decode(data);
             return Arrays.equals(found.get(JOB), job) ? found : null;
         } catch (IllegalArgumentException anotherVersions) {
             return null;

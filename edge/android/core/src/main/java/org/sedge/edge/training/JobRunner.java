@@ -29,7 +29,7 @@ import org.sedge.edge.wire.Messages.Training;
 import org.sedge.edge.wire.Messages.Work;
 import org.sedge.edge.wire.Metric;
 import org.sedge.edge.wire.MsgPack;
-import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Record;
 import org.sedge.edge.wire.Update;
 
 import java.nio.ByteBuffer;
@@ -71,24 +71,24 @@ public final class JobRunner {
     }
 
     private Outcome done(Job job, BooleanSupplier stopped) throws SedgeException, JobStopped {
-        Struct order = job.order;
-        Bundle bundle = Bundle.unpack(blobs.read(order.get(Order.BUNDLE).sha256));
+        Order order = job.order;
+        Bundle bundle = Bundle.unpack(blobs.read(order.bundle.sha256));
         Examples train = Fitting.fitted(this.train, bundle);
         Examples test = Fitting.fitted(this.test, bundle);
-        List<Tensor> kept = bundle.layout.named(order.get(Order.WORK).get(Work.KEEP), "keep");
-        List<Struct> trainings = trainings(order.get(Order.WORK), bundle.layout);
+        List<Tensor> kept = bundle.layout.named(order.work.keep, "keep");
+        List<Training> trainings = trainings(order.work, bundle.layout);
         float[] start = start(job, bundle.layout.size, kept);
         float[] correction = null;
-        if (order.get(Order.CORRECTION) != null) {
+        if (order.correction != null) {
             correction = new float[start.length];
-            SparseVector.decode(blobs.read(order.get(Order.CORRECTION).sha256), start.length).writeTo(correction);
+            SparseVector.decode(blobs.read(order.correction.sha256), start.length).writeTo(correction);
         }
         try (Trainer trainer = programs.open(bundle, job, stopped)) {
             byte[] same = jobHash(job, bundle, train);
             Attempt attempt = new Attempt(trainer, order, trainings);
-            Struct earlier = job.checkpoint == null ? null : Checkpoint.decode(blobs.read(job.checkpoint), same);
+            Record earlier = job.checkpoint == null ? null : Checkpoint.decode(blobs.read(job.checkpoint), same);
             if (earlier == null) {
-                byte[] moments = job.kept.get(Kept.MOMENTS);
+                byte[] moments = job.kept.moments;
                 attempt.begin(moments == null ? null : blobs.read(moments), start);
             } else {
                 attempt.resume(earlier);
@@ -99,28 +99,28 @@ public final class JobRunner {
             } catch (Trainer.Stopped stop) {
                 throw new JobStopped(stop.getMessage(), kept(attempt.checkpoint(same, stop.progress)));
             }
-            Struct report = attempt.report(trained, test).with(Report.RUN, order.get(Order.RUN))
-                    .with(Report.ROUND, order.get(Order.ROUND)).with(Report.TASK, order.get(Order.TASK))
-                    .with(Report.LAYOUT_HASH, bundle.layout.hash).with(Report.MODEL_HASH, order.get(Order.MODEL_HASH))
-                    .with(Report.PATCH_HASH, order.get(Order.PATCH_HASH)).with(Report.HTTP_BYTES, job.httpBytes)
+            Report report = attempt.report(trained, test).with(Report.RUN, order.run)
+                    .with(Report.ROUND, order.round).with(Report.TASK, order.task)
+                    .with(Report.LAYOUT_HASH, bundle.layout.hash).with(Report.MODEL_HASH, order.modelHash)
+                    .with(Report.PATCH_HASH, order.patchHash).with(Report.HTTP_BYTES, job.httpBytes)
                     .with(Report.NUM_EXAMPLES, (long) train.count());
             return complete(job, report, bundle.metric, start, trained, kept, attempt.moments);
         }
     }
 
     /** The first training, and those that follow it; their names are checked. */
-    private static List<Struct> trainings(Struct work, Layout layout) throws CodecError {
-        List<Struct> trainings = new ArrayList<>(work.get(Work.THEN));
-        Struct first = work.get(Work.TRAINING);
+    private static List<Training> trainings(Work work, Layout layout) throws CodecError {
+        List<Training> trainings = new ArrayList<>(work.then);
+        Training first = work.training;
         trainings.add(0, first == null ? Training.SCHEMA.empty() : first);
-        for (Struct training : trainings) {
-            layout.named(training.get(Training.FREEZE), "training.freeze");
+        for (Training training : trainings) {
+            layout.named(training.freeze, "training.freeze");
         }
         return trainings;
     }
 
     /** The checkpoint as a blob; null where the disk refuses, as a stop must not fail. */
-    private byte[] kept(Struct checkpoint) {
+    private byte[] kept(Record checkpoint) {
         try {
             return blobs.write(checkpoint.encode());
         } catch (StorageError error) {
@@ -130,18 +130,18 @@ public final class JobRunner {
 
     /** The global model, the patch over it, and over that the tensors that the device keeps (T1). */
     private float[] start(Job job, int size, List<Tensor> kept) throws StorageError, CodecError {
-        Struct order = job.order;
+        Order order = job.order;
         float[] theta = GlobalModel.read(order, blobs, size);
-        byte[] patch = order.get(Order.PATCH_BLOB) == null
-                ? order.get(Order.PATCH) : blobs.read(order.get(Order.PATCH_BLOB).sha256);
-        if (patch.length > 0 || order.get(Order.PATCH_HASH).length > 0) {
-            if (!Arrays.equals(Digests.sha256(patch), order.get(Order.PATCH_HASH))) {
+        byte[] patch = order.patchBlob == null
+                ? order.patch : blobs.read(order.patchBlob.sha256);
+        if (patch.length > 0 || order.patchHash.length > 0) {
+            if (!Arrays.equals(Digests.sha256(patch), order.patchHash)) {
                 throw new CodecError(GlobalModel.where(order) + ": patch_hash does not match");
             }
             SparseVector.decode(patch, size).writeTo(theta);
         }
-        if (job.kept.get(Kept.MODEL) != null && !kept.isEmpty()) {
-            float[] own = Vectors.read(blobs, job.kept.get(Kept.MODEL), size);
+        if (job.kept.model != null && !kept.isEmpty()) {
+            float[] own = Vectors.read(blobs, job.kept.model, size);
             for (Tensor tensor : kept) {
                 System.arraycopy(own, tensor.from, theta, tensor.from, tensor.to - tensor.from);
             }
@@ -150,15 +150,15 @@ public final class JobRunner {
     }
 
     /** The report, the coded update, and what the device keeps. */
-    private Outcome complete(Job job, Struct report, Metric metric, float[] start, Trained trained, List<Tensor> kept,
+    private Outcome complete(Job job, Report report, Metric metric, float[] start, Trained trained, List<Tensor> kept,
             byte[] moments) throws StorageError, CodecError, TrainingDiverged {
-        Struct order = job.order;
-        Struct codec = order.get(Order.CODEC);
-        boolean trains = order.get(Order.TASK).equals("train");
+        Order order = job.order;
+        Codec codec = order.codec;
+        boolean trains = order.task.equals("train");
         byte[] payload = {};
-        byte[] residual = job.kept.get(Kept.RESIDUAL);
-        if (trains && order.get(Order.WORK).get(Work.UPLOAD)) {
-            boolean feedsBack = codec.get(Codec.ERROR_FEEDBACK);
+        byte[] residual = job.kept.residual;
+        if (trains && order.work.upload) {
+            boolean feedsBack = codec.errorFeedback;
             float[] owed = feedsBack && residual != null ? Vectors.read(blobs, residual, start.length) : null;
             float[] delta = new float[start.length];
             for (int i = 0; i < delta.length; i++) {
@@ -167,13 +167,13 @@ public final class JobRunner {
             for (Tensor tensor : kept) {
                 Arrays.fill(delta, tensor.from, tensor.to, 0);
             }
-            Coding coding = Coding.valueOf(codec.get(Codec.VALUES).toUpperCase(Locale.ROOT));
+            Coding coding = Coding.valueOf(codec.values.toUpperCase(Locale.ROOT));
             payload = coded(delta, codec, coding, feedsBack);
-            boolean whole = codec.get(Codec.FRACTION) >= 1 && codec.get(Codec.THRESHOLD) == 0 && coding == Coding.FP32;
+            boolean whole = codec.fraction >= 1 && codec.threshold == 0 && coding == Coding.FP32;
             residual = feedsBack && !whole ? blobs.write(Vectors.bytes(delta)) : null;
         }
         byte[] update = blobs.write(new Update(report, payload).encode());
-        Struct left = job.kept.with(Kept.RESIDUAL, residual);
+        Kept left = job.kept.with(Kept.RESIDUAL, residual);
         if (trains) {
             left = left.with(Kept.MODEL, blobs.write(Vectors.bytes(trained.model)))
                     .with(Kept.MOMENTS, moments == null ? null : blobs.write(moments));
@@ -182,12 +182,12 @@ public final class JobRunner {
     }
 
     /** The coded elements of delta (n,), from which what they decode to is subtracted (T10 and T11). */
-    private static byte[] coded(float[] delta, Struct codec, Coding coding, boolean feedsBack)
+    private static byte[] coded(float[] delta, Codec codec, Coding coding, boolean feedsBack)
             throws TrainingDiverged {
         // The order's codec is advice: this device has no zstd.
-        Compression compression = codec.get(Codec.COMPRESSION).equals("none") ? Compression.NONE : Compression.ZLIB;
+        Compression compression = codec.compression.equals("none") ? Compression.NONE : Compression.ZLIB;
         try {
-            SparseVector chosen = Selection.select(delta, codec.get(Codec.FRACTION), codec.get(Codec.THRESHOLD),
+            SparseVector chosen = Selection.select(delta, codec.fraction, codec.threshold,
                     coding == Coding.BF16 && feedsBack);
             byte[] payload = chosen.encode(coding, compression);
             float[] sent = coding.decoded(chosen.values);
@@ -208,9 +208,9 @@ public final class JobRunner {
             shape.add(extent);
         }
         MessageDigest digest = Digests.sha256();
-        Struct order = job.order.with(Order.PLACES, Collections.emptyList()); // they may have changed meanwhile
-        digest.update(MsgPack.pack(Arrays.asList(order, job.kept.get(Kept.MODEL), job.kept.get(Kept.RESIDUAL),
-                job.kept.get(Kept.MOMENTS), shape)));
+        Order order = job.order.with(Order.PLACES, Collections.emptyList()); // they may have changed meanwhile
+        digest.update(MsgPack.pack(Arrays.asList(order, job.kept.model, job.kept.residual,
+                job.kept.moments, shape)));
         Rows targets = bundle.target == null ? train.inputs : train.targets;
         ByteBuffer row = ByteBuffer.allocate(targets.rowSize * targets.type.size).order(ByteOrder.LITTLE_ENDIAN);
         for (int i = 0; i < targets.count; i++) {

@@ -5,7 +5,7 @@ import org.sedge.edge.training.Trainer.Progress;
 import org.sedge.edge.wire.Messages.Training;
 import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Schema;
-import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Record;
 import org.sedge.edge.wire.Type;
 
 import java.util.ArrayList;
@@ -14,26 +14,26 @@ import java.util.List;
 
 /** An optimizer's state, which outlives its round (spec/extensions.md, X12a). */
 final class Moments {
-    private static final Schema SCHEMA = Schema.whole();
-    private static final Field<String> OPTIMIZER = SCHEMA.required("optimizer", Type.text(0, 64));
-    private static final Field<Long> STEPS = SCHEMA.required("steps", Type.COUNT);
-    private static final Field<List<byte[]>> VECTORS =
+    private static final Schema<Record> SCHEMA = Record.schema();
+    private static final Field<Record, String> OPTIMIZER = SCHEMA.required("optimizer", Type.text(0, 64));
+    private static final Field<Record, Long> STEPS = SCHEMA.required("steps", Type.COUNT);
+    private static final Field<Record, List<byte[]>> VECTORS =
             SCHEMA.required("vectors", Type.list(Type.bytes(0, Integer.MAX_VALUE), 1, 2));
 
     private Moments() {}
 
-    static byte[] encode(Struct training, Optimizer optimizer) {
+    static byte[] encode(Training training, Optimizer optimizer) {
         List<byte[]> vectors = new ArrayList<>();
         for (float[] vector : optimizer.vectors) {
             vectors.add(Vectors.bytes(vector));
         }
-        return SCHEMA.empty().with(OPTIMIZER, training.get(Training.OPTIMIZER)).with(STEPS, optimizer.steps)
+        return SCHEMA.empty().with(OPTIMIZER, training.optimizer).with(STEPS, optimizer.steps)
                 .with(VECTORS, vectors).encode();
     }
 
     /** A training from theta (n,) that begins with the state; null to start anew, as with another optimizer. */
-    static Progress begin(byte[] data, Struct training, float[] theta) {
-        Struct found;
+    static Progress begin(byte[] data, Training training, float[] theta) {
+        Record found;
         try {
             found = SCHEMA.decode(data);
         } catch (IllegalArgumentException anotherVersions) {
@@ -47,7 +47,7 @@ final class Moments {
                 return null;
             }
         }
-        boolean fits = found.get(OPTIMIZER).equals(training.get(Training.OPTIMIZER));
+        boolean fits = found.get(OPTIMIZER).equals(training.optimizer);
         return fits ? new Progress(0, found.get(STEPS), Collections.<Double>emptyList(), vectors) : null;
     }
 }

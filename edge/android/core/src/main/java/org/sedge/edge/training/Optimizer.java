@@ -1,7 +1,6 @@
 package org.sedge.edge.training;
 
 import org.sedge.edge.wire.Messages.Training;
-import org.sedge.edge.wire.Struct;
 
 /**
  * How a gradient moves a model: SGD and Adam in binary32, operation by operation as spec/training.md (T5) and
@@ -23,24 +22,24 @@ public final class Optimizer {
     private final double decay;
     private final double clipNorm;
 
-    Optimizer(Struct training, int size) {
-        name = training.get(Training.OPTIMIZER);
-        nesterov = training.get(Training.NESTEROV);
-        momentum = training.get(Training.MOMENTUM);
-        beta1 = training.get(Training.BETA1);
-        beta2 = training.get(Training.BETA2);
-        epsilon = training.get(Training.EPSILON);
-        decay = training.get(Training.WEIGHT_DECAY);
-        clipNorm = training.get(Training.CLIP_NORM);
+    Optimizer(Training training, int size) {
+        name = training.optimizer;
+        nesterov = training.nesterov;
+        momentum = training.momentum;
+        beta1 = training.beta1;
+        beta2 = training.beta2;
+        epsilon = training.epsilon;
+        decay = training.weightDecay;
+        clipNorm = training.clipNorm;
         vectors = new float[name.equals("sgd") ? 1 : 2][size];
     }
 
     /** The learning rate of step {@code step}, from 0, of a training of so many (spec/extensions.md, X18). */
-    public static double rate(Struct training, long step, long steps) {
-        long warmup = training.get(Training.WARMUP_STEPS);
+    public static double rate(Training training, long step, long steps) {
+        long warmup = training.warmupSteps;
         double warmth = warmup > 0 ? Math.min((step + 1) / (double) warmup, 1) : 1;
-        double end = training.get(Training.END_FACTOR);
-        return training.get(Training.LEARNING_RATE) * warmth * (1 + (end - 1) * step / steps);
+        double end = training.endFactor;
+        return training.learningRate * warmth * (1 + (end - 1) * step / steps);
     }
 
     /** Moves theta (n,) in place by a gradient (n,), which is overwritten. */

@@ -10,7 +10,6 @@ import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Messages.Metrics;
 import org.sedge.edge.wire.Messages.Training;
-import org.sedge.edge.wire.Struct;
 
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -85,7 +84,7 @@ final class Trainer implements AutoCloseable {
     }
 
     /** Mean loss and metric of theta (n,). */
-    Struct evaluate(float[] model, Examples examples) throws CodecError, TrainingDiverged {
+    Metrics evaluate(float[] model, Examples examples) throws CodecError, TrainingDiverged {
         double[] sums = new double[3]; // loss, metric, weight
         for (Batches.Batch batch : Batches.inOrder(examples.count(), bundle.batchSize)) {
             float[][] found = run(evaluate, "evaluate", buffers.fill(model, examples, batch), 1, 1, 1);
@@ -106,7 +105,7 @@ final class Trainer implements AutoCloseable {
      * @param correction added to every gradient, (n,), or null
      * @param resume where an earlier attempt was stopped, or null
      */
-    Trained train(float[] start, Examples examples, Struct training, long seed, float[] anchor, float[] correction,
+    Trained train(float[] start, Examples examples, Training training, long seed, float[] anchor, float[] correction,
             Progress resume, BooleanSupplier stopped) throws CodecError, TrainingDiverged, Stopped {
         Optimizer optimizer = new Optimizer(training, start.length);
         float[] model = start.clone();
@@ -118,13 +117,13 @@ final class Trainer implements AutoCloseable {
                 System.arraycopy(resume.vectors.get(1 + i), 0, optimizer.vectors[i], 0, model.length);
             }
         }
-        float[] mean = training.get(Training.AVERAGE) == 0 ? null
+        float[] mean = training.average == 0 ? null
                 : made == 0 ? new float[model.length] : resume.vectors.get(1 + optimizer.vectors.length).clone();
-        Batches batches = new Batches(examples.count(), bundle.batchSize, training.get(Training.LAST_BATCH),
+        Batches batches = new Batches(examples.count(), bundle.batchSize, training.lastBatch,
                 bundle.paddingIsSafe(), seed);
         long step = 0;
         double loss = Double.NaN;
-        long epochs = training.get(Training.LOCAL_EPOCHS);
+        long epochs = training.localEpochs;
         for (long epoch = 0; epoch < epochs; epoch++) {
             String where = "epoch " + (epoch + 1) + " of " + epochs + ", step ";
             List<Double> losses = new ArrayList<>();
@@ -152,7 +151,7 @@ final class Trainer implements AutoCloseable {
                     found = advance(inputs, model, start, training, anchor, correction, optimizer, rate);
                     requireFinite(found, where + (step + 1) + ": the loss");
                     if (mean != null) {
-                        addToMean(mean, model, training.get(Training.AVERAGE), step, total);
+                        addToMean(mean, model, training.average, step, total);
                     }
                 }
                 step++;
@@ -182,17 +181,17 @@ final class Trainer implements AutoCloseable {
     }
 
     /** One step in place; the loss. */
-    private double advance(Tensor[] inputs, float[] model, float[] start, Struct training, float[] anchor,
+    private double advance(Tensor[] inputs, float[] model, float[] start, Training training, float[] anchor,
             float[] correction, Optimizer optimizer, double rate) throws CodecError {
         float[][] found = statistics > 0 ? run(gradient, "gradient", inputs, model.length, 1, statistics)
                 : run(gradient, "gradient", inputs, model.length, 1);
         float[] g = found[0];
-        float prox = training.get(Training.PROX).floatValue();
+        float prox = (float) training.prox;
         for (int i = 0; i < g.length && (prox > 0 || correction != null); i++) {
             g[i] += prox > 0 ? prox * (model[i] - anchor[i]) : 0;
             g[i] += correction == null ? 0 : correction[i];
         }
-        List<Layout.Tensor> frozen = bundle.layout.named(training.get(Training.FREEZE), "training.freeze");
+        List<Layout.Tensor> frozen = bundle.layout.named(training.freeze, "training.freeze");
         for (Layout.Tensor tensor : bundle.layout.tensors) {
             if (tensor.statistic || frozen.contains(tensor)) {
                 Arrays.fill(g, tensor.from, tensor.to, 0);

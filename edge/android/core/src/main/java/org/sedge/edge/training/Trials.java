@@ -10,8 +10,8 @@ import org.sedge.edge.jobs.Job;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Hex;
-import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.MsgPack;
+import org.sedge.edge.wire.Record;
 import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Schema;
 import org.sedge.edge.wire.Type;
@@ -46,8 +46,8 @@ public final class Trials {
     /** Verdicts in the file; a device keeps the bundles of 16 runs, of up to a few widths each. */
     static final int MAX_VERDICTS = 64;
 
-    static final Schema VERDICTS = Schema.whole();
-    static final Field<Map<String, String>> FOUND = VERDICTS.optional(
+    static final Schema<Record> VERDICTS = Record.schema();
+    static final Field<Record, Map<String, String>> FOUND = VERDICTS.optional(
             "found", Type.map(Type.text(0, 1 << 12), MAX_VERDICTS), Collections.<String, String>emptyMap());
 
     private final File folder;
@@ -134,7 +134,7 @@ public final class Trials {
     private Verdict tried(Bundle bundle, Backend backend, Job job, BooleanSupplier stopped)
             throws StorageError, JobStopped {
         clear();
-        byte[] packed = blobs.read(job.order.get(Order.BUNDLE).sha256);
+        byte[] packed = blobs.read(job.order.bundle.sha256);
         long room = packed.length;
         for (String name : Tryout.PROGRAMS) { // that process writes them as files
             byte[] program = bundle.program(name, backend.name());

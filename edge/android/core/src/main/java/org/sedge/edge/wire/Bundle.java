@@ -16,29 +16,29 @@ public final class Bundle {
     /** As objects JSON takes twenty times its bytes. Layouts of 4096 tensors are a fifth of that. */
     private static final int MAX_MANIFEST_BYTES = 1 << 22;
     private static final int MAX_FILES = 64;
-    private static final Schema PACKED = Schema.whole();
-    private static final Field<byte[]> MANIFEST = PACKED.required("manifest", Type.bytes(0, MAX_MANIFEST_BYTES));
-    private static final Field<Map<String, byte[]>> FILES =
+    private static final Schema<Record> PACKED = Record.schema();
+    private static final Field<Record, byte[]> MANIFEST = PACKED.required("manifest", Type.bytes(0, MAX_MANIFEST_BYTES));
+    private static final Field<Record, Map<String, byte[]>> FILES =
             PACKED.required("files", Type.map(Type.bytes(0, MAX_BYTES), MAX_FILES));
 
-    private static final Schema ROW = Schema.whole();
-    private static final Field<String> DTYPE = ROW.required("dtype", Type.oneOf("float32", "int64"));
-    private static final Field<List<Long>> SHAPE =
+    private static final Schema<Record> ROW = Record.schema();
+    private static final Field<Record, String> DTYPE = ROW.required("dtype", Type.oneOf("float32", "int64"));
+    private static final Field<Record, List<Long>> SHAPE =
             ROW.required("shape", Type.list(Type.integer(1, 1 << 28), 0, 32));
 
-    private static final Schema PROGRAM = Schema.whole();
-    private static final Field<String> PROGRAM_NAME =
+    private static final Schema<Record> PROGRAM = Record.schema();
+    private static final Field<Record, String> PROGRAM_NAME =
             PROGRAM.required("name", Type.oneOf("gradient", "evaluate", "predict"));
-    private static final Field<String> BACKEND = PROGRAM.required("backend", Type.text(0, MAX_BYTES));
-    private static final Field<String> FILE = PROGRAM.required("file", Type.text(1, MAX_BYTES));
-    private static final Field<String> SHA256 = PROGRAM.required("sha256", Type.text(64, 64));
+    private static final Field<Record, String> BACKEND = PROGRAM.required("backend", Type.text(0, MAX_BYTES));
+    private static final Field<Record, String> FILE = PROGRAM.required("file", Type.text(1, MAX_BYTES));
+    private static final Field<Record, String> SHA256 = PROGRAM.required("sha256", Type.text(64, 64));
 
-    private static final Schema FROZEN = Schema.whole();
-    private static final Field<Layout> FROZEN_LAYOUT = FROZEN.required("layout", Layout.TYPE);
-    private static final Field<Manifest> FROZEN_BLOB = FROZEN.required("blob", Manifest.IN_JSON);
+    private static final Schema<Record> FROZEN = Record.schema();
+    private static final Field<Record, Layout> FROZEN_LAYOUT = FROZEN.required("layout", Layout.TYPE);
+    private static final Field<Record, Manifest> FROZEN_BLOB = FROZEN.required("blob", Manifest.IN_JSON);
 
     /** The loss, which only devices with training code of their own compute. */
-    private static final Schema LOSS = Schema.whole();
+    private static final Schema<Record> LOSS = Record.schema();
 
     static {
         LOSS.optional("name", Type.text(1, 256), "cross_entropy");
@@ -46,21 +46,21 @@ public final class Bundle {
         LOSS.optional("class_weights", Type.list(Type.number(0, false, 1e6), 0, MAX_BYTES), null);
     }
 
-    private static final Schema SCHEMA = Schema.whole();
-    private static final Field<String> NAME = SCHEMA.required("name", Type.text(0, MAX_BYTES));
-    private static final Field<Layout> LAYOUT = SCHEMA.required("layout", Layout.TYPE);
-    private static final Field<Long> BATCH_SIZE = SCHEMA.required("batch_size", Type.integer(1, 65536));
-    private static final Field<Struct> INPUT = SCHEMA.required("input", ROW);
-    private static final Field<Struct> TARGET = SCHEMA.required("target", Type.orNil(ROW));
-    private static final Field<Long> NUM_CLASSES =
+    private static final Schema<Record> SCHEMA = Record.schema();
+    private static final Field<Record, String> NAME = SCHEMA.required("name", Type.text(0, MAX_BYTES));
+    private static final Field<Record, Layout> LAYOUT = SCHEMA.required("layout", Layout.TYPE);
+    private static final Field<Record, Long> BATCH_SIZE = SCHEMA.required("batch_size", Type.integer(1, 65536));
+    private static final Field<Record, Record> INPUT = SCHEMA.required("input", ROW);
+    private static final Field<Record, Record> TARGET = SCHEMA.required("target", Type.orNil(ROW));
+    private static final Field<Record, Long> NUM_CLASSES =
             SCHEMA.required("num_classes", Type.integer(0, 1L << 50));
-    private static final Field<Boolean> USES_BATCH_STATISTICS =
+    private static final Field<Record, Boolean> USES_BATCH_STATISTICS =
             SCHEMA.required("uses_batch_statistics", Type.BOOL);
-    private static final Field<Long> NOISE = SCHEMA.optional("noise", Type.integer(0, 1 << 28), 0L);
-    private static final Field<List<Struct>> PROGRAMS =
+    private static final Field<Record, Long> NOISE = SCHEMA.optional("noise", Type.integer(0, 1 << 28), 0L);
+    private static final Field<Record, List<Record>> PROGRAMS =
             SCHEMA.required("programs", Type.list(PROGRAM, 0, MAX_BYTES));
-    private static final Field<Struct> FROZEN_DATA = SCHEMA.optional("frozen", Type.orNil(FROZEN), null);
-    private static final Field<Metric> METRIC = SCHEMA.optional("metric", Metric.TYPE, Metric.ACCURACY);
+    private static final Field<Record, Record> FROZEN_DATA = SCHEMA.optional("frozen", Type.orNil(FROZEN), null);
+    private static final Field<Record, Metric> METRIC = SCHEMA.optional("metric", Metric.SCHEMA, Metric.ACCURACY);
 
     static {
         SCHEMA.optional("loss", LOSS, null);
@@ -72,7 +72,7 @@ public final class Bundle {
         public final String dtype;
         public final long[] shape;
 
-        Row(Struct row) {
+        Row(Record row) {
             dtype = row.get(DTYPE);
             shape = new long[row.get(SHAPE).size()];
             for (int i = 0; i < shape.length; i++) {
@@ -95,10 +95,10 @@ public final class Bundle {
     /** The tensors that no device trains; null: there are none. */
     public final Layout frozenLayout;
     public final Metric metric;
-    private final List<Struct> programs;
+    private final List<Record> programs;
     private final Map<String, byte[]> files;
 
-    private Bundle(Struct manifest, Map<String, byte[]> files) {
+    private Bundle(Record manifest, Map<String, byte[]> files) {
         this.files = files;
         name = manifest.get(NAME);
         layout = manifest.get(LAYOUT);
@@ -110,17 +110,17 @@ public final class Bundle {
         noise = manifest.get(NOISE).intValue();
         metric = manifest.get(METRIC);
         programs = manifest.get(PROGRAMS);
-        for (Struct program : programs) {
+        for (Record program : programs) {
             check(program);
         }
-        Struct frozen = manifest.get(FROZEN_DATA);
+        Record frozen = manifest.get(FROZEN_DATA);
         frozenLayout = frozen == null ? null : frozen.get(FROZEN_LAYOUT);
         if (frozen != null) {
             checkFrozen(frozen.get(FROZEN_BLOB).size);
         }
     }
 
-    private void check(Struct program) {
+    private void check(Record program) {
         String file = program.get(FILE);
         if (file.indexOf('/') >= 0 || file.equals(".") || file.equals("..")) {
             throw new IllegalArgumentException("program file '" + file + "' holds a path");
@@ -148,7 +148,7 @@ public final class Bundle {
     /** The bundle in a blob. Throws {@code CodecError} for one that breaks a rule. */
     public static Bundle unpack(byte[] blob) throws CodecError {
         try {
-            Struct packed = PACKED.decode(Compression.inflate(blob, MAX_BYTES));
+            Record packed = PACKED.decode(Compression.inflate(blob, MAX_BYTES));
             Object json = Json.parse(new String(packed.get(MANIFEST), StandardCharsets.UTF_8));
             Object format = json instanceof Map ? ((Map<?, ?>) json).get("format") : null;
             if (!Long.valueOf(FORMAT).equals(format)) {
@@ -168,7 +168,7 @@ public final class Bundle {
     /** The SHA-256 of every program for a backend, in hexadecimal digits, in the manifest's order. */
     public List<String> programHashes(String backend) {
         List<String> found = new ArrayList<>();
-        for (Struct program : programs) {
+        for (Record program : programs) {
             if (program.get(BACKEND).equals(backend)) {
                 found.add(program.get(SHA256));
             }
@@ -178,7 +178,7 @@ public final class Bundle {
 
     /** The file of one program for a backend; null where there is none. */
     public byte[] program(String kind, String backend) {
-        for (Struct program : programs) {
+        for (Record program : programs) {
             if (program.get(PROGRAM_NAME).equals(kind) && program.get(BACKEND).equals(backend)) {
                 return files.get(program.get(FILE));
             }

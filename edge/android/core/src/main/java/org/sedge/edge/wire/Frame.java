@@ -103,7 +103,7 @@ public final class Frame {
     }
 
     /** The message in the body. Throws {@code BodyError} where it breaks its schema. */
-    public Struct message() throws BodyError {
+    public Struct<?> message() throws BodyError {
         try {
             return kind.schema.decode(body);
         } catch (IllegalArgumentException error) {

@@ -18,11 +18,11 @@ public enum Kind {
     REFUSED(Messages.Refusal.SCHEMA, true);
 
     /** The body's schema; null for a chunk. */
-    public final Schema schema;
+    public final Schema<?> schema;
     /** Whether it is read and written as in version 1 for ever (3.4). */
     final boolean frozen;
 
-    Kind(Schema schema, boolean frozen) {
+    Kind(Schema<?> schema, boolean frozen) {
         this.schema = schema;
         this.frozen = frozen;
     }

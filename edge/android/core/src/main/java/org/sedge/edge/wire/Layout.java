@@ -14,15 +14,15 @@ import java.util.Set;
 /** The place of every tensor in theta, one vector of n float32 (spec/bundle.md, B6 to B8). */
 public final class Layout {
     private static final int MAX_PARAMETERS = 1 << 28;
-    private static final Schema TENSOR = Schema.whole();
-    private static final Field<String> NAME = TENSOR.required("name", Type.text(1, 256));
-    private static final Field<List<Long>> SHAPE =
+    private static final Schema<Record> TENSOR = Record.schema();
+    private static final Field<Record, String> NAME = TENSOR.required("name", Type.text(1, 256));
+    private static final Field<Record, List<Long>> SHAPE =
             TENSOR.required("shape", Type.list(Type.integer(1, MAX_PARAMETERS), 0, 32));
-    private static final Field<Long> OFFSET = TENSOR.required("offset", Type.COUNT);
-    private static final Field<String> ROLE =
+    private static final Field<Record, Long> OFFSET = TENSOR.required("offset", Type.COUNT);
+    private static final Field<Record, String> ROLE =
             TENSOR.optional("role", Type.oneOf("parameter", "statistic"), "parameter");
-    private static final Schema SCHEMA = Schema.whole();
-    private static final Field<List<Struct>> TENSORS = SCHEMA.required("tensors", Type.list(TENSOR, 1, 4096));
+    private static final Schema<Record> SCHEMA = Record.schema();
+    private static final Field<Record, List<Record>> TENSORS = SCHEMA.required("tensors", Type.list(TENSOR, 1, 4096));
 
     /** Reads a layout of a bundle, and checks it against itself. */
     public static final Type<Layout> TYPE = new Type<Layout>() {
@@ -54,10 +54,10 @@ public final class Layout {
     /** SHA-256 of names, shapes and roles. */
     public final byte[] hash;
 
-    private Layout(List<Struct> rows) {
+    private Layout(List<Record> rows) {
         List<Object> hashed = new ArrayList<>();
         long offset = 0;
-        for (Struct row : rows) {
+        for (Record row : rows) {
             String name = row.get(NAME);
             if (find(name) != null) {
                 throw new IllegalArgumentException("tensor '" + name + "': its name repeats");

@@ -9,7 +9,7 @@ import java.util.HashMap;
 import java.util.Map;
 
 /** A blob's size and hash, and a digest of every chunk (WIRE.md, section 6). */
-public final class Manifest implements MsgPack.Packed {
+public final class Manifest extends Struct<Manifest> {
     public static final int DIGEST_BYTES = 16;
     public static final int MIN_CHUNK_BYTES = 1 << 12;
     public static final int MAX_CHUNK_BYTES = 1 << 18;
@@ -17,25 +17,20 @@ public final class Manifest implements MsgPack.Packed {
     /** Room for topic, MQTT's own bytes and our header in a chunk's packet. */
     private static final int PACKET_OVERHEAD = Frame.HEADER_BYTES + 4096;
 
-    private static final Schema SCHEMA = Schema.whole();
-    private static final Field<byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
-    private static final Field<Long> SIZE = SCHEMA.required("size", Type.integer(1, (long) MAX_CHUNKS * MAX_CHUNK_BYTES));
-    private static final Field<Long> CHUNK_BYTES =
-            SCHEMA.required("chunk_bytes", Type.integer(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES));
-    private static final Field<byte[]> DIGESTS = SCHEMA.required("digests", Type.bytes(16, MAX_CHUNKS * DIGEST_BYTES));
-
     /** Reads a manifest, and checks it against itself. */
-    public static final Type<Manifest> TYPE = new Type<Manifest>() {
+    public static final Schema<Manifest> SCHEMA = new Schema<Manifest>(false) {
         @Override
-        public Manifest read(Object value) {
-            return new Manifest(SCHEMA.read(value));
-        }
-
-        @Override
-        Type<?> part(String key) {
-            return SCHEMA.part(key);
+        protected Manifest make(Object[] values) {
+            return new Manifest(values);
         }
     };
+    private static final Field<Manifest, byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
+    private static final Field<Manifest, Long> SIZE =
+            SCHEMA.required("size", Type.integer(1, (long) MAX_CHUNKS * MAX_CHUNK_BYTES));
+    private static final Field<Manifest, Long> CHUNK_BYTES =
+            SCHEMA.required("chunk_bytes", Type.integer(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES));
+    private static final Field<Manifest, byte[]> DIGESTS =
+            SCHEMA.required("digests", Type.bytes(16, MAX_CHUNKS * DIGEST_BYTES));
 
     /** The same in a bundle's JSON. */
     static final Type<Manifest> IN_JSON = new Type<Manifest>() {
@@ -44,7 +39,7 @@ public final class Manifest implements MsgPack.Packed {
             Map<Object, Object> found = new HashMap<>(asMap(value));
             found.put("sha256", BASE64.read(found.get("sha256")));
             found.put("digests", BASE64.read(found.get("digests")));
-            return TYPE.read(found);
+            return SCHEMA.read(found);
         }
     };
 
@@ -55,15 +50,14 @@ public final class Manifest implements MsgPack.Packed {
     public final int count;
     /** The transfer id, 16 bytes: a hash of the manifest itself. */
     public final byte[] transfer;
-    private final Struct packed;
     private final byte[] digests;
 
-    private Manifest(Struct packed) {
-        this.packed = packed;
-        sha256 = packed.get(SHA256);
-        size = packed.get(SIZE).intValue();
-        chunkBytes = packed.get(CHUNK_BYTES).intValue();
-        digests = packed.get(DIGESTS);
+    private Manifest(Object[] values) {
+        super(SCHEMA, values);
+        sha256 = SHA256.in(values);
+        size = SIZE.in(values).intValue();
+        chunkBytes = CHUNK_BYTES.in(values).intValue();
+        digests = DIGESTS.in(values);
         count = (size + chunkBytes - 1) / chunkBytes;
         if (Integer.bitCount(chunkBytes) != 1) {
             throw new IllegalArgumentException("chunk_bytes " + chunkBytes + " is not a power of two");
@@ -71,7 +65,7 @@ public final class Manifest implements MsgPack.Packed {
         if (digests.length != count * DIGEST_BYTES) {
             throw new IllegalArgumentException(digests.length + " digest bytes for " + count + " chunks");
         }
-        transfer = Arrays.copyOf(Digests.sha256(packed.encode()), 16);
+        transfer = Arrays.copyOf(Digests.sha256(encode()), 16);
     }
 
     /** The chunks of a blob of {@code size} bytes: {@code wanted}, or larger where 4096 of these would not hold it. */
@@ -101,13 +95,7 @@ public final class Manifest implements MsgPack.Packed {
             byte[] part = Arrays.copyOfRange(blob, i * chunk, Math.min((i + 1) * chunk, blob.length));
             System.arraycopy(Digests.sha256(part), 0, digests, i * DIGEST_BYTES, DIGEST_BYTES);
         }
-        return new Manifest(SCHEMA.empty().with(SHA256, Digests.sha256(blob)).with(SIZE, (long) blob.length)
-                .with(CHUNK_BYTES, (long) chunk).with(DIGESTS, digests));
-    }
-
-    @Override
-    public Struct packed() {
-        return packed;
+        return new Manifest(new Object[] {Digests.sha256(blob), (long) blob.length, (long) chunk, digests});
     }
 
     /** Where a chunk begins. */

@@ -1,3 +1,4 @@
+// Written by `make spec`: change the structs in Python.
 package org.sedge.edge.wire;
 
 import org.sedge.edge.wire.Schema.Field;
@@ -5,285 +6,1061 @@ import org.sedge.edge.wire.Schema.Field;
 import java.util.Collections;
 import java.util.List;
 
-/** The bodies of control frames, one table of WIRE.md (section 5) or spec/extensions.md a class. */
+/** The bodies of control frames, the head of an update, and what they hold (WIRE.md, section 5). */
 public final class Messages {
-    static final int MAX_INLINE_BYTES = 1 << 15;
-
-    private static final Type<String> SHORT = Type.text(0, 64);
-    private static final Type<String> DETAIL = Type.text(0, 1000);
-    private static final Type<Double> SHARE = Type.number(0, false, 1);
-    private static final Type<Double> POSITIVE = Type.number(0, false, Double.MAX_VALUE);
-    private static final Type<Long> SEED = Type.integer(0, Long.MAX_VALUE);
-    private static final Type<List<String>> NAMES = Type.list(Type.text(0, 256), 0, 4096);
-    private static final Type<List<String>> WORDS = Type.list(SHORT, 0, 16);
-    private static final Type<List<Long>> VERSIONS = Type.list(Type.integer(1, 255), 1, 16);
-    private static final Type<byte[]> INLINE = Type.bytes(0, MAX_INLINE_BYTES);
-    private static final Type<byte[]> BITMAP = Type.bytes(0, 512);
-    private static final List<String> NO_WORDS = Collections.emptyList();
-    private static final List<Long> FIRST = Collections.singletonList(1L);
-    private static final byte[] NO_BYTES = {};
+    static final int MAX_INLINE_BYTES = 32768;
 
     private Messages() {}
 
-    public static final class Hello {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<byte[]> NONCE = SCHEMA.required("nonce", Type.NONCE);
-        public static final Field<String> VERSION = SCHEMA.required("version", SHORT);
-        public static final Field<List<String>> BACKENDS = SCHEMA.optional("backends", WORDS, NO_WORDS);
-        public static final Field<List<String>> COMPRESSIONS = SCHEMA.optional("compressions", WORDS, NO_WORDS);
-        public static final Field<List<String>> CODECS = SCHEMA.optional("codecs", WORDS, NO_WORDS);
-        public static final Field<Long> NUM_TRAIN = SCHEMA.optional("num_train", Type.COUNT, 0L);
-        public static final Field<Long> NUM_TEST = SCHEMA.optional("num_test", Type.COUNT, 0L);
-        public static final Field<Long> MEMORY_MB = SCHEMA.optional("memory_mb", Type.COUNT, 0L);
-        public static final Field<List<Long>> VERSIONS = SCHEMA.optional("versions", Messages.VERSIONS, FIRST);
-        public static final Field<String> WAITS = SCHEMA.optional("waits", DETAIL, "");
-        public static final Field<List<String>> HOLDS =
-                SCHEMA.optional("holds", Type.orNil(Type.list(Type.ID, 0, 16)), null);
-    }
+    /** How a device trains. */
+    public static final class Training extends Struct<Training> {
+        public static final Schema<Training> SCHEMA = new Schema<Training>(true) {
+            @Override
+            protected Training make(Object[] given) {
+                return new Training(given);
+            }
+        };
+        public static final Field<Training, Long> LOCAL_EPOCHS =
+                SCHEMA.optional("local_epochs", Type.integer(1, 1000), 1L);
+        public static final Field<Training, Double> LEARNING_RATE =
+                SCHEMA.optional("learning_rate", Type.number(0, true, 1000.0), 0.01);
+        public static final Field<Training, Double> MOMENTUM =
+                SCHEMA.optional("momentum", Type.number(0, false, Math.nextDown(1.0)), 0.0);
+        public static final Field<Training, Double> PROX =
+                SCHEMA.optional("prox", Type.number(0, false, 1000000.0), 0.0);
+        public static final Field<Training, String> LAST_BATCH =
+                SCHEMA.optional("last_batch", Type.oneOf("drop", "fill", "pad"), "pad");
+        public static final Field<Training, List<String>> FREEZE =
+                SCHEMA.optional("freeze", Type.list(Type.text(0, 256), 0, 4096), Collections.emptyList());
+        public static final Field<Training, String> OPTIMIZER =
+                SCHEMA.optional("optimizer", Type.oneOf("adam", "adamw", "sgd"), "sgd");
+        public static final Field<Training, Boolean> NESTEROV = SCHEMA.optional("nesterov", Type.BOOL, false);
+        public static final Field<Training, Double> BETA1 =
+                SCHEMA.optional("beta1", Type.number(0, false, Math.nextDown(1.0)), 0.9);
+        public static final Field<Training, Double> BETA2 =
+                SCHEMA.optional("beta2", Type.number(0, false, Math.nextDown(1.0)), 0.999);
+        public static final Field<Training, Double> EPSILON =
+                SCHEMA.optional("epsilon", Type.number(0, true, 1.0), 1e-08);
+        public static final Field<Training, Double> WEIGHT_DECAY =
+                SCHEMA.optional("weight_decay", Type.number(0, false, 1000.0), 0.0);
+        public static final Field<Training, Double> CLIP_NORM =
+                SCHEMA.optional("clip_norm", Type.number(0, false, 1000000000.0), 0.0);
+        public static final Field<Training, String> OPTIMIZER_STATE =
+                SCHEMA.optional("optimizer_state", Type.oneOf("keep", "reset"), "reset");
+        public static final Field<Training, Long> WARMUP_STEPS =
+                SCHEMA.optional("warmup_steps", Type.integer(0, 100000), 0L);
+        public static final Field<Training, Double> END_FACTOR =
+                SCHEMA.optional("end_factor", Type.number(0, false, 1000.0), 1.0);
+        public static final Field<Training, Double> AVERAGE =
+                SCHEMA.optional("average", Type.number(0, false, 1.0), 0.0);
 
-    public static final class Welcome {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<byte[]> NONCE = SCHEMA.required("nonce", Type.NONCE);
-        public static final Field<String> VERSION = SCHEMA.required("version", SHORT);
-        public static final Field<List<Long>> VERSIONS = SCHEMA.optional("versions", Messages.VERSIONS, FIRST);
-        public static final Field<Long> DEVICES = SCHEMA.optional("devices", Type.COUNT, 0L);
-        public static final Field<Long> MAX_PACKET = SCHEMA.optional("max_packet", Type.COUNT, 0L);
-    }
+        /** Number of passes that a device makes over its examples in a round. */
+        public final long localEpochs;
+        /** Learning rate of the optimizer, before warm-up and schedule. */
+        public final double learningRate;
+        /** Momentum of {@code sgd}; the other optimizers have {@code beta1} instead. */
+        public final double momentum;
+        /** Strength of the pull towards the model at the start of the round, FedProx's mu; 0 turns it off. */
+        public final double prox;
+        /**
+         * What happens to the last partial batch: {@code pad} it with rows of weight zero, {@code fill} it from the
+         * start of the epoch, or {@code drop} it.
+         */
+        public final String lastBatch;
+        /** Names of the tensors that training must not change. */
+        public final List<String> freeze;
+        /** Optimizer that every device trains with. */
+        public final String optimizer;
+        /** Use Nesterov's form of momentum; needs {@code momentum} above 0. */
+        public final boolean nesterov;
+        /** Decay per step of the mean gradient in {@code adam} and {@code adamw}. */
+        public final double beta1;
+        /** Decay per step of the mean squared gradient in {@code adam} and {@code adamw}. */
+        public final double beta2;
+        /** Number that {@code adam} and {@code adamw} add to the divisor of a step, against division by zero. */
+        public final double epsilon;
+        /**
+         * Strength of weight decay, which adds to the gradient or, under {@code adamw}, shrinks the weights directly.
+         */
+        public final double weightDecay;
+        /** Largest L2 norm of a step's gradient; longer ones are shortened, and 0 sets no limit. */
+        public final double clipNorm;
+        /**
+         * Where the optimizer's state begins in a round: {@code reset} at zero, {@code keep} where the device's last
+         * round ended.
+         */
+        public final String optimizerState;
+        /** Number of first steps of every training over which the learning rate grows linearly to its full value. */
+        public final long warmupSteps;
+        /** Factor that the learning rate approaches, along a line, by the last step of every training. */
+        public final double endFactor;
+        /**
+         * Share of a training's steps, its last ones, whose mean model the device evaluates, keeps and predicts with; 0
+         * turns it off.
+         */
+        public final double average;
 
-    public static final class Goodbye {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<byte[]> NONCE = SCHEMA.required("nonce", Type.NONCE);
-    }
-
-    public static final class Training {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<Long> LOCAL_EPOCHS = SCHEMA.optional("local_epochs", Type.integer(1, 1000), 1L);
-        public static final Field<Double> LEARNING_RATE =
-                SCHEMA.optional("learning_rate", Type.number(0, true, 1000), 0.01);
-        public static final Field<Double> MOMENTUM = SCHEMA.optional("momentum", below1(), 0.0);
-        public static final Field<Double> PROX = SCHEMA.optional("prox", Type.number(0, false, 1e6), 0.0);
-        public static final Field<String> LAST_BATCH =
-                SCHEMA.optional("last_batch", Type.oneOf("pad", "fill", "drop"), "pad");
-        public static final Field<List<String>> FREEZE = SCHEMA.optional("freeze", NAMES, NO_WORDS);
-        public static final Field<String> OPTIMIZER =
-                SCHEMA.optional("optimizer", Type.oneOf("sgd", "adam", "adamw"), "sgd");
-        public static final Field<Boolean> NESTEROV = SCHEMA.optional("nesterov", Type.BOOL, false);
-        public static final Field<Double> BETA1 = SCHEMA.optional("beta1", below1(), 0.9);
-        public static final Field<Double> BETA2 = SCHEMA.optional("beta2", below1(), 0.999);
-        public static final Field<Double> EPSILON = SCHEMA.optional("epsilon", Type.number(0, true, 1), 1e-8);
-        public static final Field<Double> WEIGHT_DECAY =
-                SCHEMA.optional("weight_decay", Type.number(0, false, 1000), 0.0);
-        public static final Field<Double> CLIP_NORM = SCHEMA.optional("clip_norm", Type.number(0, false, 1e9), 0.0);
-        public static final Field<String> OPTIMIZER_STATE =
-                SCHEMA.optional("optimizer_state", Type.oneOf("reset", "keep"), "reset");
-        public static final Field<Long> WARMUP_STEPS =
-                SCHEMA.optional("warmup_steps", Type.integer(0, 100_000), 0L);
-        public static final Field<Double> END_FACTOR =
-                SCHEMA.optional("end_factor", Type.number(0, false, 1000), 1.0);
-        public static final Field<Double> AVERAGE = SCHEMA.optional("average", SHARE, 0.0);
-
-        private static Type<Double> below1() {
-            return Type.number(0, false, Math.nextDown(1.0));
+        private Training(Object[] given) {
+            super(SCHEMA, given);
+            localEpochs = LOCAL_EPOCHS.in(given);
+            learningRate = LEARNING_RATE.in(given);
+            momentum = MOMENTUM.in(given);
+            prox = PROX.in(given);
+            lastBatch = LAST_BATCH.in(given);
+            freeze = FREEZE.in(given);
+            optimizer = OPTIMIZER.in(given);
+            nesterov = NESTEROV.in(given);
+            beta1 = BETA1.in(given);
+            beta2 = BETA2.in(given);
+            epsilon = EPSILON.in(given);
+            weightDecay = WEIGHT_DECAY.in(given);
+            clipNorm = CLIP_NORM.in(given);
+            optimizerState = OPTIMIZER_STATE.in(given);
+            warmupSteps = WARMUP_STEPS.in(given);
+            endFactor = END_FACTOR.in(given);
+            average = AVERAGE.in(given);
         }
     }
 
-    public static final class OwnModel {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<Struct> TRAINING =
+    /** A second model, which never leaves the device and with which it evaluates and predicts. */
+    public static final class OwnModel extends Struct<OwnModel> {
+        public static final Schema<OwnModel> SCHEMA = new Schema<OwnModel>(true) {
+            @Override
+            protected OwnModel make(Object[] given) {
+                return new OwnModel(given);
+            }
+        };
+        public static final Field<OwnModel, Training> TRAINING =
                 SCHEMA.optional("training", Training.SCHEMA, Training.SCHEMA.empty());
-        public static final Field<Double> MIX = SCHEMA.optional("mix", SHARE, 1.0);
-        public static final Field<Boolean> ADAPTIVE = SCHEMA.optional("adaptive", Type.BOOL, false);
+        public static final Field<OwnModel, Double> MIX = SCHEMA.optional("mix", Type.number(0, false, 1.0), 1.0);
+        public static final Field<OwnModel, Boolean> ADAPTIVE = SCHEMA.optional("adaptive", Type.BOOL, false);
+
+        /** How it is trained, unless it is part of a mixture. */
+        public final Training training;
+        /** The own model's share of the mixture; 1: there is no mixture, unless {@code adaptive}. */
+        public final double mix;
+        /** The device adjusts {@code mix} by its own gradient, and reports where it ended. */
+        public final boolean adaptive;
+
+        private OwnModel(Object[] given) {
+            super(SCHEMA, given);
+            training = TRAINING.in(given);
+            mix = MIX.in(given);
+            adaptive = ADAPTIVE.in(given);
+        }
     }
 
-    public static final class UpdateSelection {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<Double> FRACTION = SCHEMA.optional("fraction", Type.number(0, true, 1), 0.5);
-        public static final Field<String> GRADIENT = SCHEMA.optional("gradient", Type.oneOf("last", "delta"), "last");
-        public static final Field<Boolean> HESSIAN = SCHEMA.optional("hessian", Type.BOOL, false);
-        public static final Field<Double> CUTOFF = SCHEMA.optional("cutoff", SHARE, 1e-10);
-        public static final Field<Boolean> HALF = SCHEMA.optional("half", Type.BOOL, false);
+    /** A device sends the elements on which its loss depends most, tensor by tensor (FedPURIN, FedCAC). */
+    public static final class UpdateSelection extends Struct<UpdateSelection> {
+        public static final Schema<UpdateSelection> SCHEMA = new Schema<UpdateSelection>(true) {
+            @Override
+            protected UpdateSelection make(Object[] given) {
+                return new UpdateSelection(given);
+            }
+        };
+        public static final Field<UpdateSelection, Double> FRACTION =
+                SCHEMA.optional("fraction", Type.number(0, true, 1.0), 0.5);
+        public static final Field<UpdateSelection, String> GRADIENT =
+                SCHEMA.optional("gradient", Type.oneOf("delta", "last"), "last");
+        public static final Field<UpdateSelection, Boolean> HESSIAN = SCHEMA.optional("hessian", Type.BOOL, false);
+        public static final Field<UpdateSelection, Double> CUTOFF =
+                SCHEMA.optional("cutoff", Type.number(0, false, 1.0), 1e-10);
+        public static final Field<UpdateSelection, Boolean> HALF = SCHEMA.optional("half", Type.BOOL, false);
+
+        /** The share of each tensor's elements that is sent, rounded down. */
+        public final double fraction;
+        /**
+         * {@code last}: g is the gradient of the last batch's mean loss, before its step, as the program gives it but 0
+         * in tensors that {@code freeze} names; {@code delta}: g is trained - start.
+         */
+        public final String gradient;
+        /** Adds the second-order term to c. */
+        public final boolean hessian;
+        /** Sends no element with c at or below this, rounded to binary32. */
+        public final double cutoff;
+        /** Rounds g to the nearest binary16 within -65504 to 65504 first, as the authors' code does. */
+        public final boolean half;
+
+        private UpdateSelection(Object[] given) {
+            super(SCHEMA, given);
+            fraction = FRACTION.in(given);
+            gradient = GRADIENT.in(given);
+            hessian = HESSIAN.in(given);
+            cutoff = CUTOFF.in(given);
+            half = HALF.in(given);
+        }
     }
 
-    public static final class DeviceScoring {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<Double> QUANTILE = SCHEMA.required("quantile", SHARE);
-        public static final Field<String> SCORE =
-                SCHEMA.optional("score", Type.oneOf("squared", "product", "gradient", "fisher"), "squared");
-        public static final Field<String> NORM = SCHEMA.optional("norm", Type.oneOf("none", "global", "layer"), "none");
-        public static final Field<List<String>> TENSORS = SCHEMA.optional("tensors", NAMES, NO_WORDS);
+    /** The device finds its personal elements itself, in its last trained model. */
+    public static final class DeviceScoring extends Struct<DeviceScoring> {
+        public static final Schema<DeviceScoring> SCHEMA = new Schema<DeviceScoring>(true) {
+            @Override
+            protected DeviceScoring make(Object[] given) {
+                return new DeviceScoring(given);
+            }
+        };
+        public static final Field<DeviceScoring, Double> QUANTILE =
+                SCHEMA.required("quantile", Type.number(0, false, 1.0));
+        public static final Field<DeviceScoring, String> SCORE =
+                SCHEMA.optional("score", Type.oneOf("fisher", "gradient", "product", "squared"), "squared");
+        public static final Field<DeviceScoring, String> NORM =
+                SCHEMA.optional("norm", Type.oneOf("global", "layer", "none"), "none");
+        public static final Field<DeviceScoring, List<String>> TENSORS =
+                SCHEMA.optional("tensors", Type.list(Type.text(0, 256), 0, 4096), Collections.emptyList());
+
+        /** Elements that score above this quantile of all scores are personal. */
+        public final double quantile;
+        /**
+         * {@code squared}: (own - model)²; {@code product}: abs((own - model) · own); {@code gradient}: abs(g); {@code
+         * fisher}: g², where g is that of {@code last} in X5, from the previous order.
+         */
+        public final String score;
+        /**
+         * {@code layer} replaces a score by (score - least) / (greatest - least) within its tensor, or by 0 where all
+         * are equal; {@code global} is {@code none}.
+         */
+        public final String norm;
+        /** The tensors that are scored; none: all of role {@code parameter}. */
+        public final List<String> tensors;
+
+        private DeviceScoring(Object[] given) {
+            super(SCHEMA, given);
+            quantile = QUANTILE.in(given);
+            score = SCORE.in(given);
+            norm = NORM.in(given);
+            tensors = TENSORS.in(given);
+        }
     }
 
-    public static final class PatchChoice {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<Double> HOLDOUT =
+    /** The device chooses whether to apply its patch, judged on examples that it does not train on. */
+    public static final class PatchChoice extends Struct<PatchChoice> {
+        public static final Schema<PatchChoice> SCHEMA = new Schema<PatchChoice>(true) {
+            @Override
+            protected PatchChoice make(Object[] given) {
+                return new PatchChoice(given);
+            }
+        };
+        public static final Field<PatchChoice, Double> HOLDOUT =
                 SCHEMA.required("holdout", Type.number(0, true, Math.nextDown(1.0)));
-        public static final Field<Long> SEED = SCHEMA.optional("seed", Messages.SEED, 0L);
+        public static final Field<PatchChoice, Long> SEED =
+                SCHEMA.optional("seed", Type.integer(0, Long.MAX_VALUE), 0L);
+
+        /**
+         * The share of the training examples that is held out; {@code num_examples} in the report counts the others.
+         */
+        public final double holdout;
+        /** Draws the held-out examples; it is the same in every order of a run. */
+        public final long seed;
+
+        private PatchChoice(Object[] given) {
+            super(SCHEMA, given);
+            holdout = HOLDOUT.in(given);
+            seed = SEED.in(given);
+        }
     }
 
-    public static final class Codec {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<String> VALUES =
+    /** How a device codes its update. */
+    public static final class Codec extends Struct<Codec> {
+        public static final Schema<Codec> SCHEMA = new Schema<Codec>(true) {
+            @Override
+            protected Codec make(Object[] given) {
+                return new Codec(given);
+            }
+        };
+        public static final Field<Codec, String> VALUES =
                 SCHEMA.optional("values", Type.oneOf("fp32", "fp16", "bf16", "int8", "int4", "sign"), "fp32");
-        public static final Field<Double> FRACTION = SCHEMA.optional("fraction", Type.number(0, true, 1), 1.0);
-        public static final Field<Double> THRESHOLD = SCHEMA.optional("threshold", Type.number(0, false, 1e6), 0.0);
-        public static final Field<String> COMPRESSION =
+        public static final Field<Codec, Double> FRACTION = SCHEMA.optional("fraction", Type.number(0, true, 1.0), 1.0);
+        public static final Field<Codec, Double> THRESHOLD =
+                SCHEMA.optional("threshold", Type.number(0, false, 1000000.0), 0.0);
+        public static final Field<Codec, String> COMPRESSION =
                 SCHEMA.optional("compression", Type.oneOf("zstd", "zlib", "none"), "zstd");
-        public static final Field<Boolean> ERROR_FEEDBACK = SCHEMA.optional("error_feedback", Type.BOOL, true);
+        public static final Field<Codec, Boolean> ERROR_FEEDBACK = SCHEMA.optional("error_feedback", Type.BOOL, true);
+
+        /** The precision of the values; {@code int4} and {@code sign} are extensions. */
+        public final String values;
+        /** The share of the elements that is sent, those largest in magnitude; at least one element. */
+        public final double fraction;
+        /** Of these, only magnitudes of at least this much are sent; 0: all. */
+        public final double threshold;
+        /** How the coded vector is compressed. */
+        public final String compression;
+        /** Adds what was not sent to the next round's delta (T9). */
+        public final boolean errorFeedback;
+
+        private Codec(Object[] given) {
+            super(SCHEMA, given);
+            values = VALUES.in(given);
+            fraction = FRACTION.in(given);
+            threshold = THRESHOLD.in(given);
+            compression = COMPRESSION.in(given);
+            errorFeedback = ERROR_FEEDBACK.in(given);
+        }
     }
 
-    public static final class Step {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<byte[]> BASE_HASH = SCHEMA.required("base_hash", Type.HASH);
-        public static final Field<Manifest> BLOB = SCHEMA.required("blob", Manifest.TYPE);
+    /** A coded delta that turns one version of the global model into the next one. */
+    public static final class Step extends Struct<Step> {
+        public static final Schema<Step> SCHEMA = new Schema<Step>(false) {
+            @Override
+            protected Step make(Object[] given) {
+                return new Step(given);
+            }
+        };
+        public static final Field<Step, byte[]> BASE_HASH = SCHEMA.required("base_hash", Type.HASH);
+        public static final Field<Step, Manifest> BLOB = SCHEMA.required("blob", Manifest.SCHEMA);
+
+        /** The version that the delta is added to. */
+        public final byte[] baseHash;
+        /** The delta, a coded vector. */
+        public final Manifest blob;
+
+        private Step(Object[] given) {
+            super(SCHEMA, given);
+            baseHash = BASE_HASH.in(given);
+            blob = BLOB.in(given);
+        }
     }
 
-    public static final class Place {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
-        public static final Field<String> URL = SCHEMA.required("url", Type.text(0, 2048));
+    /** The blob with this SHA-256 is also what a GET of {@code url} returns, http:// or https://. */
+    public static final class Place extends Struct<Place> {
+        public static final Schema<Place> SCHEMA = new Schema<Place>(false) {
+            @Override
+            protected Place make(Object[] given) {
+                return new Place(given);
+            }
+        };
+        public static final Field<Place, byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
+        public static final Field<Place, String> URL = SCHEMA.required("url", Type.text(0, 2048));
+
+        /** Which of the order's blobs, those of its bundle's {@code frozen} included; any other is ignored. */
+        public final byte[] sha256;
+        /**
+         * {@code http://} or {@code https://}, printable ASCII, no user, no fragment: a GET of it returns the blob's
+         * bytes. Any other is ignored.
+         */
+        public final String url;
+
+        private Place(Object[] given) {
+            super(SCHEMA, given);
+            sha256 = SHA256.in(given);
+            url = URL.in(given);
+        }
     }
 
-    public static final class Work {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<List<String>> KEEP = SCHEMA.optional("keep", NAMES, NO_WORDS);
-        public static final Field<Boolean> UPLOAD = SCHEMA.optional("upload", Type.BOOL, true);
-        public static final Field<Struct> TRAINING = SCHEMA.optional("training", Type.orNil(Training.SCHEMA), null);
-        public static final Field<List<Struct>> THEN =
+    /** What a strategy asks of a device in one round, besides the vector that it starts from. */
+    public static final class Work extends Struct<Work> {
+        public static final Schema<Work> SCHEMA = new Schema<Work>(true) {
+            @Override
+            protected Work make(Object[] given) {
+                return new Work(given);
+            }
+        };
+        public static final Field<Work, List<String>> KEEP =
+                SCHEMA.optional("keep", Type.list(Type.text(0, 256), 0, 4096), Collections.emptyList());
+        public static final Field<Work, Boolean> UPLOAD = SCHEMA.optional("upload", Type.BOOL, true);
+        public static final Field<Work, Training> TRAINING =
+                SCHEMA.optional("training", Type.orNil(Training.SCHEMA), null);
+        public static final Field<Work, List<Training>> THEN =
                 SCHEMA.optional("then", Type.list(Training.SCHEMA, 0, 8), Collections.emptyList());
-        public static final Field<Struct> OWN_MODEL = SCHEMA.optional("own_model", Type.orNil(OwnModel.SCHEMA), null);
-        public static final Field<Struct> SELECT =
+        public static final Field<Work, OwnModel> OWN_MODEL =
+                SCHEMA.optional("own_model", Type.orNil(OwnModel.SCHEMA), null);
+        public static final Field<Work, UpdateSelection> SELECT =
                 SCHEMA.optional("select", Type.orNil(UpdateSelection.SCHEMA), null);
-        public static final Field<Struct> SCORING = SCHEMA.optional("scoring", Type.orNil(DeviceScoring.SCHEMA), null);
-        public static final Field<Struct> CHOICE = SCHEMA.optional("choice", Type.orNil(PatchChoice.SCHEMA), null);
-        public static final Field<Boolean> REMEMBER = SCHEMA.optional("remember", Type.BOOL, false);
+        public static final Field<Work, DeviceScoring> SCORING =
+                SCHEMA.optional("scoring", Type.orNil(DeviceScoring.SCHEMA), null);
+        public static final Field<Work, PatchChoice> CHOICE =
+                SCHEMA.optional("choice", Type.orNil(PatchChoice.SCHEMA), null);
+        public static final Field<Work, Boolean> REMEMBER = SCHEMA.optional("remember", Type.BOOL, false);
+
+        /** The tensors that the device takes from its own last model (T1), and whose delta it sends as 0 (T3). */
+        public final List<String> keep;
+        /** Whether the update has a payload; without one only metrics come back. */
+        public final boolean upload;
+        /** How the device trains; nil: by the defaults. */
+        public final Training training;
+        /** Extension {@code phases}: further trainings, each from where the one before ended. */
+        public final List<Training> then;
+        /** Extension {@code own_model}: a second model, which stays on the device. */
+        public final OwnModel ownModel;
+        /** Extension {@code select}: which elements of the update the device sends. */
+        public final UpdateSelection select;
+        /** Extension {@code scoring}: how the device finds its personal elements itself. */
+        public final DeviceScoring scoring;
+        /** Extension {@code choice}: how the device decides whether it applies its patch. */
+        public final PatchChoice choice;
+        /** Extension {@code remember}: the device keeps what it sent as a patch, which a later order can name. */
+        public final boolean remember;
+
+        private Work(Object[] given) {
+            super(SCHEMA, given);
+            keep = KEEP.in(given);
+            upload = UPLOAD.in(given);
+            training = TRAINING.in(given);
+            then = THEN.in(given);
+            ownModel = OWN_MODEL.in(given);
+            select = SELECT.in(given);
+            scoring = SCORING.in(given);
+            choice = CHOICE.in(given);
+            remember = REMEMBER.in(given);
+        }
     }
 
-    public static final class Order {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
-        public static final Field<String> TASK = SCHEMA.required("task", Type.oneOf("train", "evaluate"));
-        public static final Field<Manifest> BUNDLE = SCHEMA.required("bundle", Manifest.TYPE);
-        public static final Field<Manifest> MODEL = SCHEMA.required("model", Manifest.TYPE);
-        public static final Field<byte[]> MODEL_HASH = SCHEMA.required("model_hash", Type.HASH);
-        public static final Field<List<Struct>> STEPS =
+    /** A device has (re)connected: what it is and what it can do. */
+    public static final class Hello extends Struct<Hello> {
+        public static final Schema<Hello> SCHEMA = new Schema<Hello>(true) {
+            @Override
+            protected Hello make(Object[] given) {
+                return new Hello(given);
+            }
+        };
+        public static final Field<Hello, byte[]> NONCE = SCHEMA.required("nonce", Type.NONCE);
+        public static final Field<Hello, String> VERSION = SCHEMA.required("version", Type.text(0, 64));
+        public static final Field<Hello, List<String>> BACKENDS =
+                SCHEMA.optional("backends", Type.list(Type.text(0, 64), 0, 16), Collections.emptyList());
+        public static final Field<Hello, List<String>> COMPRESSIONS =
+                SCHEMA.optional("compressions", Type.list(Type.text(0, 64), 0, 16), Collections.emptyList());
+        public static final Field<Hello, List<String>> CODECS =
+                SCHEMA.optional("codecs", Type.list(Type.text(0, 64), 0, 16), Collections.emptyList());
+        public static final Field<Hello, Long> NUM_TRAIN = SCHEMA.optional("num_train", Type.COUNT, 0L);
+        public static final Field<Hello, Long> NUM_TEST = SCHEMA.optional("num_test", Type.COUNT, 0L);
+        public static final Field<Hello, Long> MEMORY_MB = SCHEMA.optional("memory_mb", Type.COUNT, 0L);
+        public static final Field<Hello, List<Long>> VERSIONS =
+                SCHEMA.optional("versions", Type.list(Type.integer(1, 255), 1, 16), Collections.singletonList(1L));
+        public static final Field<Hello, String> WAITS = SCHEMA.optional("waits", Type.text(0, 1000), "");
+        public static final Field<Hello, Long> MAX_PACKET = SCHEMA.optional("max_packet", Type.COUNT, 0L);
+        public static final Field<Hello, byte[]> PADDING =
+                SCHEMA.optional("padding", Type.bytes(0, 262144), new byte[0]);
+        public static final Field<Hello, List<String>> HOLDS =
+                SCHEMA.optional("holds", Type.orNil(Type.list(Type.ID, 0, 16)), null);
+
+        /** Random, new with every connection. */
+        public final byte[] nonce;
+        /** The version of the agent's software, for people. */
+        public final String version;
+        /**
+         * What trains there: runtimes of programs, {@code onnxruntime} and {@code executorch}; or the device's own
+         * code, {@code torch} and {@code function}, which needs no program (B14).
+         */
+        public final List<String> backends;
+        /** What it can decompress: {@code zstd}; {@code zlib} and {@code none} go without saying and may be named. */
+        public final List<String> compressions;
+        /** The words of its extensions (extensions.md). */
+        public final List<String> codecs;
+        /** How many training examples it has (5.28). */
+        public final long numTrain;
+        /** How many test examples it has. */
+        public final long numTest;
+        /** The machine's memory in units of 10^6 bytes; 0: unknown, nothing is refused for it. */
+        public final long memoryMb;
+        /** The versions of this protocol that it speaks. */
+        public final List<Long> versions;
+        /**
+         * For people: why it does not begin orders, or one of them, for now, such as an empty battery. The coordinator
+         * does not count on it meanwhile (C16).
+         */
+        public final String waits;
+        /** Its broker's Maximum Packet Size in bytes, where that is below 266304; 0: the broker announces none. */
+        public final long maxPacket;
+        /** In a doctor's HELLO only (3.4): the WELCOME to it carries the same. */
+        public final byte[] padding;
+        /**
+         * The runs of which it keeps anything (5.12), so that an order does not rely on what is not there; nil: not
+         * said.
+         */
+        public final List<String> holds;
+
+        private Hello(Object[] given) {
+            super(SCHEMA, given);
+            nonce = NONCE.in(given);
+            version = VERSION.in(given);
+            backends = BACKENDS.in(given);
+            compressions = COMPRESSIONS.in(given);
+            codecs = CODECS.in(given);
+            numTrain = NUM_TRAIN.in(given);
+            numTest = NUM_TEST.in(given);
+            memoryMb = MEMORY_MB.in(given);
+            versions = VERSIONS.in(given);
+            waits = WAITS.in(given);
+            maxPacket = MAX_PACKET.in(given);
+            padding = PADDING.in(given);
+            holds = HOLDS.in(given);
+        }
+    }
+
+    /** The coordinator has received the hello with this nonce. */
+    public static final class Welcome extends Struct<Welcome> {
+        public static final Schema<Welcome> SCHEMA = new Schema<Welcome>(true) {
+            @Override
+            protected Welcome make(Object[] given) {
+                return new Welcome(given);
+            }
+        };
+        public static final Field<Welcome, byte[]> NONCE = SCHEMA.required("nonce", Type.NONCE);
+        public static final Field<Welcome, String> VERSION = SCHEMA.required("version", Type.text(0, 64));
+        public static final Field<Welcome, List<Long>> VERSIONS =
+                SCHEMA.optional("versions", Type.list(Type.integer(1, 255), 1, 16), Collections.singletonList(1L));
+        public static final Field<Welcome, Long> DEVICES = SCHEMA.optional("devices", Type.COUNT, 0L);
+        public static final Field<Welcome, Long> MAX_PACKET = SCHEMA.optional("max_packet", Type.COUNT, 0L);
+        public static final Field<Welcome, byte[]> PADDING =
+                SCHEMA.optional("padding", Type.bytes(0, 262144), new byte[0]);
+
+        /** The nonce of the hello, or zeros. */
+        public final byte[] nonce;
+        /** The version of the coordinator's software, for people. */
+        public final String version;
+        /** The versions of this protocol that the coordinator speaks. */
+        public final List<Long> versions;
+        /** How many devices the fleet has, by which they spread their connections (1.9); 0: not said. */
+        public final long devices;
+        /**
+         * The largest packet that the coordinator's broker lets through, in bytes, where that is below 266304; 0: there
+         * is no such limit.
+         */
+        public final long maxPacket;
+        /** The padding of a doctor's HELLO. */
+        public final byte[] padding;
+
+        private Welcome(Object[] given) {
+            super(SCHEMA, given);
+            nonce = NONCE.in(given);
+            version = VERSION.in(given);
+            versions = VERSIONS.in(given);
+            devices = DEVICES.in(given);
+            maxPacket = MAX_PACKET.in(given);
+            padding = PADDING.in(given);
+        }
+    }
+
+    /** One device's work in one round. */
+    public static final class Order extends Struct<Order> {
+        public static final Schema<Order> SCHEMA = new Schema<Order>(true) {
+            @Override
+            protected Order make(Object[] given) {
+                return new Order(given);
+            }
+        };
+        public static final Field<Order, String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<Order, Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<Order, String> TASK = SCHEMA.required("task", Type.oneOf("evaluate", "train"));
+        public static final Field<Order, Manifest> BUNDLE = SCHEMA.required("bundle", Manifest.SCHEMA);
+        public static final Field<Order, Manifest> MODEL = SCHEMA.required("model", Manifest.SCHEMA);
+        public static final Field<Order, byte[]> MODEL_HASH = SCHEMA.required("model_hash", Type.HASH);
+        public static final Field<Order, List<Step>> STEPS =
                 SCHEMA.optional("steps", Type.list(Step.SCHEMA, 0, 32), Collections.emptyList());
-        public static final Field<byte[]> PATCH = SCHEMA.optional("patch", INLINE, NO_BYTES);
-        public static final Field<Manifest> PATCH_BLOB = SCHEMA.optional("patch_blob", Type.orNil(Manifest.TYPE), null);
-        public static final Field<byte[]> PATCH_HASH = SCHEMA.optional("patch_hash", Type.bytes(0, 32), NO_BYTES);
-        public static final Field<Manifest> PATCH_CONTEXT =
-                SCHEMA.optional("patch_context", Type.orNil(Manifest.TYPE), null);
-        public static final Field<Manifest> CORRECTION = SCHEMA.optional("correction", Type.orNil(Manifest.TYPE), null);
-        public static final Field<List<Struct>> PLACES =
+        public static final Field<Order, byte[]> PATCH = SCHEMA.optional("patch", Type.bytes(0, 32768), new byte[0]);
+        public static final Field<Order, Manifest> PATCH_BLOB =
+                SCHEMA.optional("patch_blob", Type.orNil(Manifest.SCHEMA), null);
+        public static final Field<Order, byte[]> PATCH_HASH =
+                SCHEMA.optional("patch_hash", Type.bytes(0, 32), new byte[0]);
+        public static final Field<Order, Manifest> PATCH_CONTEXT =
+                SCHEMA.optional("patch_context", Type.orNil(Manifest.SCHEMA), null);
+        public static final Field<Order, Manifest> CORRECTION =
+                SCHEMA.optional("correction", Type.orNil(Manifest.SCHEMA), null);
+        public static final Field<Order, Manifest> FROZEN =
+                SCHEMA.optional("frozen", Type.orNil(Manifest.SCHEMA), null);
+        public static final Field<Order, List<Place>> PLACES =
                 SCHEMA.optional("places", Type.list(Place.SCHEMA, 0, 8), Collections.emptyList());
-        public static final Field<Struct> WORK = SCHEMA.optional("work", Work.SCHEMA, Work.SCHEMA.empty());
-        public static final Field<Struct> CODEC = SCHEMA.optional("codec", Codec.SCHEMA, Codec.SCHEMA.empty());
-        public static final Field<byte[]> CONTEXT = SCHEMA.optional("context", Type.bytes(0, 32), NO_BYTES);
-        public static final Field<Long> SEED = SCHEMA.optional("seed", Messages.SEED, 0L);
+        public static final Field<Order, Work> WORK = SCHEMA.optional("work", Work.SCHEMA, Work.SCHEMA.empty());
+        public static final Field<Order, Codec> CODEC = SCHEMA.optional("codec", Codec.SCHEMA, Codec.SCHEMA.empty());
+        public static final Field<Order, byte[]> CONTEXT = SCHEMA.optional("context", Type.bytes(0, 32), new byte[0]);
+        public static final Field<Order, Long> SEED = SCHEMA.optional("seed", Type.integer(0, Long.MAX_VALUE), 0L);
+
+        /** The run that the round is of. */
+        public final String run;
+        /** The number of the round. */
+        public final long round;
+        /** {@code evaluate}: train as ordered, report, and keep and send nothing of it. */
+        public final String task;
+        /** The packed bundle (bundle.md). */
+        public final Manifest bundle;
+        /**
+         * The whole global model, or what takes its place for this device: a coded vector, sent with k = n (the device
+         * checks its hash, not k).
+         */
+        public final Manifest model;
+        /** The SHA-256 of the decoded model, n float32 little endian. */
+        public final byte[] modelHash;
+        /** Deltas that lead to the model, oldest first; the last one ends there. */
+        public final List<Step> steps;
+        /** A coded vector of absolute values to write over the model; empty: none. */
+        public final byte[] patch;
+        /** The patch where it is larger. */
+        public final Manifest patchBlob;
+        /** The SHA-256 of the coded patch; empty where there is none. */
+        public final byte[] patchHash;
+        /** Extension {@code select}: the mask that the patch's mask is coded against. */
+        public final Manifest patchContext;
+        /** Extension {@code correction}: a coded vector that is added to every gradient of the model that is sent. */
+        public final Manifest correction;
+        /** Extension {@code frozen} (X15): the bundle's frozen blob, where it is cut otherwise than the bundle says. */
+        public final Manifest frozen;
+        /**
+         * Extension {@code places} (X19): HTTP servers that have some of these blobs as well; a device may ignore it.
+         */
+        public final List<Place> places;
+        /** What the device is asked to do with the start vector. */
+        public final Work work;
+        /** How the update should be coded. */
+        public final Codec codec;
+        /**
+         * Extension {@code select}: the SHA-256 of the mask that the coordinator holds, a bitmap of n bits; empty:
+         * none.
+         */
+        public final byte[] context;
+        /** The seed of the device's shuffles. */
+        public final long seed;
+
+        private Order(Object[] given) {
+            super(SCHEMA, given);
+            run = RUN.in(given);
+            round = ROUND.in(given);
+            task = TASK.in(given);
+            bundle = BUNDLE.in(given);
+            model = MODEL.in(given);
+            modelHash = MODEL_HASH.in(given);
+            steps = STEPS.in(given);
+            patch = PATCH.in(given);
+            patchBlob = PATCH_BLOB.in(given);
+            patchHash = PATCH_HASH.in(given);
+            patchContext = PATCH_CONTEXT.in(given);
+            correction = CORRECTION.in(given);
+            frozen = FROZEN.in(given);
+            places = PLACES.in(given);
+            work = WORK.in(given);
+            codec = CODEC.in(given);
+            context = CONTEXT.in(given);
+            seed = SEED.in(given);
+        }
     }
 
-    /** Which order it is: all that can be read of one with a value that is not known. */
-    public static final class OrderName {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
+    /** The order of this run and round is void. */
+    public static final class Cancel extends Struct<Cancel> {
+        public static final Schema<Cancel> SCHEMA = new Schema<Cancel>(false) {
+            @Override
+            protected Cancel make(Object[] given) {
+                return new Cancel(given);
+            }
+        };
+        public static final Field<Cancel, String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<Cancel, Long> ROUND = SCHEMA.required("round", Type.COUNT);
+        public static final Field<Cancel, String> REASON = SCHEMA.required("reason", Type.text(0, 1000));
+
+        /** The order's run. */
+        public final String run;
+        /** The order of this round is void; 0: every order of the run. */
+        public final long round;
+        /** Why, for people. */
+        public final String reason;
+
+        private Cancel(Object[] given) {
+            super(SCHEMA, given);
+            run = RUN.in(given);
+            round = ROUND.in(given);
+            reason = REASON.in(given);
+        }
     }
 
-    public static final class Cancel {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.COUNT);
-        public static final Field<String> REASON = SCHEMA.required("reason", DETAIL);
+    /** The session of the hello with this nonce is over; sent by the device or, as its will, the broker. */
+    public static final class Goodbye extends Struct<Goodbye> {
+        public static final Schema<Goodbye> SCHEMA = new Schema<Goodbye>(false) {
+            @Override
+            protected Goodbye make(Object[] given) {
+                return new Goodbye(given);
+            }
+        };
+        public static final Field<Goodbye, byte[]> NONCE = SCHEMA.required("nonce", Type.NONCE);
+
+        /** The nonce of the session. */
+        public final byte[] nonce;
+
+        private Goodbye(Object[] given) {
+            super(SCHEMA, given);
+            nonce = NONCE.in(given);
+        }
     }
 
-    public static final class Decline {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
-        public static final Field<String> REASON = SCHEMA.required("reason", SHORT);
-        public static final Field<String> DETAIL = SCHEMA.optional("detail", Messages.DETAIL, "");
+    /** A device has this blob for this round. */
+    public static final class Offer extends Struct<Offer> {
+        public static final Schema<Offer> SCHEMA = new Schema<Offer>(true) {
+            @Override
+            protected Offer make(Object[] given) {
+                return new Offer(given);
+            }
+        };
+        public static final Field<Offer, String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<Offer, Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<Offer, Manifest> MANIFEST = SCHEMA.required("manifest", Manifest.SCHEMA);
+        public static final Field<Offer, Long> NUMBER = SCHEMA.required("number", Type.COUNT);
+        public static final Field<Offer, byte[]> DATA = SCHEMA.optional("data", Type.bytes(0, 32768), new byte[0]);
+
+        /** The run of the order that it answers. */
+        public final String run;
+        /** The round of that order. */
+        public final long round;
+        /** The manifest of the update blob. */
+        public final Manifest manifest;
+        /** Counts the offers of one transfer; the HAVE that answers repeats it. */
+        public final long number;
+        /** The whole blob if it is small; otherwise empty. */
+        public final byte[] data;
+
+        private Offer(Object[] given) {
+            super(SCHEMA, given);
+            run = RUN.in(given);
+            round = ROUND.in(given);
+            manifest = MANIFEST.in(given);
+            number = NUMBER.in(given);
+            data = DATA.in(given);
+        }
     }
 
-    public static final class Offer {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
-        public static final Field<Manifest> MANIFEST = SCHEMA.required("manifest", Manifest.TYPE);
-        public static final Field<Long> NUMBER = SCHEMA.required("number", Type.COUNT);
-        public static final Field<byte[]> DATA = SCHEMA.optional("data", INLINE, NO_BYTES);
+    /** Which chunks the receiver has, and how many it wants in flight at once. */
+    public static final class Have extends Struct<Have> {
+        public static final Schema<Have> SCHEMA = new Schema<Have>(false) {
+            @Override
+            protected Have make(Object[] given) {
+                return new Have(given);
+            }
+        };
+        public static final Field<Have, Long> NUMBER = SCHEMA.required("number", Type.COUNT);
+        public static final Field<Have, byte[]> BITMAP = SCHEMA.required("bitmap", Type.bytes(0, 512));
+        public static final Field<Have, Long> CREDIT = SCHEMA.required("credit", Type.integer(1, 64));
+
+        /** The number of the offer that it answers; 0: none. */
+        public final long number;
+        /** The chunks that the receiver holds. */
+        public final byte[] bitmap;
+        /** How many chunks the receiver wants in flight at once. */
+        public final long credit;
+
+        private Have(Object[] given) {
+            super(SCHEMA, given);
+            number = NUMBER.in(given);
+            bitmap = BITMAP.in(given);
+            credit = CREDIT.in(given);
+        }
     }
 
-    public static final class Have {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<Long> NUMBER = SCHEMA.required("number", Type.COUNT);
-        public static final Field<byte[]> BITMAP = SCHEMA.required("bitmap", Messages.BITMAP);
-        public static final Field<Long> CREDIT = SCHEMA.required("credit", Type.integer(1, 64));
+    /** The receipt: the blob is stored for good. */
+    public static final class Committed extends Struct<Committed> {
+        public static final Schema<Committed> SCHEMA = new Schema<Committed>(true) {
+            @Override
+            protected Committed make(Object[] given) {
+                return new Committed(given);
+            }
+        };
+        public static final Field<Committed, String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<Committed, Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<Committed, byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
+        public static final Field<Committed, Boolean> LATE = SCHEMA.optional("late", Type.BOOL, false);
+
+        /** The offer's run. */
+        public final String run;
+        /** The offer's round. */
+        public final long round;
+        /** The SHA-256 of the update blob. */
+        public final byte[] sha256;
+        /** Whether the round had already closed. */
+        public final boolean late;
+
+        private Committed(Object[] given) {
+            super(SCHEMA, given);
+            run = RUN.in(given);
+            round = ROUND.in(given);
+            sha256 = SHA256.in(given);
+            late = LATE.in(given);
+        }
     }
 
-    public static final class Committed {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
-        public static final Field<byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
-        public static final Field<Boolean> LATE = SCHEMA.optional("late", Type.BOOL, false);
+    /** The blob will never be accepted, and why. */
+    public static final class Reject extends Struct<Reject> {
+        public static final Schema<Reject> SCHEMA = new Schema<Reject>(false) {
+            @Override
+            protected Reject make(Object[] given) {
+                return new Reject(given);
+            }
+        };
+        public static final Field<Reject, String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<Reject, Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<Reject, byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
+        public static final Field<Reject, String> REASON = SCHEMA.required("reason", Type.text(0, 64));
+        public static final Field<Reject, String> DETAIL = SCHEMA.optional("detail", Type.text(0, 1000), "");
+
+        /** The offer's run. */
+        public final String run;
+        /** The offer's round. */
+        public final long round;
+        /** The SHA-256 of the update blob. */
+        public final byte[] sha256;
+        /** A code of section 10. */
+        public final String reason;
+        /** What is wrong, where, and what was expected. */
+        public final String detail;
+
+        private Reject(Object[] given) {
+            super(SCHEMA, given);
+            run = RUN.in(given);
+            round = ROUND.in(given);
+            sha256 = SHA256.in(given);
+            reason = REASON.in(given);
+            detail = DETAIL.in(given);
+        }
     }
 
-    public static final class Reject {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
-        public static final Field<byte[]> SHA256 = SCHEMA.required("sha256", Type.HASH);
-        public static final Field<String> REASON = SCHEMA.required("reason", SHORT);
-        public static final Field<String> DETAIL = SCHEMA.optional("detail", Messages.DETAIL, "");
+    /** Not now: offer again after this time. */
+    public static final class Busy extends Struct<Busy> {
+        public static final Schema<Busy> SCHEMA = new Schema<Busy>(false) {
+            @Override
+            protected Busy make(Object[] given) {
+                return new Busy(given);
+            }
+        };
+        public static final Field<Busy, Long> RETRY_MS = SCHEMA.required("retry_ms", Type.COUNT);
+        public static final Field<Busy, String> REASON = SCHEMA.optional("reason", Type.text(0, 64), "");
+
+        /** Milliseconds until the next offer. */
+        public final long retryMs;
+        /** Why, for people. */
+        public final String reason;
+
+        private Busy(Object[] given) {
+            super(SCHEMA, given);
+            retryMs = RETRY_MS.in(given);
+            reason = REASON.in(given);
+        }
     }
 
-    public static final class Busy {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<Long> RETRY_MS = SCHEMA.required("retry_ms", Type.COUNT);
-        public static final Field<String> REASON = SCHEMA.optional("reason", SHORT, "");
+    /** The device lacks these chunks of the blob whose transfer id is in the header. */
+    public static final class Get extends Struct<Get> {
+        public static final Schema<Get> SCHEMA = new Schema<Get>(false) {
+            @Override
+            protected Get make(Object[] given) {
+                return new Get(given);
+            }
+        };
+        public static final Field<Get, String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<Get, Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<Get, byte[]> MISSING = SCHEMA.required("missing", Type.bytes(0, 512));
+
+        /** The run of an order that needs the blob. */
+        public final String run;
+        /** The round of that order. */
+        public final long round;
+        /** A bitmap as in 5.20: the chunks to send. */
+        public final byte[] missing;
+
+        private Get(Object[] given) {
+            super(SCHEMA, given);
+            run = RUN.in(given);
+            round = ROUND.in(given);
+            missing = MISSING.in(given);
+        }
     }
 
-    public static final class Get {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
-        public static final Field<byte[]> MISSING = SCHEMA.required("missing", BITMAP);
+    /** The device cannot do this order, and waiting would not help. */
+    public static final class Decline extends Struct<Decline> {
+        public static final Schema<Decline> SCHEMA = new Schema<Decline>(false) {
+            @Override
+            protected Decline make(Object[] given) {
+                return new Decline(given);
+            }
+        };
+        public static final Field<Decline, String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<Decline, Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<Decline, String> REASON = SCHEMA.required("reason", Type.text(0, 64));
+        public static final Field<Decline, String> DETAIL = SCHEMA.optional("detail", Type.text(0, 1000), "");
+
+        /** The order's run. */
+        public final String run;
+        /** The order's round. */
+        public final long round;
+        /** A code of section 10. */
+        public final String reason;
+        /** What is wrong, where, and what was expected. */
+        public final String detail;
+
+        private Decline(Object[] given) {
+            super(SCHEMA, given);
+            run = RUN.in(given);
+            round = ROUND.in(given);
+            reason = REASON.in(given);
+            detail = DETAIL.in(given);
+        }
     }
 
-    public static final class Refusal {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<String> REASON = SCHEMA.required("reason", SHORT);
-        public static final Field<String> DETAIL = SCHEMA.optional("detail", Messages.DETAIL, "");
+    /** Why the coordinator cannot work with the device. */
+    public static final class Refusal extends Struct<Refusal> {
+        public static final Schema<Refusal> SCHEMA = new Schema<Refusal>(false) {
+            @Override
+            protected Refusal make(Object[] given) {
+                return new Refusal(given);
+            }
+        };
+        public static final Field<Refusal, String> REASON = SCHEMA.required("reason", Type.text(0, 64));
+        public static final Field<Refusal, String> DETAIL = SCHEMA.optional("detail", Type.text(0, 1000), "");
+
+        /** A code of section 10. */
+        public final String reason;
+        /** What is wrong, where, and what was expected. */
+        public final String detail;
+
+        private Refusal(Object[] given) {
+            super(SCHEMA, given);
+            reason = REASON.in(given);
+            detail = DETAIL.in(given);
+        }
     }
 
-    public static final class Metrics {
-        public static final Schema SCHEMA = Schema.whole();
-        public static final Field<Double> LOSS = SCHEMA.required("loss", Type.FINITE);
-        public static final Field<Double> METRIC = SCHEMA.required("metric", Type.FINITE);
-        public static final Field<Long> NUM_EXAMPLES = SCHEMA.required("num_examples", Type.COUNT);
+    /** Which order it is: all that can be read of one with a value that is not known yet. */
+    public static final class OrderName extends Struct<OrderName> {
+        public static final Schema<OrderName> SCHEMA = new Schema<OrderName>(false) {
+            @Override
+            protected OrderName make(Object[] given) {
+                return new OrderName(given);
+            }
+        };
+        public static final Field<OrderName, String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<OrderName, Long> ROUND = SCHEMA.required("round", Type.ROUND);
+
+        /** The order's run. */
+        public final String run;
+        /** The order's round. */
+        public final long round;
+
+        private OrderName(Object[] given) {
+            super(SCHEMA, given);
+            run = RUN.in(given);
+            round = ROUND.in(given);
+        }
     }
 
-    /** The head of an update (WIRE.md, section 9). */
-    public static final class Report {
-        public static final Schema SCHEMA = Schema.sparse();
-        public static final Field<String> RUN = SCHEMA.required("run", Type.ID);
-        public static final Field<Long> ROUND = SCHEMA.required("round", Type.ROUND);
-        public static final Field<String> TASK = SCHEMA.required("task", Type.oneOf("train", "evaluate"));
-        public static final Field<byte[]> LAYOUT_HASH = SCHEMA.required("layout_hash", Type.HASH);
-        public static final Field<byte[]> MODEL_HASH = SCHEMA.required("model_hash", Type.HASH);
-        public static final Field<byte[]> PATCH_HASH = SCHEMA.optional("patch_hash", Type.bytes(0, 32), NO_BYTES);
-        public static final Field<Long> NUM_EXAMPLES = SCHEMA.required("num_examples", Type.COUNT);
-        public static final Field<Struct> BEFORE = SCHEMA.required("before", Metrics.SCHEMA);
-        public static final Field<Struct> AFTER = SCHEMA.required("after", Metrics.SCHEMA);
-        public static final Field<Double> TRAIN_LOSS = SCHEMA.required("train_loss", Type.FINITE);
-        public static final Field<Long> STEPS = SCHEMA.required("steps", Type.COUNT);
-        public static final Field<Double> SECONDS = SCHEMA.required("seconds", POSITIVE);
-        public static final Field<Double> MIX = SCHEMA.optional("mix", Type.orNil(SHARE), null);
-        public static final Field<Struct> SPARSE = SCHEMA.optional("sparse", Type.orNil(Metrics.SCHEMA), null);
-        public static final Field<Boolean> PATCHED = SCHEMA.optional("patched", Type.orNil(Type.BOOL), null);
-        public static final Field<Double> STEP_S = SCHEMA.optional("step_s", Type.orNil(POSITIVE), null);
-        public static final Field<Double> TEMPERATURE_C = SCHEMA.optional("temperature_c", Type.orNil(Type.FINITE), null);
-        public static final Field<Double> ENERGY_J = SCHEMA.optional("energy_j", Type.orNil(POSITIVE), null);
-        public static final Field<Long> HTTP_BYTES = SCHEMA.optional("http_bytes", Type.COUNT, 0L);
+    /** An evaluation over {@code num_examples}: the mean loss, and the mean of the bundle's metric. */
+    public static final class Metrics extends Struct<Metrics> {
+        public static final Schema<Metrics> SCHEMA = new Schema<Metrics>(false) {
+            @Override
+            protected Metrics make(Object[] given) {
+                return new Metrics(given);
+            }
+        };
+        public static final Field<Metrics, Double> LOSS = SCHEMA.required("loss", Type.FINITE);
+        public static final Field<Metrics, Double> METRIC = SCHEMA.required("metric", Type.FINITE);
+        public static final Field<Metrics, Long> NUM_EXAMPLES = SCHEMA.required("num_examples", Type.COUNT);
+
+        /** The mean loss over the examples. */
+        public final double loss;
+        /** The mean of the bundle's {@code metric} over the examples; from 0 to 1 where that is a share. */
+        public final double metric;
+        /** The number of test examples. */
+        public final long numExamples;
+
+        private Metrics(Object[] given) {
+            super(SCHEMA, given);
+            loss = LOSS.in(given);
+            metric = METRIC.in(given);
+            numExamples = NUM_EXAMPLES.in(given);
+        }
     }
+
+    /** A device's report on one order. {@code model_hash} and {@code patch_hash} identify the start vector. */
+    public static final class Report extends Struct<Report> {
+        public static final Schema<Report> SCHEMA = new Schema<Report>(true) {
+            @Override
+            protected Report make(Object[] given) {
+                return new Report(given);
+            }
+        };
+        public static final Field<Report, String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<Report, Long> ROUND = SCHEMA.required("round", Type.ROUND);
+        public static final Field<Report, String> TASK = SCHEMA.required("task", Type.oneOf("evaluate", "train"));
+        public static final Field<Report, byte[]> LAYOUT_HASH = SCHEMA.required("layout_hash", Type.HASH);
+        public static final Field<Report, byte[]> MODEL_HASH = SCHEMA.required("model_hash", Type.HASH);
+        public static final Field<Report, byte[]> PATCH_HASH =
+                SCHEMA.optional("patch_hash", Type.bytes(0, 32), new byte[0]);
+        public static final Field<Report, Long> NUM_EXAMPLES = SCHEMA.required("num_examples", Type.COUNT);
+        public static final Field<Report, Metrics> BEFORE = SCHEMA.required("before", Metrics.SCHEMA);
+        public static final Field<Report, Metrics> AFTER = SCHEMA.required("after", Metrics.SCHEMA);
+        public static final Field<Report, Double> TRAIN_LOSS = SCHEMA.required("train_loss", Type.FINITE);
+        public static final Field<Report, Long> STEPS = SCHEMA.required("steps", Type.COUNT);
+        public static final Field<Report, Double> SECONDS =
+                SCHEMA.required("seconds", Type.number(0, false, Double.MAX_VALUE));
+        public static final Field<Report, Double> MIX =
+                SCHEMA.optional("mix", Type.orNil(Type.number(0, false, 1.0)), null);
+        public static final Field<Report, Metrics> SPARSE = SCHEMA.optional("sparse", Type.orNil(Metrics.SCHEMA), null);
+        public static final Field<Report, Boolean> PATCHED = SCHEMA.optional("patched", Type.orNil(Type.BOOL), null);
+        public static final Field<Report, Double> STEP_S =
+                SCHEMA.optional("step_s", Type.orNil(Type.number(0, false, Double.MAX_VALUE)), null);
+        public static final Field<Report, Double> TEMPERATURE_C =
+                SCHEMA.optional("temperature_c", Type.orNil(Type.FINITE), null);
+        public static final Field<Report, Double> ENERGY_J =
+                SCHEMA.optional("energy_j", Type.orNil(Type.number(0, false, Double.MAX_VALUE)), null);
+        public static final Field<Report, Long> HTTP_BYTES = SCHEMA.optional("http_bytes", Type.COUNT, 0L);
+
+        /** The run of the order. */
+        public final String run;
+        /** The round of the order. */
+        public final long round;
+        /** The task of the order. */
+        public final String task;
+        /** The hash of the bundle's layout (B8). */
+        public final byte[] layoutHash;
+        /** The model hash of the order. */
+        public final byte[] modelHash;
+        /** The patch hash of the order. */
+        public final byte[] patchHash;
+        /** The number of training examples (5.28). */
+        public final long numExamples;
+        /** The evaluation of the start vector. */
+        public final Metrics before;
+        /** The evaluation of the trained model. */
+        public final Metrics after;
+        /** The mean over the last epoch's batches, for the model that is sent (T5). */
+        public final double trainLoss;
+        /** The number of steps of all trainings (T5). */
+        public final long steps;
+        /** From the beginning of the work to the report, for people. */
+        public final double seconds;
+        /** Extension {@code own_model} (X3): where the own model's share of the mixture ended. */
+        public final Double mix;
+        /**
+         * Extension {@code select} (X5): the evaluation with 0 in every element that {@code select} could have chosen
+         * and did not.
+         */
+        public final Metrics sparse;
+        /** Extension {@code choice} (X9): whether the device chose to apply its patch. */
+        public final Boolean patched;
+        /** The mean seconds of a training step, without evaluation. */
+        public final Double stepS;
+        /** The highest temperature during the work, in °C. */
+        public final Double temperatureC;
+        /** An estimate of the energy that the work took, in joules. */
+        public final Double energyJ;
+        /**
+         * Extension {@code places}: bytes of blobs that came over HTTP since the last report, as far as the device
+         * knows.
+         */
+        public final long httpBytes;
+
+        private Report(Object[] given) {
+            super(SCHEMA, given);
+            run = RUN.in(given);
+            round = ROUND.in(given);
+            task = TASK.in(given);
+            layoutHash = LAYOUT_HASH.in(given);
+            modelHash = MODEL_HASH.in(given);
+            patchHash = PATCH_HASH.in(given);
+            numExamples = NUM_EXAMPLES.in(given);
+            before = BEFORE.in(given);
+            after = AFTER.in(given);
+            trainLoss = TRAIN_LOSS.in(given);
+            steps = STEPS.in(given);
+            seconds = SECONDS.in(given);
+            mix = MIX.in(given);
+            sparse = SPARSE.in(given);
+            patched = PATCHED.in(given);
+            stepS = STEP_S.in(given);
+            temperatureC = TEMPERATURE_C.in(given);
+            energyJ = ENERGY_J.in(given);
+            httpBytes = HTTP_BYTES.in(given);
+        }
+    }
+
 }

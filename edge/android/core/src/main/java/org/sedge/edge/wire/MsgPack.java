@@ -76,7 +76,7 @@ public final class MsgPack {
                     value(entry.getValue());
                 }
             } else {
-                ((Packed) value).packed().write(this);
+                ((Struct<?>) value).write(this);
             }
         }
 
@@ -117,11 +117,6 @@ public final class MsgPack {
                 out.write((int) (value >>> 8 * i));
             }
         }
-    }
-
-    /** Something that is written as a struct. */
-    public interface Packed {
-        Struct packed();
     }
 
     private static final class Reader {

@@ -13,11 +13,11 @@ public final class Peer {
     /** A frame with its message, which a chunk lacks. */
     public static final class Opened {
         public final Frame frame;
-        public final Struct message;
+        public final Struct<?> message;
         /** Whether the replay window has refused it; there is no message then. */
         public final boolean replayed;
 
-        Opened(Frame frame, Struct message, boolean replayed) {
+        Opened(Frame frame, Struct<?> message, boolean replayed) {
             this.frame = frame;
             this.message = message;
             this.replayed = replayed;
@@ -51,7 +51,7 @@ public final class Peer {
     }
 
     /** A control frame's bytes. */
-    public byte[] seal(Kind kind, Struct message, byte[] transfer) {
+    public byte[] seal(Kind kind, Struct<?> message, byte[] transfer) {
         seq++;
         return new Frame(kind, message.encode(), incarnation, seq, transfer, 0).seal(topic, keys.up, (int) version);
     }
@@ -92,6 +92,6 @@ public final class Peer {
      */
     private boolean answers(Frame frame) throws FrameError {
         return frame.kind == Kind.WELCOME && awaited != null && frame.incarnation < window.incarnation()
-                && Arrays.equals(frame.message().get(Welcome.NONCE), awaited);
+                && Arrays.equals(((Welcome) frame.message()).nonce, awaited);
     }
 }

@@ -4,35 +4,30 @@ import org.sedge.edge.wire.Schema.Field;
 
 import java.util.Arrays;
 
-/** An immutable value of a schema. Two are equal where their bytes are. */
-public final class Struct implements MsgPack.Packed {
-    final Schema schema;
-    final Object[] values;
+/** An immutable record of a schema, a class of its own for each. Two are equal where their bytes are. */
+public abstract class Struct<S extends Struct<S>> {
+    private final Schema<S> schema;
+    private final Object[] values;
 
-    Struct(Schema schema, Object[] values) {
+    protected Struct(Schema<S> schema, Object[] values) {
         this.schema = schema;
         this.values = values;
     }
 
-    /** The value of a field of this struct's schema. */
-    @SuppressWarnings("unchecked") // values are put in by the field's own type
-    public <T> T get(Field<T> field) {
-        if (schema.fields.get(field.place) != field) {
-            throw new IllegalArgumentException(field.key + " is a field of another schema");
-        }
-        return (T) values[field.place];
+    /** The value of a field. */
+    public <T> T get(Field<S, T> field) {
+        return field.in(values);
     }
 
     /** This struct with another value in one field. */
-    public <T> Struct with(Field<T> field, T value) {
-        get(field);
+    public <T> S with(Field<S, T> field, T value) {
         Object[] changed = values.clone();
         changed[field.place] = value;
-        return new Struct(schema, changed);
+        return schema.make(changed);
     }
 
     /** Whether a field has another value than its default. */
-    public boolean has(Field<?> field) {
+    public boolean has(Field<S, ?> field) {
         return !same(values[field.place], field.fallback);
     }
 
@@ -41,20 +36,15 @@ public final class Struct implements MsgPack.Packed {
         return MsgPack.pack(this);
     }
 
-    @Override
-    public Struct packed() {
-        return this;
-    }
-
     void write(MsgPack.Writer writer) {
         boolean[] written = new boolean[values.length];
         int count = 0;
-        for (Field<?> field : schema.fields) {
+        for (Field<S, ?> field : schema.fields) {
             written[field.place] = !schema.omits || field.required || has(field);
             count += written[field.place] ? 1 : 0;
         }
         writer.map(count);
-        for (Field<?> field : schema.fields) {
+        for (Field<S, ?> field : schema.fields) {
             if (written[field.place]) {
                 writer.value(field.key);
                 writer.value(values[field.place]);
@@ -68,7 +58,7 @@ public final class Struct implements MsgPack.Packed {
 
     @Override
     public boolean equals(Object other) {
-        return other instanceof Struct && schema == ((Struct) other).schema && same(this, other);
+        return other instanceof Struct && schema == ((Struct<?>) other).schema && same(this, other);
     }
 
     @Override

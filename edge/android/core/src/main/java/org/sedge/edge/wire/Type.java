@@ -34,6 +34,11 @@ public abstract class Type<T> {
             }
             return (Boolean) value;
         }
+
+        @Override
+        Boolean blank() {
+            return false;
+        }
     };
     public static final Type<byte[]> HASH = bytes(32, 32);
     public static final Type<byte[]> NONCE = bytes(16, 16);
@@ -49,6 +54,11 @@ public abstract class Type<T> {
      * is not known, whose value may be of any size.
      */
     Type<?> part(String key) {
+        return null;
+    }
+
+    /** What a field says that is not set yet. */
+    T blank() {
         return null;
     }
 
@@ -119,6 +129,11 @@ public abstract class Type<T> {
                 }
                 return (Long) value;
             }
+
+            @Override
+            Long blank() {
+                return 0L;
+            }
         };
     }
 
@@ -133,6 +148,11 @@ public abstract class Type<T> {
                     throw wrong(value, "a number " + (open ? "above " : "from ") + least + " to " + most);
                 }
                 return found;
+            }
+
+            @Override
+            Double blank() {
+                return 0.0;
             }
         };
     }

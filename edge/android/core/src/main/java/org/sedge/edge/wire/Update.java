@@ -1,6 +1,7 @@
 package org.sedge.edge.wire;
 
 import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.wire.Messages.Report;
 
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -10,10 +11,10 @@ import java.util.Arrays;
 public final class Update {
     private static final int MAX_REPORT_BYTES = 4096;
 
-    public final Struct report;
+    public final Report report;
     public final byte[] payload;
 
-    public Update(Struct report, byte[] payload) {
+    public Update(Report report, byte[] payload) {
         this.report = report;
         this.payload = payload;
     }
@@ -34,7 +35,7 @@ public final class Update {
         }
         int end = 4 + (int) length;
         try {
-            Struct report = Messages.Report.SCHEMA.decode(Arrays.copyOfRange(blob, 4, end));
+            Report report = Messages.Report.SCHEMA.decode(Arrays.copyOfRange(blob, 4, end));
             return new Update(report, Arrays.copyOfRange(blob, end, blob.length));
         } catch (IllegalArgumentException error) {
             throw new CodecError("update: " + error.getMessage(), error);

@@ -1,20 +1,14 @@
 package org.sedge.edge.rounds;
 
-import static org.junit.Assert.assertArrayEquals;
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertTrue;
-
-import org.junit.Before;
-import org.junit.Test;
 import org.sedge.edge.AgentListener;
 import org.sedge.edge.Limits;
 import org.sedge.edge.jobs.Job;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Frame;
+import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Json;
 import org.sedge.edge.wire.Kind;
 import org.sedge.edge.wire.Manifest;
-import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Messages.Decline;
 import org.sedge.edge.wire.Messages.Hello;
 import org.sedge.edge.wire.Messages.Order;
@@ -23,8 +17,14 @@ import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.Messages.Work;
 import org.sedge.edge.wire.Metric;
 import org.sedge.edge.wire.Schema;
-import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Topics;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import org.junit.Before;
+import org.junit.Test;
 
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -93,7 +93,7 @@ public class HostileCoordinatorTest {
     }
 
     private void begin(Random random) throws Exception {
-        Struct hello = Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "test");
+        Hello hello = Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "test");
         core = new AgentCore("test", "pi-1", KEYS, hello, disk, disk, random, 0, limits, shell, shell);
     }
 
@@ -102,8 +102,8 @@ public class HostileCoordinatorTest {
         begin(new Random(1));
         core.will();
         core.connected(0, 400_000);
-        firstWaits = sent.get(0).message().get(Hello.WAITS);
-        nonce = sent.get(0).message().get(Hello.NONCE);
+        firstWaits = ((Hello) sent.get(0).message()).waits;
+        nonce = ((Hello) sent.get(0).message()).nonce;
         say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "evil")
                 .with(Welcome.VERSIONS, Frame.VERSIONS).encode());
         assertTrue(core.welcomed());
@@ -114,7 +114,7 @@ public class HostileCoordinatorTest {
         core.receive(DOWN, new Frame(kind, body, 1, ++seq, null, 0).seal(DOWN, KEYS.down, 2), 1);
     }
 
-    private static Struct order() {
+    private static Order order() {
         Manifest manifest = Manifest.describe(new byte[9000], 4096);
         return Order.SCHEMA.empty().with(Order.RUN, "run").with(Order.ROUND, 1L).with(Order.TASK, "train")
                 .with(Order.BUNDLE, manifest).with(Order.MODEL, manifest).with(Order.MODEL_HASH, new byte[32]);
@@ -142,10 +142,10 @@ public class HostileCoordinatorTest {
         say(Kind.ORDER, order().with(Order.ROUND, 2L).encode());
         sent.clear();
         say(Kind.ORDER, order().with(Order.ROUND, 3L).encode());
-        Struct decline = sent.get(0).message();
-        assertEquals("TooManyOrders", decline.get(Decline.REASON));
+        Decline decline = (Decline) sent.get(0).message();
+        assertEquals("TooManyOrders", decline.reason);
         assertEquals("the limit of orders an hour: more than 2 in an hour, expected fewer, or a higher limit",
-                decline.get(Decline.DETAIL));
+                decline.detail);
     }
 
     @Test
@@ -153,37 +153,37 @@ public class HostileCoordinatorTest {
         limited(new Limits(100, 0.006, 1, 1));
         byte[] bundle = SimulationTest.bundle();
         Manifest other = Manifest.describe(new byte[6000], 4096);
-        Struct order = order().with(Order.BUNDLE, Manifest.describe(bundle, 4096)).with(Order.MODEL, other);
+        Order order = order().with(Order.BUNDLE, Manifest.describe(bundle, 4096)).with(Order.MODEL, other);
         say(Kind.ORDER, order.encode());
         chunks(new byte[6000], 2);
         chunks(bundle, 2);
         core.poll(3);
-        assertTrue(lastHello().get(Hello.WAITS).startsWith("the limit of megabytes a day: no more downloads for"));
+        assertTrue(lastHello().waits.startsWith("the limit of megabytes a day: no more downloads for"));
         say(Kind.ORDER, order.with(Order.RUN, "other").encode());
         sent.clear();
         welcomed(); // a new start, by the same clock
         assertTrue(firstWaits.startsWith("the limit of megabytes a day"));
         core.poll(4 + 86400);
-        assertEquals("", lastHello().get(Hello.WAITS));
+        assertEquals("", lastHello().waits);
     }
 
     @Test
     public void aModelThatItsLayoutDoesNotAllowIsDeclinedBeforeAByteOfItIsFetched() throws Exception {
         byte[] bundle = SimulationTest.bundle();
         Manifest huge = Manifest.describe(new byte[1 << 25], 1 << 18);
-        Struct order = order().with(Order.BUNDLE, Manifest.describe(bundle, 4096)).with(Order.MODEL, huge);
+        Order order = order().with(Order.BUNDLE, Manifest.describe(bundle, 4096)).with(Order.MODEL, huge);
         say(Kind.ORDER, order.encode());
         assertEquals("the bundle comes first", 1, sent.size());
-        assertArrayEquals(order.get(Order.BUNDLE).transfer, sent.get(0).transfer);
+        assertArrayEquals(order.bundle.transfer, sent.get(0).transfer);
         sent.clear();
         chunks(bundle, 2);
-        Struct decline = sent.get(0).message();
-        assertEquals("CodecError", decline.get(Decline.REASON));
-        assertTrue(decline.get(Decline.DETAIL).startsWith("a model of 33554432 bytes, expected at most "));
+        Decline decline = (Decline) sent.get(0).message();
+        assertEquals("CodecError", decline.reason);
+        assertTrue(decline.detail.startsWith("a model of 33554432 bytes, expected at most "));
         assertTrue(core.idle());
         byte[] before = disk.load();
         say(Kind.ORDER, order.with(Order.ROUND, 2L).encode());
-        assertEquals("CodecError", sent.get(1).message().get(Decline.REASON));
+        assertEquals("CodecError", ((Decline) sent.get(1).message()).reason);
         assertEquals("neither is asked for", 2, sent.size());
         assertArrayEquals("nor committed", before, disk.load());
     }
@@ -200,16 +200,16 @@ public class HostileCoordinatorTest {
     @Test
     public void anOrderWithAnExtensionThatWasNotAnnouncedIsDeclinedAndLeavesTheOneThatIsKept() throws Exception {
         say(Kind.ORDER, order().encode());
-        Struct work = Work.SCHEMA.empty().with(Work.SELECT, UpdateSelection.SCHEMA.empty());
+        Work work = Work.SCHEMA.empty().with(Work.SELECT, UpdateSelection.SCHEMA.empty());
         byte[] before = disk.load();
         sent.clear();
         say(Kind.ORDER, order().with(Order.ROUND, 2L).with(Order.WORK, work).encode());
         assertEquals(Kind.DECLINE, sent.get(0).kind);
-        Struct decline = sent.get(0).message();
-        assertEquals("BodyError", decline.get(Decline.REASON));
-        assertEquals(2L, (long) decline.get(Decline.ROUND));
+        Decline decline = (Decline) sent.get(0).message();
+        assertEquals("BodyError", decline.reason);
+        assertEquals(2L, decline.round);
         assertEquals("ORDER: run run, round 2: needs select, which this device has not announced",
-                decline.get(Decline.DETAIL));
+                decline.detail);
         assertArrayEquals(before, disk.load());
     }
 
@@ -223,7 +223,7 @@ public class HostileCoordinatorTest {
         sent.clear();
         core.connected(2, 400_000);
         try {
-            nonce = sent.get(0).message().get(Hello.NONCE);
+            nonce = ((Hello) sent.get(0).message()).nonce;
         } catch (org.sedge.edge.SedgeException error) {
             throw new AssertionError(error);
         }
@@ -240,19 +240,19 @@ public class HostileCoordinatorTest {
         Manifest manifest = Manifest.describe(blob, 4096);
         say(Kind.ORDER, order().with(Order.BUNDLE, manifest).with(Order.MODEL, manifest).encode());
         core.poll(2);
-        assertEquals("disk full", lastHello().get(Hello.WAITS));
+        assertEquals("disk full", lastHello().waits);
         disk.full = false;
         core.poll(40);
         chunks(blob, 41);
         core.poll(42);
-        assertEquals("", lastHello().get(Hello.WAITS));
+        assertEquals("", lastHello().waits);
     }
 
     @Test
     public void aReadOnlyDiskIsNamedAtOnceAndTheDeviceComesBack() throws Exception {
         disk.readOnly = true;
         say(Kind.ORDER, order().encode());
-        assertEquals("Read-only file system", lastHello().get(Hello.WAITS));
+        assertEquals("Read-only file system", lastHello().waits);
         byte[] welcome = Welcome.SCHEMA.empty().with(Welcome.NONCE, nonce).with(Welcome.VERSION, "v")
                 .with(Welcome.VERSIONS, Frame.VERSIONS).encode();
         // Of a coordinator that has restarted meanwhile.
@@ -265,7 +265,7 @@ public class HostileCoordinatorTest {
         assertTrue("nothing has changed, and nothing was said", sent.isEmpty() && core.idle());
         disk.readOnly = false;
         core.poll(240);
-        assertEquals("", lastHello().get(Hello.WAITS));
+        assertEquals("", lastHello().waits);
         core.receive(DOWN, new Frame(Kind.ORDER, order().encode(), 2, 2, null, 0).seal(DOWN, KEYS.down, 2), 241);
         assertTrue(!core.idle());
     }
@@ -288,10 +288,10 @@ public class HostileCoordinatorTest {
         }
     }
 
-    private Struct lastHello() throws Exception {
-        Struct last = null;
+    private Hello lastHello() throws Exception {
+        Hello last = null;
         for (Frame frame : sent) {
-            last = frame.kind == Kind.HELLO ? frame.message() : last;
+            last = frame.kind == Kind.HELLO ? (Hello) frame.message() : last;
         }
         return last;
     }
@@ -311,7 +311,7 @@ public class HostileCoordinatorTest {
                 body[random.nextInt(body.length)] = (byte) random.nextInt(256);
             }
             Kind kind = Kind.of(((Long) chosen.get("kind")).intValue());
-            Schema schema = kind.schema;
+            Schema<?> schema = kind.schema;
             assertTrue(schema != null || kind == Kind.CHUNK);
             byte[] sealed = new Frame(kind, body, 1 + random.nextInt(3), ++seq, null, random.nextInt(5))
                     .seal(DOWN, KEYS.down, 2);

@@ -1,11 +1,5 @@
 package org.sedge.edge.rounds;
 
-import static org.junit.Assert.assertArrayEquals;
-import static org.junit.Assert.assertEquals;
-
-import org.junit.Rule;
-import org.junit.Test;
-import org.junit.rules.TemporaryFolder;
 import org.sedge.edge.Examples;
 import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
@@ -28,13 +22,18 @@ import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Codec;
 import org.sedge.edge.wire.Messages.Metrics;
 import org.sedge.edge.wire.Messages.Order;
-import org.sedge.edge.wire.Messages.Report;
 import org.sedge.edge.wire.Messages.Step;
 import org.sedge.edge.wire.Messages.Training;
 import org.sedge.edge.wire.Messages.Work;
 import org.sedge.edge.wire.MsgPack;
-import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Update;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
 
 import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
@@ -78,12 +77,12 @@ public class RoundVectorsTest {
             for (Object held : (List<?>) given.get("holds")) {
                 disk.write(named(held));
             }
-            List<Struct> steps = new ArrayList<>();
+            List<Step> steps = new ArrayList<>();
             for (Object step : (List<?>) given.get("steps")) {
                 steps.add(Step.SCHEMA.empty().with(Step.BASE_HASH, Digests.sha256(named(((List<?>) step).get(0))))
                         .with(Step.BLOB, manifest(((List<?>) step).get(1))));
             }
-            Struct order = Order.SCHEMA.empty().with(Order.BUNDLE, manifest("bundle"))
+            Order order = Order.SCHEMA.empty().with(Order.BUNDLE, manifest("bundle"))
                     .with(Order.MODEL, manifest("model")).with(Order.MODEL_HASH, Digests.sha256(named("v3")))
                     .with(Order.STEPS, steps)
                     .with(Order.PATCH_BLOB, extra.contains("patch_blob") ? manifest("patch_blob") : null)
@@ -126,11 +125,11 @@ public class RoundVectorsTest {
 
     private void check(Map<?, ?> given, Map<?, ?> wanted, long round) throws Exception {
         String where = given.get("name") + ", order " + round;
-        Struct order = order(given, wanted, round);
+        Order order = order(given, wanted, round);
         store.accept(order);
         Outcome outcome;
         try {
-            Struct kept = store.keptFor(order);
+            Kept kept = store.keptFor(order);
             outcome = runner.run(new Job(order, kept == null ? Kept.SCHEMA.empty() : kept, null, 0), () -> false);
         } catch (SedgeException error) {
             assertEquals(where, wanted.get("declined"), error.reason());
@@ -140,21 +139,21 @@ public class RoundVectorsTest {
         store.finish(order, outcome);
         Update update = Update.decode(disk.read(outcome.update));
         assertEquals(where, wanted.get("payload"), Hex.encode(update.payload));
-        assertEquals(where, wanted.get("before"), metrics(outcome.report.get(Report.BEFORE)));
-        assertEquals(where, wanted.get("after"), metrics(outcome.report.get(Report.AFTER)));
-        assertEquals(where, wanted.get("train_loss"), outcome.report.get(Report.TRAIN_LOSS));
-        assertEquals(where, wanted.get("steps"), outcome.report.get(Report.STEPS));
-        assertEquals(where, wanted.get("num_examples"), outcome.report.get(Report.NUM_EXAMPLES));
-        byte[] owed = store.get(State.RUNS).get("line").get(Kept.RESIDUAL);
+        assertEquals(where, wanted.get("before"), metrics(outcome.report.before));
+        assertEquals(where, wanted.get("after"), metrics(outcome.report.after));
+        assertEquals(where, wanted.get("train_loss"), outcome.report.trainLoss);
+        assertEquals(where, wanted.get("steps"), outcome.report.steps);
+        assertEquals(where, wanted.get("num_examples"), outcome.report.numExamples);
+        byte[] owed = store.state().runs.get("line").residual;
         assertArrayEquals(where, wanted.get("owed") == null ? null : Hex.decode((String) wanted.get("owed")),
                 owed == null ? null : disk.read(owed));
     }
 
-    private static List<Object> metrics(Struct found) {
-        return Arrays.asList(found.get(Metrics.LOSS), found.get(Metrics.METRIC), found.get(Metrics.NUM_EXAMPLES));
+    private static List<Object> metrics(Metrics found) {
+        return Arrays.asList(found.loss, found.metric, found.numExamples);
     }
 
-    private Struct order(Map<?, ?> given, Map<?, ?> wanted, long round) throws Exception {
+    private Order order(Map<?, ?> given, Map<?, ?> wanted, long round) throws Exception {
         byte[] theta = Hex.decode((String) wanted.get("model"));
         byte[] patch = Hex.decode((String) wanted.get("patch"));
         byte[] model = new SparseVector(5, null, Vectors.floats(theta)).encode(Coding.FP32, Compression.NONE);
@@ -164,7 +163,7 @@ public class RoundVectorsTest {
         for (Object name : (List<?>) wanted.get("keep")) {
             keep.add((String) name);
         }
-        Struct work = Work.SCHEMA.empty().with(Work.KEEP, keep).with(Work.UPLOAD, (Boolean) wanted.get("upload"))
+        Work work = Work.SCHEMA.empty().with(Work.KEEP, keep).with(Work.UPLOAD, (Boolean) wanted.get("upload"))
                 .with(Work.TRAINING, Training.SCHEMA.read(wanted.get("training")));
         return Order.SCHEMA.empty().with(Order.RUN, "line").with(Order.ROUND, round)
                 .with(Order.TASK, (String) wanted.get("task")).with(Order.BUNDLE, blob(bundle(given, wanted)))

@@ -54,10 +54,10 @@ final class ScriptedCoordinator {
     private final Map<String, Manifest> manifests = new HashMap<>();
     private final Map<Long, String> offered = new HashMap<>();
     private final Map<String, byte[][]> held = new HashMap<>();
-    private final Map<String, Struct> offers = new HashMap<>();
+    private final Map<String, Offer> offers = new HashMap<>();
     private final ReplayWindow window = new ReplayWindow(0);
     private float[] theta;
-    private Struct order;
+    private Order order;
     private long seq;
 
     ScriptedCoordinator(DeviceKeys keys, byte[] bundle, float[] theta, Link link) throws Exception {
@@ -69,7 +69,7 @@ final class ScriptedCoordinator {
     }
 
     long round() {
-        return order.get(Order.ROUND);
+        return order.round;
     }
 
     private Manifest put(byte[] blob) {
@@ -80,20 +80,20 @@ final class ScriptedCoordinator {
     }
 
     /** Rounds differ in what they ask; {@code step} leads from the round before. */
-    private Struct order(long round, Struct step) throws Exception {
+    private Order order(long round, Step step) throws Exception {
         byte[] whole = new SparseVector(theta.length, null, theta).encode(Coding.FP32, Compression.ZLIB);
-        Struct training = Training.SCHEMA.empty().with(Training.LOCAL_EPOCHS, 2L).with(Training.MOMENTUM, 0.5)
+        Training training = Training.SCHEMA.empty().with(Training.LOCAL_EPOCHS, 2L).with(Training.MOMENTUM, 0.5)
                 .with(Training.LEARNING_RATE, 0.125)
                 .with(Training.OPTIMIZER, round % 5 == 0 ? "adam" : "sgd")
                 .with(Training.OPTIMIZER_STATE, round % 7 == 0 ? "reset" : "keep");
-        Struct work = Work.SCHEMA.empty().with(Work.TRAINING, training);
+        Work work = Work.SCHEMA.empty().with(Work.TRAINING, training);
         if (round % 3 == 0) {
             work = work.with(Work.KEEP, Collections.singletonList("second"));
         }
         if (round % 4 == 0) {
             work = work.with(Work.THEN, Collections.singletonList(training.with(Training.PROX, 0.25)));
         }
-        Struct made = Order.SCHEMA.empty().with(Order.RUN, RUN).with(Order.ROUND, round).with(Order.TASK, "train")
+        Order made = Order.SCHEMA.empty().with(Order.RUN, RUN).with(Order.ROUND, round).with(Order.TASK, "train")
                 .with(Order.BUNDLE, bundle).with(Order.MODEL, put(whole))
                 .with(Order.MODEL_HASH, Digests.sha256(Vectors.bytes(theta))).with(Order.WORK, work)
                 .with(Order.SEED, round).with(Order.CODEC, Codec.SCHEMA.empty().with(Codec.VALUES, "fp32")
@@ -106,7 +106,7 @@ final class ScriptedCoordinator {
         return step == null ? made : made.with(Order.STEPS, Collections.singletonList(step));
     }
 
-    private void say(Kind kind, Struct message, byte[] transfer) {
+    private void say(Kind kind, Struct<?> message, byte[] transfer) {
         String topic = Topics.down("test", "pi-1");
         link.send(topic, new Frame(kind, message.encode(), 1, ++seq, transfer, 0).seal(topic, keys.down, 2));
     }
@@ -125,15 +125,15 @@ final class ScriptedCoordinator {
         if (frame.kind == Kind.GOODBYE || !window.accept(frame.incarnation, frame.seq)) {
             return;
         }
-        Struct message = frame.message();
+        Struct<?> message = frame.message();
         if (frame.kind == Kind.HELLO) {
-            say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, message.get(Hello.NONCE))
+            say(Kind.WELCOME, Welcome.SCHEMA.empty().with(Welcome.NONCE, ((Hello) message).nonce)
                     .with(Welcome.VERSION, "scripted").with(Welcome.VERSIONS, Frame.VERSIONS), null);
             repeat();
         } else if (frame.kind == Kind.GET) {
-            serve(Hex.encode(frame.transfer), message.get(Get.MISSING));
+            serve(Hex.encode(frame.transfer), ((Get) message).missing);
         } else if (frame.kind == Kind.OFFER) {
-            offer(frame, message);
+            offer(frame, (Offer) message);
         } else {
             throw new AssertionError("the device sent " + frame.kind + " " + new String(frame.body, "ISO-8859-1"));
         }
@@ -150,9 +150,9 @@ final class ScriptedCoordinator {
         }
     }
 
-    private void offer(Frame frame, Struct message) throws Exception {
-        long round = message.get(Offer.ROUND);
-        Manifest manifest = message.get(Offer.MANIFEST);
+    private void offer(Frame frame, Offer message) throws Exception {
+        long round = message.round;
+        Manifest manifest = message.manifest;
         String sha256 = Hex.encode(manifest.sha256);
         String before = offered.put(round, sha256);
         if (before != null && !before.equals(sha256)) {
@@ -165,29 +165,29 @@ final class ScriptedCoordinator {
         String transfer = Hex.encode(manifest.transfer);
         offers.put(transfer, message);
         byte[][] parts = held.computeIfAbsent(transfer, name -> new byte[manifest.count][]);
-        if (message.get(Offer.DATA).length > 0) {
+        if (message.data.length > 0) {
             for (int i = 0; i < parts.length; i++) {
                 int from = manifest.offset(i);
-                parts[i] = Arrays.copyOfRange(message.get(Offer.DATA), from, from + manifest.length(i));
+                parts[i] = Arrays.copyOfRange(message.data, from, from + manifest.length(i));
             }
         }
-        answer(transfer, message.get(Offer.NUMBER));
+        answer(transfer, message.number);
     }
 
     private void chunk(Frame frame) throws Exception {
         String transfer = Hex.encode(frame.transfer);
-        Struct message = offers.get(transfer);
-        if (message == null || payloads.containsKey(message.get(Offer.ROUND))) {
+        Offer message = offers.get(transfer);
+        if (message == null || payloads.containsKey(message.round)) {
             return;
         }
-        message.get(Offer.MANIFEST).check(frame.index, frame.body);
+        message.manifest.check(frame.index, frame.body);
         held.get(transfer)[(int) frame.index] = frame.body;
         answer(transfer, 0);
     }
 
     private void answer(String transfer, long number) throws Exception {
-        Struct message = offers.get(transfer);
-        Manifest manifest = message.get(Offer.MANIFEST);
+        Offer message = offers.get(transfer);
+        Manifest manifest = message.manifest;
         byte[][] parts = held.get(transfer);
         BitSet bits = new BitSet();
         for (int i = 0; i < parts.length; i++) {
@@ -202,8 +202,8 @@ final class ScriptedCoordinator {
         for (byte[] part : parts) {
             blob.write(part);
         }
-        taken(message.get(Offer.ROUND), blob.toByteArray());
-        commit(message.get(Offer.ROUND), manifest);
+        taken(message.round, blob.toByteArray());
+        commit(message.round, manifest);
     }
 
     private void commit(long round, Manifest manifest) {

@@ -1,22 +1,16 @@
 package org.sedge.edge.rounds;
 
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertTrue;
-
-import org.junit.Rule;
-import org.junit.Test;
-import org.junit.rules.TemporaryFolder;
 import org.sedge.edge.AgentListener;
 import org.sedge.edge.Examples;
 import org.sedge.edge.Rows;
-import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.SedgeException;
 import org.sedge.edge.backends.ClassMeans;
-import org.sedge.edge.rounds.MemoryDisk.Killed;
 import org.sedge.edge.jobs.Job;
+import org.sedge.edge.jobs.Outcome;
+import org.sedge.edge.rounds.MemoryDisk.Killed;
 import org.sedge.edge.training.JobRunner;
 import org.sedge.edge.training.JobStopped;
-import org.sedge.edge.jobs.Outcome;
 import org.sedge.edge.training.Programs;
 import org.sedge.edge.training.Trials;
 import org.sedge.edge.training.Trusting;
@@ -26,7 +20,13 @@ import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Messages.Hello;
 import org.sedge.edge.wire.Metric;
 import org.sedge.edge.wire.MsgPack;
-import org.sedge.edge.wire.Struct;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
 
 import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
@@ -157,7 +157,7 @@ public class SimulationTest {
             connection++;
             up = false;
             job = null;
-            Struct hello = Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "test");
+            Hello hello = Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "test");
             for (core = null; core == null;) {
                 try {
                     core = new AgentCore("test", "pi-1", KEYS, hello, disk, disk, random, 0, null, this, this);
@@ -198,7 +198,7 @@ public class SimulationTest {
         /** In how many starts the order was begun and not ended. */
         private long startsOfJob() {
             long most = 0;
-            for (Struct attempt : State.SCHEMA.decode(disk.load()).get(State.ATTEMPTS).values()) {
+            for (State.Attempt attempt : State.SCHEMA.decode(disk.load()).attempts.values()) {
                 most = Math.max(most, attempt.get(State.Attempt.STARTS));
             }
             return most;

@@ -10,7 +10,6 @@ import org.sedge.edge.jobs.Kept;
 import org.sedge.edge.jobs.Outcome;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Messages.Order;
-import org.sedge.edge.wire.Struct;
 
 import java.io.File;
 import java.lang.management.BufferPoolMXBean;
@@ -38,7 +37,7 @@ public final class DoOrders {
         Programs programs = new Programs(files, Collections.singletonList(backend), trials);
         JobRunner runner = new JobRunner(
                 blobs, programs, Npz.read(new File(words[1])), Npz.read(new File(words[2])));
-        Struct kept = Kept.SCHEMA.empty();
+        Kept kept = Kept.SCHEMA.empty();
         for (int i = 4; i < words.length; i++) {
             try {
                 Outcome outcome = runner.run(

@@ -1,0 +1,266 @@
+"""The same structs as Java classes: final fields, and a schema that refuses what the struct refuses.
+
+``Struct`` and ``Schema`` of org.sedge.edge.wire are written by hand, and so are the classes in ``BY_HAND``,
+which check more than their fields.
+"""
+
+import enum
+import inspect as source
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+from msgspec import inspect
+from tools.spec import java_state
+from tools.spec.structs import STRUCTS, defaults, optional
+
+from sedge_protocol.host.struct_fields import fields
+from sedge_protocol.wire.objective import Metric
+from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, Manifest
+
+BY_HAND = (Manifest, Metric)
+WIDTH = 120
+MADE = "// Written by `make spec`: change the structs in Python.\n"
+# The limits that have a name in Type.java.
+_INTEGERS: Mapping[tuple[int | None, int | None], str] = {
+    (0, 2**40): "Type.COUNT",
+    (1, 2**31): "Type.ROUND",
+}
+_BYTES: Mapping[tuple[int | None, int | None], str] = {
+    (32, 32): "Type.HASH",
+    (16, 16): "Type.NONCE",
+}
+
+
+class JavaType(NamedTuple):
+    """A type in Java: of a value that may be null, of a field, and the expression that reads it."""
+
+    boxed: str
+    plain: str
+    reader: str
+
+
+def messages(_: str = "") -> str:
+    """Messages.java."""
+    structs = [struct for struct in STRUCTS if struct not in BY_HAND]
+    return f"""{MADE}package org.sedge.edge.wire;
+
+import org.sedge.edge.wire.Schema.Field;
+
+import java.util.Collections;
+import java.util.List;
+
+/** The bodies of control frames, the head of an update, and what they hold (WIRE.md, section 5). */
+public final class Messages {{
+    static final int MAX_INLINE_BYTES = {MAX_INLINE_BYTES};
+
+    private Messages() {{}}
+
+{_indented(class_of(struct, "static ") for struct in structs)}}}
+"""
+
+
+def kept(_: str = "") -> str:
+    """Kept.java."""
+    return f"""{MADE}package org.sedge.edge.jobs;
+
+import org.sedge.edge.wire.Schema;
+import org.sedge.edge.wire.Schema.Field;
+import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Type;
+
+{class_of(java_state.Kept)}"""
+
+
+def state(_: str = "") -> str:
+    """State.java."""
+    within = "\n".join(class_of(struct, "static ") for struct in java_state.WITHIN)
+    return f"""{MADE}package org.sedge.edge.rounds;
+
+import org.sedge.edge.jobs.Kept;
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Metric;
+import org.sedge.edge.wire.Schema;
+import org.sedge.edge.wire.Schema.Field;
+import org.sedge.edge.wire.Struct;
+import org.sedge.edge.wire.Type;
+
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+
+{class_of(java_state.State, inner=within)}"""
+
+
+def class_of(struct: type[msgspec.Struct], static: str = "", inner: str = "") -> str:
+    """The class of a struct. ``inner`` are classes that it holds."""
+    name, rows = struct.__name__, list(_rows(struct))
+    omits = str(struct.__struct_config__.omit_defaults).lower()
+    constants = (_statement(row.constant) for row in rows)
+    members = (f"{_javadoc(row.description)}public final {row.plain} {row.name};" for row in rows)
+    assigned = (f"    {row.name} = {row.key}.in(given);" for row in rows)
+    return f"""{_javadoc(_summary(struct))}public {static}final class {name} extends Struct<{name}> {{
+{_indented([inner])}    public static final Schema<{name}> SCHEMA = new Schema<{name}>({omits}) {{
+        @Override
+        protected {name} make(Object[] given) {{
+            return new {name}(given);
+        }}
+    }};
+{_indented(constants)}
+{_indented(members)}
+    private {name}(Object[] given) {{
+        super(SCHEMA, given);
+{_indented(assigned)}    }}
+}}
+"""
+
+
+def _indented(parts: Iterable[str]) -> str:
+    return textwrap.indent("".join(f"{part}\n" for part in parts if part), "    ")
+
+
+class _Row(NamedTuple):
+    key: str
+    name: str
+    plain: str
+    constant: str
+    description: str
+
+
+def _rows(struct: type[msgspec.Struct]) -> Iterator[_Row]:
+    for field, default in zip(fields(struct), defaults(struct), strict=True):
+        made, key = java_type(field.kind), field.name.upper()
+        rest = "" if default is msgspec.NODEFAULT else f", {literal(default)}"
+        method = "optional" if rest else "required"
+        constant = (
+            f"public static final Field<{struct.__name__}, {made.boxed}> {key} = "
+            f'SCHEMA.{method}("{field.name}", {made.reader}{rest});'
+        )
+        yield _Row(key, camel(field.name), made.plain, constant, field.description)
+
+
+def camel(key: str) -> str:
+    """``num_train`` as Java writes it: ``numTrain``."""
+    first, *others = key.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def java_type(kind: inspect.Type) -> JavaType:
+    """How Java holds and reads a type."""
+    inner = optional(kind)
+    if inner is not None:
+        boxed, _, reader = java_type(inner)
+        return JavaType(boxed, boxed, f"Type.orNil({reader})")
+    match kind:
+        case inspect.BoolType():
+            return JavaType("Boolean", "boolean", "Type.BOOL")
+        case inspect.IntType(ge=least, le=most):
+            limits = f"{_integer(least, 'MIN')}, {_integer(most, 'MAX')}"
+            return JavaType(
+                "Long", "long", _INTEGERS.get((least, most)) or f"Type.integer({limits})"
+            )
+        case inspect.FloatType():
+            return JavaType("Double", "double", _number(kind))
+        case inspect.StrType(pattern=pattern, min_length=least, max_length=most):
+            return _same("String", "Type.ID" if pattern else f"Type.text({_lengths(least, most)})")
+        case inspect.BytesType(min_length=least, max_length=most):
+            named = _BYTES.get((least, most)) or f"Type.bytes({_lengths(least, most)})"
+            return _same("byte[]", named)
+        case inspect.LiteralType(values=values):
+            return _words(values)
+        case inspect.EnumType(cls=cls):
+            return _words(member.value for member in cls)
+        case inspect.VarTupleType(item_type=item, min_length=least, max_length=most):
+            boxed, _, reader = java_type(item)
+            return _same(f"List<{boxed}>", f"Type.list({reader}, {_lengths(least, most)})")
+        case inspect.DictType(value_type=value, max_length=most):
+            boxed, _, reader = java_type(value)
+            return _same(f"Map<String, {boxed}>", f"Type.map({reader}, {most})")
+        case inspect.StructType(cls=cls):
+            return _same(cls.__name__, f"{cls.__name__}.SCHEMA")
+        case _:
+            raise TypeError(f"{kind}: Java has no such type")
+
+
+def _same(name: str, reader: str) -> JavaType:
+    return JavaType(name, name, reader)
+
+
+def _words(values: Iterable[object]) -> JavaType:
+    return _same("String", f"Type.oneOf({', '.join(map(literal, values))})")
+
+
+def _integer(limit: int | None, end: str) -> str:
+    if limit in (None, 2**63 - 1):
+        return f"Long.{end}_VALUE"
+    return f"{limit}" if -(2**31) <= limit < 2**31 else f"{limit}L"
+
+
+def _number(kind: inspect.FloatType) -> str:
+    if kind.gt is None and kind.ge is None:
+        return "Type.FINITE"
+    least = kind.ge if kind.gt is None else kind.gt
+    most = "Double.MAX_VALUE" if kind.le is None else literal(float(kind.le))
+    if kind.lt is not None:
+        most = f"Math.nextDown({literal(float(kind.lt))})"
+    return f"Type.number({least:g}, {literal(kind.gt is not None)}, {most})"
+
+
+def _lengths(least: int | None, most: int | None) -> str:
+    return f"{least or 0}, {'Integer.MAX_VALUE' if most is None else most}"
+
+
+def literal(value: object) -> str:
+    """A value as Java writes it."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case int():
+            return f"{value}L"
+        case float():
+            return repr(value)
+        case enum.Enum():
+            return literal(value.value)
+        case str():
+            return f'"{value}"'
+        case bytes():
+            return "new byte[0]"
+        case ():
+            return "Collections.emptyList()"
+        case (one,):
+            return f"Collections.singletonList({literal(one)})"
+        case dict():
+            return "Collections.emptyMap()"
+        case msgspec.Struct():
+            return f"{type(value).__name__}.SCHEMA.empty()"
+        case _:
+            raise TypeError(f"{value!r}: Java has no such value")
+
+
+def _summary(struct: type[msgspec.Struct]) -> str:
+    """The first paragraph of the docstring."""
+    return " ".join(source.cleandoc(struct.__doc__ or "").partition("\n\n")[0].split())
+
+
+def _statement(text: str) -> str:
+    """A declaration, broken behind its ``=`` where it is too long."""
+    if len(text) + 8 <= WIDTH:
+        return text
+    declared, _, value = text.partition(" = ")
+    lines = textwrap.wrap(value, WIDTH - 16, break_long_words=False)
+    return "\n        ".join([f"{declared} =", *lines])
+
+
+def _javadoc(text: str) -> str:
+    """A comment; code between backticks in Java's way."""
+    if not text:
+        return ""
+    text = re.sub(r"`+([^`]+)`+", r"{@code \1}", text).replace("<", "&lt;").replace(">", "&gt;")
+    if len(text) + 15 <= WIDTH:
+        return f"/** {text} */\n"
+    lines = textwrap.wrap(text, WIDTH - 11, break_long_words=False, break_on_hyphens=False)
+    return "/**\n" + "".join(f" * {line}\n" for line in lines) + " */\n"

@@ -1,0 +1,87 @@
+"""What the Java agent keeps on disk; where it is the same as the Python agent's, that one's own struct."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sedge_edge.rounds.budget import Spent
+from sedge_edge.rounds.state import MAX_RUNS, Attempt, Stopped
+from sedge_protocol.wire.messages import Count, Id, Order, Round
+from sedge_protocol.wire.objective import Metric
+from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES
+from sedge_protocol.wire.work import Hash
+
+# More entries than a device ever has of its runs.
+_MAX_ENTRIES = 4 * MAX_RUNS
+
+
+class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the device keeps of one run: names of blobs."""
+
+    bundle: Hash
+    """The bundle."""
+    base: Hash
+    """The global model of the run's last order."""
+    model: Hash | None = None
+    """The device's last trained model."""
+    residual: Hash | None = None
+    """What its updates have left out so far."""
+    moments: Hash | None = None
+    """The state of its optimizer."""
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """An update that has no receipt yet."""
+
+    run: Id
+    """The order's run."""
+    round: Round
+    """The order's round."""
+    blob: Hash
+    """The update."""
+    metric: Metric
+    """The metric to show to a person."""
+    before: float
+    """Its value before the training."""
+    after: float
+    """Its value after the training."""
+
+
+class State(msgspec.Struct, frozen=True):
+    """Everything of a device that must survive, committed as one."""
+
+    incarnation: Count = 0
+    """The device's start count."""
+    coordinator: Count = 0
+    """The newest start count of the coordinator that was heard."""
+    key: Annotated[bytes, Meta(max_length=16)] = b""
+    """The fingerprint of the keys that both start counts belong to."""
+    chunk_bytes: Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=MAX_CHUNK_BYTES)] = DEFAULT_CHUNK_BYTES
+    """The chunk size that the link carried last."""
+    runs: Annotated[dict[str, Kept], Meta(max_length=_MAX_ENTRIES)] = msgspec.field(
+        default_factory=dict[str, Kept]
+    )
+    """What is kept, by run."""
+    orders: Annotated[dict[str, Order], Meta(max_length=_MAX_ENTRIES)] = msgspec.field(
+        default_factory=dict[str, Order]
+    )
+    """The orders to do, by run."""
+    outbox: Annotated[tuple[Pending, ...], Meta(max_length=2**20)] = ()
+    """The updates to send."""
+    recent: Annotated[tuple[Id, ...], Meta(max_length=MAX_RUNS)] = ()
+    """The runs of the last orders, oldest first."""
+    attempts: Annotated[dict[str, Attempt], Meta(max_length=_MAX_ENTRIES)] = msgspec.field(
+        default_factory=dict[str, Attempt]
+    )
+    """The unfinished jobs, by run."""
+    stopped: Annotated[dict[str, Stopped], Meta(max_length=_MAX_ENTRIES)] = msgspec.field(
+        default_factory=dict[str, Stopped]
+    )
+    """The jobs that can go on from a checkpoint, by run."""
+    spent: Spent = Spent()
+    """What counts towards the device's limits."""
+
+
+# The classes within State.java.
+WITHIN = (Pending, Attempt, Stopped, Spent)

@@ -75,7 +75,7 @@ R = TypeVar("R")
 
 
 class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[compute]: a cluster that helps to compare the devices of rounds of thousands.
+    """[compute]: a cluster that helps to compare devices in rounds of thousands.
 
     FedCAC and FedPURIN compare devices (pip install 'sedge-fl[scale]').
     """

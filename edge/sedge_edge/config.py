@@ -82,7 +82,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.2
     """Share of the examples to set aside for testing if ``test`` is not set."""
     split_seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    """Seed for the random choice of these test examples."""
+    """Seed for choosing the test examples that are set aside."""
 
 
 class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,7 +118,7 @@ class BackendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[serve]: the newest model for any program of this device, over HTTP (docs/own-model.md)."""
+    """[serve]: access to the newest model for any program on this device, over HTTP (docs/own-model.md)."""
 
     socket: Path | None = None
     """Unix socket on which programs request predictions; by default, there is none."""

@@ -67,7 +67,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[notify]: reports of a failed run, a stuck round, a lost device or broker, or a low disk."""
+    """[notify]: alerts about a failed run, a stuck round, a lost device or broker, or a low disk."""
 
     webhook: str | None = None
     """URL to which each problem is posted as JSON; redirects are not followed."""

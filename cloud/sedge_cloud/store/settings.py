@@ -50,9 +50,10 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BlobsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[blobs]: where models and updates are (pip install 'sedge-fl[stores]').
 
-    With ``public``, large models and frozen data need not pass the broker: a web server or CDN serves the
-    bucket, or the folder blobs of ``state_dir``. {name} may stand anywhere in the address for the blob's
-    name; "presigned" gives devices URLs of the bucket itself, each valid for a day (docs/stores.md).
+    With ``public``, large models and frozen data need not pass through the broker: a web server or CDN
+    serves the bucket, or the folder blobs of ``state_dir``. {name} may stand anywhere in the address for
+    the blob's name; "presigned" gives devices URLs of the bucket itself, each valid for a day
+    (docs/stores.md).
     """
 
     url: str | None = None

@@ -70,7 +70,7 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Share of each device's examples to set aside for testing."""
     central_test: Annotated[float, Meta(ge=0, lt=1)] | str = 0.0
     """Extra test set for every model: a share of the examples, withheld from all devices, or another
-    source; 0 for none."""
+    source; 0 means none."""
     seed: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
     """Seed for the split, by default the fleet's; set it to keep one split while several seeds compare
     first models."""
@@ -167,7 +167,7 @@ class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     """Name of the strategy, such as ``fedobp``, or ``module:Class`` for one of your own."""
     label: str = ""
-    """Name of the run in progress output and report; if empty, the strategy's."""
+    """Name of the run in progress output and the report; if empty, the strategy's name."""
     options: Mapping[str, Option] = {}
     """Options of the strategy, which `sedge-cloud reference NAME` lists."""
     training: TrainingConfig | None = None

@@ -46,12 +46,12 @@ class LinkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DutyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[classes.duty]: when devices of the class are on, each at hours of its own."""
+    """[classes.duty]: periodic hours when devices of the class are on, shifted for each device."""
 
     period_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
     """Seconds of a period, such as 86,400 for a day."""
     on_s: Annotated[float, Meta(ge=1, le=_MAX_S)]
-    """Seconds of every period that a device is on."""
+    """Seconds of each period for which a device is on."""
 
 
 class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

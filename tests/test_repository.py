@@ -397,6 +397,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/export/verification/test_export_verify.py",
         "with wrong programs",
     ),
+    "sedge_export.writing.": ("tests/export/test_export_programs.py", "what is read back"),
     "sedge_export.widths.": ("tests/export/widths/test_axis_rules.py", "operator by operator"),
     "sedge_export.lowering.executorch.": (
         "tests/export/lowering/test_executorch_rules.py",

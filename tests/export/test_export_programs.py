@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sedge_export import cross_entropy, export
 from sedge_export.lowering.onnx.runtime import load_program
-from sedge_export.lowering.programs import Program
+from sedge_export.programs import Program
 from sedge_protocol.layout import Role, Theta
 from sedge_protocol.wire import bundle
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec

@@ -29,8 +29,8 @@ from sedge_edge.training.noise import noise
 from sedge_edge.training.steppers.model import Differentiated, Model
 from sedge_edge.training.trainer import TrainRequest
 from sedge_export import export, models
-from sedge_export.lowering.programs import Program, signatures
 from sedge_export.lowering.target import TARGETS as RUNTIMES
+from sedge_export.programs import Program, signatures
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import FROZEN, Bundle, load
 from sedge_protocol.wire.training import Training

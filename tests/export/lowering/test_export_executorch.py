@@ -18,8 +18,8 @@ from sedge_export.lowering.executorch import runtime
 from sedge_export.lowering.executorch.simplify import PERMUTE, simplified
 from sedge_export.lowering.executorch.table import RULES
 from sedge_export.lowering.executorch.to_executorch import POOL, POOL_BACKWARD, to_executorch
-from sedge_export.lowering.programs import signatures
 from sedge_export.lowering.target import TARGETS
+from sedge_export.programs import signatures
 from sedge_export.tracing.trace import trace
 from sedge_protocol.errors import ExportError
 from sedge_protocol.wire import bundle

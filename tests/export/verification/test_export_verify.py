@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_export import export
-from sedge_export.lowering.programs import Program, Signature
 from sedge_export.lowering.target import TARGETS
+from sedge_export.programs import Program, Signature
 from sedge_export.subject.batches import Batch
 from sedge_export.subject.network import Network
 from sedge_export.verification import kinks

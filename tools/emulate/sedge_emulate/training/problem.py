@@ -38,7 +38,7 @@ class Problem:
     @cached_property
     def network(self) -> Network:
         """The layout and the traced functions. Raises ``ExportError`` for what theta cannot hold."""
-        return Network(self.module, self.objective, self.noise)
+        return Network(self.module, self.objective)
 
     @cached_property
     def noise(self) -> int:

@@ -79,7 +79,6 @@ class VectorisedTrainer:
         self._network = Network(
             problem.module,
             Objective(*map(_in_float32, problem.objective)),
-            problem.noise,
         )
         for module in self._network.model.modules():
             if isinstance(module, BATCH_NORMS):

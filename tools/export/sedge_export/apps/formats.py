@@ -15,13 +15,13 @@ import onnx
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch._ops import OpOverload
 
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_export.apps.quantize import quantized_module, quantized_onnx
 from sedge_export.lowering.executorch import runtime
 from sedge_export.lowering.onnx.inference import fold_batch_norms, plain_lowerings
 from sedge_export.lowering.onnx.to_onnx import to_onnx
+from sedge_export.stages import Where
 from sedge_export.subject.network import Network
 from sedge_export.tracing.trace import trace
 from sedge_protocol.errors import ExportError, SedgeError
@@ -29,7 +29,6 @@ from sedge_protocol.host.onnx_runtime import library
 
 Array: TypeAlias = NDArray[np.generic]
 Run: TypeAlias = Callable[[Array], NDArray[np.float32]]
-Where: TypeAlias = Callable[[OpOverload], str]
 
 
 class Format(Protocol):

@@ -7,7 +7,6 @@ line. The record later names the module of an operator that cannot be lowered.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,11 +14,9 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sedge_edge.backends.draws import draws
-from sedge_export.inspection.survey import Watch
+from sedge_export.inspection.survey import Sums, Watch, run
 from sedge_export.subject.network import BATCH_NORMS
 from sedge_export.subject.source import here, place, reason
-from sedge_export.tracing.trace import plain_kernels
 from sedge_protocol.errors import ExportError
 
 FAILS_ON_SAMPLE = "fails on the sample input"
@@ -30,7 +27,9 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._model = model
+        self.model = model
+        self.noise = 0  # how many random numbers the last run in training mode took
+        self.sums: dict[bool, Sums] = {}  # of the last run in training mode, or in evaluation mode
         self._inside: list[str] = []
         self._origins: dict[str, str] = {}
         self._watch = Watch(model, self._here)
@@ -43,25 +42,26 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The model's output for x; records every operator."""
         hooks = [
             hook
-            for name, module in self._model.named_modules()
+            for name, module in self.model.named_modules()
             for hook in (
                 module.register_forward_pre_hook(self._entering(name)),
                 module.register_forward_hook(self._left, always_call=True),
             )
         ]
         try:
-            drawn = draws(None) if self._model.training else nullcontext()
-            with plain_kernels(), self._watch.watching(), self, torch.no_grad(), drawn:
-                output: object = self._model(x)
+            with self._watch.watching(), self:
+                ran = run(self.model, x)
         finally:
             for hook in hooks:
                 hook.remove()
+        self.sums[self.model.training] = ran.sums()
+        self.noise = max(self.noise, ran.noise)
         if self._watch.drawn:
             raise ExportError(
                 f"model: its forward pass draws random numbers from {self._watch.drawn}: a program would"
                 " repeat one outcome for ever"
             )
-        return output
+        return ran.output
 
     def _entering(self, name: str) -> Callable[[nn.Module, object], None]:
         def enter(_module: nn.Module, _arguments: object) -> None:

@@ -1,5 +1,5 @@
-"""From traced graphs to the files of each runtime, which ``target`` lists.
+"""From traced graphs to the files of each runtime: ``lower``, for the runtimes that ``target`` lists.
 
+lower       the stage
 target      the runtimes, a row each
-programs    which programs there are: their inputs, outputs and files
 """

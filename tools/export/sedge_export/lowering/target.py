@@ -1,22 +1,21 @@
 """The runtimes that programs are made for: a row each, by the name of the device's backend."""
 
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import Protocol
 
 from torch import fx
-from torch._ops import OpOverload
 
 from sedge_export.defaults import BACKENDS
 from sedge_export.lowering.executorch import runtime
 from sedge_export.lowering.executorch.to_executorch import to_executorch
 from sedge_export.lowering.onnx.runtime import load_program
 from sedge_export.lowering.onnx.to_onnx import to_onnx
-from sedge_export.lowering.programs import File, Program, Signature, Signatures
+from sedge_export.programs import File, Program, Signature, Signatures
+from sedge_export.stages import Where
 from sedge_protocol.errors import ExportError
 from sedge_protocol.host import onnx_runtime
 
 _INSTALL = "pip install 'sedge-fl[export]'"
-Where: TypeAlias = Callable[[OpOverload], str]
 
 
 class Target(Protocol):

@@ -40,8 +40,7 @@ class Network:
     as ``frozen`` (m,), or take the model's own. Raises ``ExportError`` when theta cannot hold a model.
     """
 
-    def __init__(self, model: nn.Module, objective: Objective, noise: int = 0) -> None:
-        self.noise = noise  # how many random numbers a batch takes in training
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
         self.model = copied(model).train()
         for name, module in self.model.named_modules():
             if isinstance(module, BATCH_NORMS):

@@ -4,7 +4,6 @@ It uses autograd and torch.optim.SGD on real rows only, and shares no code with 
 says what is right; in float32, how near to that float32 comes.
 """
 
-import copy
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -62,10 +61,14 @@ class Eager:
         loss = self.differentiate(batch)
         if anchor is not None:
             self._pull(prox, anchor)
+        self.descend(learning_rate)
+        return loss
+
+    def descend(self, learning_rate: float) -> None:
+        """Move along the last gradient."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
-        return loss
 
     def differentiate(self, batch: Batch) -> float:
         """Compute the gradient, and move the statistics. Returns the loss."""
@@ -147,12 +150,13 @@ def _widened(value: object) -> object:
 
 
 def exact(model: nn.Module, layout: Layout, objective: Objective, batch: Batch) -> Eager:
-    """A reference in float64, or in float32 for a model that computes in nothing else."""
+    """A reference in float64, or in float32 where the model computes in no other; it has this gradient."""
     found = Eager(model, layout, objective, kind=torch.float64)
     try:
-        copy.deepcopy(found).differentiate(batch)
+        found.differentiate(batch)
     except RuntimeError:
-        return Eager(model, layout, objective)
+        found = Eager(model, layout, objective)
+        found.differentiate(batch)
     return found
 
 

@@ -11,7 +11,7 @@ each. Every step of the epoch starts from float64's theta, because two free traj
 """
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -20,12 +20,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from sedge_edge.backends.rows import accuracy, label_accuracy
-from sedge_export.lowering.programs import Array, Program
+from sedge_export.lowering.target import TARGETS
+from sedge_export.programs import Array, File, Program
+from sedge_export.stages import Inspected, Lowered
 from sedge_export.subject.batches import Batch, Samples, draw
-from sedge_export.subject.network import Network
 from sedge_export.verification import kinks
 from sedge_export.verification.eager import Eager, Vector, exact, shaken
 from sedge_protocol.errors import ExportError
@@ -33,6 +33,7 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Verification
 
 Answers: TypeAlias = dict[str, Vector]
+Programs: TypeAlias = Mapping[str, Program]
 
 STEPS = 4
 # Measured on 282 batches of 23 networks of tools/bench/zoo (three seeds, 16,566 answers) in onnxruntime:
@@ -53,27 +54,42 @@ FIRST_MOVE = 0.02
 GRADIENT, STATISTIC = "gradient of", "statistic"
 
 
-def verify(
-    loaded: Mapping[str, Program], model: nn.Module, network: Network, sources: Sequence[Samples],
-    batch_size: int, tolerance: float, rng: torch.Generator, packages: Sequence[str],
-) -> Verification:  # fmt: skip
-    """The largest errors over all sources of rows. Raises ``ExportError`` when one is too large."""
+def verify(inspected: Inspected, lowered: Lowered, tolerance: float, seed: int) -> Verification:
+    """The largest errors over all runtimes and sources of rows. All runtimes meet the same batches.
+
+    Raises ``ExportError`` when one is too large, or when a runtime refuses a program.
+    """
+    loaded = {backend: _loaded(inspected, backend, files) for backend, files in lowered.items()}
     measured = _Measured()
-    for samples in sources:
-        epoch = _Epoch(model, network, samples, batch_size, tolerance, rng)
-        with _named("program 'gradient' disagrees with torch"):
-            epoch.check_gradients(loaded["gradient"], measured)
-        with _named("program 'evaluate' or 'predict' disagrees with torch"):
-            epoch.check_evaluation(loaded["evaluate"], loaded["predict"])
-    versions = {name: version(name) for name in (*packages, "torch")}
+    rng = torch.Generator().manual_seed(seed)
+    for samples in inspected.sources:
+        epoch = _Epoch(inspected, samples, tolerance, rng)
+        theta = epoch.check_gradients(loaded, measured)
+        epoch.check_evaluation(loaded, theta)
+    packages = {name for backend in lowered for name in TARGETS[backend].packages}
     return Verification(
-        measured.errors[0], max(measured.errors), tolerance, versions, max(measured.torch),
-        tuple(measured.kinks),
-    )  # fmt: skip
+        step_error=measured.errors[0],
+        epoch_error=max(measured.errors),
+        tolerance=tolerance,
+        versions={name: version(name) for name in sorted({*packages, "torch"})},
+        torch_error=max(measured.torch),
+        kinks=tuple(measured.kinks),
+    )
+
+
+def _loaded(inspected: Inspected, backend: str, files: Mapping[str, File]) -> Programs:
+    """A runtime's programs, with the inputs that are the same in every run."""
+
+    def fed(name: str, file: File) -> Program:
+        program = TARGETS[backend].load(name, file.data, inspected.signatures[name])
+        return lambda feed: program({**feed, **inspected.constant})
+
+    with _naming(backend):
+        return {name: fed(name, file) for name, file in files.items()}
 
 
 @contextmanager
-def _named(what: str) -> Generator[None]:
+def _naming(what: str) -> Generator[None]:
     try:
         yield
     except ExportError as exc:
@@ -105,39 +121,42 @@ class _Epoch:
     """Runs programs beside eager torch, on batches of one source of rows."""
 
     def __init__(
-        self, model: nn.Module, network: Network, samples: Samples, batch_size: int,
-        tolerance: float, rng: torch.Generator,
-    ) -> None:  # fmt: skip
-        self._network, self._layout = network, network.layout
-        self._samples, self._batch_size, self._rng = samples, batch_size, rng
+        self, inspected: Inspected, samples: Samples, tolerance: float, rng: torch.Generator
+    ) -> None:
+        subject = inspected.subject
+        self._network, self._layout = subject.network, subject.network.layout
+        self._noise, self._batch_size = inspected.noise, len(subject.x)
+        self._samples, self._rng, self._tolerance = samples, rng, tolerance
         # Devices never pad the batches of a model with batch statistics or random numbers.
-        self._pads = not network.uses_batch_statistics and not network.noise and batch_size > 1
-        self._tolerance = tolerance
-        batch = self._draw(False)
-        self._exact = exact(model, self._layout, network.objective, batch)
-        self._plain = Eager(model, self._layout, network.objective)
-        self._rate = self._learning_rate(batch)
+        self._pads = not (
+            self._network.uses_batch_statistics or self._noise or self._batch_size == 1
+        )
+        objective = self._network.objective
+        self._exact = exact(subject.model, self._layout, objective, self._draw(False))
+        self._plain = Eager(subject.model, self._layout, objective)
+        self._rate = self._learning_rate()
 
     def _draw(self, padded: bool) -> Batch:
-        return draw(self._samples, self._batch_size, padded, self._network.noise, self._rng)
+        return draw(self._samples, self._batch_size, padded, self._noise, self._rng)
 
-    def _learning_rate(self, batch: Batch) -> float:
-        theta = self._network.theta
-        self._exact.differentiate(batch)
+    def _learning_rate(self) -> float:
         steepest = _largest(self._exact.gradient)
         if not 0.0 < steepest < math.inf:
             raise ExportError(f"model: torch's largest gradient on a sample batch is {steepest}")
-        return FIRST_MOVE * max(_largest(theta), 1e-3) / steepest
+        return FIRST_MOVE * max(_largest(self._network.theta), 1e-3) / steepest
 
-    def check_gradients(self, program: Program, measured: _Measured) -> None:
-        """Compare ``gradient`` on each batch; the last is padded if the model allows it."""
+    def check_gradients(self, loaded: Mapping[str, Programs], measured: _Measured) -> Theta:
+        """Compare ``gradient`` on each batch; the last is padded if the model allows it.
+
+        Returns theta after as many steps of float64.
+        """
         theta, retries = self._network.theta, MAX_RETRIES
         for index in range(STEPS):
             padded = self._pads and index == STEPS - 1
             while True:
                 batch = self._draw(padded)
                 try:
-                    self._check_gradient(program, theta, batch, measured)
+                    self._check_gradient(loaded, theta, batch, measured)
                     break
                 except ExportError:
                     kink = self._kink(theta, batch) if retries else None
@@ -145,16 +164,16 @@ class _Epoch:
                         raise
                     retries -= 1
                     measured.kinks.append(kink)
-            theta = self._next(theta, batch)
+            self._exact.descend(self._rate)
+            theta = self._exact.theta.astype(np.float32)
+        return theta
 
     def _check_gradient(
-        self, program: Program, theta: Theta, batch: Batch, measured: _Measured
+        self, loaded: Mapping[str, Programs], theta: Theta, batch: Batch, measured: _Measured
     ) -> None:
         feed = {"theta": theta, **_arrays(batch)}
-        if self._network.noise:
+        if self._noise:
             feed["noise"] = batch.noise.numpy()
-        result = program(feed)
-        found = self._answers(result["gradient"], float(result["loss"]), result.get("statistics"))
         right = self._differentiated(self._exact, theta, batch)
         truth = _Truth(right, [self._differentiated(self._plain, theta, batch)])
         gradients = [name for name in right if name.startswith(GRADIENT)]
@@ -163,19 +182,35 @@ class _Epoch:
         statistics = [name for name in right if name.startswith(STATISTIC)]
         most = max((_largest(right[name]) for name in statistics), default=0.0)
         spare |= dict.fromkeys(statistics, FLOOR * most)
+        answers: list[Answers] = []
+        for backend, programs in loaded.items():
+            with _naming(f"{backend}: program 'gradient' disagrees with torch"):
+                result = programs["gradient"](feed)
+                found = self._answers(
+                    result["gradient"], float(result["loss"]), result.get("statistics")
+                )
+                self._check_shaken(found, truth, spare, theta, batch)
+                answers.append(found)
+        for errors, given in ((measured.errors, answers), (measured.torch, truth.rounded)):
+            errors.append(
+                max(_largest(one[name] - right[name]) for one in given for name in gradients)
+                / steepest
+            )
+
+    def _check_shaken(
+        self, found: Answers, truth: _Truth, spare: Mapping[str, float], theta: Theta, batch: Batch
+    ) -> None:
+        """Check an answer, if need be once more beside what float32 gives for theta's neighbours."""
         try:
             self._check(found, truth, spare)
         except ExportError:
-            rng = np.random.default_rng(0)
-            truth.rounded.extend(
-                self._differentiated(self._plain, shaken(theta, rng), batch) for _ in range(SHAKEN)
-            )
+            if len(truth.rounded) == 1:
+                rng = np.random.default_rng(0)
+                truth.rounded.extend(
+                    self._differentiated(self._plain, shaken(theta, rng), batch)
+                    for _ in range(SHAKEN)
+                )
             self._check(found, truth, spare)
-        for errors, answers in ((measured.errors, [found]), (measured.torch, truth.rounded)):
-            errors.append(
-                max(_largest(one[name] - right[name]) for one in answers for name in gradients)
-                / steepest
-            )
 
     def _differentiated(self, eager: Eager, theta: Theta, batch: Batch) -> Answers:
         eager.place(theta)
@@ -222,33 +257,19 @@ class _Epoch:
             eager.place(theta)
         return kinks.found(self._exact, self._plain, batch)
 
-    def _next(self, theta: Theta, batch: Batch) -> Theta:
-        """theta after a step of float64."""
-        self._exact.place(theta)
-        self._exact.step(batch, self._rate)
-        return self._exact.theta.astype(np.float32)
-
-    def check_evaluation(self, evaluate: Program, predict: Program) -> None:
+    def check_evaluation(self, loaded: Mapping[str, Programs], theta: Theta) -> None:
         """Compare ``evaluate`` and ``predict`` at a theta that is not the initial one."""
-        theta = self._next(self._network.theta, self._draw(False))
         for eager in (self._exact, self._plain):
             eager.place(theta)
         for padded in (False, self._pads):
             batch = self._draw(padded)
-            feed = {"theta": theta, **_arrays(batch)}
-            sums = {
-                name: value.reshape(1).astype(np.float64) for name, value in evaluate(feed).items()
-            }
-            logits = predict({"theta": theta, "x": feed["x"]})["logits"].astype(np.float64)
-            truth = _Truth(
-                self._evaluated(self._exact, batch), [self._evaluated(self._plain, batch)]
-            )
-            allowed = self._allowed("logits", truth)
-            self._check(
-                {"logits": logits, **sums},
-                truth,
-                {"metric_sum": self._undecided(truth.right["logits"], batch, 2 * allowed)},
-            )
+            right, rounded = (self._evaluated(eager, batch) for eager in (self._exact, self._plain))
+            truth = _Truth(right, [rounded])
+            gap = 2 * self._allowed("logits", truth)
+            spare = {"metric_sum": self._undecided(right["logits"], batch, gap)}
+            for backend, programs in loaded.items():
+                with _naming(f"{backend}: program 'evaluate' or 'predict' disagrees with torch"):
+                    self._check(_outputs(programs, theta, batch), truth, spare)
 
     def _evaluated(self, eager: Eager, batch: Batch) -> Answers:
         output, sums = eager.evaluate(batch)
@@ -273,3 +294,12 @@ def _largest(values: NDArray[Any]) -> float:
 
 def _arrays(batch: Batch) -> dict[str, Array]:
     return {"x": batch.x.numpy(), "y": batch.y.numpy(), "w": batch.w.numpy()}
+
+
+def _outputs(programs: Programs, theta: Theta, batch: Batch) -> Answers:
+    """What ``evaluate`` and ``predict`` return."""
+    feed = {"theta": theta, **_arrays(batch)}
+    sums = programs["evaluate"](feed)
+    logits = programs["predict"]({"theta": theta, "x": feed["x"]})["logits"]
+    named = {name: value.reshape(1).astype(np.float64) for name, value in sums.items()}
+    return {"logits": logits.astype(np.float64), **named}

@@ -54,8 +54,8 @@ def _measured(folder: Path, backend: str) -> int:
 
 def main(folder: str, backend: str) -> None:
     """Measure one bundle in one runtime."""
-    from sedge_export.lowering.programs import signatures
     from sedge_export.lowering.target import TARGETS
+    from sedge_export.programs import signatures
 
     bundle, theta = load(Path(folder))
     manifest, runtime = bundle.manifest, TARGETS[backend]

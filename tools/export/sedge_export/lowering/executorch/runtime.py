@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sedge_export.lowering.programs import Array, Program
+from sedge_export.programs import Array, Program
 from sedge_protocol.errors import ExportError
 
 INSTALL = "pip install 'sedge-fl[export-executorch]'"

@@ -7,10 +7,10 @@ must be one that ExecuTorch's runtime has a kernel for.
 
 import functools
 import operator
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -20,9 +20,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from sedge_export.lowering.executorch.runtime import kernels, quiet
 from sedge_export.lowering.executorch.simplify import simplified
 from sedge_export.lowering.executorch.table import RULES, Rule
+from sedge_export.stages import Where
 from sedge_protocol.errors import ExportError
-
-Where: TypeAlias = Callable[[OpOverload], str]
 
 aten = torch.ops.aten
 POOL = aten.max_pool2d_with_indices.default

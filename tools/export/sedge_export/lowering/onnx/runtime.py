@@ -6,7 +6,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_export.lowering.programs import Array, Program
+from sedge_export.programs import Array, Program
 from sedge_protocol.errors import ExportError
 from sedge_protocol.host.onnx_runtime import library, open_session
 

@@ -5,8 +5,8 @@ torch traced, so a wrong lowering is found here and not on a device.
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from torch import Tensor, fx
 from torch._ops import OpOverload
@@ -15,9 +15,8 @@ from torch.utils._pytree import tree_map_only
 from sedge_export.lowering.onnx.graph import Array, Graph, Value
 from sedge_export.lowering.onnx.pointwise import element_type
 from sedge_export.lowering.onnx.table import LOWERINGS, Lowered, Lowering
+from sedge_export.stages import Where
 from sedge_protocol.errors import ExportError, LocalError
-
-Where: TypeAlias = Callable[[OpOverload], str]
 
 
 def to_onnx(

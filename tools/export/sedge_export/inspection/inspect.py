@@ -1,0 +1,86 @@
+"""The first stage: the model runs eagerly, and is found fit to be compiled or refused.
+
+Two copies run, each in evaluation mode and then in training mode. The first is watched, operator by
+operator (``operators``). The second sees other data first, and must give what the first gave (``survey``).
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from sedge_export.inspection.operators import OperatorRecorder, accepts, inspect_model
+from sedge_export.inspection.survey import survey
+from sedge_export.stages import Inspected, Subject
+from sedge_export.subject.batches import Samples, random_samples, whole_rows
+from sedge_export.subject.network import Network, copied
+from sedge_export.subject.subject import require_like
+from sedge_export.widths.axes import find_axes
+from sedge_export.widths.narrow import cut
+from sedge_protocol.errors import ExportError
+from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.objective import LOSSES
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What running a subject has shown; ``recorder.model`` may run again."""
+
+    recorder: OperatorRecorder
+    outputs: tuple[int, ...]
+
+
+def inspect(subject: Subject, *, dropped: float, target: TensorSpec | None, seed: int) -> Inspected:
+    """Inspect the subject, and narrow it by the share ``dropped`` of the channels of every axis.
+
+    ``target`` is a row of y where it is not what the objective's kind of target says. Raises
+    ``ExportError`` for a model that fails, whose outputs do not fit, that has randomness or state which a
+    program could not repeat, or that cannot be narrowed.
+    """
+    seen = _seen(subject)
+    found = find_axes(subject.network, subject.x)
+    if dropped:
+        model = cut(subject.model, subject.x, subject.network.layout, found, dropped)
+        subject = replace(subject, model=model, network=Network(model, subject.choice.rows))
+        seen = _seen(subject)
+    axes = found.axes.narrowed(dropped) if found.axes.channels else None
+    row = target or _row_target(subject, seen.outputs)
+    return Inspected(
+        subject, seen.recorder.where, seen.outputs, seen.recorder.noise, axes, dropped, row,
+        _sources(subject, seen, row, torch.Generator().manual_seed(seed)),
+    )  # fmt: skip
+
+
+def _seen(subject: Subject) -> _Seen:
+    recorder, outputs = inspect_model(copied(subject.model), subject.x, subject.num_classes)
+    survey(copied(subject.model), subject.x, recorder.sums)
+    return _Seen(recorder, outputs)
+
+
+def _row_target(subject: Subject, outputs: tuple[int, ...]) -> TensorSpec | None:
+    """A row of y: a label, numbers like the outputs, or None where the input is the target."""
+    choice, x = subject.choice, subject.x
+    if choice.target == "class":
+        return TensorSpec("int64", ())
+    if choice.target == "float":
+        return TensorSpec("float32", outputs)
+    as_large = choice.loss.name not in LOSSES or outputs == tuple(x.shape[1:])
+    if not as_large or not x.is_floating_point():
+        raise ExportError(
+            f"target 'none': the model gives rows of float32 {outputs} for an input of {x.dtype}"
+            f" {tuple(x.shape[1:])}, expected the same"
+        )
+    return None
+
+
+def _sources(
+    subject: Subject, seen: _Seen, row: TensorSpec | None, rng: torch.Generator
+) -> tuple[Samples, ...]:
+    """Rows to verify programs on: random ones, or the sample's where the model takes no others."""
+    x = subject.x
+    samples = random_samples(x, row, subject.num_classes, len(x), rng, subject.parts)
+    if not accepts(seen.recorder.model, samples.x):
+        samples = whole_rows(x, samples, rng)
+    if subject.real is None:
+        return (samples,)
+    require_like("y", subject.real.y, samples.y)
+    return samples, subject.real

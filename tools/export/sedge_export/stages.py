@@ -1,0 +1,90 @@
+"""What the exporter's stages hand on: inspection, tracing, lowering, verification, writing.
+
+Each stage is a folder with one function, named in brackets below. ``exporter.export`` calls them in order.
+
+    Subject    (subject.take)      the user's model, taken once; stages run copies of it, never the model
+    Inspected  (inspect)           the model that is exported, and what running it eagerly has shown
+    Traced     (trace_programs)    a graph of ATen operators for each program
+    Lowered    (lower)             the files of each runtime
+    Verification (verify)          how far these are from eager torch
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor, fx, nn
+from torch._ops import OpOverload
+
+from sedge_export.programs import File, Signature, signatures
+from sedge_export.subject.batches import Samples
+from sedge_export.subject.network import Network
+from sedge_export.subject.objective import Choice
+from sedge_protocol.axes import Axes
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import FROZEN, TensorSpec
+from sedge_protocol.wire.parts import InputPart
+
+# Which module of the model an operator came from, and which line: `` (module 'encoder', net.py:31)``.
+Where: TypeAlias = Callable[[OpOverload], str]
+# The files of each runtime by program.
+Lowered: TypeAlias = Mapping[str, Mapping[str, File]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model of one input, the batch x (B, ...) that it is traced with, and its objective.
+
+    ``parts`` is what a row of x holds where the user's model has several inputs; ``real`` are the user's
+    rows, where these were given.
+    """
+
+    model: nn.Module
+    network: Network
+    x: Tensor
+    choice: Choice
+    num_classes: int
+    parts: tuple[InputPart, ...] = ()
+    real: Samples | None = None
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """The subject at the width that is exported. ``outputs`` is the shape of a row of its outputs.
+
+    ``noise`` is how many random numbers a batch takes in training, ``target`` a row of y, or None where
+    the input is the target; ``sources`` are rows for verification, random ones first. ``axes`` says how
+    the model can be narrowed, if it can; ``dropped`` is the share of the channels that is left out.
+    """
+
+    subject: Subject
+    where: Where
+    outputs: tuple[int, ...]
+    noise: int
+    axes: Axes | None
+    dropped: float
+    target: TensorSpec | None
+    sources: tuple[Samples, ...]
+
+    @property
+    def signatures(self) -> dict[str, Signature]:
+        """The programs' inputs and outputs."""
+        network = self.subject.network
+        held = self.noise > 0, network.frozen is not None
+        return signatures(bool(network.layout.statistics), *held)
+
+    @property
+    def constant(self) -> dict[str, Theta]:
+        """The programs' inputs that are the same in every call."""
+        values = self.subject.network.frozen_values
+        return {} if values is None else {FROZEN: values}
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The graph of each program by name, and the multiplications of one run."""
+
+    graphs: Mapping[str, fx.GraphModule]
+    signatures: Mapping[str, Signature]
+    multiply_adds: Mapping[str, int]
+    where: Where

@@ -1,0 +1,42 @@
+"""The second stage: the graphs of a model's programs."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, fx
+
+from sedge_export.stages import Inspected, Traced
+from sedge_export.tracing.trace import Function, multiply_adds, trace
+
+
+def trace_programs(inspected: Inspected) -> Traced:
+    """The graphs of ``gradient``, ``evaluate`` and ``predict``. Raises what ``trace`` raises."""
+    network, x = inspected.subject.network, inspected.subject.x
+    functions: dict[str, Function] = {
+        "gradient": network.gradient,
+        "evaluate": network.evaluate,
+        "predict": network.predict,
+    }
+    inputs = {
+        "theta": torch.from_numpy(network.theta),
+        "x": x,
+        "y": inspected.sources[0].y[: len(x)],
+        "w": torch.ones(len(x)),
+        "noise": torch.full((inspected.noise,), 0.5),
+        **{name: torch.from_numpy(values) for name, values in inspected.constant.items()},
+    }
+    graphs: dict[str, fx.GraphModule] = {}
+    for name, function in functions.items():
+        network.model.train(name == "gradient")
+        names = inspected.signatures[name].inputs
+        with network.unchanged():
+            graphs[name] = trace(_ordered(function, names), [inputs[key] for key in names])
+    costs = {name: multiply_adds(graph) for name, graph in graphs.items()}
+    return Traced(graphs, inspected.signatures, costs, inspected.where)
+
+
+def _ordered(
+    function: Callable[..., Tensor | tuple[Tensor, ...]], names: Sequence[str]
+) -> Function:
+    """The function of its arguments in the order of these names."""
+    return lambda *inputs: function(**dict(zip(names, inputs, strict=True)))

@@ -141,7 +141,9 @@ class Pair:
     def orders(self, count: int) -> list[Order]:
         """Rounds that each begin from the same global model."""
         every = np.arange(self.theta.size, dtype=np.uint32)
-        coded = encode(SparseVector(self.theta.size, every, self.theta), ValueCoding.FP32)
+        coded = encode(
+            SparseVector(self.theta.size, every, self.theta), ValueCoding.FP32, Compression.ZLIB
+        )
         blobs = [pack(self.bundle), coded]
         for blob in blobs:
             for device in self.blobs.values():

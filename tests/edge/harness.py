@@ -316,6 +316,10 @@ class Harness:
         self.listen(effects)
         return [*effects, *self.tell(Welcome(hellos[0].nonce, "0", VERSIONS))]
 
+    def must_stop(self, now: float) -> bool:
+        """Whether the job that runs has used up what the device trains in a day."""
+        return self.agent.budget.must_stop(now)
+
     def reboot(self) -> list[AgentEffect]:
         """The device loses power and comes back, connected."""
         self.agent = self.start()
@@ -454,9 +458,9 @@ class Harness:
         return []
 
     def send_chunks(self, transfer: bytes, get: Get) -> list[AgentEffect]:
-        """Chunks for whoever listens."""
-        manifest = self.manifests[transfer]
-        if blob_topic(FLEET, transfer) not in self.topics:
+        """Chunks of what there is, for whoever listens."""
+        manifest = self.manifests.get(transfer)
+        if manifest is None or blob_topic(FLEET, transfer) not in self.topics:
             return []
         indices = sorted(from_bitmap(get.missing, manifest.count))
         self.chunks_sent += len(indices)

@@ -107,7 +107,7 @@ def started(order: str, kept: str) -> StartJob:
 
 EFFECTS: dict[str, Callable[..., AgentEffect]] = {
     "send": lambda topic, payload: Send(topic, bytes.fromhex(payload)),
-    "note": lambda level, text: Note(LEVELS[level], text),
+    "note": lambda level, text: Note(LEVELS[level], bytes.fromhex(text).decode()),
     "subscribe": Subscribe,
     "unsubscribe": Unsubscribe,
     "start": started,
@@ -181,7 +181,7 @@ class JavaHarness(Harness):
         self, jvm: Jvm, folder: Path, chunk_bytes: int = 4096, ca: Path | None = None
     ) -> None:
         self._jvm, self._ca = jvm, [] if ca is None else [str(ca)]
-        self._written: tuple[Examples, ...] = ()
+        self._written: dict[Path, Examples] = {}
         super().__init__(folder, chunk_bytes)
 
     def start(self, incarnation: int = 1) -> Any:
@@ -205,6 +205,10 @@ class JavaHarness(Harness):
         yield
         self.agent.told("refuse")
 
+    def must_stop(self, now: float) -> bool:
+        stops: bool = self.agent.must_stop(now)
+        return stops
+
     def on_disk(self) -> AgentState:
         raw = msgspec.msgpack.decode((self.folder / "journal").read_bytes()[HEAD_BYTES:])
         raw["coordinator_incarnation"] = raw.pop("coordinator")
@@ -214,17 +218,18 @@ class JavaHarness(Harness):
 
     def work(self, job: Job) -> list[AgentEffect]:
         files = [self.folder / "train.npz", self.folder / "test.npz"]
-        if self._written != (self.train, self.test):
-            self._written = self.train, self.test
-            for path, examples in zip(files, self._written, strict=True):
+        for path, examples in zip(files, (self.train, self.test), strict=True):
+            if self._written.get(path) is not examples:
                 np.savez(path, x=examples.inputs, y=examples.targets)
+                self._written[path] = examples
 
         def gradient(theta: bytes) -> tuple[bytes, bytes, bytes]:
             start = np.frombuffer(theta, "<f4").copy()
             training = job.order.work.training or Training()
             request = TrainRequest(start, training, job.order.seed, gradient=True)
             trained = self.trainer.train(request, self.train, lambda: False)
-            way = start - trained.theta if trained.gradient is None else trained.gradient
+            with np.errstate(over="ignore"):
+                way = start - trained.theta if trained.gradient is None else trained.gradient
             statistics = np.concatenate([trained.theta[place] for place in STATISTICS])
             loss = np.float32(trained.loss)
             return way.astype("<f4").tobytes(), loss.tobytes(), statistics.tobytes()

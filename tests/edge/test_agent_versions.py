@@ -22,6 +22,8 @@ from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.work import Codec, Step, UpdateSelection
 
+pytestmark = pytest.mark.both_cores
+
 
 @pytest.fixture
 def orders(device: Harness) -> list[Order]:
@@ -70,6 +72,7 @@ def test_a_device_that_was_there_fetches_one_step(device: Harness, orders: list[
     np.testing.assert_allclose(theta, held, atol=1e-7)
 
 
+@pytest.mark.python_only("steps")
 def test_a_version_is_kept_as_steps_until_they_are_many(
     device: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +102,7 @@ def test_steps_larger_than_the_model_are_not_kept(device: Harness) -> None:
     assert files(device) == {known.bundle, known.base, known.kept.model}
 
 
+@pytest.mark.python_only("steps")
 @pytest.mark.parametrize("lost", ["step", "base"])
 def test_a_lost_version_of_several_steps_costs_a_snapshot(
     device: Harness, orders: list[Order], lost: str
@@ -117,6 +121,7 @@ def test_a_lost_version_of_several_steps_costs_a_snapshot(
     assert device.declines == [] and device.on_disk().runs["run"].steps == ()
 
 
+@pytest.mark.python_only("steps")
 def test_an_order_for_the_version_that_is_kept_as_steps(
     device: Harness, orders: list[Order]
 ) -> None:
@@ -128,6 +133,7 @@ def test_an_order_for_the_version_that_is_kept_as_steps(
     assert len(device.on_disk().runs["run"].steps) == 2
 
 
+@pytest.mark.python_only("steps")
 def test_a_job_that_a_power_cut_has_repeated_fetches_nothing(
     device: Harness, orders: list[Order]
 ) -> None:

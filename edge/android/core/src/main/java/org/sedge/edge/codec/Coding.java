@@ -2,6 +2,8 @@ package org.sedge.edge.codec;
 
 import org.sedge.edge.SedgeException.CodecError;
 
+import java.util.Locale;
+
 /** Values as byte planes in one of six precisions, in the order of their codes (spec/coded-vector.md, Values). */
 public enum Coding {
     FP32(0, 4),
@@ -35,7 +37,19 @@ public enum Coding {
 
     /** The values as the receiver decodes them. Throws {@code CodecError} where one would not be finite. */
     public float[] decoded(float[] values) throws CodecError {
-        return fromPlanes(toPlanes(values), values.length);
+        float[] found = read(toPlanes(values), values.length);
+        for (int i = 0; i < found.length; i++) {
+            requireFinite(found[i], i, values[i], " is not a finite number in " + name().toLowerCase(Locale.ROOT));
+        }
+        return found;
+    }
+
+    /** Throws {@code CodecError} for a value that is not finite, in which another is spoken of. */
+    static void requireFinite(float value, int i, float said, String words) throws CodecError {
+        if (Float.isNaN(value) || Float.isInfinite(value)) {
+            String number = String.valueOf(said).replace("NaN", "nan").replace("Infinity", "inf");
+            throw new CodecError("value[" + i + "]: " + number + words);
+        }
     }
 
     byte[][] toPlanes(float[] values) throws CodecError {
@@ -44,9 +58,7 @@ public enum Coding {
             made[plane] = new byte[planeBytes(plane, values.length)];
         }
         for (int i = 0; i < values.length; i++) {
-            if (Float.isNaN(values[i]) || Float.isInfinite(values[i])) {
-                throw new CodecError("value[" + i + "]: " + values[i] + " is not finite");
-            }
+            requireFinite(values[i], i, values[i], " is not a finite number in " + name().toLowerCase(Locale.ROOT));
             if (block == 0) {
                 int bits = Float.floatToRawIntBits(values[i]);
                 put(made, 0, i, this == FP32 ? bits : this == FP16 ? toHalf(values[i]) : nearestBf16(bits));
@@ -60,6 +72,14 @@ public enum Coding {
 
     /** The values in planes of the right lengths. Throws {@code CodecError} for a code, scale or value that is none. */
     float[] fromPlanes(byte[][] coded, int count) throws CodecError {
+        float[] values = read(coded, count);
+        for (int i = 0; i < count; i++) {
+            requireFinite(values[i], i, values[i], " is not finite");
+        }
+        return values;
+    }
+
+    private float[] read(byte[][] coded, int count) throws CodecError {
         float[] values = new float[count];
         for (int i = 0; i < count; i++) {
             if (this == FP32) {
@@ -74,9 +94,6 @@ public enum Coding {
                     throw new CodecError("scale[" + i / block + "]: negative");
                 }
                 values[i] = code(coded[0], i) * Float.intBitsToFloat(scale << 16);
-            }
-            if (Float.isNaN(values[i]) || Float.isInfinite(values[i])) {
-                throw new CodecError("value[" + i + "]: " + values[i] + " is not finite");
             }
         }
         int used = this == INT4 ? count % 2 * 4 : this == SIGN ? count % 8 : 0;

@@ -31,9 +31,7 @@ public final class Selection {
         int[] magnitudes = new int[vector.length]; // as bits, which sort like the numbers
         for (int i = 0; i < vector.length; i++) {
             magnitudes[i] = Float.floatToRawIntBits(Math.abs(vector[i]));
-            if (magnitudes[i] >= 0x7f800000) {
-                throw new CodecError("value[" + i + "]: " + vector[i] + " is not finite");
-            }
+            Coding.requireFinite(vector[i], i, vector[i], " is not finite");
         }
         int[] sorted = magnitudes.clone();
         Arrays.sort(sorted);

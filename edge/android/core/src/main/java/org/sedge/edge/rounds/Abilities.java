@@ -15,11 +15,13 @@ public final class Abilities {
 
     private Abilities() {}
 
-    /** The extension that an order asks for and this device has not announced; null: none. */
+    /** The extensions that an order asks for and this device has not announced; empty: none. */
     static String lacking(Order order) {
         Work work = order.work;
-        return work.has(Work.OWN_MODEL) ? "own_model" : work.has(Work.SELECT) || order.has(Order.CONTEXT) ? "select"
-                : work.has(Work.SCORING) ? "scoring" : work.has(Work.CHOICE) ? "choice"
-                : work.has(Work.REMEMBER) ? "remember" : order.has(Order.PATCH_CONTEXT) ? "patch_context" : null;
+        boolean selects = work.has(Work.SELECT) || order.has(Order.CONTEXT) || order.has(Order.PATCH_CONTEXT);
+        String words = (work.has(Work.CHOICE) ? ", choice" : "") + (work.has(Work.OWN_MODEL) ? ", own_model" : "")
+                + (work.has(Work.REMEMBER) ? ", remember" : "") + (work.has(Work.SCORING) ? ", scoring" : "")
+                + (selects ? ", select" : "");
+        return words.isEmpty() ? "" : words.substring(2);
     }
 }

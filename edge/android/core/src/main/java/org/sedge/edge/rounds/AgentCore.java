@@ -422,7 +422,7 @@ public final class AgentCore {
             return;
         }
         String unknown = Abilities.lacking(order);
-        if (unknown != null) {
+        if (!unknown.isEmpty()) {
             declines.send(run, round, new BodyError("ORDER: " + GlobalModel.where(order) + ": needs " + unknown
                     + ", which this device has not announced", new byte[0]));
             return;

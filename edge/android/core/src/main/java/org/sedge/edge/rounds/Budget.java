@@ -127,7 +127,7 @@ final class Budget {
             return "";
         }
         return orders.take() ? null : "the limit of orders an hour: more than " + Math.round(orders.limit)
-                + " in an hour, expected fewer, or a higher limit";
+                + " orders in an hour, expected fewer, or a higher limit";
     }
 
     /** Whether to log now that an order was refused: once an hour. */

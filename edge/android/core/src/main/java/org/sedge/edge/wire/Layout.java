@@ -101,7 +101,8 @@ public final class Layout {
             }
         }
         if (!wanted.isEmpty()) {
-            throw new CodecError(key + ": no tensor named '" + Collections.min(wanted) + "'");
+            String line = Collections.min(wanted).replace("\n", "\\n"); // the coordinator's, for a line of the log
+            throw new CodecError(key + ": no tensor named '" + line + "'");
         }
         return found;
     }

@@ -144,7 +144,7 @@ public class HostileCoordinatorTest {
         say(Kind.ORDER, order().with(Order.ROUND, 3L).encode());
         Decline decline = (Decline) sent.get(0).message();
         assertEquals("TooManyOrders", decline.reason);
-        assertEquals("the limit of orders an hour: more than 2 in an hour, expected fewer, or a higher limit",
+        assertEquals("the limit of orders an hour: more than 2 orders in an hour, expected fewer, or a higher limit",
                 decline.detail);
     }
 

@@ -183,7 +183,7 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
 
     @Override
     public void note(Level level, String text) {
-        say("note " + level + " " + text);
+        say("note " + level + " " + Hex.encode(text.getBytes(StandardCharsets.UTF_8)));
     }
 
     @Override

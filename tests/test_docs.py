@@ -1,5 +1,6 @@
 """The documentation: what is made from the code is up to date, and no link leads nowhere."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -7,9 +8,10 @@ from typing import Annotated
 import msgspec
 import pytest
 from msgspec import Meta
+from tools.docs import generated
 from tools.docs.__main__ import build
 from tools.docs.comments import commented, keys_of
-from tools.docs.generated import COMPLETE, FILES, REFERENCE, ROOT, stale
+from tools.docs.generated import COMPLETE, FILES, REFERENCE, ROOT
 
 from sedge_cloud.__main__ import main as cloud
 from sedge_cloud.strategies import STRATEGIES
@@ -35,7 +37,16 @@ def test_the_reference_of_every_program(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_what_is_made_from_the_structs_is_up_to_date() -> None:
-    assert stale() == [], "run: make spec"
+    assert generated.stale() == [], "run: make spec"
+
+
+def test_the_check_fails_for_a_stale_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generated, "HEAD", "# Another head\n\n")
+    monkeypatch.setattr(sys, "argv", ["generated", "--check"])
+    assert generated.main() == 1
+    assert capsys.readouterr().err == "docs/reference.md is stale; run: make spec\n"
 
 
 def keys(struct: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str, Field]]:

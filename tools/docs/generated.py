@@ -78,9 +78,10 @@ def main() -> int:
     if not parser.parse_args().check:
         write()
         return 0
-    for path in stale():
+    old = stale()
+    for path in old:
         print(f"{path} is stale; run: make spec", file=sys.stderr)
-    return 1 if stale() else 0
+    return 1 if old else 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from the source, so that it costs a running program nothing.
 
 import ast
 import enum
+import functools
 import inspect as source
 import itertools
 import textwrap
@@ -43,6 +44,7 @@ class Field(NamedTuple):
     description: str
 
 
+@functools.cache  # reading a class's source takes milliseconds
 def fields(struct: type[msgspec.Struct]) -> tuple[Field, ...]:
     """The fields of a struct in their order, those that it inherits included."""
     sentences = dict(_sentences(struct))

@@ -54,49 +54,49 @@ public final class Messages {
         public static final Field<Training, Double> AVERAGE =
                 SCHEMA.optional("average", Type.number(0, false, 1.0), 0.0);
 
-        /** Number of passes that a device makes over its examples in a round. */
+        /** Number of passes over its own examples that a device makes per round. */
         public final long localEpochs;
-        /** Learning rate of the optimizer, before warm-up and schedule. */
+        /** Learning rate, before warm-up and schedule are applied. */
         public final double learningRate;
-        /** Momentum of {@code sgd}; the other optimizers have {@code beta1} instead. */
+        /** Momentum of {@code sgd}; must be 0 for the other optimizers. */
         public final double momentum;
-        /** Strength of the pull towards the model at the start of the round, FedProx's mu; 0 turns it off. */
+        /** Strength of the pull towards the round's start model (FedProx's mu); 0 turns it off. */
         public final double prox;
         /**
          * What happens to the last partial batch: {@code pad} it with rows of weight zero, {@code fill} it from the
          * start of the epoch, or {@code drop} it.
          */
         public final String lastBatch;
-        /** Names of the tensors that training must not change. */
+        /** Names of tensors that training leaves unchanged. */
         public final List<String> freeze;
         /** Optimizer that every device trains with. */
         public final String optimizer;
         /** Use Nesterov's form of momentum; needs {@code momentum} above 0. */
         public final boolean nesterov;
-        /** Decay per step of the mean gradient in {@code adam} and {@code adamw}. */
+        /** Decay rate of the mean gradient in {@code adam} and {@code adamw}. */
         public final double beta1;
-        /** Decay per step of the mean squared gradient in {@code adam} and {@code adamw}. */
+        /** Decay rate of the mean squared gradient in {@code adam} and {@code adamw}. */
         public final double beta2;
-        /** Number that {@code adam} and {@code adamw} add to the divisor of a step, against division by zero. */
+        /** Small number that {@code adam} and {@code adamw} add to the denominator, to avoid division by zero. */
         public final double epsilon;
         /**
-         * Strength of weight decay, which adds to the gradient or, under {@code adamw}, shrinks the weights directly.
+         * Strength of weight decay; it is added to the gradient or, with {@code adamw}, shrinks the weights directly.
          */
         public final double weightDecay;
-        /** Largest L2 norm of a step's gradient; longer ones are shortened, and 0 sets no limit. */
+        /** Maximum L2 norm of each step's gradient; longer gradients are scaled down, and 0 sets no limit. */
         public final double clipNorm;
         /**
-         * Where the optimizer's state begins in a round: {@code reset} at zero, {@code keep} where the device's last
-         * round ended.
+         * Optimizer's state at the start of a round: {@code reset} for zeros, {@code keep} for that after the device's
+         * last round.
          */
         public final String optimizerState;
-        /** Number of first steps of every training over which the learning rate grows linearly to its full value. */
+        /** Number of initial steps in each training over which the learning rate grows linearly to its full value. */
         public final long warmupSteps;
-        /** Factor that the learning rate approaches, along a line, by the last step of every training. */
+        /** Factor that the learning rate moves towards, linearly, over the steps of each training. */
         public final double endFactor;
         /**
-         * Share of a training's steps, its last ones, whose mean model the device evaluates, keeps and predicts with; 0
-         * turns it off.
+         * Share of each training's steps, counted from its end, whose average model the device evaluates, keeps and
+         * predicts with; 0 turns it off.
          */
         public final double average;
 

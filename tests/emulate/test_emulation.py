@@ -299,6 +299,17 @@ def test_another_model_is_not_resumed(base: Path, tmp_path: Path) -> None:
     assert caught.value.found == "model's code"
 
 
+def test_targets_that_each_device_would_decline_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "five_outputs.py").write_text(
+        "from torch import nn\ndef build(): return nn.Linear(6, 5)\n"
+    )
+    np.savez(tmp_path / "mine.npz", x=np.ones((90, 6)), y=np.arange(90) / 2)
+    model = ModelConfig(factory="five_outputs:build", batch_size=8)
+    config = changed(model=model, data=DataConfig(dataset="mine.npz", split="iid"))
+    with pytest.raises(DataError, match=r"y has rows of shape \(1,\), the model expects \(5,\)"):
+        set_up(config, tmp_path, tmp_path / "out", resume=False, note=ignore)
+
+
 def test_there_is_nothing_to_resume(base: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the state of an emulation that was stopped"):
         resumed(CONFIG, base, tmp_path / "out")

@@ -24,7 +24,7 @@ from sedge_emulate.config import EmulationConfig, ModelConfig, StrategyConfig, T
 from sedge_emulate.data.datasets import fashion_mnist
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.emulation import StrategyRun
-from sedge_emulate.model import ModelSource, export_model
+from sedge_emulate.model import ModelSource, Sample, export_model
 from sedge_emulate.progress import Progress
 from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.virtual.plan import Plan
@@ -88,7 +88,7 @@ def test_ten_rounds_of_the_released_run(tmp_path: Path) -> None:
     shares = Shares.of(dataset, partition(dataset.labels, 0.1, SEED))
     shares.save(tmp_path / "data")
     source = ModelSource.of(ModelConfig(), dataset, tmp_path)
-    export_model(source, dataset, SEED, tmp_path / "bundle")
+    export_model(source, Sample.of(source, dataset), SEED, tmp_path / "bundle")
     run = RunConfig(
         strategy="fedobp",
         options={"quantile": 0.999705, "score": "product", "cold_start": "init"},

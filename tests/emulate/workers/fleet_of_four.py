@@ -12,7 +12,7 @@ from tests.orders import changed
 from sedge_emulate.config import ModelConfig, TrainerConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.shares import Shares
-from sedge_emulate.model import ModelSource, export_model
+from sedge_emulate.model import ModelSource, Sample, export_model
 from sedge_emulate.virtual.disk import HostDisk
 from sedge_emulate.workers.pool import _ERRORS
 from sedge_emulate.workers.setup import WorkerSetup
@@ -56,7 +56,7 @@ def make_setup(
         shares = make_shares(devices, features)
         shares.save(folder / "data")
         dataset = Dataset("clouds", shares.inputs, shares.targets, CLASSES)
-        export_model(source, dataset, 0, folder / "bundle")
+        export_model(source, Sample.of(source, dataset), 0, folder / "bundle")
     trainer = TrainerConfig(backend=backend)
     return WorkerSetup(folder / "data", folder / "bundle", source, trainer)
 

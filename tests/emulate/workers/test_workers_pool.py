@@ -391,7 +391,7 @@ def test_closing_ends_processes_that_are_at_work(setup: WorkerSetup, maker: Orde
     endless = request_of(maker, 2, training=Training(local_epochs=1000, learning_rate=0.01))
     jobs = [pool.submit(replace(endless, key=bytes([i]) * 32), i) for i in range(9)]
     pool.submit(request_of(maker, 0), 100)
-    pids = list(workers._executor._processes)
+    pids = list(workers._processes._executor._processes)
     assert len(pids) == 2
     pool.close()
     assert not any(map(alive, pids))

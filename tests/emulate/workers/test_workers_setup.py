@@ -10,7 +10,7 @@ from msgspec import structs
 from tests.emulate.workers.fleet_of_four import make_setup
 
 from sedge_emulate.config import TrainerConfig
-from sedge_emulate.workers import setup as module
+from sedge_emulate.training import choice
 from sedge_emulate.workers.setup import trainer_for
 from sedge_protocol.wire.bundle import load
 
@@ -23,7 +23,7 @@ def test_every_option_of_the_fleet_file_reaches_the_trainer(
     def open_trainer(*model: object, **options: Any) -> None:
         asked.update(options)
 
-    monkeypatch.setattr(module, "open_trainer", open_trainer)
+    monkeypatch.setattr(choice, "open_trainer", open_trainer)
     wished = TrainerConfig("vectorised", "bf16", "cuda", True, True, "unfold")
     setup = replace(make_setup(tmp_path, devices=1), trainer=wished, processes=3)
     bundle, _ = load(setup.bundle)

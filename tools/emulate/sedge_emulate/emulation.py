@@ -20,12 +20,14 @@ from pathlib import Path
 import msgspec
 
 from sedge_cloud.config import RunConfig
+from sedge_edge.training.examples import Examples, fitting
 from sedge_emulate.attack import NOBODY, Attack
 from sedge_emulate.config import EmulationConfig, StrategyConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.shares import Shares, share_out
-from sedge_emulate.model import ModelSource, export_model
+from sedge_emulate.model import ModelSource, Sample, export_widths
 from sedge_emulate.result import Model, StrategyResult, write_whole
+from sedge_emulate.workers.processes import in_process
 from sedge_emulate.workers.setup import VERSIONS, WorkerSetup
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
@@ -195,10 +197,16 @@ def locked(out: Path) -> Generator[None]:
 
 
 def export_forms(source: ModelSource, dataset: Dataset, config: EmulationConfig, out: Path) -> None:
-    """Export the model below ``out``, whole and in each of its widths."""
+    """Export the model below ``out``, whole and in each of its widths.
+
+    Raises ``DataError`` for data that every device would decline to train on.
+    """
     folders = (out / "bundle", *narrower(config, out))
-    for dropped, folder in zip(config.model.widths, folders, strict=True):
-        export_model(source, dataset, config.seed, folder, dropped)
+    forms = list(zip(config.model.widths, folders, strict=True))
+    in_process(export_widths, source, Sample.of(source, dataset), config.seed, forms)
+    for folder in folders:
+        manifest = load(folder)[0].manifest
+        fitting(Examples(dataset.inputs, dataset.targets, source.parts), manifest)
 
 
 def narrower(config: EmulationConfig, out: Path) -> tuple[Path, ...]:

@@ -5,13 +5,14 @@ import importlib
 import importlib.util
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sedge_edge.training.examples import Examples, fitting
+from sedge_edge.training.examples import Inputs
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.errors import ConfigError, DataError
@@ -163,13 +164,33 @@ class ModelSource:
         return made
 
 
-def export_model(
-    source: ModelSource, dataset: Dataset, seed: int, folder: Path, dropped: float = 0.0
-) -> None:
-    """Export the model into a bundle at ``folder``, verified on the data's first batch.
+@dataclass(frozen=True)
+class Sample:
+    """The data's first batch ``rows`` (B, ...), on which its model is exported.
 
-    With ``dropped`` it is the form that lacks this share of the channels. Raises ``DataError`` for data
-    that every device would decline to train on.
+    ``doubtful`` names the data where y may be labels that a table has made floating-point.
+    """
+
+    rows: Inputs
+    doubtful: str
+
+    @classmethod
+    def of(cls, source: ModelSource, dataset: Dataset) -> "Sample":
+        """The sample of this data for this model."""
+        y = dataset.targets
+        asked = not source.config.target and source.target == "float"
+        doubtful = asked and bool((y == np.rint(y)).all())
+        rows = dataset.inputs[: source.config.batch_size]
+        return cls(rows, dataset.name if doubtful else "")
+
+
+def export_model(
+    source: ModelSource, sample: Sample, seed: int, folder: Path, dropped: float = 0.0
+) -> None:
+    """Export the model into a bundle at ``folder``, verified on the sample's rows.
+
+    With ``dropped`` it is the form that lacks this share of the channels. Raises ``DataError`` for doubtful
+    data, unless the model has one output and so is meant for numbers.
     """
     import torch
 
@@ -177,14 +198,15 @@ def export_model(
     from sedge_export.subject.objective import OwnMetric
 
     torch.set_num_threads(1)
-    rows = dataset.inputs[: source.config.batch_size]
+    rows = sample.rows
     metric, judged = own_metric(source.config.metric), source.own_metric()
     several = {name: torch.from_numpy(part) for name, part in unpack(rows, source.parts).items()}
-    module, sample = source.bare(seed), several or torch.from_numpy(rows)
-    _require_kind_of_y(source, dataset, module, sample)
-    manifest = export(
+    module, given = source.bare(seed), several or torch.from_numpy(rows)
+    if sample.doubtful:
+        _require_numbers(source, sample, module, given)
+    export(
         module,
-        sample,
+        given,
         batch_size=source.config.batch_size,
         name=source.name.rpartition(":")[2],
         num_classes=source.num_classes,
@@ -194,25 +216,25 @@ def export_model(
         folder=folder,
         dropped=dropped,
     )
-    fitting(Examples(dataset.inputs, dataset.targets, source.parts), manifest)
 
 
-def _require_kind_of_y(
-    source: ModelSource, dataset: Dataset, module: "nn.Module", sample: "Given"
+def export_widths(
+    source: ModelSource, sample: Sample, seed: int, forms: Sequence[tuple[float, Path]]
 ) -> None:
-    """Raise ``DataError`` where y may be labels that a table has made floating-point.
+    """Export the model in each of its forms, which lack this share of the channels, into its folder."""
+    for dropped, folder in forms:
+        export_model(source, sample, seed, folder, dropped)
 
-    A model with one output is meant for numbers. All other models are asked about.
-    """
-    y = dataset.targets
-    if source.config.target or source.target != "float" or not (y == np.rint(y)).all():
-        return
-    outputs = _outputs(module, sample) if source.factory else 0
+
+def _require_numbers(
+    source: ModelSource, sample: Sample, module: "nn.Module", given: "Given"
+) -> None:
+    outputs = _outputs(module, given) if source.factory else 0
     if outputs == 1:
         return
     has = f" and the model has {outputs} outputs" if outputs else ""
     raise DataError(
-        f"{dataset.name}: y holds whole numbers as floats{has}: labels? y.astype(int); "
+        f"{sample.doubtful}: y holds whole numbers as floats{has}: labels? y.astype(int); "
         'targets? [model] target = "float"'
     )
 

@@ -10,7 +10,6 @@ from sedge_edge.training.batches import Permutations, permutations
 from sedge_edge.training.examples import Inputs
 from sedge_emulate.config import TrainerConfig
 from sedge_emulate.model import ModelSource
-from sedge_emulate.training.choice import open_trainer
 from sedge_emulate.training.tasks import FleetTrainer
 from sedge_protocol.wire.bundle import Bundle
 
@@ -44,6 +43,7 @@ def trainer_for(
     import torch
 
     from sedge_edge.backends.flat_module import place_frozen
+    from sedge_emulate.training.choice import open_trainer
     from sedge_export.subject.objective import objective_of
 
     torch.set_num_threads(1)

@@ -6,13 +6,10 @@ trainer are batched over the jobs of a group (``lockstep.py``). All of this runs
 """
 
 import os
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Thread
 from typing import TypeAlias
 
 import msgspec
@@ -290,10 +287,8 @@ def _failed(error: SedgeError) -> Failed:
 _worker: Worker | None = None
 
 
-def start(setup: WorkerSetup, ended: Connection) -> None:
-    """Begin a worker process, which ends when the other end of the pipe ``ended`` is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    Thread(target=_follow, args=(ended,), daemon=True).start()
+def start(setup: WorkerSetup) -> None:
+    """Begin a worker process."""
     use(Worker(setup))
 
 
@@ -317,11 +312,6 @@ def judge(theta: Theta) -> float | None:
 def perform(requests: Sequence[Request]) -> Answers:
     """Do the jobs of a group in this process."""
     return _this().perform(requests)
-
-
-def _follow(ended: Connection) -> None:
-    ended.poll(None)
-    os._exit(1)
 
 
 def _this() -> Worker:

@@ -1,0 +1,45 @@
+"""Processes that compute: forks of one server, which has torch, and leaves this process without it."""
+
+import os
+import sys
+
+import pytest
+
+from sedge_emulate.workers.processes import ENVIRONMENT, in_process
+from sedge_protocol.errors import LinkError
+
+
+def loaded() -> tuple[int, bool, dict[str, str | None]]:
+    """The parent of this process, whether it began with torch, and what it has of the environment."""
+    return (
+        os.getppid(),
+        "torch" in sys.modules,
+        {name: os.environ.get(name) for name in ENVIRONMENT},
+    )
+
+
+def end() -> None:
+    os._exit(1)
+
+
+def refuse(text: str) -> None:
+    raise LinkError(text)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are made on Linux alone")
+def test_a_process_is_a_fork_that_has_torch_and_one_thread() -> None:
+    before = dict(os.environ)
+    first, second = in_process(loaded), in_process(loaded)
+    assert first == second == (first[0], True, ENVIRONMENT)
+    assert first[0] != os.getpid()
+    assert dict(os.environ) == before
+
+
+def test_what_a_process_raises_is_raised_here() -> None:
+    with pytest.raises(LinkError, match="no broker"):
+        in_process(refuse, "no broker")
+
+
+def test_a_process_that_dies_is_a_clear_error() -> None:
+    with pytest.raises(LinkError, match="a process has died"):
+        in_process(end)

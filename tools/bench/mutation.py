@@ -35,7 +35,15 @@ CENTRAL = (
     *(f"protocol/sedge_protocol/{room}/*.py" for room in ("codec", "wire", "host")),
     *(f"edge/sedge_edge/{room}/*.py" for room in ("rounds", "training")),
 )
-WIDER = ("tests/protocol", "tests/cloud", "tests/edge", "tests/system", "tests/paper")
+WIDER = (
+    "tests/test_config_bounds.py",
+    "tests/test_docs.py",  # defaults and bounds stand in the reference
+    "tests/protocol",
+    "tests/cloud",
+    "tests/edge",
+    "tests/system",
+    "tests/paper",
+)
 SEARCH = ("cloud", "edge", "protocol", "tools/emulate", "tools/export", "")
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from msgspec import inspect
-from tests.protocol import slow_programs
 
 from sedge_cloud import disk_errors
 from sedge_cloud.broker.access import ACL
@@ -22,8 +21,6 @@ from sedge_protocol.wire import (
     bundle,
     frame,
     messages,
-    operators,
-    program,
     reconnect,
     topics,
     transfer,
@@ -168,23 +165,6 @@ def test_the_other_numbers() -> None:
     assert f"`gather_ms` ({CloudConfig('fleet').gather_ms})" in TEXT
     assert f"BUSY, {inbox.RETRY_MS} ms" in TEXT
     assert row(section("The packed bundle"), "format")[1] == str(bundle.FORMAT)
-
-
-def test_what_a_program_may_have() -> None:
-    text = section("Programs")
-    listed = text[text.index("The operators:") : text.index("| message of")]
-    assert set(re.findall(r"`(\w+)`", listed)) == operators.OPERATORS
-    numbers = {"i": 3, "ints": 8}
-    bounds = {key.encode(): (numbers[one[0]], *one[1:]) for key, one in operators.NUMBERS.items()}
-    assert bounds == slow_programs.BOUNDS
-    constant = {key.encode(): index for key, index in operators.CONSTANT_FROM.items()}
-    assert constant == slow_programs.CONSTANT
-    others = {key.encode() for key in operators.OTHER_ATTRIBUTES}
-    assert others == slow_programs.OTHERS
-    fields = {cells[0]: cells[1] for cells in rows(text[text.index("| message of") :])[1:]}
-    for name, message in (("NodeProto", program._NODE), ("TensorProto", program._TENSOR)):
-        names = [f"{number} {field}" for number, (field, _) in sorted(message.allowed.items())]
-        assert fields[name] == ", ".join(names)
 
 
 def test_topics_and_access_list() -> None:

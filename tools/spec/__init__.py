@@ -3,6 +3,7 @@
 structs    which structs, in what order
 tables     their tables in protocol/WIRE.md and protocol/spec
 java       the same structs as Java classes: Messages.java, and State.java and Kept.java
+onnx       what ONNX programs may have, as OnnxTables.java and tables of bundle.md
 java_state what the Java agent keeps on disk
 
 A field is described once: its type and limits by its annotation, its meaning by the sentence below it. The

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.spec import java, tables
+from tools.spec import java, onnx, tables
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = ROOT / "protocol"
@@ -22,6 +22,7 @@ def targets() -> Iterator[tuple[Path, Callable[[str], str]]]:
     for page in (PROTOCOL / "WIRE.md", *sorted((PROTOCOL / "spec").glob("*.md"))):
         yield page, tables.page
     yield JAVA / "wire" / "Messages.java", java.messages
+    yield JAVA / "wire" / "OnnxTables.java", onnx.java
     yield JAVA / "jobs" / "Kept.java", java.kept
     yield JAVA / "rounds" / "State.java", java.state
 

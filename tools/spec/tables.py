@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import inspect
+from tools.spec import onnx
 from tools.spec.structs import STRUCTS, defaults, optional
 
 from sedge_protocol.host.struct_fields import fields
@@ -21,9 +22,17 @@ _INTEGERS: Mapping[tuple[int | None, int | None], str] = {(0, 2**40): "count", (
 
 
 def page(text: str) -> str:
-    """A page with the tables that its marks name. Raises ``KeyError`` for a name that is no struct."""
+    """A page with the tables that its marks name.
+
+    Raises ``KeyError`` for a name that is neither a struct nor in ``onnx.TABLES``.
+    """
     structs = {struct.__name__: struct for struct in STRUCTS}
-    return _TABLE.sub(lambda mark: f"{mark[1]}{table(structs[mark[2]])}{mark[3]}", text)
+
+    def filled(mark: re.Match[str]) -> str:
+        made = onnx.TABLES[mark[2]]() if mark[2] in onnx.TABLES else table(structs[mark[2]])
+        return f"{mark[1]}{made}{mark[3]}"
+
+    return _TABLE.sub(filled, text)
 
 
 def table(struct: type[msgspec.Struct]) -> str:

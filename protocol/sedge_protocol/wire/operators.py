@@ -71,7 +71,8 @@ CONSTANT_FROM = {
 }
 # The one input that may have no name: the bias.
 UNNAMED = {("Conv", 2), ("ConvTranspose", 2)}
-_BOOLEAN = frozenset(
+# The operators whose outputs are bool.
+BOOLEAN = frozenset(
     ["And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"]
 )
 
@@ -191,7 +192,7 @@ def _check_divisor(node: Node, names: Names) -> None:
 def output_kinds(node: Node, kinds: list[int]) -> list[int]:
     """The element types of the outputs of a node without a body, whose inputs have these."""
     kind = kinds[0]
-    if node.operator in _BOOLEAN:
+    if node.operator in BOOLEAN:
         kind = BOOL
     elif node.operator == "ArgMax":
         kind = INT64

@@ -45,7 +45,7 @@ _INTEGER, _STRING, _FLOAT = (VARINT,), (BYTES,), (FIXED32,)
 _INTEGERS, _FLOATS = (VARINT, BYTES), (FIXED32, BYTES)  # one by one, or packed
 
 
-class _Message(NamedTuple):
+class Message(NamedTuple):
     """A message of onnx.proto: its allowed fields with their wire types, and the names of refused ones.
 
     A field whose name ends in ``*`` may repeat.
@@ -55,7 +55,7 @@ class _Message(NamedTuple):
     refused: Mapping[int, str] = {}
 
 
-_MODEL = _Message(
+_MODEL = Message(
     {
         1: ("ir_version", _INTEGER),
         2: ("producer_name", _STRING),
@@ -65,8 +65,8 @@ _MODEL = _Message(
     },
     {14: "metadata_props", 20: "training_info", 25: "functions"},
 )
-_OPSET_ID = _Message({1: ("domain", _STRING), 2: ("version", _INTEGER)})
-_GRAPH = _Message(
+_OPSET_ID = Message({1: ("domain", _STRING), 2: ("version", _INTEGER)})
+_GRAPH = Message(
     {
         1: ("node*", _STRING),
         2: ("name", _STRING),
@@ -76,7 +76,7 @@ _GRAPH = _Message(
     },
     {15: "sparse_initializer", 16: "metadata_props"},
 )
-_NODE = _Message(
+_NODE = Message(
     {
         1: ("input*", _STRING),
         2: ("output*", _STRING),
@@ -87,7 +87,7 @@ _NODE = _Message(
     },
     {8: "overload", 9: "metadata_props"},
 )
-_ATTRIBUTE = _Message(
+_ATTRIBUTE = Message(
     {
         1: ("name", _STRING),
         2: ("f", _FLOAT),
@@ -101,7 +101,7 @@ _ATTRIBUTE = _Message(
     },
     {10: "tensors", 11: "graphs", 22: "sparse_tensor", 23: "sparse_tensors"},
 )
-_TENSOR = _Message(
+_TENSOR = Message(
     {
         1: ("dims*", _INTEGERS),
         2: ("data_type", _INTEGER),
@@ -113,11 +113,24 @@ _TENSOR = _Message(
     },
     {3: "segment", 13: "external_data", 14: "data_location"},
 )
-_VALUE = _Message({1: ("name", _STRING), 2: ("type", _STRING)})
-_TYPE = _Message({1: ("tensor_type", _STRING)})
-_TENSOR_TYPE = _Message({1: ("elem_type", _INTEGER), 2: ("shape", _STRING)})
-_SHAPE = _Message({1: ("dim*", _STRING)})
-_DIMENSION = _Message({1: ("dim_value", _INTEGER)}, {2: "dim_param"})
+_VALUE = Message({1: ("name", _STRING), 2: ("type", _STRING)})
+_TYPE = Message({1: ("tensor_type", _STRING)})
+_TENSOR_TYPE = Message({1: ("elem_type", _INTEGER), 2: ("shape", _STRING)})
+_SHAPE = Message({1: ("dim*", _STRING)})
+_DIMENSION = Message({1: ("dim_value", _INTEGER)}, {2: "dim_param"})
+MESSAGES: Mapping[str, Message] = {
+    "ModelProto": _MODEL,
+    "OperatorSetIdProto": _OPSET_ID,
+    "GraphProto": _GRAPH,
+    "NodeProto": _NODE,
+    "AttributeProto": _ATTRIBUTE,
+    "TensorProto": _TENSOR,
+    "ValueInfoProto": _VALUE,
+    "TypeProto": _TYPE,
+    "TypeProto.Tensor": _TENSOR_TYPE,
+    "TensorShapeProto": _SHAPE,
+    "Dimension": _DIMENSION,
+}
 
 
 def check_program(data: bytes) -> None:
@@ -263,14 +276,14 @@ class _Check:
             raise CodecError(f"{where}: shape {dims}, expected at most {MAX_ELEMENTS} elements")
         return bytes(value["name"].data), found["elem_type"].value
 
-    def _held(self, message: _Message, data: memoryview, where: str) -> dict[str, Field]:
+    def _held(self, message: Message, data: memoryview, where: str) -> dict[str, Field]:
         """The fields of a message in which none may repeat; a missing one reads as empty."""
         found: dict[str, Field] = defaultdict(lambda: _NOTHING)
         found.update((name, field) for name, field, _ in self._read(message, data, where))
         return found
 
     def _read(
-        self, message: _Message, data: memoryview, where: str
+        self, message: Message, data: memoryview, where: str
     ) -> Iterator[tuple[str, Field, str]]:
         """Every field of a message, with its name and its place."""
         counts: dict[str, int] = {}

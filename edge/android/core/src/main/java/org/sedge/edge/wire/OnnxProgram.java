@@ -16,91 +16,15 @@ import java.util.Set;
 
 /** Which ONNX programs a device lets a runtime read: the fields and operators of B13, given what B16 lists, and no others. */
 public final class OnnxProgram {
-    private static final Set<String> OPERATORS = set(
-            "Abs Add And ArgMax AveragePool BatchNormalization Cast Ceil Concat ConstantOfShape Conv ConvTranspose Cos "
-            + "CumSum Div Elu Equal Erf Exp Expand Floor Gather GatherElements Gelu Gemm Greater GreaterOrEqual "
-            + "Identity LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool MaxUnpool Min Mod Mul Neg Not Or "
-            + "Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Scan "
-            + "ScatterElements ScatterND Sigmoid Sign Sin Slice Softmax Split Sqrt Sub Sum Tanh Tile Transpose Where");
     private static final String SCAN = "Scan";
     private static final String BODY = "body";
     private static final String SEQUENCES = "num_scan_inputs";
-    // B16: an attribute's field (3: i, 8: ints), its least and its largest number.
-    private static final Map<String, long[]> NUMBERS = new HashMap<>();
-    private static final Set<String> OTHER_ATTRIBUTES = set("alpha approximate body epsilon reduction value");
-    // The first of the inputs that must be initializers.
-    private static final Map<String, Integer> CONSTANT_FROM = new HashMap<>();
-    private static final Set<String> BOOLEAN = set("And Equal Greater GreaterOrEqual Less LessOrEqual Not Or");
-    private static final long FLOAT = 1;
-    private static final long INT64 = 7;
-    private static final long BOOL = 9;
-
-    static {
-        numbers("axis", 3, -16, 15);
-        numbers("ceil_mode count_include_pad fmod keepdims transA transB", 3, 0, 1);
-        numbers("scan_input_directions scan_output_directions", 8, 0, 1);
-        numbers("perm", 8, 0, 15);
-        numbers("to", 3, FLOAT, BOOL);
-        numbers("group num_scan_inputs", 3, 1, 1 << 20);
-        numbers("dilations kernel_shape strides", 8, 1, 1 << 20);
-        numbers("output_padding pads", 8, 0, 1 << 20);
-        constants("ConstantOfShape Range", 0);
-        constants("CumSum Expand Pad ReduceMax ReduceMean ReduceMin ReduceSum Reshape Slice Split Tile", 1);
-        constants("MaxUnpool", 2);
-    }
-
-    private static final int OPSET = 20;
-    private static final int MAX_NODES = 25_000;
-    private static final int MAX_FIELDS = 250_000;
-    private static final long MAX_CONSTANT_BYTES = 64 << 20;
-    private static final long MAX_ELEMENTS = 1 << 28;
-    private static final int MAX_RANK = 16;
-    private static final int MAX_STEPS = 1 << 14;
-
-    // Each field that a message may have: its number, then v for a varint, s for bytes, f for a fixed 32; a * may repeat,
-    // and a + may repeat or be packed.
-    private static final Map<Integer, String> MODEL = message("1v 2s 3s 7s 8s*");
-    private static final Map<Integer, String> OPSET_ID = message("1s 2v");
-    private static final Map<Integer, String> GRAPH = message("1s* 2s 5s* 11s* 12s*");
-    private static final Map<Integer, String> NODE = message("1s* 2s* 3s 4s 5s* 7s");
-    private static final Map<Integer, String> ATTRIBUTE = message("1s 2f 3v 4s 5s 6s 7f+ 8v* 20v");
-    private static final Map<Integer, String> TENSOR = message("1v+ 2v 4s 5s 7s 8s 9s");
-    private static final Map<Integer, String> VALUE = message("1s 2s");
-    private static final Map<Integer, String> TYPE = message("1s");
-    private static final Map<Integer, String> TENSOR_TYPE = message("1v 2s");
-    private static final Map<Integer, String> SHAPE = message("1s*");
-    private static final Map<Integer, String> DIMENSION = message("1v");
 
     private int fields;
     private int nodes;
     private long constantBytes;
 
     private OnnxProgram() {}
-
-    private static Set<String> set(String words) {
-        return new HashSet<>(Arrays.asList(words.split(" ")));
-    }
-
-    private static void numbers(String names, long field, long low, long high) {
-        for (String name : names.split(" ")) {
-            NUMBERS.put(name, new long[] {field, low, high});
-        }
-    }
-
-    private static void constants(String operators, int from) {
-        for (String operator : operators.split(" ")) {
-            CONSTANT_FROM.put(operator, from);
-        }
-    }
-
-    private static Map<Integer, String> message(String fields) {
-        Map<Integer, String> found = new HashMap<>();
-        for (String field : fields.split(" ")) {
-            int digits = field.split("[vsf]")[0].length();
-            found.put(Integer.valueOf(field.substring(0, digits)), field.substring(digits));
-        }
-        return found;
-    }
 
     /** Throws {@code CodecError} for a program that no runtime should see. */
     public static void check(byte[] program) throws CodecError {
@@ -174,14 +98,14 @@ public final class OnnxProgram {
 
     private void model(byte[] data) throws CodecError {
         boolean[] seen = new boolean[9];
-        for (Field field : read(MODEL, data)) {
+        for (Field field : read(OnnxTables.MODEL, data)) {
             seen[field.number] = true;
             if (field.number == 7) {
                 graph(field.data, null);
             } else if (field.number == 8) {
-                Map<Integer, Field> opset = only(OPSET_ID, field.data);
-                if (!text(opset.get(1)).isEmpty() || value(opset.get(2)) != OPSET) {
-                    throw new CodecError("program: expected opset " + OPSET + " of ONNX's own domain and no other");
+                Map<Integer, Field> opset = only(OnnxTables.OPSET_ID, field.data);
+                if (!text(opset.get(1)).isEmpty() || value(opset.get(2)) != OnnxTables.OPSET) {
+                    throw new CodecError("program: expected opset " + OnnxTables.OPSET + " of ONNX's own domain and no other");
                 }
             }
         }
@@ -193,7 +117,7 @@ public final class OnnxProgram {
     private Graph graph(byte[] data, Graph around) throws CodecError {
         Graph graph = new Graph(around);
         List<Node> read = new ArrayList<>();
-        for (Field field : read(GRAPH, data)) {
+        for (Field field : read(OnnxTables.GRAPH, data)) {
             if (field.number == 1) {
                 read.add(node(field.data));
             } else if (field.number == 5) {
@@ -224,12 +148,12 @@ public final class OnnxProgram {
     /** The element types of a node's inputs. Throws {@code CodecError} for what B16 does not list. */
     private static List<Long> given(Node node, Graph graph) throws CodecError {
         for (Attribute attribute : node.attributes.values()) {
-            if (!OTHER_ATTRIBUTES.contains(attribute.name)) {
+            if (!OnnxTables.OTHER_ATTRIBUTES.contains(attribute.name)) {
                 check(attribute, node);
             }
         }
         boolean bias = node.operator.equals("Conv") || node.operator.equals("ConvTranspose");
-        int constants = CONSTANT_FROM.getOrDefault(node.operator, node.inputs.size());
+        int constants = OnnxTables.CONSTANT_FROM.getOrDefault(node.operator, node.inputs.size());
         List<Long> kinds = new ArrayList<>();
         for (int i = 0; i < node.inputs.size(); i++) {
             String name = node.inputs.get(i);
@@ -245,14 +169,14 @@ public final class OnnxProgram {
             throw node.error("no inputs");
         }
         boolean divides = node.operator.equals("Div") || node.operator.equals("Mod");
-        if (divides && !kinds.equals(Arrays.asList(FLOAT, FLOAT))) {
+        if (divides && !kinds.equals(Arrays.asList(OnnxTables.FLOAT, OnnxTables.FLOAT))) {
             checkDivisor(graph.constant(node.inputs.get(node.inputs.size() - 1)), node);
         }
         return kinds;
     }
 
     private static void check(Attribute attribute, Node node) throws CodecError {
-        long[] row = NUMBERS.get(attribute.name);
+        long[] row = OnnxTables.NUMBERS.get(attribute.name);
         Set<Integer> held = new HashSet<>(attribute.fields.keySet());
         held.removeAll(Arrays.asList(1, 20));
         boolean good = row != null && held.size() == 1 && held.contains((int) row[0]);
@@ -266,7 +190,7 @@ public final class OnnxProgram {
 
     /** A processor divides the least int64 by -1 as it divides by 0: with a signal. */
     private static void checkDivisor(Constant by, Node node) throws CodecError {
-        boolean good = by != null && by.kind == INT64 && by.raw != null && by.raw.length % 8 == 0;
+        boolean good = by != null && by.kind == OnnxTables.INT64 && by.raw != null && by.raw.length % 8 == 0;
         if (good) {
             LongBuffer numbers = ByteBuffer.wrap(by.raw).order(ByteOrder.LITTLE_ENDIAN).asLongBuffer();
             while (numbers.hasRemaining()) {
@@ -282,21 +206,21 @@ public final class OnnxProgram {
     /** The element types of the outputs of a node without a body, whose inputs have these. */
     private static List<Long> made(Node node, List<Long> kinds) throws CodecError {
         long kind = kinds.get(0);
-        if (BOOLEAN.contains(node.operator)) {
-            kind = BOOL;
+        if (OnnxTables.BOOLEAN.contains(node.operator)) {
+            kind = OnnxTables.BOOL;
         } else if (node.operator.equals("ArgMax")) {
-            kind = INT64;
+            kind = OnnxTables.INT64;
         } else if (node.operator.equals("Cast")) {
             kind = node.attributes.containsKey("to") ? node.attributes.get("to").numbers.get(0) : 0;
         } else if (node.operator.equals("ConstantOfShape")) {
-            kind = node.attributes.containsKey("value") ? node.attributes.get("value").kind : FLOAT;
+            kind = node.attributes.containsKey("value") ? node.attributes.get("value").kind : OnnxTables.FLOAT;
         } else if (node.operator.equals("Where")) {
             kind = kinds.get(kinds.size() - 1);
         }
         elementBytes(kind);
         List<Long> made = new ArrayList<>();
         for (int i = 0; i < node.outputs.size(); i++) {
-            made.add(i > 0 && node.operator.equals("MaxPool") ? INT64 : kind);
+            made.add(i > 0 && node.operator.equals("MaxPool") ? OnnxTables.INT64 : kind);
         }
         return made;
     }
@@ -305,8 +229,8 @@ public final class OnnxProgram {
     private List<Long> scan(Node node, List<Long> kinds, Graph graph) throws CodecError {
         Constant last = graph.constant(node.inputs.get(node.inputs.size() - 1));
         long steps = last == null || last.dims.isEmpty() ? 0 : last.dims.get(0);
-        if (steps < 1 || steps > MAX_STEPS || graph.around != null) {
-            throw node.error("the last input must be a constant of 1 to " + MAX_STEPS + " steps, and there is none within another");
+        if (steps < 1 || steps > OnnxTables.MAX_STEPS || graph.around != null) {
+            throw node.error("the last input must be a constant of 1 to " + OnnxTables.MAX_STEPS + " steps, and there is none within another");
         }
         long sequences = node.attributes.containsKey(SEQUENCES) ? node.attributes.get(SEQUENCES).numbers.get(0) : 0;
         Attribute held = node.attributes.get(BODY);
@@ -329,7 +253,7 @@ public final class OnnxProgram {
         String domain = "";
         boolean twice = false;
         boolean misplaced = false;
-        for (Field field : read(NODE, data)) {
+        for (Field field : read(OnnxTables.NODE, data)) {
             if (field.number == 1) {
                 node.inputs.add(text(field));
             } else if (field.number == 2) {
@@ -344,8 +268,8 @@ public final class OnnxProgram {
                 misplaced |= attribute.fields.containsKey(6) && !attribute.name.equals(BODY);
             }
         }
-        if (++nodes > MAX_NODES || !domain.isEmpty() || !OPERATORS.contains(node.operator)) {
-            throw new CodecError("program: more than " + MAX_NODES + " nodes, or operator '" + domain + "."
+        if (++nodes > OnnxTables.MAX_NODES || !domain.isEmpty() || !OnnxTables.OPERATORS.contains(node.operator)) {
+            throw new CodecError("program: more than " + OnnxTables.MAX_NODES + " nodes, or operator '" + domain + "."
                     + node.operator + "', which programs may not use");
         }
         boolean holds = node.attributes.containsKey(BODY) && node.attributes.get(BODY).fields.containsKey(6);
@@ -357,7 +281,7 @@ public final class OnnxProgram {
 
     private Attribute attribute(byte[] data) throws CodecError {
         Attribute attribute = new Attribute();
-        for (Field field : read(ATTRIBUTE, data)) {
+        for (Field field : read(OnnxTables.ATTRIBUTE, data)) {
             attribute.fields.put(field.number, field);
             if (field.number == 1) {
                 attribute.name = text(field);
@@ -373,10 +297,10 @@ public final class OnnxProgram {
     private Constant constant(byte[] data) throws CodecError {
         Constant constant = new Constant();
         boolean elsewhere = false;
-        for (Field field : read(TENSOR, data)) {
+        for (Field field : read(OnnxTables.TENSOR, data)) {
             if (field.number == 1) {
                 int[] at = {0};
-                while (field.data != null && at[0] < field.data.length && constant.dims.size() <= MAX_RANK) {
+                while (field.data != null && at[0] < field.data.length && constant.dims.size() <= OnnxTables.MAX_RANK) {
                     constant.dims.add(varint(field.data, at));
                 }
                 if (field.data == null) {
@@ -395,29 +319,29 @@ public final class OnnxProgram {
         if (elsewhere) {
             constant.raw = null;
         }
-        constantBytes += Math.min(elements(constant.dims) * elementBytes(constant.kind), MAX_CONSTANT_BYTES + 1);
-        if (constantBytes > MAX_CONSTANT_BYTES) {
-            throw new CodecError("program: more than " + MAX_CONSTANT_BYTES + " bytes of constants");
+        constantBytes += Math.min(elements(constant.dims) * elementBytes(constant.kind), OnnxTables.MAX_CONSTANT_BYTES + 1);
+        if (constantBytes > OnnxTables.MAX_CONSTANT_BYTES) {
+            throw new CodecError("program: more than " + OnnxTables.MAX_CONSTANT_BYTES + " bytes of constants");
         }
         return constant;
     }
 
     /** The name and the element type of an input or output: a tensor of a fixed shape. */
     private Constant declared(byte[] data) throws CodecError {
-        Map<Integer, Field> value = only(VALUE, data);
-        Map<Integer, Field> type = only(TYPE, bytes(value.get(2)));
-        Map<Integer, Field> tensor = only(TENSOR_TYPE, bytes(type.get(1)));
+        Map<Integer, Field> value = only(OnnxTables.VALUE, data);
+        Map<Integer, Field> type = only(OnnxTables.TYPE, bytes(value.get(2)));
+        Map<Integer, Field> tensor = only(OnnxTables.TENSOR_TYPE, bytes(type.get(1)));
         elementBytes(value(tensor.get(1)));
         List<Long> dims = new ArrayList<>();
-        for (Field field : read(SHAPE, bytes(tensor.get(2)))) {
-            Field extent = only(DIMENSION, field.data).get(1);
+        for (Field field : read(OnnxTables.SHAPE, bytes(tensor.get(2)))) {
+            Field extent = only(OnnxTables.DIMENSION, field.data).get(1);
             if (extent == null) {
                 throw new CodecError("program: an input or output without a fixed shape");
             }
             dims.add(extent.value);
         }
-        if (elements(dims) > MAX_ELEMENTS) {
-            throw new CodecError("program: an input or output of more than " + MAX_ELEMENTS + " elements");
+        if (elements(dims) > OnnxTables.MAX_ELEMENTS) {
+            throw new CodecError("program: an input or output of more than " + OnnxTables.MAX_ELEMENTS + " elements");
         }
         Constant declared = new Constant();
         declared.name = text(value.get(1));
@@ -427,8 +351,8 @@ public final class OnnxProgram {
 
     /** The product of extents, which are unsigned; more than all limits where it does not fit. */
     private static long elements(List<Long> dims) throws CodecError {
-        if (dims.size() > MAX_RANK) {
-            throw new CodecError("program: more than " + MAX_RANK + " dimensions");
+        if (dims.size() > OnnxTables.MAX_RANK) {
+            throw new CodecError("program: more than " + OnnxTables.MAX_RANK + " dimensions");
         }
         double product = dims.contains(0L) ? 0 : 1;
         for (long extent : dims) {
@@ -465,7 +389,7 @@ public final class OnnxProgram {
             String entry = allowed.getOrDefault(field.number, " ");
             boolean packed = entry.endsWith("+") && wire == 2;
             boolean fits = packed || entry.charAt(0) == (wire == 0 ? 'v' : wire == 2 ? 's' : wire == 5 ? 'f' : '?');
-            if (++fields > MAX_FIELDS || !fits
+            if (++fields > OnnxTables.MAX_FIELDS || !fits
                     || (!seen.add(field.number) && !entry.endsWith("*") && !entry.endsWith("+"))) {
                 throw new CodecError("program: field " + field.number + " is not allowed there, or one too many");
             }

@@ -65,8 +65,8 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - "train.npz": arrays x (N, ...) and y, as numpy.savez writes them;
     - "train.csv": a table of numbers, with the target in the column label, target or y, or else the
       last one;
-    - "images": a folder of folders named "<label>" or "<label>-<name>", such as images/3-cat/*.png, with
-      8-bit images of one size (needs pillow);
+    - "images": a folder of folders named ``<label>`` or ``<label>-<name>``, such as images/3-cat/*.png,
+      with 8-bit images of one size (needs pillow);
     - "my_data:load": a function that returns (x, y), in my_data.py next to this file or anywhere
       importable.
 

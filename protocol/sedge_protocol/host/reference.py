@@ -15,7 +15,7 @@ from msgspec import inspect
 from sedge_protocol.host.struct_fields import Field, fields
 
 _TABLE: Final = re.compile(r"\A\[+[\w.]+\]+: ")  # how the docstring of a table begins
-_HEAD: Final = ("| key | type | default | |", "| --- | --- | --- | --- |")
+_HEAD: Final = ("| key | type | default | description |", "| --- | --- | --- | --- |")
 _ARRAYS: Final = (inspect.ListType, inspect.VarTupleType)
 
 

@@ -26,11 +26,12 @@ class Kitchen(msgspec.Struct):
 
 def test_a_struct_as_reference() -> None:
     assert reference("kitchen.toml", Kitchen) == (
-        "## kitchen.toml\n\nA kitchen.\n\n| key | type | default | |\n| --- | --- | --- | --- |\n"
+        "## kitchen.toml\n\nA kitchen.\n\n"
+        "| key | type | default | description |\n| --- | --- | --- | --- |\n"
         "| `name` | string | required |  |\n"
         '| `door` | `"left"`, `"right"` |  |  |\n\n'
         "### `[[ovens]]`\n\nHow it is heated; `fan` needs power.\n\n"
-        "| key | type | default | |\n| --- | --- | --- | --- |\n"
+        "| key | type | default | description |\n| --- | --- | --- | --- |\n"
         "| `fan` | true or false | `false` | Whether air moves \\| or not. |\n"
         "| `heat` | number, above 0, at most 300 | `180.0` |  |\n"
     )

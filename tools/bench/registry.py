@@ -183,7 +183,7 @@ def measured(devices: int, url: str | None) -> Row:
         with closing(open_store(load_cloud(config))) as store:
             come_online(store, devices)
             if url is not None:
-                store._db.execute("ANALYZE")  # as the server does by itself after a while
+                store._db.execute("VACUUM ANALYZE")  # as the server does by itself after a while
             size = store.used_bytes() / 1e6
         cohort, cohort_mb = alone("select", config)
         took, mb, share = alone("start", config)

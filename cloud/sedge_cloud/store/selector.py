@@ -56,10 +56,23 @@ class Condition:
         """A SELECT of ``what`` from those rows ``d`` of a table that match, and its values."""
         if self.tag is None:
             return f"SELECT {what} FROM {table} d WHERE {where} AND {self.sql}", self.values
-        tagged = "t.key = ? AND t.value = ? AND d.device = t.device"
-        source = f"tags t CROSS JOIN {table} d"  # SQLite then looks up the tagged ones first
-        sql = f"SELECT {what} FROM {source} WHERE {tagged} AND {where} AND {self.sql}"
-        return sql, (*self.tag, *self.values)
+        return f"{_tagged(what, table, where)} AND {self.sql}", (*self.tag, *self.values)
+
+    def devices(self, table: str, where: str) -> tuple[str, tuple[Value, ...]]:
+        """A SELECT of the devices of those rows ``d`` of a table that match, and its values."""
+        if self.tag is None or not self.values:
+            return self.query("d.device", table, where)
+        # Otherwise PostgreSQL joins what all devices say of themselves, before it looks who is there.
+        few = f"WITH d AS MATERIALIZED ({_tagged('d.device', table, where)})"
+        return f"{few} SELECT d.device FROM d WHERE {self.sql}", (*self.tag, *self.values)
+
+
+def _tagged(what: str, table: str, where: str) -> str:
+    source = f"tags t CROSS JOIN {table} d"  # SQLite then looks up the tagged ones first
+    return (
+        f"SELECT {what} FROM {source}"
+        f" WHERE t.key = ? AND t.value = ? AND d.device = t.device AND {where}"
+    )
 
 
 class AbilityRow(msgspec.Struct, frozen=True):

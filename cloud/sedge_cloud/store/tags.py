@@ -71,12 +71,12 @@ class Tags(Devices):
     def online_matching(self, condition: Condition) -> set[str]:
         """Ids of the devices that match and are online."""
         with self._db.errors():
-            rows = self._db.execute(*condition.query("d.device", "sessions", "d.online = 1"))
+            rows = self._db.execute(*condition.devices("sessions", "d.online = 1"))
             return {str(row[0]) for row in rows}
 
     def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
         """Ids, in order, of the devices that match, are online and do not wait; ``among`` these, if any."""
-        sql, values = condition.query("d.device", "sessions", "d.online = 1 AND d.waits = ''")
+        sql, values = condition.devices("sessions", "d.online = 1 AND d.waits = ''")
         if among:
             sql, values = f"{sql} AND d.device IN ({marks(among)})", (*values, *among)
         with self._db.errors():

@@ -231,7 +231,7 @@ def test_the_link_queues_nothing_of_strangers_and_floods(
     for topic, allowed in floods.items():
         assert sum(bench.link.admit(topic, bytes(64)) for _ in range(int(BURST))) == allowed
     bench.hear("b", a_hello("b"))
-    assert [type(message) for message in bench.told("b")] == [Welcome, Order]
+    assert [type(message) for message in bench.told("b")[-2:]] == [Welcome, Order]
     assert bench.cloud.core.counters["foreign"] == BURST
     assert bench.cloud.core.counters["flood"] == COST[Kind.HELLO]
 

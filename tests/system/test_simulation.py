@@ -199,6 +199,7 @@ class World:
         self.names = [f"d{i}" for i in range(devices)]
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = 0
+        self.deaf: dict[str, float] = {}  # until when nothing reaches a device
         self.subscriptions: dict[str, set[str]] = {name: set() for name in self.names}
         make_bundle(folder / "bundle")
         store = open_folder(folder / "cloud")
@@ -292,6 +293,8 @@ class World:
 
     def to_agent(self, name: str, topic: str, payload: bytes) -> None:
         """A message reaches a device, if it listens."""
+        if self.now < self.deaf.get(name, 0.0):
+            return
         if "/blob/" in topic and topic not in self.subscriptions[name]:
             return
         self.guard_agent(name, lambda agent: agent.receive(topic, payload, self.now))
@@ -342,21 +345,25 @@ class World:
         """Let time pass until the run has ended."""
         while not self.ended():
             assert self.now < until_s, f"the run has not ended after {until_s} virtual seconds"
-            if self.faults.hit(0.002):
-                self.cut(str(self.faults.rng.choice(self.names)))
-            self.queue.sort(key=lambda item: item[:2])
-            timers = [a.timer() for a in self.agents.values()] + [self.cloud.timer()]
-            due = min((t for t in timers if t is not None), default=self.now + 1.0)
-            step = min(due, self.now + 0.25)
-            if self.queue and self.queue[0][0] <= step:
-                at, _, action = self.queue.pop(0)
-                self.now = max(self.now, at)
-                action()
-                continue
-            self.now = max(self.now + 0.001, step)
-            self.guard_cloud(lambda: self.cloud.poll(self.now, 8))
-            for name in self.names:
-                self.guard_agent(name, lambda agent: agent.poll(self.now))
+            self.turn()
+
+    def turn(self) -> None:
+        """Let time pass to what comes next."""
+        if self.faults.hit(0.002):
+            self.cut(str(self.faults.rng.choice(self.names)))
+        self.queue.sort(key=lambda item: item[:2])
+        timers = [a.timer() for a in self.agents.values()] + [self.cloud.timer()]
+        due = min((t for t in timers if t is not None), default=self.now + 1.0)
+        step = min(due, self.now + 0.25)
+        if self.queue and self.queue[0][0] <= step:
+            at, _, action = self.queue.pop(0)
+            self.now = max(self.now, at)
+            action()
+            return
+        self.now = max(self.now + 0.001, step)
+        self.guard_cloud(lambda: self.cloud.poll(self.now, 8))
+        for name in self.names:
+            self.guard_agent(name, lambda agent: agent.poll(self.now))
 
     def cut(self, name: str) -> None:
         """A device loses its link for a moment, and what was on the way with it."""
@@ -439,17 +446,20 @@ SEEDS = {"a hostile link": range(1, 7), "frames that overtake one another": rang
 
 def play(folder: Path, name: str, faults: Faults) -> World:
     """Run a configuration with three devices to its end."""
-    # Nobody can be spared: otherwise no round waits for a device whose disk refuses.
-    config = msgspec.structs.replace(
+    world = World(folder, of_three(name), 3, faults)
+    world.run(until_s=20_000.0)
+    return world
+
+
+def of_three(name: str) -> RunConfig:
+    """Nobody can be spared: otherwise no round waits for a device whose disk refuses."""
+    return msgspec.structs.replace(
         CONFIGS[name],
         min_train_devices=3,
         min_available_devices=3,
         min_updates=3,
         deadline_s=86400.0,
     )
-    world = World(folder, config, 3, faults)
-    world.run(until_s=20_000.0)
-    return world
 
 
 @pytest.fixture(scope="module")
@@ -467,6 +477,21 @@ def test_a_quiet_run_ends_with_every_update(quiet: dict[str, World], name: str) 
     assert all(len(summary.devices) == 3 for summary in ending.rounds)
     assert ending.state.round == config.num_rounds + 1
     assert not any(agent.state.outbox or agent.state.orders for agent in world.agents.values())
+
+
+def test_who_hears_neither_hint_nor_the_first_questions_is_seen_in_the_end(
+    folder: Path, quiet: dict[str, World]
+) -> None:
+    """It waits for an order, welcomed, when a coordinator starts of which it hears nothing for a minute."""
+    world = World(folder, of_three("local"), 3, Faults(*QUIET))
+    world.deaf["d1"] = 4.0  # until then there is no round
+    while world.now < 3.0:
+        world.turn()
+    world.deaf["d0"] = world.now + 60.0
+    world.cloud.store.close()
+    world.cloud = world.boot_cloud()
+    world.run(until_s=300.0)
+    assert world.final() == quiet["local"].final()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

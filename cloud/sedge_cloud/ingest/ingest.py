@@ -32,6 +32,7 @@ from sedge_cloud.hints import (
     Over,
     ToIngest,
 )
+from sedge_cloud.ingest.absent import Absent
 from sedge_cloud.ingest.admission import Admission
 from sedge_cloud.ingest.arrivals import Answer, reported
 from sedge_cloud.ingest.broadcast import Broadcast
@@ -81,7 +82,8 @@ class Ingest:
         self.devices = Fleet(fleet, incarnation, self.store, versions, wall)
         self.progress = Progress(self.devices)
         self.traffic = Traffic()
-        self.outage = Outage()
+        self.outage, self._absent = Outage(), Absent()
+        self._gave_up_at = self.outage.back_at  # of the last outage whose devices were given up
         self._runs = Runs(self.store)
         self.open = OpenOrders(self.store, self._runs, self.devices, manifests.of, counters)
         self._downloads = Downloads(self.store.blobs, gather_s)
@@ -148,7 +150,7 @@ class Ingest:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        parts = self._downloads, self._uploads, self._log, self.muting, self.open
+        parts = self._downloads, self._uploads, self._log, self.muting, self.open, self._absent
         return min((at for part in parts if (at := part.timer()) is not None), default=None)
 
     def poll(self, now: float) -> Effects:
@@ -164,8 +166,11 @@ class Ingest:
 
     def _poll_devices(self, now: float) -> Iterator[CloudEffect | Hint]:
         yield from self.muting.poll(now)
-        if self.devices.returning and now >= self.outage.back_at:
-            yield from self.devices.give_up_returning(now)
+        if self._gave_up_at != self.outage.back_at <= now:
+            self._gave_up_at = self.outage.back_at
+            missed = [*self.open.waiting(), *self.devices.give_up_returning(now)]
+            self._absent.begin([*missed, *self.devices.listed()], now)
+        yield from self.devices.request_hello(self._absent.poll(self.devices.here, now))
         for device, transfer, have in self._uploads.poll(now):
             yield self.devices[device].peer.message(have, transfer)
         yield from self.open.poll(now)

@@ -59,6 +59,10 @@ class OpenOrders:
         """Every open round."""
         return self._open.values()
 
+    def waiting(self) -> list[str]:
+        """The devices, of all processes, that owe an answer."""
+        return [name for current in self._open.values() for name in current.waiting]
+
     def look(self) -> None:
         """Look up who is there of those that still owe an answer."""
         for current in self._open.values():

@@ -34,8 +34,6 @@ from sedge_protocol.wire.frame import (
 from sedge_protocol.wire.messages import Cancel, Hello, Order, Refusal, Welcome, decode_body
 
 VERSION = "0.1.0"
-# So many devices are asked one by one for a hello.
-MAX_ASKED = 1000
 # A fleet of more devices than that is not listed.
 MAX_LISTED = 20_000
 # The nonce of a welcome to no hello in particular: "I have just started; say hello again".
@@ -86,6 +84,11 @@ class Fleet:
     def shards(self) -> frozenset[str]:
         """Those whose devices are this process's."""
         return self._kept.shards
+
+    @property
+    def here(self) -> Collection[str]:
+        """Those that are online."""
+        return self._kept.online.keys()
 
     @property
     def present(self) -> int:
@@ -257,14 +260,14 @@ class Fleet:
         for device in list(self._kept.online.values()):
             self.leave(device, now)
 
-    def give_up_returning(self, now: float) -> list[Send]:
-        """Who has not come back counts as away; each is asked once more, as the first call may be lost."""
+    def give_up_returning(self, now: float) -> list[str]:
+        """Who has not come back counts as away; their ids, in order."""
         for name in self.returning & self._inherited:
             self.note(self[name], online=False, since=self.wall(now))
         self._inherited.clear()
-        names = sorted(islice(self.returning, MAX_ASKED))
+        names = sorted(self.returning)
         self.returning.clear()
-        return self.request_hello(names)
+        return names
 
     def arrive(self, device: Device, hello: Hello, now: float) -> None:
         """A device has said hello."""

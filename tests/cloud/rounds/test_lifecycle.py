@@ -36,7 +36,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import LocalError
-from sedge_protocol.wire.messages import Cancel, Committed, Decline, Goodbye, Order, Reject, Welcome
+from sedge_protocol.wire.messages import Cancel, Committed, Decline, Goodbye, Order, Reject
 from sedge_protocol.wire.reconnect import HELLOS_A_SECOND
 from sedge_protocol.wire.update import encode_update
 
@@ -487,20 +487,6 @@ def test_a_clock_that_was_set_back_keeps_no_round_open(tmp_path: Path, in_grace:
     cloud.restart()
     assert cloud.core.open[RUN].phase == (Phase.GRACE if in_grace else Phase.OPEN)
     assert cloud.core.open[RUN].deadline - cloud.now == (RETURN_S if in_grace else 100.0)
-
-
-def test_who_never_comes_back_is_asked_once_more_and_keeps_nobody_awake(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, None, ("a", "b"))
-    cloud.hello()
-    cloud.core.disconnected(cloud.now)
-    cloud.core.connected(cloud.now)
-    cloud.hello("a")
-    asked = len(cloud.messages("b", Welcome))
-    back_at = cloud.core.timer()
-    assert back_at is not None
-    cloud.poll(back_at - cloud.now)
-    assert len(cloud.messages("b", Welcome)) == asked + 1
-    assert cloud.core.timer() is None
 
 
 def test_closing_twice_gives_the_same_bytes(tmp_path: Path) -> None:

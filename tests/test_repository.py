@@ -83,9 +83,9 @@ JAVA_MAY_IMPORT = {
     "codec": "",
     "wire": "codec",
     "jobs": "codec wire",
-    "training": "backends codec host jobs wire",
+    "training": "codec jobs wire",
     "rounds": "jobs wire",
-    "backends": "",
+    "backends": "host jobs training wire",
     "host": "jobs rounds wire",
 }
 # The outside: what a result could depend on besides the arguments, by module and by call.

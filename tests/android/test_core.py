@@ -16,7 +16,7 @@ TESTS = (
     "rounds.HostileCoordinatorTest",
     "rounds.RoundVectorsTest",
     "rounds.SimulationTest",
-    "training.TrialsTest",
+    "backends.TrialsTest",
 )
 
 

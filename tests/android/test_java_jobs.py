@@ -170,7 +170,7 @@ class Pair:
             files[-1].write_bytes(msgspec.msgpack.encode(order))
         data = self.folder / "0.npz", self.folder / "1.npz"
         words: list[str | Path] = [self.folder / "java", *data, self.backend, *files]
-        main = "org.sedge.edge.training.DoOrders"
+        main = "org.sedge.edge.backends.DoOrders"
         return java(class_path, main, *words, library=self.library, options=options)
 
     def in_python(self, orders: Sequence[Order]) -> list[bytes]:

@@ -22,7 +22,7 @@ from tests.edge.backends.softmax import FILES, PTE, C, F, N, bundle
 from android.build import jni
 from sedge_edge.backends.executorch import PACKAGE
 from sedge_edge.backends.trial import Verdicts
-from sedge_protocol.codec import SparseVector, ValueCoding, encode
+from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, pack
 from sedge_protocol.wire.messages import Order
@@ -45,7 +45,11 @@ class Phone:
         theta = np.zeros(N, np.float32)
         blobs = [pack(bundle(programs, backend))]
         blobs.append(
-            encode(SparseVector(N, np.arange(N, dtype=np.uint32), theta), ValueCoding.FP32)
+            encode(
+                SparseVector(N, np.arange(N, dtype=np.uint32), theta),
+                ValueCoding.FP32,
+                Compression.ZLIB,
+            )
         )
         for blob in blobs:
             BlobFolder(folder, min_free_bytes=0).write(blob)
@@ -71,7 +75,7 @@ class Phone:
         """How many processes of the service were started, and what became of the order."""
         data = self.folder / "train.npz", self.folder / "test.npz"
         words: list[str | Path] = [self.folder, *data, backend, self.folder / "order"]
-        main = "org.sedge.edge.training.DoOrders"
+        main = "org.sedge.edge.backends.DoOrders"
         *processes, said, _ = java(class_path, main, *words, library=library, options=options)
         return processes.count(A_PROCESS), said
 

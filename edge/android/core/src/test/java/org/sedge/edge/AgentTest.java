@@ -13,11 +13,11 @@ import org.sedge.edge.SedgeException.ConfigError;
 import org.sedge.edge.SedgeException.DataError;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.backends.ClassMeans;
+import org.sedge.edge.backends.Trusting;
 import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Journal;
 import org.sedge.edge.host.Machine;
 import org.sedge.edge.host.Npz;
-import org.sedge.edge.training.Trusting;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
 

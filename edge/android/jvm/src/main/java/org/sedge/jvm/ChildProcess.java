@@ -2,8 +2,8 @@ package org.sedge.jvm;
 
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.backends.Backend;
-import org.sedge.edge.training.Sandbox;
-import org.sedge.edge.training.Tryout;
+import org.sedge.edge.backends.Sandbox;
+import org.sedge.edge.backends.Tryout;
 import org.sedge.executorch.JvmExecutorch;
 
 import java.io.BufferedReader;

@@ -3,7 +3,7 @@ package org.sedge.android;
 import android.content.Context;
 
 import org.sedge.edge.backends.Backend;
-import org.sedge.edge.training.Sandbox;
+import org.sedge.edge.backends.Sandbox;
 
 import java.io.File;
 import java.io.IOException;

@@ -13,7 +13,7 @@ import android.os.Process;
 import android.os.RemoteException;
 
 import org.sedge.edge.backends.Backend;
-import org.sedge.edge.training.Sandbox;
+import org.sedge.edge.backends.Sandbox;
 
 import java.io.File;
 import java.io.IOException;

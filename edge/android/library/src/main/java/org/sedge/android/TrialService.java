@@ -8,7 +8,7 @@ import android.os.Parcel;
 import android.os.Process;
 import android.os.RemoteException;
 
-import org.sedge.edge.training.Tryout;
+import org.sedge.edge.backends.Tryout;
 
 import java.io.File;
 

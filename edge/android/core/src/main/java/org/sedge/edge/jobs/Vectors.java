@@ -5,6 +5,8 @@ import org.sedge.edge.SedgeException.StorageError;
 
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.util.ArrayList;
+import java.util.List;
 
 /** Vectors (n,) as blobs: little-endian float32. */
 public final class Vectors {
@@ -31,5 +33,23 @@ public final class Vectors {
         ByteBuffer out = ByteBuffer.allocate(4 * theta.length).order(ByteOrder.LITTLE_ENDIAN);
         out.asFloatBuffer().put(theta);
         return out.array();
+    }
+
+    /** Several vectors (n,), each as {@link #bytes}. */
+    public static List<byte[]> coded(List<float[]> vectors) {
+        List<byte[]> coded = new ArrayList<>();
+        for (float[] vector : vectors) {
+            coded.add(bytes(vector));
+        }
+        return coded;
+    }
+
+    /** The vectors in bytes that {@link #coded} made. */
+    public static List<float[]> decoded(List<byte[]> coded) {
+        List<float[]> vectors = new ArrayList<>();
+        for (byte[] data : coded) {
+            vectors.add(floats(data));
+        }
+        return vectors;
     }
 }

@@ -2,13 +2,13 @@ package org.sedge.edge.rounds;
 
 import org.sedge.edge.AgentListener;
 import org.sedge.edge.Limits;
+import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.BodyError;
 import org.sedge.edge.SedgeException.BrokenSteps;
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.RemoteError;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.SedgeException.TooManyRuns;
-import org.sedge.edge.SedgeException;
 import org.sedge.edge.jobs.Blobs;
 import org.sedge.edge.jobs.DurableBytes;
 import org.sedge.edge.jobs.GlobalModel;

@@ -1,10 +1,10 @@
 package org.sedge.edge.rounds;
 
 import org.sedge.edge.AgentListener;
+import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.BodyError;
 import org.sedge.edge.SedgeException.TooManyOrders;
 import org.sedge.edge.SedgeException.TooManyStarts;
-import org.sedge.edge.SedgeException;
 import org.sedge.edge.jobs.GlobalModel;
 import org.sedge.edge.wire.Kind;
 import org.sedge.edge.wire.Messages.Decline;

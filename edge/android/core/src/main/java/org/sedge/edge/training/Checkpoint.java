@@ -1,19 +1,18 @@
 package org.sedge.edge.training;
 
 import org.sedge.edge.jobs.Vectors;
-import org.sedge.edge.training.Trainer.Progress;
 import org.sedge.edge.wire.Messages.Metrics;
-import org.sedge.edge.wire.Schema.Field;
-import org.sedge.edge.wire.Schema;
 import org.sedge.edge.wire.Record;
+import org.sedge.edge.wire.Schema;
+import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Type;
 
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 
 /** What a stopped job leaves, so that the next attempt goes on with the same bits. */
 final class Checkpoint {
+    private static final Type<byte[]> BYTES = Type.bytes(0, Integer.MAX_VALUE);
     static final Schema<Record> SCHEMA = Record.schema();
     /** What it belongs to; for any other job it is worth nothing. */
     static final Field<Record, byte[]> JOB = SCHEMA.required("job", Type.HASH);
@@ -23,33 +22,25 @@ final class Checkpoint {
     static final Field<Record, Long> EARLIER_STEPS = SCHEMA.required("earlier_steps", Type.COUNT);
     static final Field<Record, Double> SECONDS = SCHEMA.required("seconds", Type.FINITE);
     /** What the first training leaves to the next round ({@link Moments}); null: nothing. */
-    static final Field<Record, byte[]> MOMENTS =
-            SCHEMA.required("moments", Type.orNil(Type.bytes(0, Integer.MAX_VALUE)));
+    static final Field<Record, byte[]> MOMENTS = SCHEMA.required("moments", Type.orNil(BYTES));
     private static final Field<Record, Long> STEPS = SCHEMA.required("steps", Type.COUNT);
-    private static final Field<Record, Long> OPTIMIZER_STEPS = SCHEMA.required("optimizer_steps", Type.COUNT);
     private static final Field<Record, List<Double>> LOSSES =
             SCHEMA.required("losses", Type.list(Type.FINITE, 0, Integer.MAX_VALUE));
-    private static final Field<Record, List<byte[]>> VECTORS =
-            SCHEMA.required("vectors", Type.list(Type.bytes(0, Integer.MAX_VALUE), 1, 4));
+    private static final Field<Record, List<byte[]>> VECTORS = SCHEMA.required("vectors", Type.list(BYTES, 1, 3));
+    private static final Field<Record, byte[]> MEAN = SCHEMA.required("mean", Type.orNil(BYTES));
 
     private Checkpoint() {}
 
-    static Record with(Record checkpoint, Progress progress) {
-        List<byte[]> vectors = new ArrayList<>();
-        for (float[] vector : progress.vectors) {
-            vectors.add(Vectors.bytes(vector));
-        }
-        return checkpoint.with(STEPS, progress.steps).with(OPTIMIZER_STEPS, progress.optimizerSteps)
-                .with(LOSSES, progress.losses).with(VECTORS, vectors);
+    static Record with(Record checkpoint, TrainingState state) {
+        return checkpoint.with(STEPS, state.steps).with(LOSSES, state.losses)
+                .with(VECTORS, Vectors.coded(state.vectors))
+                .with(MEAN, state.mean == null ? null : Vectors.bytes(state.mean));
     }
 
-    static Progress progress(Record checkpoint) {
-        List<float[]> vectors = new ArrayList<>();
-        for (byte[] data : checkpoint.get(VECTORS)) {
-            vectors.add(Vectors.floats(data));
-        }
-        return new Progress(
-                checkpoint.get(STEPS), checkpoint.get(OPTIMIZER_STEPS), checkpoint.get(LOSSES), vectors);
+    static TrainingState state(Record checkpoint) {
+        byte[] mean = checkpoint.get(MEAN);
+        return new TrainingState(checkpoint.get(STEPS), checkpoint.get(LOSSES),
+                Vectors.decoded(checkpoint.get(VECTORS)), mean == null ? null : Vectors.floats(mean));
     }
 
     /** The checkpoint in the bytes; null for none, or one of another job. */

@@ -2,11 +2,11 @@ package org.sedge.edge.training;
 
 import org.sedge.edge.Examples;
 import org.sedge.edge.Rows;
+import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.OutOfMemory;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.SedgeException.TrainingDiverged;
-import org.sedge.edge.SedgeException;
 import org.sedge.edge.codec.Coding;
 import org.sedge.edge.codec.Compression;
 import org.sedge.edge.codec.Selection;
@@ -17,11 +17,10 @@ import org.sedge.edge.jobs.Job;
 import org.sedge.edge.jobs.Kept;
 import org.sedge.edge.jobs.Outcome;
 import org.sedge.edge.jobs.Vectors;
-import org.sedge.edge.training.Trainer.Trained;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
-import org.sedge.edge.wire.Layout.Tensor;
 import org.sedge.edge.wire.Layout;
+import org.sedge.edge.wire.Layout.Tensor;
 import org.sedge.edge.wire.Messages.Codec;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Report;
@@ -50,11 +49,11 @@ import java.util.function.BooleanSupplier;
  */
 public final class JobRunner {
     private final Blobs blobs;
-    private final Programs programs;
+    private final Trainer.Opener programs;
     private final Examples train;
     private final Examples test;
 
-    public JobRunner(Blobs blobs, Programs programs, Examples train, Examples test) {
+    public JobRunner(Blobs blobs, Trainer.Opener programs, Examples train, Examples test) {
         this.blobs = blobs;
         this.programs = programs;
         this.train = train;
@@ -85,26 +84,24 @@ public final class JobRunner {
         }
         try (Trainer trainer = programs.open(bundle, job, stopped)) {
             byte[] same = jobHash(job, bundle, train);
-            Attempt attempt = new Attempt(trainer, order, trainings);
+            LocalTraining training = new LocalTraining(trainer, order, trainings);
             Record earlier = job.checkpoint == null ? null : Checkpoint.decode(blobs.read(job.checkpoint), same);
-            if (earlier == null) {
-                byte[] moments = job.kept.moments;
-                attempt.begin(moments == null ? null : blobs.read(moments), start);
-            } else {
-                attempt.resume(earlier);
+            if (earlier != null) {
+                training.resume(earlier);
             }
+            byte[] moments = job.kept.moments == null ? null : blobs.read(job.kept.moments);
             Trained trained;
             try {
-                trained = attempt.train(start, correction, train, test, stopped);
-            } catch (Trainer.Stopped stop) {
-                throw new JobStopped(stop.getMessage(), kept(attempt.checkpoint(same, stop.progress)));
+                trained = training.run(start, correction, moments, train, test, stopped);
+            } catch (TrainingStopped stop) {
+                throw new JobStopped(stop.getMessage(), kept(training.checkpoint(same, stop.state)));
             }
-            Report report = attempt.report(trained, test).with(Report.RUN, order.run)
+            Report report = training.report(trained, test).with(Report.RUN, order.run)
                     .with(Report.ROUND, order.round).with(Report.TASK, order.task)
                     .with(Report.LAYOUT_HASH, bundle.layout.hash).with(Report.MODEL_HASH, order.modelHash)
                     .with(Report.PATCH_HASH, order.patchHash).with(Report.HTTP_BYTES, job.httpBytes)
                     .with(Report.NUM_EXAMPLES, (long) train.count());
-            return complete(job, report, bundle.metric, start, trained, kept, attempt.moments);
+            return complete(job, report, bundle.metric, start, trained, kept, training.moments);
         }
     }
 
@@ -175,7 +172,7 @@ public final class JobRunner {
         byte[] update = blobs.write(new Update(report, payload).encode());
         Kept left = job.kept.with(Kept.RESIDUAL, residual);
         if (trains) {
-            left = left.with(Kept.MODEL, blobs.write(Vectors.bytes(trained.model)))
+            left = left.with(Kept.MODEL, blobs.write(Vectors.bytes(trained.model())))
                     .with(Kept.MOMENTS, moments == null ? null : blobs.write(moments));
         }
         return new Outcome(update, report, metric, left);

@@ -5,7 +5,7 @@ package org.sedge.edge.training;
 public final class JobStopped extends Exception {
     public final transient byte[] checkpoint;
 
-    JobStopped(String text, byte[] checkpoint) {
+    public JobStopped(String text, byte[] checkpoint) {
         super(text, null, false, false);
         this.checkpoint = checkpoint;
     }

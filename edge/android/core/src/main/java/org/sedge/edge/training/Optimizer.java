@@ -2,6 +2,8 @@ package org.sedge.edge.training;
 
 import org.sedge.edge.wire.Messages.Training;
 
+import java.util.List;
+
 /**
  * How a gradient moves a model: SGD and Adam in binary32, operation by operation as spec/training.md (T5) and
  * spec/extensions.md (X13) have them. State begins at 0 with every training.
@@ -11,8 +13,8 @@ public final class Optimizer {
     private static final double CLIP_EPSILON = 1e-6;
 
     /** The velocity of SGD; mean and square of Adam. */
-    final float[][] vectors;
-    long steps;
+    public final float[][] vectors;
+    private long steps;
     private final String name;
     private final boolean nesterov;
     private final double momentum;
@@ -22,7 +24,7 @@ public final class Optimizer {
     private final double decay;
     private final double clipNorm;
 
-    Optimizer(Training training, int size) {
+    public Optimizer(Training training, int size) {
         name = training.optimizer;
         nesterov = training.nesterov;
         momentum = training.momentum;
@@ -42,8 +44,21 @@ public final class Optimizer {
         return training.learningRate * warmth * (1 + (end - 1) * step / steps);
     }
 
+    /** How many it has made. */
+    public long steps() {
+        return steps;
+    }
+
+    /** Goes on as after so many steps, given what {@link #vectors} were then. */
+    public void resume(long made, List<float[]> saved) {
+        steps = made;
+        for (int i = 0; i < vectors.length; i++) {
+            System.arraycopy(saved.get(i), 0, vectors[i], 0, vectors[i].length);
+        }
+    }
+
     /** Moves theta (n,) in place by a gradient (n,), which is overwritten. */
-    void step(float[] theta, float[] gradient, double rate) {
+    public void step(float[] theta, float[] gradient, double rate) {
         steps++;
         if (clipNorm > 0) {
             clip(gradient);

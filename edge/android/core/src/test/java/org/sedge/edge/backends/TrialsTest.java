@@ -1,4 +1,4 @@
-package org.sedge.edge.training;
+package org.sedge.edge.backends;
 
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
@@ -10,17 +10,14 @@ import org.junit.Before;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
-import org.sedge.edge.SedgeException.ConfigError;
 import org.sedge.edge.SedgeException;
-import org.sedge.edge.backends.Backend;
-import org.sedge.edge.backends.BackendException;
-import org.sedge.edge.backends.Program;
-import org.sedge.edge.backends.Tensor;
+import org.sedge.edge.SedgeException.ConfigError;
 import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Journal;
 import org.sedge.edge.jobs.Job;
 import org.sedge.edge.jobs.Kept;
+import org.sedge.edge.training.JobStopped;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Hex;

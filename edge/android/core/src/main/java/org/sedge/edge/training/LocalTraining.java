@@ -3,8 +3,6 @@ package org.sedge.edge.training;
 import org.sedge.edge.Examples;
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.TrainingDiverged;
-import org.sedge.edge.training.Trainer.Progress;
-import org.sedge.edge.training.Trainer.Trained;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Messages.Metrics;
 import org.sedge.edge.wire.Messages.Order;
@@ -17,8 +15,11 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.function.BooleanSupplier;
 
-/** The trainings of an order, one after the other, between two evaluations; from where an earlier attempt stopped. */
-final class Attempt {
+/**
+ * What a device does between its start vector and its update: the trainings of an order, one after the other, between
+ * two evaluations; from where an earlier attempt stopped.
+ */
+final class LocalTraining {
     private final Trainer trainer;
     private final Order order;
     private final List<Training> trainings;
@@ -27,24 +28,17 @@ final class Attempt {
     private int phase;
     private long steps;
     private double spent;
-    private Progress resume;
+    private TrainingState state;
     private Metrics before;
     /** What the first training leaves to the next round; null: nothing. */
     byte[] moments;
     private double trainingSeconds;
     private long ownSteps;
 
-    Attempt(Trainer trainer, Order order, List<Training> trainings) {
+    LocalTraining(Trainer trainer, Order order, List<Training> trainings) {
         this.trainer = trainer;
         this.order = order;
         this.trainings = trainings;
-    }
-
-    /** Begins with the optimizer that the last round left, or anew without it. */
-    void begin(byte[] lastMoments, float[] start) {
-        if (lastMoments != null && keepsState(0)) {
-            resume = Moments.begin(lastMoments, trainings.get(0), start);
-        }
     }
 
     /** Goes on where an earlier attempt was stopped. */
@@ -54,40 +48,43 @@ final class Attempt {
         steps = checkpoint.get(Checkpoint.EARLIER_STEPS);
         spent = checkpoint.get(Checkpoint.SECONDS);
         moments = checkpoint.get(Checkpoint.MOMENTS);
-        resume = Checkpoint.progress(checkpoint);
+        state = Checkpoint.state(checkpoint);
     }
 
-    /** Trains from the start vector (n,), with a correction (n,) or null. */
-    Trained train(float[] start, float[] correction, Examples train, Examples test, BooleanSupplier stopped)
-            throws CodecError, TrainingDiverged, Trainer.Stopped {
+    /** Trains from the start vector (n,), with a correction (n,) and the optimizer's state of the last round, or null. */
+    Trained run(float[] start, float[] correction, byte[] kept, Examples train, Examples test, BooleanSupplier stopped)
+            throws CodecError, TrainingDiverged, TrainingStopped {
         before = before == null ? trainer.evaluate(start, test) : before;
         Trained trained = null;
         for (; phase < trainings.size(); phase++) {
-            float[] from = resume != null ? resume.vectors.get(0) : trained == null ? start : trained.theta;
+            Training training = trainings.get(phase);
+            float[] from = state != null ? state.vectors.get(0) : trained == null ? start : trained.theta;
+            boolean goesOn = phase == 0 && kept != null && training.optimizerState.equals("keep");
+            Moments earlier = goesOn ? Moments.decode(kept, training, start.length) : null;
             long since = System.nanoTime();
             trained = trainer.train(
-                    from, train, trainings.get(phase), seed(), start, correction, resume, stopped);
+                    new TrainRequest(from, training, seed(), start, correction, earlier), train, stopped, state);
             trainingSeconds += (System.nanoTime() - since) / 1e9;
-            ownSteps += trained.steps - (resume == null ? 0 : resume.steps);
-            if (phase == 0 && keepsState(0)) {
-                moments = Moments.encode(trainings.get(0), trained.optimizer);
+            ownSteps += trained.steps - (state == null ? 0 : state.steps);
+            if (phase == 0) {
+                moments = trained.moments == null ? null : trained.moments.encode();
             }
-            resume = null;
+            state = null;
             steps += trained.steps;
         }
         return trained;
     }
 
     /** The checkpoint of a training that was stopped; {@code job} is what it belongs to. */
-    Record checkpoint(byte[] job, Progress progress) {
+    Record checkpoint(byte[] job, TrainingState stopped) {
         return Checkpoint.with(Checkpoint.SCHEMA.empty().with(Checkpoint.JOB, job).with(Checkpoint.BEFORE, before)
                 .with(Checkpoint.PHASE, (long) phase).with(Checkpoint.EARLIER_STEPS, steps)
-                .with(Checkpoint.MOMENTS, moments).with(Checkpoint.SECONDS, seconds()), progress);
+                .with(Checkpoint.MOMENTS, moments).with(Checkpoint.SECONDS, seconds()), stopped);
     }
 
     /** What the report says of the trainings, whose end is {@code trained}. */
     Report report(Trained trained, Examples test) throws CodecError, TrainingDiverged {
-        Metrics after = trainer.evaluate(trained.model, test);
+        Metrics after = trainer.evaluate(trained.model(), test);
         return Report.SCHEMA.empty().with(Report.BEFORE, before).with(Report.AFTER, after)
                 .with(Report.TRAIN_LOSS, trained.loss).with(Report.STEPS, steps).with(Report.SECONDS, seconds())
                 .with(Report.STEP_S, ownSteps == 0 ? null : trainingSeconds / ownSteps);
@@ -95,10 +92,6 @@ final class Attempt {
 
     private double seconds() {
         return spent + (System.nanoTime() - began) / 1e9;
-    }
-
-    private boolean keepsState(int which) {
-        return trainings.get(which).optimizerState.equals("keep");
     }
 
     /** The seed of a training: the order's own first, then as spec/training.md has them (T6). */

@@ -1,13 +1,13 @@
-package org.sedge.edge.training;
+package org.sedge.edge.backends;
 
 import org.sedge.edge.SedgeException;
-import org.sedge.edge.backends.Backend;
 import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Npz;
 import org.sedge.edge.jobs.Job;
 import org.sedge.edge.jobs.Kept;
 import org.sedge.edge.jobs.Outcome;
+import org.sedge.edge.training.JobRunner;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Messages.Order;
 

@@ -1,15 +1,13 @@
-package org.sedge.edge.training;
+package org.sedge.edge.backends;
 
 import org.sedge.edge.Examples;
 import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.CodecError;
-import org.sedge.edge.backends.Backend;
-import org.sedge.edge.backends.BackendException;
-import org.sedge.edge.backends.Program;
-import org.sedge.edge.backends.Tensor;
 import org.sedge.edge.host.Disk;
+import org.sedge.edge.training.Batches;
 import org.sedge.edge.wire.Bundle;
+import org.sedge.edge.wire.Signature;
 
 import java.io.File;
 import java.util.Arrays;
@@ -73,11 +71,12 @@ public final class Tryout {
         Rows targets = bundle.target == null ? null : rows(bundle.target, 0, random);
         Examples examples = new Examples(rows(bundle.input, sample, random), targets);
         float[] theta = numbers(bundle.layout.size, sample, random);
-        Batches.Batch batch = Batches.inOrder(bundle.batchSize, bundle.batchSize).get(0);
         Buffers buffers = new Buffers(bundle);
-        Tensor[] filled = name.equals("gradient") ? buffers.fill(theta, examples, batch, 0, 0)
-                : buffers.fill(theta, examples, batch);
-        return name.equals("predict") ? Arrays.copyOf(filled, 2) : filled; // theta and x
+        buffers.put(theta);
+        buffers.fill(examples, Batches.inOrder(bundle.batchSize, bundle.batchSize).get(0));
+        buffers.draw(0, 0);
+        return buffers.inputs(name.equals("gradient") ? Signature.gradient(false, bundle.noise > 0)
+                : name.equals("evaluate") ? Signature.EVALUATE : Signature.PREDICT);
     }
 
     private Rows rows(Bundle.Row row, int sample, Random random) throws SedgeException {

@@ -1,19 +1,19 @@
-package org.sedge.edge.training;
+package org.sedge.edge.backends;
 
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.StorageError;
-import org.sedge.edge.backends.Backend;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Journal;
 import org.sedge.edge.jobs.Blobs;
 import org.sedge.edge.jobs.Job;
+import org.sedge.edge.training.JobStopped;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.MsgPack;
 import org.sedge.edge.wire.Record;
-import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Schema;
+import org.sedge.edge.wire.Schema.Field;
 import org.sedge.edge.wire.Type;
 
 import java.io.File;

@@ -1,6 +1,5 @@
-package org.sedge.edge.training;
+package org.sedge.edge.backends;
 
-import org.sedge.edge.backends.Backend;
 
 import java.io.File;
 import java.io.IOException;

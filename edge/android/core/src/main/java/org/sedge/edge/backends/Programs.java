@@ -1,13 +1,12 @@
-package org.sedge.edge.training;
+package org.sedge.edge.backends;
 
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.ConfigError;
 import org.sedge.edge.SedgeException.StorageError;
-import org.sedge.edge.backends.Backend;
-import org.sedge.edge.backends.BackendException;
-import org.sedge.edge.backends.Program;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.jobs.Job;
+import org.sedge.edge.training.JobStopped;
+import org.sedge.edge.training.Trainer;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Hex;
@@ -20,7 +19,7 @@ import java.util.List;
 import java.util.function.BooleanSupplier;
 
 /** A bundle's programs, in the first backend that it has them for and in which they passed their trial. */
-public final class Programs {
+public final class Programs implements Trainer.Opener {
     private final File folder;
     private final List<Backend> backends;
     private final Trials trials;
@@ -32,13 +31,9 @@ public final class Programs {
         this.trials = trials;
     }
 
-    /**
-     * Loads what the job's training needs. No program runs in this process that has not passed a trial in another one.
-     *
-     * <p>Throws {@code CodecError} for programs that are missing, refused or damaged, {@code ConfigError} for those that
-     * crashed in every backend, {@code JobStopped} once {@code stopped} says so.
-     */
-    Trainer open(Bundle bundle, Job job, BooleanSupplier stopped)
+    /** Loads what the job's training needs. No program runs in this process that has not passed a trial in another one. */
+    @Override
+    public Trainer open(Bundle bundle, Job job, BooleanSupplier stopped)
             throws CodecError, ConfigError, StorageError, JobStopped {
         StringBuilder tried = new StringBuilder();
         StringBuilder faults = new StringBuilder();
@@ -72,7 +67,7 @@ public final class Programs {
         try {
             loaded.add(load(folder, bundle, backend, "gradient", gradient));
             loaded.add(load(folder, bundle, backend, "evaluate", evaluate));
-            Trainer trainer = new Trainer(bundle, loaded.get(0), loaded.get(1));
+            Trainer trainer = new BundleTrainer(bundle, loaded.get(0), loaded.get(1));
             opened = true;
             return trainer;
         } finally {

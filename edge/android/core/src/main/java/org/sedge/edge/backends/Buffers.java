@@ -1,0 +1,82 @@
+package org.sedge.edge.backends;
+
+import org.sedge.edge.Examples;
+import org.sedge.edge.Rows;
+import org.sedge.edge.training.Batches;
+import org.sedge.edge.training.Pcg64;
+import org.sedge.edge.wire.Bundle;
+import org.sedge.edge.wire.Signature;
+
+import java.nio.ByteBuffer;
+import java.util.HashMap;
+import java.util.Locale;
+import java.util.Map;
+
+/** The inputs of a bundle's programs, always in the same memory. */
+final class Buffers {
+    private final Map<String, Tensor> tensors = new HashMap<>();
+
+    Buffers(Bundle bundle) {
+        Tensor x = rows(bundle.input, bundle.batchSize);
+        tensors.put("theta", Tensor.zeros(Tensor.Type.FLOAT32, bundle.layout.size));
+        tensors.put("x", x);
+        tensors.put("y", bundle.target == null ? x : rows(bundle.target, bundle.batchSize));
+        tensors.put("w", Tensor.zeros(Tensor.Type.FLOAT32, bundle.batchSize));
+        tensors.put("noise", Tensor.zeros(Tensor.Type.FLOAT32, bundle.noise));
+    }
+
+    private static Tensor rows(Bundle.Row row, int count) {
+        long[] shape = new long[1 + row.shape.length];
+        shape[0] = count;
+        System.arraycopy(row.shape, 0, shape, 1, row.shape.length);
+        return Tensor.zeros(Tensor.Type.valueOf(row.dtype.toUpperCase(Locale.ROOT)), shape);
+    }
+
+    /** Takes theta (n,). */
+    void put(float[] model) {
+        tensors.get("theta").data().asFloatBuffer().put(model);
+    }
+
+    /** Takes a batch. */
+    void fill(Examples examples, Batches.Batch batch) {
+        put(examples.inputs, batch.rows, tensors.get("x").data());
+        if (tensors.get("y") != tensors.get("x")) {
+            put(examples.targets, batch.rows, tensors.get("y").data());
+        }
+        ByteBuffer weights = tensors.get("w").data();
+        for (int i = 0; i < batch.rows.length; i++) {
+            weights.putFloat(i < batch.used ? 1 : 0);
+        }
+    }
+
+    /** Draws the random numbers of a step, where the model takes any (T12). */
+    void draw(long seed, long step) {
+        ByteBuffer out = tensors.get("noise").data();
+        int count = out.remaining() / Float.BYTES;
+        if (count == 0) {
+            return;
+        }
+        Pcg64 random = new Pcg64(seed | Long.MIN_VALUE);
+        random.skip(step * ((count + 3) / 4));
+        long word = 0;
+        for (int i = 0; i < count; i++) {
+            word = i % 4 == 0 ? random.next64() : word >>> 16;
+            out.putFloat((word & 0xffff) * 0x1p-16f);
+        }
+    }
+
+    /** What a program takes, of what was put in last; valid until the next. */
+    Tensor[] inputs(Signature signature) {
+        Tensor[] found = new Tensor[signature.inputs.size()];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = tensors.get(signature.inputs.get(i));
+        }
+        return found;
+    }
+
+    private static void put(Rows rows, int[] chosen, ByteBuffer out) {
+        for (int row : chosen) {
+            rows.put(row, out);
+        }
+    }
+}

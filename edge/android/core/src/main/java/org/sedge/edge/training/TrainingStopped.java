@@ -1,0 +1,12 @@
+package org.sedge.edge.training;
+
+/** A training was stopped on purpose. It can go on from {@link #state}. */
+@SuppressWarnings("serial")
+public final class TrainingStopped extends Exception {
+    final transient TrainingState state;
+
+    TrainingStopped(String text, TrainingState state) {
+        super(text, null, false, false);
+        this.state = state;
+    }
+}

@@ -1,0 +1,23 @@
+package org.sedge.edge.training.steppers;
+
+/**
+ * FedProx: the gradient of mu / 2 |theta - anchor|^2, which pulls every step towards a model.
+ *
+ * <p>Source: Li et al. 2020, Federated Optimization in Heterogeneous Networks, equation 2.
+ */
+final class Prox implements Term {
+    private final float mu;
+    private final float[] anchor;
+
+    Prox(double mu, float[] anchor) {
+        this.mu = (float) mu;
+        this.anchor = anchor;
+    }
+
+    @Override
+    public void add(float[] gradient, float[] theta) {
+        for (int i = 0; i < gradient.length; i++) {
+            gradient[i] += mu * (theta[i] - anchor[i]);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+package org.sedge.edge.wire;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+
+/** A program's name, and those of its inputs and outputs, in order: wire/programs.py of the protocol. */
+public final class Signature {
+    private static final List<String> BATCH = Arrays.asList("theta", "x", "y", "w");
+    public static final Signature EVALUATE =
+            new Signature("evaluate", BATCH, Arrays.asList("loss_sum", "metric_sum", "weight_sum"));
+    public static final Signature PREDICT =
+            new Signature("predict", Arrays.asList("theta", "x"), Collections.singletonList("logits"));
+
+    public final String program;
+    public final List<String> inputs;
+    public final List<String> outputs;
+
+    private Signature(String program, List<String> inputs, List<String> outputs) {
+        this.program = program;
+        this.inputs = inputs;
+        this.outputs = outputs;
+    }
+
+    /** The signature of "gradient", for a layout with statistics and a model that takes random numbers. */
+    public static Signature gradient(boolean statistics, boolean noise) {
+        List<String> inputs = new ArrayList<>(BATCH);
+        List<String> outputs = new ArrayList<>(Arrays.asList("gradient", "loss"));
+        if (noise) {
+            inputs.add("noise");
+        }
+        if (statistics) {
+            outputs.add("statistics");
+        }
+        return new Signature("gradient", inputs, outputs);
+    }
+}

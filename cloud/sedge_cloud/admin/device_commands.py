@@ -16,7 +16,7 @@ from sedge_cloud.facts.records import DeviceState
 from sedge_cloud.facts.selection import Wanted
 from sedge_cloud.outlets import terminal as lines
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.selector import ALL, Condition, parse
+from sedge_cloud.store.selector import Condition, parse
 from sedge_cloud.store.tags import check_tag
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.console import json_text
@@ -178,9 +178,9 @@ def _list(arguments: argparse.Namespace) -> int:
     reader = open_reader(arguments)
     facts = reader.read()
     state: DeviceState | None = "online" if arguments.online else arguments.state
-    wanted = Wanted(state, arguments.search, arguments.offset, arguments.limit)
-    condition = ALL if arguments.where is None else _condition(reader.store, arguments.where)
-    lots, found = reader.lots(facts, wanted, condition)
+    where: str = arguments.where or ""
+    wanted = Wanted(state, arguments.search, arguments.offset, arguments.limit, where)
+    lots, found = reader.lots(facts, wanted)
     if not arguments.json:
         print(lines.DEVICES)
     listed = 0

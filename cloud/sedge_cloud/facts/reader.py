@@ -40,7 +40,7 @@ from sedge_cloud.store.rows import (
     RoundRow,
     RunRow,
 )
-from sedge_cloud.store.selector import ALL, Choice, Condition
+from sedge_cloud.store.selector import ALL, Choice, parse
 from sedge_protocol.errors import StorageError
 
 # What is wrong with devices changes with time alone, too: it is found again after so long.
@@ -133,26 +133,27 @@ class Reader:
             facts, problems=problems(facts, self._device_problems(facts))
         )
 
-    def choose(
-        self, facts: Fleet, wanted: Wanted, condition: Condition = ALL
-    ) -> tuple[list[DeviceFacts], int]:
-        """The wanted devices that match, by id, and how many on all pages; at most ``MAX_DEVICES``."""
+    def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
+        """The wanted devices, by id, and how many on all pages; at most ``MAX_DEVICES``.
+
+        Raises ``ConfigError`` for a condition that is none, or names a tag that no device has.
+        """
         most = min(wanted.limit or MAX_DEVICES, MAX_DEVICES)
-        limited = msgspec.structs.replace(wanted, limit=most)
-        lots, found = self.lots(facts, limited, condition)
+        lots, found = self.lots(facts, msgspec.structs.replace(wanted, limit=most))
         return next(lots, []), found
 
-    def lots(
-        self, facts: Fleet, wanted: Wanted, condition: Condition = ALL
-    ) -> tuple[Iterator[list[DeviceFacts]], int]:
+    def lots(self, facts: Fleet, wanted: Wanted) -> tuple[Iterator[list[DeviceFacts]], int]:
         """As ``choose``, but all of them, in lots of ``MAX_DEVICES``.
 
         Which they are is as of now, and what is so of them as of when their lot is read.
         """
-        if not facts.is_large and condition is ALL:
+        if not facts.is_large and not wanted.where:
             chosen, found = choose(facts.devices, wanted)
             return iter([chosen]), found
-        running = facts.coordinator.running
+        running, condition = facts.coordinator.running, ALL
+        if wanted.where:
+            condition = parse(wanted.where, "where")
+            self.store.require_known(condition, "where")
         choice = Choice(wanted.state, wanted.search, running, condition)
         with self.store.reading():
             names = self.store.page(choice, wanted.offset, wanted.limit or _ALL)

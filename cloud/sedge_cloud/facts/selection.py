@@ -7,10 +7,11 @@ import msgspec
 from msgspec import Meta
 
 from sedge_cloud.facts.records import DeviceFacts, DeviceState
+from sedge_cloud.store.selector import MAX_TEXT
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which devices: in this ``state``, with ``search`` in their id.
+    """Which devices: in this ``state``, with ``search`` in their id, that match the condition ``where``.
 
     Of these ``limit`` (None: all), from the one at ``offset`` on.
     """
@@ -19,10 +20,11 @@ class Wanted(msgspec.Struct, frozen=True):
     search: Annotated[str, Meta(max_length=64)] = ""
     offset: Annotated[int, Meta(ge=0)] = 0
     limit: Annotated[int, Meta(ge=1)] | None = None
+    where: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
 
 
 def choose(devices: Sequence[DeviceFacts], wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-    """The wanted devices in their order, and how many there are on all pages."""
+    """The wanted devices in their order, whatever ``where`` says, and how many there are on all pages."""
     text = wanted.search.lower()
     found = [
         device

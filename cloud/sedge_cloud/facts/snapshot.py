@@ -6,7 +6,7 @@ less often: reading them and what is made of them take at most ``SHARE`` of a pr
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.records import ChangeKey, DeviceFacts, Fleet, change_key
@@ -46,7 +46,7 @@ class Snapshot:
             age = max(FRESH_S, min(self._spent / SHARE, STALE_S))
             if self._facts is None or time.monotonic() - self._at >= age:
                 self._spent = 0.0
-                self._facts, self._at = self._read(), time.monotonic()
+                self._facts, self._at = self._opened().read(), time.monotonic()
                 now = change_key(self._facts, self._change_key)
                 self._changes += now != self._change_key
                 self._change_key = now
@@ -55,9 +55,12 @@ class Snapshot:
     def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
         """The wanted devices by id, and how many there are on all pages. Raises ``SedgeError``."""
         with self._lock:
-            if self._reader is None:
-                self._reader = self._open()
-            return self._reader.choose(facts, wanted)
+            return self._opened().choose(facts, wanted)
+
+    def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
+        """The tags of those of these devices that have some, by device and key. Raises ``SedgeError``."""
+        with self._lock:
+            return self._opened().store.tags_of(devices)
 
     def expire(self) -> None:
         """Read again at the next look: something was done."""
@@ -70,10 +73,10 @@ class Snapshot:
             if self._reader is not None:
                 self._reader.store.close()
 
-    def _read(self) -> Fleet:
+    def _opened(self) -> Reader:
         if self._reader is None:
             self._reader = self._open()
-        return self._reader.read()
+        return self._reader
 
     def _charge(self) -> None:
         """Count what this thread has done since its last look: it has drawn, encoded, or read the facts."""

@@ -116,6 +116,17 @@ def test_devices_come_in_pages_that_can_be_searched(tmp_path: Path) -> None:
     assert rows("state=offline") == ["b"]
     found = json.loads(site.ask("/api/devices?search=PI&offset=1&limit=2&state=never")[1])
     assert [device["device"] for device in found] == ["pi-001", "pi-002"]
+    site.seen.cloud.store.tag({"pi-007", "pi-008"}, {"site": "lab"})
+    site.seen.cloud.store.tag({"pi-008"}, {"floor": "2"})
+    site.snapshot.expire()
+    assert rows("where=site%3Dlab") == ["pi-007", "pi-008"]
+    assert rows("where=site%3Dlab+and+floor>1&state=never") == ["pi-008"]
+    page = site.ask("/?search=pi-00&where=site%3Dlab")[1]
+    assert "site=lab </td>" in page and "floor=2 site=lab </td>" in page
+    found = json.loads(site.ask("/api/devices?where=not+site%3Dlab&search=pi-00")[1])
+    assert [device["device"][-1] for device in found] == list("01234569")
+    status, text = site.ask("/?where=room%3D1")
+    assert status == 400 and text.startswith("where: found 'room'")
     for query in ("offset=-1", "limit=0", "state=bad", f"search={'x' * 65}", "offset=one"):
         status, text = site.ask(f"/api/devices?{query}")
         assert status == 400 and text.startswith("query: found ") and text.count("\n") == 1

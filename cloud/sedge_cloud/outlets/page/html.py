@@ -1,6 +1,6 @@
 """The status page as HTML, from the facts alone; its script only swaps it in place when they change."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
 from typing import get_args
@@ -29,14 +29,15 @@ def status_page(
     run: str | None = None,
     wanted: Wanted = FIRST_PAGE,
     listed: tuple[Sequence[DeviceFacts], int] | None = None,
+    tags: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
     """The page with some devices, and one run's rounds.
 
     That is the named one, else the newest that is running, else the newest. ``listed`` are the wanted
-    devices, and how many there are on all pages, where the facts of a large fleet do not have them.
+    devices, by default as ``chosen`` finds them, and how many there are on all pages; ``tags`` are theirs.
     """
     shown = facts.shown(run)
-    devices, found = listed or choose(_ordered(facts), wanted)
+    devices, found = listed or chosen(facts, wanted)
     return _environment().get_template("status.html").render(
         title=f"fleet {facts.fleet}",
         facts=facts,
@@ -44,6 +45,7 @@ def status_page(
         devices=devices,
         found=found,
         wanted=wanted,
+        tags=tags or {},
         states=get_args(DeviceState),
         named_run=run,
         with_problems={problem.subject for problem in facts.problems},
@@ -81,11 +83,15 @@ def _environment() -> Environment:
     return pages.environment({"charts": charts})
 
 
-def _ordered(facts: Fleet) -> Sequence[DeviceFacts]:
-    """The devices: those with errors, with warnings, those that get worse most; revoked ones last."""
+def chosen(facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
+    """The wanted devices, and how many there are on all pages.
+
+    First come those with errors, with warnings, those that get worse most; revoked ones last.
+    """
     rank = {p.subject: 1 for p in facts.problems}
     rank.update((p.subject, 0) for p in facts.problems if p.severity == "error")
-    return sorted(
+    ordered = sorted(
         facts.devices,
         key=lambda d: (d.state == "revoked", rank.get(d.device, 2), d.change or 0.0, d.device),
     )
+    return choose(ordered, wanted)

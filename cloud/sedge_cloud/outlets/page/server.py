@@ -65,8 +65,10 @@ class Pages:
             self._drawn.clear()
         key = (run if run is None or facts.run(run) else None), wanted
         if key not in self._drawn:
-            listed = snapshot.choose(facts, wanted) if facts.is_large else None
-            self._drawn[key] = html.status_page(facts, *key, listed)
+            is_asked = facts.is_large or wanted.where
+            listed = snapshot.choose(facts, wanted) if is_asked else html.chosen(facts, wanted)
+            tags = snapshot.tags_of([device.device for device in listed[0]])
+            self._drawn[key] = html.status_page(facts, *key, listed, tags)
         return self._drawn[key]
 
 
@@ -247,7 +249,7 @@ def _wanted(request: Request, limit: int | None) -> Wanted:
     try:
         return msgspec.convert({"limit": limit, **fields}, Wanted, strict=False)
     except msgspec.ValidationError as exc:
-        expected = "search, state, offset and limit as in api/openapi.json"
+        expected = "search, state, where, offset and limit as in api/openapi.json"
         raise ConfigError("query", str(exc), expected) from exc
 
 

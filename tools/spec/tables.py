@@ -14,6 +14,7 @@ from tools.spec import onnx
 from tools.spec.structs import STRUCTS, defaults, optional
 
 from sedge_protocol.host.struct_fields import fields
+from sedge_protocol.wire.reasons import REASONS
 
 HEAD = ("| key | type and limit | default | meaning |", "|---|---|---|---|")
 _TABLE = re.compile(r"(<!-- make spec: (\w+) -->\n).*?(<!-- end -->)", re.S)
@@ -24,12 +25,14 @@ _INTEGERS: Mapping[tuple[int | None, int | None], str] = {(0, 2**40): "count", (
 def page(text: str) -> str:
     """A page with the tables that its marks name.
 
-    Raises ``KeyError`` for a name that is neither a struct nor in ``onnx.TABLES``.
+    Raises ``KeyError`` for a name that is neither a struct nor another table's.
     """
     structs = {struct.__name__: struct for struct in STRUCTS}
 
+    others = {**onnx.TABLES, "reasons": reasons}
+
     def filled(mark: re.Match[str]) -> str:
-        made = onnx.TABLES[mark[2]]() if mark[2] in onnx.TABLES else table(structs[mark[2]])
+        made = others[mark[2]]() if mark[2] in others else table(structs[mark[2]])
         return f"{mark[1]}{made}{mark[3]}"
 
     return _TABLE.sub(filled, text)
@@ -46,6 +49,16 @@ def table(struct: type[msgspec.Struct]) -> str:
 
 def _row(*cells: str) -> str:
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+def reasons() -> str:
+    """The table of the reason codes."""
+    rows = [
+        _row(kind, f"`{code}`", meaning)
+        for kind, codes in REASONS.items()
+        for code, meaning in codes.items()
+    ]
+    return "\n".join(["| kind | reason | meaning |", "|---|---|---|", *rows, ""])
 
 
 def words(kind: inspect.Type) -> str:

@@ -62,7 +62,6 @@ mutation: $(VENV)/dev.ready
 # What is made from the structs: docs/reference.md, the comments of the TOML files, Java's messages, the tables
 # of the wire's pages.
 spec: $(VENV)/dev.ready
-	$(BIN)/python -m tools.docs.generated
 	$(BIN)/python -m tools.spec
 
 # All pages as a site in runs/site.
@@ -75,7 +74,6 @@ check: $(VENV)/dev.ready
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/python -m tools.docs.generated --check
 
 # Every benchmark, on a machine that does nothing else. Each ends with one line of JSON, kept for RESULTS.md
 # and the README; frameworks.py installs Flower and FedJAX into environments of their own below runs/.

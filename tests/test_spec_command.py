@@ -106,9 +106,9 @@ def test_a_stale_file_fails_the_check_and_is_written(
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- make spec: Goodbye -->\n| old |\n<!-- end -->\nafter\n")
     monkeypatch.setattr(command, "ROOT", tmp_path)
-    monkeypatch.setattr(command, "targets", lambda: iter([(page, tables.page)]))
+    monkeypatch.setattr(command, "made", lambda: iter([("page.md", tables.page(page.read_text()))]))
     assert command.main(["--check"]) == 1
-    assert capsys.readouterr().out == "page.md: stale, run make spec\n"
+    assert capsys.readouterr().err == "page.md is stale; run: make spec\n"
     assert command.main([]) == 0
     assert "| `nonce` | 16 bytes | |" in page.read_text()
     assert command.main(["--check"]) == 0

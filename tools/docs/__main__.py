@@ -1,4 +1,4 @@
-"""Build the site from the pages, after writing what is made from the code (tools/docs/generated.py).
+"""Build the site from the pages, after writing what is made from the code (tools/spec).
 
     python -m tools.docs [--out FOLDER]
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
-from tools.docs.generated import write
+from tools.spec.__main__ import write
 
 ROOT = Path(__file__).parents[2]
 # The pages' folders, and what else their links lead to.

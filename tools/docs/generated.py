@@ -1,12 +1,8 @@
 """What is made from the structs of the configuration files: the reference, and the comments of TOML files.
 
-    python -m tools.docs.generated [--check]
-
-With ``--check`` nothing is written, and a stale file is an error.
+``make spec`` (tools/spec) writes them.
 """
 
-import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,31 +54,3 @@ def made() -> Iterator[tuple[str, str]]:
     yield REFERENCE, HEAD + "\n".join(reference(title, struct) for title, struct in tables)
     for path, struct in (COMPLETE | EXAMPLES).items():
         yield path, commented((ROOT / path).read_text(), struct, with_tables=path in COMPLETE)
-
-
-def stale() -> list[str]:
-    """The files that differ from what would be made."""
-    return [path for path, text in made() if (ROOT / path).read_text() != text]
-
-
-def write() -> None:
-    """Write every file."""
-    for path, text in made():
-        (ROOT / path).write_text(text)
-
-
-def main() -> int:
-    """Write, or check."""
-    parser = argparse.ArgumentParser(prog="python -m tools.docs.generated")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if one is stale")
-    if not parser.parse_args().check:
-        write()
-        return 0
-    old = stale()
-    for path in old:
-        print(f"{path} is stale; run: make spec", file=sys.stderr)
-    return 1 if old else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

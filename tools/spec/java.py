@@ -42,7 +42,7 @@ class JavaType(NamedTuple):
     reader: str
 
 
-def messages(_: str = "") -> str:
+def messages() -> str:
     """Messages.java."""
     structs = [struct for struct in STRUCTS if struct not in BY_HAND]
     return f"""{MADE}package org.sedge.edge.wire;
@@ -62,7 +62,7 @@ public final class Messages {{
 """
 
 
-def kept(_: str = "") -> str:
+def kept() -> str:
     """Kept.java."""
     return f"""{MADE}package org.sedge.edge.jobs;
 
@@ -74,7 +74,7 @@ import org.sedge.edge.wire.Type;
 {class_of(java_state.Kept)}"""
 
 
-def state(_: str = "") -> str:
+def state() -> str:
     """State.java."""
     within = "\n".join(class_of(struct, "static ") for struct in java_state.WITHIN)
     return f"""{MADE}package org.sedge.edge.rounds;

@@ -86,7 +86,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
 }
 
 
-def java(_: str = "") -> str:
+def java() -> str:
     """OnnxTables.java."""
     numbers = (
         f'numbers("{" ".join(names)}", {_FIELDS[field]}, {least}, {most});'

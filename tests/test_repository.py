@@ -399,8 +399,12 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "sedge_export.writing.": ("tests/export/test_export_programs.py", "what is read back"),
     "sedge_export.widths.": ("tests/export/widths/test_axis_rules.py", "operator by operator"),
+    "sedge_export.lowering.rules.": (
+        "tests/export/lowering/test_rules.py",
+        "rule by rule",
+    ),
     "sedge_export.lowering.executorch.": (
-        "tests/export/lowering/test_executorch_rules.py",
+        "tests/export/lowering/test_rules.py",
         "operator by operator; the compiler's steps in test_executorch.py",
     ),
     "sedge_export.lowering.onnx.": (

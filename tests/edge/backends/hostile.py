@@ -71,9 +71,6 @@ CASES = {
     "Gemm": Case([numbers(2, 3), numbers(3, 4), numbers(4)], {"transA": 0, "transB": 0}),
     "LogSoftmax": Case([MANY], {"axis": 1}),
     "MaxPool": Case([X], {**WINDOW, "ceil_mode": 0}, 2),
-    "MaxUnpool": Case(
-        [numbers(1, 1, 2), ints(0, 3).reshape(1, 1, 2), ints(1, 1, 8)], {"kernel_shape": [1]}
-    ),
     "Pad": Case([numbers(2, 3), ints(1, 1, 0, 0), np.float32(3) * numbers(1)], {}),
     "Range": Case([ints(0).reshape(()), ints(9).reshape(()), ints(2).reshape(())], {}),
     "ReduceMax": REDUCED,

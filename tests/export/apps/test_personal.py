@@ -21,7 +21,7 @@ from sedge_export.apps.formats import FORMATS
 from sedge_export.apps.personal import export_personal, with_weights
 from sedge_export.lowering.executorch import runtime
 from sedge_export.lowering.onnx import inference
-from sedge_export.lowering.onnx.pooling import plain_max_pool
+from sedge_export.lowering.onnx.pooling import max_pool
 from sedge_export.subject.network import Network
 from sedge_protocol.errors import ExportError
 from sedge_protocol.host.model_files import write_model
@@ -396,9 +396,10 @@ def test_a_file_that_disagrees_with_torch(
 ) -> None:  # fmt: skip
     def shifted(*arguments: object, **_: object) -> object:
         graph, x, kernel, *_rest = arguments
-        return plain_max_pool(graph, x, kernel, [2, 2], [0, 1], [1, 2])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        return max_pool(graph, x, kernel, [2, 2], [0, 1], [1, 2])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(inference, "plain_max_pool", shifted)
+    pool = torch.ops.aten.max_pool2d_with_indices.default
+    monkeypatch.setitem(inference.PLAIN_LOWERINGS, pool, shifted)
     complaint = refused(command(weights, tmp_path / "m.onnx"), tmp_path, capfd)
     assert "ONNX Runtime disagrees with torch: error" in complaint
 

@@ -16,8 +16,8 @@ from sedge_export import export
 from sedge_export.__main__ import main
 from sedge_export.lowering.executorch import runtime
 from sedge_export.lowering.executorch.simplify import PERMUTE, simplified
-from sedge_export.lowering.executorch.table import RULES
 from sedge_export.lowering.executorch.to_executorch import POOL, POOL_BACKWARD, to_executorch
+from sedge_export.lowering.rules.table import RULES
 from sedge_export.lowering.target import TARGETS
 from sedge_export.programs import signatures
 from sedge_export.tracing.trace import trace

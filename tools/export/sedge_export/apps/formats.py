@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_export.apps.quantize import quantized_module, quantized_onnx
 from sedge_export.lowering.executorch import runtime
-from sedge_export.lowering.onnx.inference import fold_batch_norms, plain_lowerings
+from sedge_export.lowering.onnx.inference import PLAIN_LOWERINGS, fold_batch_norms
 from sedge_export.lowering.onnx.to_onnx import to_onnx
 from sedge_export.stages import Where
 from sedge_export.subject.network import Network
@@ -75,7 +75,7 @@ class _Onnx:
         with network.unchanged():
             graph = trace(predict, [x])
         fold_batch_norms(graph)
-        program = to_onnx(graph, "predict", ["x"], ["logits"], where, plain_lowerings(graph.graph))
+        program = to_onnx(graph, "predict", ["x"], ["logits"], where, PLAIN_LOWERINGS)
         with _refused(self.name):
             return _constants_folded(program)
 

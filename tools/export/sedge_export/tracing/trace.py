@@ -4,7 +4,7 @@ import functools
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, fx
@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from sedge_export.lowering.onnx.table import LOWERINGS
+from sedge_export.lowering.rules.table import decompositions
 from sedge_export.subject.source import place, reason
 from sedge_export.tracing.own_functions import fit_for_tracing
 from sedge_export.tracing.replaced import Replacing
@@ -76,8 +77,7 @@ def plain_kernels() -> Generator[None]:
 
 @functools.cache
 def _decompositions() -> dict[OpOverload, Function]:
-    known = cast(dict[OpOverload, Function], torch.export.default_decompositions().materialize())
-    return {op: how for op, how in known.items() if op not in LOWERINGS}
+    return {op: how for op, how in decompositions().items() if op not in LOWERINGS}
 
 
 def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:

@@ -7,5 +7,5 @@ from sedge_export.lowering.executorch import convolution as convolution
 from sedge_export.lowering.executorch import loops as loops
 from sedge_export.lowering.executorch import normalization as normalization
 from sedge_export.lowering.executorch import pointwise as pointwise
-from sedge_export.lowering.executorch import pooling as pooling
 from sedge_export.lowering.executorch import products as products
+from sedge_export.lowering.rules import pooling as pooling

@@ -12,10 +12,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sedge_export.lowering.executorch.products import channels_first, channels_last, column_sums
-from sedge_export.lowering.executorch.table import replaces
-from sedge_export.lowering.executorch.windows import Axis
+from sedge_export.lowering.executorch.products import column_sums
 from sedge_export.lowering.onnx.weight_gradient import Window
+from sedge_export.lowering.rules.channels import channels_first, channels_last
+from sedge_export.lowering.rules.table import replaces
+from sedge_export.lowering.rules.windows import Axis
 
 aten = torch.ops.aten
 

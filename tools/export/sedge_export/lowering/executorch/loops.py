@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from sedge_export.lowering.executorch.table import replaces
+from sedge_export.lowering.rules.table import replaces
 from sedge_export.recurrent.loop import LOOP, Tensors, unrolled
 from sedge_protocol.errors import ExportError
 

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from sedge_export.lowering.executorch.products import (
-    channels_first,
-    channels_last,
     column_sums,
     example_sums,
     mm,
 )
-from sedge_export.lowering.executorch.table import replaces
+from sedge_export.lowering.rules.channels import channels_first, channels_last
+from sedge_export.lowering.rules.table import replaces
 from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten

@@ -7,18 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sedge_export.lowering.executorch.table import replaces
+from sedge_export.lowering.rules.pooling import positive
+from sedge_export.lowering.rules.table import replaces
 
 aten = torch.ops.aten
-
-# Every normal float32 above 0 times this is at least 1; smaller numbers are rounding anyway.
-STEEP = 2.0**126
-
-
-def positive(x: Tensor) -> Tensor:
-    """1.0 where x > 0, else 0.0: XNNPACK has no comparison, and fuses a product with its clamp."""
-    mask: Tensor = aten.hardtanh(x * STEEP, 0.0, 1.0)
-    return mask
 
 
 @replaces(aten.threshold_backward.default)

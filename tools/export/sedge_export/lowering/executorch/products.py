@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sedge_export.lowering.executorch.table import replaces
+from sedge_export.lowering.rules.table import replaces
 from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
@@ -55,13 +55,3 @@ def example_sums(x: Tensor) -> Tensor:
     rows = x.reshape(len(x), -1, x.shape[-1])
     ones = rows.new_ones(len(rows), 1, rows.shape[1])
     return torch.bmm(ones, rows).reshape(len(rows), x.shape[-1])
-
-
-def channels_last(x: Tensor) -> Tensor:
-    """(B, C, ...) as (B, ..., C)."""
-    return x.permute(0, *range(2, x.ndim), 1)
-
-
-def channels_first(x: Tensor) -> Tensor:
-    """(B, ..., C) as (B, C, ...)."""
-    return x.permute(0, x.ndim - 1, *range(1, x.ndim - 1))

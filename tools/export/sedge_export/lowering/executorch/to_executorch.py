@@ -5,12 +5,11 @@ compiler, which gives to XNNPACK what it takes and plans the memory of the rest.
 must be one that ExecuTorch's runtime has a kernel for.
 """
 
-import functools
 import operator
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import fx
@@ -19,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sedge_export.lowering.executorch.runtime import kernels, quiet
 from sedge_export.lowering.executorch.simplify import simplified
-from sedge_export.lowering.executorch.table import RULES, Rule
+from sedge_export.lowering.rules.table import RULES, Rule, decompositions
 from sedge_export.stages import Where
 from sedge_protocol.errors import ExportError
 
@@ -46,17 +45,12 @@ def _prepared(traced: fx.GraphModule, where: Where) -> torch.export.ExportedProg
         for spec in (node.meta["val"] for node in traced.graph.find_nodes(op="placeholder"))
     )
     rules = {target: _guarded(target, rule, where) for target, rule in RULES.items()}
-    table = {**_decompositions(), **rules}
+    table = {**decompositions(), **rules}
     module = make_fx(traced, decomposition_table=table, tracing_mode="fake")(*inputs)
     module.graph.eliminate_dead_code()
     module = simplified(module)
     _check_kernels(module.graph, where)
     return torch.export.export(module, inputs)
-
-
-@functools.cache
-def _decompositions() -> dict[OpOverload, Rule]:
-    return cast(dict[OpOverload, Rule], torch.export.default_decompositions().materialize())
 
 
 def _guarded(target: OpOverload, rule: Rule, where: Where) -> Rule:

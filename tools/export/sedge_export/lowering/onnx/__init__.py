@@ -28,5 +28,8 @@ from sedge_export.lowering.onnx import (
     reductions as reductions,
 )
 from sedge_export.lowering.onnx import (
+    rules as rules,
+)
+from sedge_export.lowering.onnx import (
     shapes as shapes,
 )

@@ -51,6 +51,10 @@ class Value:
         return math.prod(self.shape)
 
 
+# Their last output costs time where it is asked for.
+_WITH_OPTIONAL_OUTPUTS = {"MaxPool"}
+
+
 class Graph:
     """Nodes, constants and inputs of one program, or of a loop's body, while it is being built."""
 
@@ -299,6 +303,8 @@ class Graph:
         nodes: list[onnx.NodeProto] = []
         for node in reversed(self._nodes):
             if any(name in wanted for name in node.output):
+                while node.op_type in _WITH_OPTIONAL_OUTPUTS and node.output[-1] not in wanted:
+                    del node.output[-1]
                 nodes.append(node)
                 wanted.update(name for part in _nested([node]) for name in part.input)
         return nodes[::-1], wanted

@@ -13,22 +13,19 @@ from torch._ops import OpOverload
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from sedge_export.lowering.onnx.convolution import plain_convolution
-from sedge_export.lowering.onnx.pooling import plain_max_pool
 from sedge_export.lowering.onnx.table import LOWERINGS, Lowering
 from sedge_protocol.errors import LocalError
 
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default
-POOL = aten.max_pool2d_with_indices.default
 BATCH_NORM = aten._native_batch_norm_legit_functional.default
 
 
-def plain_lowerings(graph: fx.Graph) -> dict[OpOverload, Lowering]:
-    """The table for a graph without gradients."""
-    pools = graph.find_nodes(op="call_function", target=POOL)
-    indexed = any(user.args[1] == 1 for pool in pools for user in pool.users)
-    pooling = LOWERINGS[POOL] if indexed else plain_max_pool
-    return {**LOWERINGS, CONVOLUTION: plain_convolution, POOL: pooling}
+# The table for a graph without gradients.
+PLAIN_LOWERINGS: dict[OpOverload, Lowering] = {
+    **LOWERINGS,
+    aten.convolution.default: plain_convolution,
+}
 
 
 def fold_batch_norms(module: fx.GraphModule) -> None:

@@ -23,10 +23,10 @@ final class OnnxTables {
     static final Set<String> OPERATORS = words(
             "Abs Add And ArgMax AveragePool BatchNormalization Cast Ceil Concat ConstantOfShape Conv "
             + "ConvTranspose Cos CumSum Div Elu Equal Erf Exp Expand Floor Gather GatherElements Gelu Gemm Greater "
-            + "GreaterOrEqual Identity LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool MaxUnpool Min "
-            + "Mod Mul Neg Not Or Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape "
-            + "Round Scan ScatterElements ScatterND Sigmoid Sign Sin Slice Softmax Split Sqrt Sub Sum Tanh Tile "
-            + "Transpose Where");
+            + "GreaterOrEqual Identity LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mod Mul Neg "
+            + "Not Or Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Scan "
+            + "ScatterElements ScatterND Sigmoid Sign Sin Slice Softmax Split Sqrt Sub Sum Tanh Tile Transpose "
+            + "Where");
     static final Set<String> OTHER_ATTRIBUTES = words("alpha approximate body epsilon reduction value");
     /** The operators whose outputs are bool. */
     static final Set<String> BOOLEAN = words("And Equal Greater GreaterOrEqual Less LessOrEqual Not Or");
@@ -60,7 +60,6 @@ final class OnnxTables {
         numbers("to", 3, 1, 9);
         constants("ConstantOfShape Range", 0);
         constants("CumSum Expand Pad ReduceMax ReduceMean ReduceMin ReduceSum Reshape Slice Split Tile", 1);
-        constants("MaxUnpool", 2);
     }
 
     private OnnxTables() {}

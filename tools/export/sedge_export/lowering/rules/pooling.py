@@ -1,9 +1,10 @@
-"""Pooling and its gradients, one axis after the other.
+"""Pooling and its gradients, one axis after the other, for both runtimes.
 
-ExecuTorch's kernel for the gradient of max pooling is wrong (1.4.1 and 1.5.1), and average pooling's is
-missing. Max pooling's gradient goes to the first largest element of a window, as in torch: along an axis,
-masks hand the gradient on until a tap equals the maximum. Columns are reduced before rows, so the first
-row wins, and in it the first column.
+On ties, as of a flat image background or of anything after ReLU, any other choice than torch's is a wrong
+gradient, and ties are common. ExecuTorch's kernel for the gradient of max pooling is wrong (1.4.1 and
+1.5.1), and average pooling's is missing. Max pooling's gradient goes to the first largest element of a
+window, as in torch: along an axis, masks hand the gradient on until a tap equals the maximum. Columns are
+reduced before rows, so the first row wins, and in it the first column.
 """
 
 import math
@@ -14,23 +15,32 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from sedge_export.lowering.executorch.pointwise import positive
-from sedge_export.lowering.executorch.products import channels_first, channels_last
-from sedge_export.lowering.executorch.table import replaces
-from sedge_export.lowering.executorch.windows import Axis
+from sedge_export.lowering.rules.channels import channels_first, channels_last
+from sedge_export.lowering.rules.table import replaces
+from sedge_export.lowering.rules.windows import Axis
 from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
 
+# Every normal float32 above 0 times this is at least 1; smaller numbers are rounding anyway.
+STEEP = 2.0**126
 LOWEST = -1e38  # margins of a maximum: finite, so that no difference from them is NaN
 
 
-def _pair(given: Sequence[int], default: Sequence[int] = ()) -> list[int]:
+def positive(x: Tensor) -> Tensor:
+    """1.0 where x > 0, else 0.0: XNNPACK has no comparison, and fuses a product with its clamp."""
+    mask: Tensor = aten.hardtanh(x * STEEP, 0.0, 1.0)
+    return mask
+
+
+def pair(given: Sequence[int], default: Sequence[int] = ()) -> list[int]:
+    """A setting of both axes, of which one number may be given for both, or none."""
     values = list(given) or list(default)
     return values * 2 if len(values) == 1 else values
 
 
-def _count(extent: int, kernel: int, stride: int, margin: int, gap: int, ceil_mode: bool) -> int:
+def count_of(extent: int, kernel: int, stride: int, margin: int, gap: int, ceil_mode: bool) -> int:
+    """How many windows an axis has."""
     room = extent + 2 * margin - gap * (kernel - 1) - 1
     if not ceil_mode:
         return room // stride + 1
@@ -44,12 +54,12 @@ def _axes(
     dilation: Sequence[int], ceil_mode: bool,
 ) -> list[Axis]:  # fmt: skip
     """Rows and columns of an image (B, C, H, W), as axes of (B, H, W, C)."""
-    kernel = _pair(kernel_size)
+    kernel = pair(kernel_size)
     settings = zip(
-        x.shape[-2:], kernel, _pair(stride, kernel), _pair(padding), _pair(dilation), strict=True
+        x.shape[-2:], kernel, pair(stride, kernel), pair(padding), pair(dilation), strict=True
     )
     return [
-        Axis(1 + n, extent, _count(extent, k, s, p, d, ceil_mode), k, s, p, d)
+        Axis(1 + n, extent, count_of(extent, k, s, p, d, ceil_mode), k, s, p, d)
         for n, (extent, k, s, p, d) in enumerate(settings)
     ]
 
@@ -140,17 +150,18 @@ def _shared(
 @replaces(aten._adaptive_avg_pool2d.default)
 def adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
     """The mean of each of output_size windows, which must divide the input evenly."""
-    return avg_pool(x, _even_windows(x.shape[-2:], output_size))
+    return avg_pool(x, even_windows(x.shape[-2:], output_size))
 
 
 @replaces(aten._adaptive_avg_pool2d_backward.default)
 def adaptive_avg_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
     """Each window's gradient divided by its count and laid over the window."""
-    kernel = _even_windows(x.shape[-2:], grad.shape[-2:])
+    kernel = even_windows(x.shape[-2:], grad.shape[-2:])
     return avg_pool_backward(grad, x, kernel, kernel, (0,), False, True, None)
 
 
-def _even_windows(extents: Sequence[int], counts: Sequence[int]) -> list[int]:
+def even_windows(extents: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """The windows of an adaptive pooling. Raises ``ExportError`` where they overlap."""
     pairs = list(zip(extents, counts, strict=True))
     if any(extent % count for extent, count in pairs):
         raise ExportError(

@@ -13,7 +13,7 @@ from sedge_export.lowering.executorch import convolution, normalization, pooling
 from sedge_export.lowering.executorch.loops import short_loop
 from sedge_export.lowering.executorch.pointwise import empty, gelu, threshold_backward
 from sedge_export.lowering.executorch.products import addmm, mm, vector_norm
-from sedge_export.lowering.executorch.table import RULES
+from sedge_export.lowering.rules.table import RULES
 from sedge_export.recurrent.loop import LOOP
 from sedge_protocol.errors import ExportError
 

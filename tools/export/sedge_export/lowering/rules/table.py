@@ -5,15 +5,23 @@ traced, never run on a device. It raises ``ExportError`` with the bare reason wh
 arguments; the caller adds the operator and the module.
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
+import torch
 from torch._ops import OpOverload
 
 Rule: TypeAlias = Callable[..., Any]
 Function = TypeVar("Function", bound=Rule)
 
 RULES: dict[OpOverload, Rule] = {}
+
+
+@functools.cache
+def decompositions() -> dict[OpOverload, Rule]:
+    """torch's own decompositions, by operator."""
+    return cast(dict[OpOverload, Rule], torch.export.default_decompositions().materialize())
 
 
 def replaces(*operators: OpOverload) -> Callable[[Function], Function]:

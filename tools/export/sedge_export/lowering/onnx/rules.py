@@ -1,0 +1,46 @@
+"""What ONNX has no good operator for, lowered by the rules that ExecuTorch has too.
+
+A rule is traced for the shapes it meets, and its graph is lowered in the operator's place. The gradients of
+pools by rule, against onnxruntime's indices, MaxUnpool and ScatterElements (batch 32, one thread, AVX-512):
+0.85 of a whole step's time in a small Inception, 0.89 in SqueezeNet, 0.97 to 1.01 elsewhere.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from sedge_export.lowering.onnx.graph import BOOL, FLOAT, INT, Graph, Value
+from sedge_export.lowering.onnx.table import LOWERINGS, lowers
+from sedge_export.lowering.onnx.to_onnx import lowered
+from sedge_export.lowering.rules import pooling
+from sedge_export.lowering.rules.table import Rule, decompositions
+
+aten = torch.ops.aten
+
+_TYPES = {FLOAT: torch.float32, INT: torch.int64, BOOL: torch.bool}
+
+
+def _by_rule(rule: Rule) -> Any:
+    """The lowering that a rule gives."""
+
+    def lower(graph: Graph, *arguments: Any) -> Value:
+        values = [each for each in arguments if isinstance(each, Value)]
+
+        def call(*tensors: Tensor) -> Any:
+            remaining = iter(tensors)
+            given = (next(remaining) if isinstance(each, Value) else each for each in arguments)
+            return rule(*given)
+
+        examples = [torch.zeros(value.shape, dtype=_TYPES[value.dtype]) for value in values]
+        table = {op: how for op, how in decompositions().items() if op not in LOWERINGS}
+        traced = make_fx(call, decomposition_table=table, tracing_mode="fake")(*examples)
+        return lowered(graph, traced, values, lambda _: "")[0]
+
+    return lower
+
+
+lowers(aten.max_pool2d_with_indices_backward.default)(_by_rule(pooling.max_pool_backward))
+lowers(aten.avg_pool2d_backward.default)(_by_rule(pooling.avg_pool_backward))
+lowers(aten._adaptive_avg_pool2d_backward.default)(_by_rule(pooling.adaptive_avg_pool_backward))

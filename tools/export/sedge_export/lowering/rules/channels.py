@@ -1,0 +1,13 @@
+"""Images with their channels last, which is the order of rules that work along rows."""
+
+from torch import Tensor
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """(B, C, ...) as (B, ..., C)."""
+    return x.permute(0, *range(2, x.ndim), 1)
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """(B, ..., C) as (B, C, ...)."""
+    return x.permute(0, x.ndim - 1, *range(1, x.ndim - 1))

@@ -112,10 +112,16 @@ class _Server:
 
 
 class PostgresServer(_Server):
-    """Started when made. ``most_bytes`` is the size of its largest file, as on a disk that is full."""
+    """Started when made. ``most_bytes`` is the size of its largest file, as on a disk that is full.
 
-    def __init__(self, most_bytes: int | None = None, place: Place = HERE) -> None:
+    Without ``fsync`` processes may die, and not the power.
+    """
+
+    def __init__(
+        self, most_bytes: int | None = None, place: Place = HERE, fsync: bool = False
+    ) -> None:
         super().__init__("postgres", place)
+        self._fsync = "on" if fsync else "off"
         self._within = [] if most_bytes is None else ["prlimit", f"--fsize={most_bytes}"]
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
         if (other := shutil.which("postgres")) and not found:
@@ -141,7 +147,7 @@ class PostgresServer(_Server):
             "port": self.port,
             "listen_addresses": self.place.host,
             "unix_socket_directories": "",
-            "fsync": "off",  # here processes die, not the power
+            "fsync": self._fsync,
             "max_connections": 60,
             "shared_buffers": "32MB",
             "autovacuum": "off",

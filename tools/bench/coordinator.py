@@ -1,6 +1,7 @@
 """The processor time that one device's update costs the coordinator.
 
-    python tools/bench/coordinator.py [--devices 100] [--rounds 4] [--strategy fedavg] [--folder /tmp]
+    python -m tools.bench.coordinator [--devices 100] [--rounds 4] [--strategy fedavg] [--folder /tmp]
+    python -m tools.bench.coordinator --group-commit
 
 A real coordinator on a real store gets the real sealed frames of many devices from a caller in the same
 thread: an offer, then the chunks of a large update. This covers everything that the cloud does for an
@@ -11,6 +12,10 @@ with a durable store and without fsync. Planning the next round is reported sepa
 update are processor time of this process (one thread, kernel included), the median of all rounds but the
 first. ``received_per_s`` is by the clock on the wall, from the first frame to the last receipt, where so
 many devices are heard in each turn of the loop. The last line is JSON.
+
+With ``--group-commit``: updates a second by the clock on the wall, with fsync, where 1, 8 and 32 updates
+share a transaction, on SQLite and on a PostgreSQL of its own; ``times`` says how many times those of a
+transaction each they are.
 """
 
 import argparse
@@ -19,22 +24,25 @@ import json
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 
+import msgspec
 import numpy as np
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import WHOLE, CodecConfig
-from sedge_cloud.config import RunConfig
+from sedge_cloud.config import CloudConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
 from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.rounds import cohort as cohorts
 from sedge_cloud.rounds import scheduler
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.opening import open_folder, open_store
+from sedge_cloud.store.settings import StoreConfig
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import bundle as bundles
@@ -51,6 +59,8 @@ FLEET = "bench"
 RUN = "run"
 EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without a node
 SHARES = (0.5, 0.04)
+# With --group-commit: how many updates a turn of the loop brings.
+TURNS = (1, 8, 32)
 PLAN = "plan and order the next round"
 # Distinct deltas to make updates from; more would only prolong the preparation.
 DELTAS = 4
@@ -166,15 +176,13 @@ class Device:
 class Bench:
     """A coordinator with its devices online and the first round open."""
 
-    def __init__(self, folder: Path, args: argparse.Namespace, durable: bool) -> None:
+    def __init__(self, folder: Path, args: argparse.Namespace, store: Store, turn: int) -> None:
         self.now = 0.0
-        self.turn = args.turn
-        self.received_s: list[
-            float
-        ] = []  # by round, wall time from the first frame to the last receipt
+        self.turn = turn
+        # By round, wall time from the first frame to the last receipt.
+        self.received_s: list[float] = []
         self.stages = Stages()
         self.devices = [Device(f"d{i:05}") for i in range(args.devices)]
-        store = open_folder(folder / "state", durable=durable)
         for device in self.devices:
             store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
         config = RunConfig(
@@ -212,6 +220,10 @@ class Bench:
         watch(store, "open_round", PLAN)
         watch(self.core, "poll", PLAN)
 
+    def received_per_s(self) -> int:
+        """Updates a second, by the median of all rounds but the first."""
+        return round(len(self.devices) / median(self.received_s[1:]))
+
     def play(self, payloads: list[bytes]) -> dict[str, float]:
         """One round. Returns processor milliseconds per update, by stage."""
         batches = [
@@ -235,15 +247,49 @@ class Bench:
         return {stage: seconds * scale for stage, seconds in self.stages.seconds.items()}
 
 
+def payloads_of(size: int, share: float, kind: str) -> list[bytes]:
+    """Coded updates."""
+    count = max(1, round(share * size))
+    deltas = (synthetic_delta(kind, size, seed) for seed in range(DELTAS))
+    return [encode(top_k(delta, count), ValueCoding.BF16) for delta in deltas]
+
+
+def measure_turns(args: argparse.Namespace) -> Iterator[Row]:
+    """Updates a second by how many share a transaction, with fsync, on either database."""
+    from tests.cloud.servers import PostgresServer
+
+    payloads, share = payloads_of(args.size, SHARES[-1], "rows"), SHARES[-1]
+    with closing(PostgresServer(fsync=True)) as server:
+        for engine in ("SQLite", "PostgreSQL"):
+            alone = 0
+            for turn in TURNS:
+                with tempfile.TemporaryDirectory(dir=args.folder) as name:
+                    config = CloudConfig(FLEET, state_dir=f"{name}/state")
+                    if engine == "PostgreSQL":
+                        server.execute(f"CREATE DATABASE turn_{turn}")
+                        url = StoreConfig(url=server.url(f"turn_{turn}"))
+                        config = msgspec.structs.replace(config, store=url)
+                    with closing(open_store(config)) as store:
+                        bench = Bench(Path(name), args, store, turn)
+                        for _ in range(args.rounds):
+                            bench.play(payloads)
+                received = bench.received_per_s()
+                alone = alone or received
+                yield {
+                    "engine": engine, "share": share, "bytes": len(payloads[0]), "turn": turn,
+                    "received_per_s": received, "times": round(received / alone, 2),
+                }  # fmt: skip
+
+
 def measure(args: argparse.Namespace, share: float, kind: str, durable: bool) -> Row:
     """The medians over all rounds but the first."""
-    count = max(1, round(share * args.size))
-    deltas = (synthetic_delta(kind, args.size, seed) for seed in range(DELTAS))
-    payloads = [encode(top_k(delta, count), ValueCoding.BF16) for delta in deltas]
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        bench = Bench(Path(folder), args, durable)
-        played = [bench.play(payloads) for _ in range(args.rounds)][1:]
-        received = round(args.devices / median(bench.received_s[1:]))
+    payloads = payloads_of(args.size, share, kind)
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
+        folder = Path(name)
+        with closing(open_folder(folder / "state", durable=durable)) as store:
+            bench = Bench(folder, args, store, args.turn)
+            played = [bench.play(payloads) for _ in range(args.rounds)][1:]
+        received = bench.received_per_s()
     stages = {stage: median(times.get(stage, 0.0) for times in played) for stage in played[-1]}
     plan = stages.pop(PLAN)
     total = sum(stages.values())
@@ -269,8 +315,15 @@ def main() -> None:
     parser.add_argument("--turn", type=int, default=32, help="devices heard in a turn of the loop")
     parser.add_argument("--strategy", default="fedavg")
     parser.add_argument("--folder", type=Path, help="folder of the stores (default: the system's)")
+    parser.add_argument("--group-commit", action="store_true", help="by turns alone, with fsync")
     args = parser.parse_args()
     rows: list[Row] = []
+    if args.group_commit:
+        for row in measure_turns(args):
+            rows.append(row)
+            print(*(f"{key} {value}" for key, value in row.items()), sep=", ", flush=True)
+        print(json.dumps({"size": args.size, "devices": args.devices, "turns": rows}))
+        return
     for share in SHARES:
         for kind in ("random", "rows"):
             for durable in (True, False):

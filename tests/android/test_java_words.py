@@ -12,21 +12,18 @@ import numpy as np
 import pytest
 from tests.android.java import JAVA, run
 from tests.android.java_fleet import MAIN, MEANS
-from tests.edge.harness import DEVICE, FLEET, KEYS, MAX_PACKET, SECRET, Harness, theta_of
+from tests.edge.harness import MAX_PACKET, SECRET, Harness
 from tests.edge.java_core import JavaHarness, Jvm
 from tests.protocol.driven import Driven, drive, settings
 from tests.protocol.test_mqtt_hostile import FakeBroker
 
 from sedge_edge.config import load_config
-from sedge_edge.jobs.global_model import BrokenSteps
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import MqttLink
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.frame import VERSIONS
-from sedge_protocol.wire.messages import Cancel, Decline, Refusal, Welcome
-from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.topics import down
+from sedge_protocol.wire.messages import Decline, Welcome
 
 
 @pytest.fixture
@@ -42,43 +39,9 @@ def warned(harness: Harness, effects: list[Any]) -> list[str]:
     return [*notes, *(f"{m.reason} {m.detail}" for m in declines)]
 
 
-def too_many_runs(harness: Harness) -> list[Any]:
-    harness.connect()
-    effects: list[Any] = []
-    for number in range(17):
-        effects = harness.tell(harness.order(run=f"run-{number}"))
-    return effects
-
-
-def too_many_starts(harness: Harness) -> list[Any]:
-    harness.connect()
-    order = harness.order()
-    harness.tell(order)
-    harness.feed(order.bundle, order.model)
-    for _ in range(2):
-        harness.reboot()
-    effects = harness.reboot()
-    following = harness.order(2)
-    harness.tell(following)
-    effects += harness.tell(order)
-    assert harness.tell(following) == [], "it is kept: a repeat"
-    return effects
-
-
 def another_process(harness: Harness) -> list[Any]:
     harness.connect()
     return harness.tell(Welcome(b"x" * 16, "0", VERSIONS))
-
-
-def older_coordinator(harness: Harness) -> list[Any]:
-    harness.connect()
-    harness.peer = Peer(down(FLEET, DEVICE), KEYS.down, KEYS.up, incarnation=6, peer_incarnation=0)
-    return harness.tell(Cancel("run", 0, ""))
-
-
-def refused(harness: Harness) -> list[Any]:
-    harness.connect()
-    return harness.tell(Refusal("revoked", "by the operator"))
 
 
 def wrong_hash(harness: Harness) -> list[Any]:
@@ -87,15 +50,6 @@ def wrong_hash(harness: Harness) -> list[Any]:
     harness.serve(harness.served[harness.bundle.transfer], wrong)
     harness.tell(harness.order(bundle=wrong))
     return harness.feed(wrong)
-
-
-def broken_steps(harness: Harness) -> list[Any]:
-    harness.connect()
-    step, _ = harness.step(theta_of(1), 5)
-    order = harness.order(steps=(step,))
-    harness.tell(order)
-    harness.feed(order.bundle, order.model)
-    return harness.agent.failed(BrokenSteps("run run, round 1: no such model"), harness.now)
 
 
 def nobody_answers(harness: Harness) -> list[Any]:
@@ -111,12 +65,8 @@ def nobody_answers_any_more(harness: Harness) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "scene",
-    [
-        too_many_runs, too_many_starts, another_process, older_coordinator, refused, wrong_hash,
-        broken_steps, nobody_answers, nobody_answers_any_more,
-    ],
-)  # fmt: skip
+    "scene", [another_process, wrong_hash, nobody_answers, nobody_answers_any_more]
+)
 def test_both_say_the_same(
     scene: Callable[[Harness], list[Any]], pair: tuple[Harness, Harness]
 ) -> None:

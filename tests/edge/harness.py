@@ -6,7 +6,7 @@ as a coordinator that stores everything.
 """
 
 import hashlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -171,13 +171,15 @@ def examples(count: int = 10, width: int = 3, labels: int = 4) -> Examples:
     return Examples(inputs, rng.integers(0, labels, count).astype(np.int64))
 
 
-def coded(theta: Theta) -> bytes:
-    """A global model as its blob, for whoever has no zstd as well."""
-    return encode(SparseVector(theta.size, None, theta), ValueCoding.FP32, Compression.ZLIB)
+def coded(theta: Theta, compression: Compression = Compression.ZSTD) -> bytes:
+    """A global model as its blob."""
+    return encode(SparseVector(theta.size, None, theta), ValueCoding.FP32, compression)
 
 
 class Harness:
     """One agent, what the coordinator keeps for it, and what it has said."""
+
+    compression = Compression.ZSTD
 
     def __init__(self, folder: Path, chunk_bytes: int = 4096, gated: bool = False) -> None:
         self.folder = folder
@@ -225,7 +227,7 @@ class Harness:
             round=number,
             task="train",
             bundle=self.bundle,
-            model=self.serve(coded(model)),
+            model=self.serve(coded(model, self.compression)),
             model_hash=hash_of(model),
             work=Work(training=ONE_STEP),
             seed=number,
@@ -234,7 +236,7 @@ class Harness:
 
     def step(self, base: Theta, seed: int) -> tuple[Step, Theta]:
         """A step from base (n,), and the version (n,) it leads to."""
-        packed = encode(top_k(drift(seed), N // 10), ValueCoding.BF16, Compression.ZLIB)
+        packed = encode(top_k(drift(seed), N // 10), ValueCoding.BF16, self.compression)
         after = base.copy()
         decode(packed, N).add_to(after)
         return Step(hash_of(base), self.serve(packed)), after
@@ -300,11 +302,29 @@ class Harness:
         }
 
     @contextmanager
-    def refusing(self, *calls: str) -> Iterator[None]:
-        """Its disk refuses these calls: ``commit`` of a journal, or others of a blob folder."""
+    def refusing(self, call: str, least: int = 0, but: bytes = b"") -> Iterator[None]:
+        """Its disk refuses ``commit``, even at its last step, or a call of a blob folder.
+
+        Of blobs only those of ``least`` bytes, ``but`` for one with this hash.
+        """
+        write, commit = BlobFolder.write, Journal[AgentState].commit
+
+        def written(folder: BlobFolder, data: bytes) -> bytes:
+            if len(data) < least or hashlib.sha256(data).digest() == but:
+                return write(folder, data)
+            raise StorageError(FULL)
+
+        def committed(journal: Journal[AgentState], value: AgentState) -> None:
+            commit(journal, value)
+            raise StorageError(FULL)
+
+        where, name, instead = {
+            "write": (BlobFolder, call, written),
+            "commit": (Journal, call, storage_error),
+            "last step of a commit": (Journal, "commit", committed),
+        }.get(call, (BlobFolder, call, storage_error))
         with pytest.MonkeyPatch.context() as patched:
-            for call in calls:
-                patched.setattr(Journal if call == "commit" else BlobFolder, call, storage_error)
+            patched.setattr(where, name, instead)
             yield
 
     def connect(self, max_packet: int = MAX_PACKET) -> list[AgentEffect]:
@@ -315,6 +335,11 @@ class Harness:
         assert len(hellos) == 1
         self.listen(effects)
         return [*effects, *self.tell(Welcome(hellos[0].nonce, "0", VERSIONS))]
+
+    @property
+    def counters(self) -> Counter[str]:
+        """How often what happened that a frame is dropped for; -1 where it isn't counted."""
+        return self.agent.peer.counters
 
     def must_stop(self, now: float) -> bool:
         """Whether the job that runs has used up what the device trains in a day."""

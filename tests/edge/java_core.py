@@ -4,6 +4,7 @@ What it keeps is read from its disk, and handed over as the agent in Python keep
 """
 
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -21,6 +22,7 @@ from sedge_edge.jobs.job import Job, Kept
 from sedge_edge.rounds.state import AgentState
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import TrainRequest
+from sedge_protocol.codec import Compression
 from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.layout import Role
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
@@ -176,6 +178,7 @@ class JavaHarness(Harness):
     """The harness around a core in Java."""
 
     agent: Any
+    compression = Compression.ZLIB  # it has no zstd
 
     def __init__(
         self, jvm: Jvm, folder: Path, chunk_bytes: int = 4096, ca: Path | None = None
@@ -200,10 +203,14 @@ class JavaHarness(Harness):
         return agent
 
     @contextmanager
-    def refusing(self, *calls: str) -> Iterator[None]:
-        self.agent.told("refuse", *calls)
+    def refusing(self, call: str, least: int = 0, but: bytes = b"") -> Iterator[None]:
+        self.agent.told("refuse", call.replace(" ", "-"), least, but.hex())
         yield
-        self.agent.told("refuse")
+        self.agent.told("refuse", "-", 0, "")
+
+    @property
+    def counters(self) -> Counter[str]:
+        return Counter(refused=-1, replayed=-1)
 
     def must_stop(self, now: float) -> bool:
         stops: bool = self.agent.must_stop(now)

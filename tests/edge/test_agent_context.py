@@ -15,6 +15,8 @@ from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.update import decode_update
 from sedge_protocol.wire.work import UpdateSelection
 
+pytestmark = [pytest.mark.both_cores, pytest.mark.python_only("extensions")]
+
 SELECT = UpdateSelection(0.4)
 SENT = 1025  # of the layout's parameters
 

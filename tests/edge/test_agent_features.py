@@ -4,6 +4,7 @@ import hashlib
 from typing import Any
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 from tests.edge.harness import Harness, N, coded, drift, hash_of, make_bundle, theta_of
 
@@ -15,6 +16,8 @@ from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import decode_update
 from sedge_protocol.wire.work import Codec, OwnModel, UpdateSelection
+
+pytestmark = [pytest.mark.both_cores, pytest.mark.python_only("extensions")]
 
 DITTO = OwnModel(Training(prox=0.5))
 # The narrower form of the device's model.

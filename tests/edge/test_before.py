@@ -9,6 +9,8 @@ from tests.edge.harness import Harness
 
 from sedge_protocol.wire.update import decode_update
 
+pytestmark = [pytest.mark.both_cores, pytest.mark.python_only("own state")]
+
 BEFORE = Path(__file__).with_name("before") / "protocol-1.tar.xz"
 
 

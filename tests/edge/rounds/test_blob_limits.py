@@ -22,6 +22,7 @@ def manifest_of(size: int, number: int = 0) -> Manifest:
 
 
 HUGE = manifest_of(MAX_CHUNKS * MAX_CHUNK_BYTES)  # 1 GiB
+CONTEXT = "a patch's context"  # an extension
 Change = Callable[[Harness], Order]
 TOO_LARGE: dict[str, Change] = {
     "a model": lambda d: d.order(2, model=HUGE),
@@ -30,13 +31,20 @@ TOO_LARGE: dict[str, Change] = {
         2, steps=tuple(Step(hash_of(theta_of(1)), manifest_of(2**25, i)) for i in range(31))
     ),
     "a patch": lambda d: d.order(2, patch_blob=HUGE, patch_hash=bytes(32)),
-    "a patch's context": lambda d: d.order(2, patch_context=manifest_of(-(-N // 8) + 1)),
+    CONTEXT: lambda d: d.order(2, patch_context=manifest_of(-(-N // 8) + 1)),
     "a correction": lambda d: d.order(2, correction=HUGE),
     "a bundle": lambda d: d.order(2, bundle=manifest_of(MAX_BUNDLE_BYTES + 1)),
 }
 
 
-@pytest.mark.parametrize("name", TOO_LARGE)
+@pytest.mark.both_cores
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.python_only("extensions")] if name == CONTEXT else [])
+        for name in TOO_LARGE
+    ],
+)
 def test_it_is_declined_without_a_trace(device: Harness, name: str) -> None:
     device.give(device.order(1))
     device.settle()
@@ -51,6 +59,7 @@ def test_it_is_declined_without_a_trace(device: Harness, name: str) -> None:
     assert ("run", 2) in device.updates
 
 
+@pytest.mark.both_cores
 @pytest.mark.parametrize("name", ["a model", "31 steps", "a patch", "a correction"])
 def test_of_an_unknown_layout_the_bundle_comes_first(device: Harness, name: str) -> None:
     order = TOO_LARGE[name](device)
@@ -64,6 +73,8 @@ def test_of_an_unknown_layout_the_bundle_comes_first(device: Harness, name: str)
     assert ("run", 3) in device.updates
 
 
+@pytest.mark.both_cores
+@pytest.mark.python_only("small limits")
 def test_a_large_model_comes_after_its_bundle(
     device: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

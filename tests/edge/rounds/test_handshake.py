@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from tests.edge.harness import DOWN, KEYS, UP
+from tests.edge.harness import DEVICE, DOWN, FLEET, KEYS, UP, Harness
 
 from sedge_edge.rounds.handshake import (
     HINT_EVERY_S,
@@ -17,6 +17,7 @@ from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Goodbye, Hello, Message, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.reconnect import HELLOS_A_SECOND
+from sedge_protocol.wire.topics import hint, shard_of
 from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S
 
 
@@ -118,24 +119,18 @@ def test_another_of_our_name_is_told_once_and_not_answered(bench: Bench) -> None
         assert handshake.welcomed
 
 
-def test_hints_are_answered_soon_and_not_often(bench: Bench) -> None:
+@pytest.mark.both_cores
+def test_hints_are_answered_soon_and_not_often(device: Harness) -> None:
     """Whoever may publish on a shard's topic can ask: no call is lost, and nobody is made to chatter."""
-    handshake, now = bench.handshake, 0.0
-    handshake.will()
-    handshake.begin(now)
-    (hello,) = bench.said(handshake.poll(now))
-    welcome, said = Welcome(hello.nonce, "1", VERSIONS, devices=400), list[float]()
-    handshake.welcome(welcome, now)
-    while now < 1000.0:
-        handshake.hinted(now)
-        due = handshake.timer()
-        assert due is not None
-        if now >= due:
-            assert bench.said(handshake.poll(now))
-            handshake.welcome(welcome, now)
-            said.append(now)
-        now += 0.5
-    assert max(said[:HINTS]) < HINTS * (400 / HELLOS_A_SECOND + 0.5)
+    begun, said, step = device.now, list[float](), 2.0
+    while device.now < begun + 1000.0:
+        effects = device.agent.receive(hint(FLEET, shard_of(DEVICE)), b"", device.now)
+        for message in device.messages([*effects, *device.agent.poll(device.now)]):
+            assert isinstance(message, Hello)
+            device.tell(Welcome(message.nonce, "1", VERSIONS, devices=400))
+            said.append(device.now - begun)
+        device.now += step
+    assert max(said[:HINTS]) < HINTS * (400 / HELLOS_A_SECOND + step)
     waits = [later - first for first, later in zip(said[:-HINTS], said[HINTS:], strict=True)]
     assert min(waits) >= HINTS * HINT_EVERY_S
     assert len(said) >= 1000 // HINT_EVERY_S

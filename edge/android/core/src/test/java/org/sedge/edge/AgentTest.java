@@ -145,23 +145,6 @@ public class AgentTest {
     }
 
     @Test
-    public void aDamagedJournalIsNamedAndKept() throws Exception {
-        File state = new File(folder.getRoot(), "state");
-        agent(state).runUntilIdle(0);
-        File journal = new File(state, "journal");
-        byte[] good = Files.readAllBytes(journal.toPath());
-        for (int length : new int[] {0, 7, 40, good.length - 1}) {
-            byte[] cut = Arrays.copyOf(good, length);
-            Files.write(journal.toPath(), cut);
-            String said = assertThrows(StorageError.class, () -> agent(state)).getMessage();
-            assertTrue(said, said.contains(journal.getPath()) && said.contains("damaged"));
-            assertArrayEquals(cut, Files.readAllBytes(journal.toPath()));
-        }
-        Files.write(journal.toPath(), good);
-        agent(state).runUntilIdle(0);
-    }
-
-    @Test
     public void filesHoldBlobsAndPartsAsTheMemoryOfTheSimulationDoes() throws Exception {
         BlobFolder blobs = new BlobFolder(folder.getRoot(), 1);
         byte[] data = new byte[10_000];

@@ -6,6 +6,7 @@ import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.BodyError;
 import org.sedge.edge.SedgeException.BrokenSteps;
 import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.SedgeException.FrameError;
 import org.sedge.edge.SedgeException.RemoteError;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.SedgeException.TooManyRuns;
@@ -392,7 +393,8 @@ public final class AgentCore {
                 Refusal refusal = (Refusal) message;
                 effects.note(Level.SEVERE, "the coordinator refuses: " + refusal.reason + " " + refusal.detail);
                 break;
-            default: // a kind that a device never gets
+            default:
+                throw new FrameError(message.getClass().getSimpleName() + " is not a message for a device");
         }
     }
 

@@ -27,12 +27,6 @@ final class MemoryDisk implements Blobs, DurableBytes {
     private byte[] journal;
     /** Operations until the kill; 0 or less: never. */
     int fuse;
-    /** How often the journal has been written. */
-    int commits;
-    /** Whether it has no room for a download. */
-    boolean full;
-    /** Whether it takes no writes at all. */
-    boolean readOnly;
     /** Which operations the disk refuses; null: none. */
     Random refusals;
 
@@ -46,9 +40,6 @@ final class MemoryDisk implements Blobs, DurableBytes {
     /** A write, which may be refused, before or after it has happened. */
     private void write() throws StorageError {
         tick();
-        if (readOnly) {
-            throw new StorageError("Read-only file system", null);
-        }
         if (refusals != null && refusals.nextInt(40) == 0) {
             throw new StorageError("the disk refuses", null);
         }
@@ -75,7 +66,6 @@ final class MemoryDisk implements Blobs, DurableBytes {
 
     @Override
     public void commit(byte[] value) throws StorageError {
-        commits++;
         write();
         journal = value;
         write();
@@ -119,9 +109,6 @@ final class MemoryDisk implements Blobs, DurableBytes {
     @Override
     public BitSet openPart(Manifest manifest) throws StorageError {
         write();
-        if (full) {
-            throw new StorageError("disk full", null);
-        }
         byte[] part = parts.get(Hex.encode(manifest.sha256));
         BitSet held = new BitSet();
         for (int i = 0; part != null && i < manifest.count; i++) {

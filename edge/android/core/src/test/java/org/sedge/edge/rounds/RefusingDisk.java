@@ -5,17 +5,19 @@ import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Journal;
 import org.sedge.edge.jobs.Blobs;
 import org.sedge.edge.jobs.DurableBytes;
+import org.sedge.edge.wire.Digests;
+import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
 
 import java.io.File;
 import java.util.BitSet;
-import java.util.Collections;
-import java.util.List;
 import java.util.Set;
 
-/** A device's disk that refuses the calls that a test names, as Python names them. */
+/** A device's disk that refuses the call that a test names, as Python names it; of blobs large ones, but for one. */
 final class RefusingDisk implements Blobs, DurableBytes {
-    List<String> refused = Collections.emptyList();
+    String refused = "";
+    int least;
+    String but;
     private final BlobFolder blobs;
     private final Journal journal;
 
@@ -25,7 +27,7 @@ final class RefusingDisk implements Blobs, DurableBytes {
     }
 
     private void asked(String call) throws StorageError {
-        if (refused.contains(call)) {
+        if (refused.equals(call)) {
             throw new StorageError("the disk is full (test)", null);
         }
     }
@@ -47,7 +49,9 @@ final class RefusingDisk implements Blobs, DurableBytes {
 
     @Override
     public byte[] write(byte[] data) throws StorageError {
-        asked("write");
+        if (data.length >= least && !Hex.encode(Digests.sha256(data)).equals(but)) {
+            asked("write");
+        }
         return blobs.write(data);
     }
 
@@ -90,5 +94,6 @@ final class RefusingDisk implements Blobs, DurableBytes {
     public void commit(byte[] value) throws StorageError {
         asked("commit");
         journal.commit(value);
+        asked("last-step-of-a-commit");
     }
 }

@@ -24,7 +24,6 @@ import java.io.File;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
-import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
@@ -71,7 +70,7 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
     public static void main(String[] nothing) throws Exception {
         Map<String, ServeCore> cores = new HashMap<>();
         for (String line = IN.readLine(); line != null; line = IN.readLine()) {
-            String[] words = line.split(" ");
+            String[] words = line.split(" ", -1);
             String result = "";
             if (words[1].equals("begin")) {
                 try {
@@ -91,7 +90,9 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
 
     private String call(String[] words) throws Exception {
         if (words[1].equals("refuse")) {
-            disk.refused = Arrays.asList(words);
+            disk.refused = words[2];
+            disk.least = Integer.parseInt(words[3]);
+            disk.but = words[4];
             return "";
         }
         double now = words.length > 2 ? Double.parseDouble(words[2]) : 0;

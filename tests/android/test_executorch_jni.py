@@ -13,10 +13,11 @@ from tests.edge.backends.conftest import unpacked_wheel
 from torch import nn
 
 from android.build import jni
-from sedge_edge.backends.bundle_trainer import SIGNATURES
 from sedge_edge.backends.executorch import PACKAGE, ExecutorchProgram
 from sedge_export import export
+from sedge_protocol.wire.programs import signatures
 
+SIGNATURES = signatures()
 B = 8
 TYPES = {"float32": "FLOAT32", "int64": "INT64", "int32": "INT32"}
 

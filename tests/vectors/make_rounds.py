@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_cloud.runs.vectors import hash_of
-from sedge_edge.backends.bundle_trainer import Arrays, BundleTrainer, LoadedProgram, Signature
+from sedge_edge.backends.bundle_trainer import Arrays, BundleTrainer, LoadedProgram
 from sedge_edge.jobs.job import Job
 from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.rounds.state import AgentState, StateStore
@@ -27,6 +27,7 @@ from sedge_protocol.wire import messages
 from sedge_protocol.wire.bundle import Bundle, BundleManifest, TensorSpec, pack
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR
+from sedge_protocol.wire.programs import Signature
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import Manifest, describe
 from sedge_protocol.wire.update import decode_update

@@ -30,9 +30,10 @@ from sedge_edge.training.steppers.model import Differentiated, Model
 from sedge_edge.training.trainer import TrainRequest
 from sedge_export import export, models
 from sedge_export.lowering.target import TARGETS as RUNTIMES
-from sedge_export.programs import Program, signatures
+from sedge_export.programs import Program
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import FROZEN, Bundle, load
+from sedge_protocol.wire.bundle import Bundle, load
+from sedge_protocol.wire.programs import FROZEN
 from sedge_protocol.wire.training import Training
 
 BATCH_SIZE = 32
@@ -106,10 +107,8 @@ def alternate(steps: Sequence[Step], seconds: float) -> list[float]:
 
 def open_gradient(bundle: Bundle, runtime: str) -> Program:
     """The bundle's gradient program in a runtime."""
-    manifest = bundle.manifest
-    has = bool(manifest.layout.statistics), manifest.noise > 0, manifest.frozen is not None
     data = bundle.program("gradient", runtime)
-    return RUNTIMES[runtime].load("gradient", data, signatures(*has)["gradient"])
+    return RUNTIMES[runtime].load(data, bundle.manifest.signatures["gradient"])
 
 
 def program_step(program: Program, bundle: Bundle, theta: Theta, x: Tensor, y: Tensor) -> Step:

@@ -8,10 +8,11 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.terms import Terms, without_memory
 from sedge_protocol.codec import Compression, ValueCoding
-from sedge_protocol.wire.bundle import FROZEN, WITHOUT_PROGRAMS
+from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS
 from sedge_protocol.wire.extensions import COMMON_VALUES
 from sedge_protocol.wire.message_limit import PACKET_SIZES
 from sedge_protocol.wire.messages import Hello
+from sedge_protocol.wire.programs import FROZEN
 from sedge_protocol.wire.transfer import (
     DIGEST_BYTES,
     PACKET_OVERHEAD,

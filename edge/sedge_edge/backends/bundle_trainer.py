@@ -1,22 +1,14 @@
 """``Trainer`` over a model's programs: all that does not depend on which runtime executes them.
 
-A runtime makes a callable of each program, from named arrays to arrays. A program has these inputs and
-outputs; n = parameters, B = rows of a batch, and a tensor without a shape below is a single number:
-
-    gradient    theta, x, y, w, and noise where the manifest has any
-                                -> gradient, loss, and statistics where the layout has any
-    evaluate    theta, x, y, w  -> loss_sum, metric_sum, weight_sum
-    predict     theta, x        -> logits
-
-theta and gradient are (n,), statistics (s,); x and y are (B, ...), w is (B,), logits (B, C, ...). Every
-program of a bundle with frozen data takes ``frozen`` (m,) as well, after theta.
+A runtime makes a callable of each program, from named arrays to arrays; their names and shapes are those
+of ``sedge_protocol.wire.programs``. n = parameters.
 """
 
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,27 +28,11 @@ from sedge_edge.training.trainer import (
 )
 from sedge_protocol.errors import CodecError, ConfigError, LocalError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import FROZEN, Bundle
+from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.programs import FROZEN, Signature
 from sedge_protocol.wire.update import Metrics
 
 Arrays: TypeAlias = dict[str, NDArray[np.float32 | np.int64]]
-
-
-class Signature(NamedTuple):
-    """A program's name, and those of its inputs and outputs, in order."""
-
-    program: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
-_BATCH = ("theta", "x", "y", "w")
-_SIGNATURES = (
-    Signature("gradient", _BATCH, ("gradient", "loss")),
-    Signature("evaluate", _BATCH, ("loss_sum", "metric_sum", "weight_sum")),
-    Signature("predict", ("theta", "x"), ("logits",)),
-)
-SIGNATURES = {signature.program: signature for signature in _SIGNATURES}
 
 
 class LoadedProgram(Protocol):
@@ -98,9 +74,7 @@ def bundled(
                 return load(data, signature, threads)
             if bundle.frozen is None:
                 raise LocalError("the bundle was opened without its frozen data")
-            theta, *batch = signature.inputs
-            taking = signature._replace(inputs=(theta, FROZEN, *batch))
-            return _FedProgram(load(data, taking, threads), {FROZEN: bundle.frozen})
+            return _FedProgram(load(data, signature, threads), {FROZEN: bundle.frozen})
 
     return loaded
 
@@ -221,16 +195,8 @@ class BundleTrainer:
     def _program(self, name: str) -> LoadedProgram:
         with self._lock:
             if name not in self._programs:
-                self._programs[name] = self._load(name)
+                self._programs[name] = self._load_program(self._bundle.manifest.signatures[name])
             return self._programs[name]
-
-    def _load(self, name: str) -> LoadedProgram:
-        signature, manifest = SIGNATURES[name], self._bundle.manifest
-        if name == "gradient" and manifest.layout.statistics:
-            signature = signature._replace(outputs=(*signature.outputs, "statistics"))
-        if name == "gradient" and manifest.noise:
-            signature = signature._replace(inputs=(*signature.inputs, "noise"))
-        return self._load_program(signature)
 
 
 class _Buffers:

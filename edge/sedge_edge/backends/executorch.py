@@ -18,9 +18,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from sedge_edge.backends.bundle_trainer import Arrays, Signature
+from sedge_edge.backends.bundle_trainer import Arrays
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.host.memory_limit import memory_mb
+from sedge_protocol.wire.programs import Signature
 
 PACKAGE = "sedge_executorch"
 LIBRARY = "libsedge_executorch.so"

@@ -13,13 +13,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_edge.backends.bundle_trainer import Arrays, BindPredict, Signature, loading
+from sedge_edge.backends.bundle_trainer import Arrays, BindPredict, loading
 from sedge_protocol.errors import CodecError
 from sedge_protocol.host.memory_limit import memory_mb
 from sedge_protocol.host.onnx_runtime import library, open_session
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.binding import bound_predict
 from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.programs import Signature, signatures
 
 
 class _Named(Protocol):
@@ -99,6 +100,6 @@ def binding(bundle: Bundle, threads: int) -> BindPredict:
     def opened(theta: Theta) -> OnnxProgram:
         data = bound_predict(bundle, theta)
         with loading(bundle, "predict"):
-            return OnnxProgram(data, Signature("predict", ("x",), ("logits",)), threads)
+            return OnnxProgram(data, signatures()["predict"]._replace(inputs=("x",)), threads)
 
     return opened

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sedge_edge.backends.bundle_trainer import Arrays, LoadedProgram, LoadProgram, Signature
+from sedge_edge.backends.bundle_trainer import Arrays, LoadedProgram, LoadProgram
 from sedge_edge.backends.draws import draws
 from sedge_edge.backends.flat_module import FlatModule, place_frozen
 from sedge_edge.backends.repeat import repeatable
@@ -29,6 +29,7 @@ from sedge_protocol.host.user_code import importable, imported
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.layout import Tensor as LayoutTensor
 from sedge_protocol.wire.bundle import Bundle, BundleManifest
+from sedge_protocol.wire.programs import Signature
 
 KEY = "backend.model"
 

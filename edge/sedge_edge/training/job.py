@@ -52,9 +52,10 @@ from sedge_protocol.codec import (
 )
 from sedge_protocol.errors import SedgeError, StorageError, Unencodable
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import FROZEN, Bundle
+from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.extensions import FEATURES
 from sedge_protocol.wire.messages import TRAIN
+from sedge_protocol.wire.programs import FROZEN
 from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 # Optional abilities of this agent, which it must announce (``Hello.codecs``).

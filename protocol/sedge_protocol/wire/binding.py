@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import FROZEN, ONNXRUNTIME, Bundle
+from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle
+from sedge_protocol.wire.programs import FROZEN
 from sedge_protocol.wire.protobuf import BYTES, Field, again, field, fields, nested
 
 _GRAPH, _METADATA = 7, 14  # of ModelProto

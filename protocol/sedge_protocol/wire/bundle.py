@@ -26,14 +26,13 @@ from sedge_protocol.layout import Layout, Tensor, Theta
 from sedge_protocol.wire.objective import ACCURACY, Loss, Metric
 from sedge_protocol.wire.parts import ElementType, InputPart, Shape
 from sedge_protocol.wire.program import check_program
+from sedge_protocol.wire.programs import PROGRAM_NAMES, Signature, signatures
 from sedge_protocol.wire.transfer import Manifest, describe
 
 FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 INIT_NAME = "init.bin"
 FROZEN_NAME = "frozen.bin"
-# The input of programs that takes these, and the word that a device announces.
-FROZEN = "frozen"
 ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
 # The backend of one .pte file that all programs share: the method is the program's name, and inputs and
 # outputs go by position, in the order in which the ONNX programs name them.
@@ -46,7 +45,6 @@ WITHOUT_PROGRAMS = frozenset({TORCH, FUNCTION})
 # it, a step of the 4-layer CNN needs 105 MB and one of ResNet-8 144 (batch 32, onnxruntime); measured
 # were 103 and 145 (agent_memory.py).
 AGENT_BYTES = 64 * 10**6
-PROGRAM_NAMES = ("gradient", "evaluate", "predict")
 # A train program of ResNet-8 has 0.2 MB, as weights are inputs, not constants. 64 MiB leave room for
 # programs with delegated blobs and still fit the smallest device.
 MAX_BUNDLE_BYTES = 64 * 2**20
@@ -177,6 +175,11 @@ class BundleManifest(msgspec.Struct, frozen=True):
             return 0
         frozen = 0 if self.frozen is None else self.frozen.blob.size
         return -(-(AGENT_BYTES + frozen + least) // 10**6)
+
+    @property
+    def signatures(self) -> dict[str, Signature]:
+        """What each program takes and gives, by name."""
+        return signatures(bool(self.layout.statistics), self.noise > 0, self.frozen is not None)
 
     @property
     def padding_is_safe(self) -> bool:

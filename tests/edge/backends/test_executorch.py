@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from tests.edge.backends.softmax import FILES, PTE, B, F, N, bundle
 
 from sedge_edge.backends import executorch, installed_backends, open_trainer, usable_backends
-from sedge_edge.backends.bundle_trainer import SIGNATURES, Arrays
+from sedge_edge.backends.bundle_trainer import Arrays
 from sedge_edge.backends.executorch import LIBRARY, ExecutorchProgram
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
+from sedge_protocol.wire.programs import signatures
 
 pytestmark = pytest.mark.usefixtures("executorch_libraries")
+SIGNATURES = signatures()
 # ExecuTorch writes this into a program's header; the number is the format's.
 MARK, OTHER_MARK = b"ET12", b"ET13"
 

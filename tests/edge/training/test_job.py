@@ -49,9 +49,10 @@ from sedge_protocol.codec import (
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import bundle as bundles
-from sedge_protocol.wire.bundle import FROZEN, BundleManifest
+from sedge_protocol.wire.bundle import BundleManifest
 from sedge_protocol.wire.extensions import FEATURES
 from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.programs import FROZEN
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics, decode_update
 from sedge_protocol.wire.work import Codec, DeviceScoring, PatchChoice, UpdateSelection

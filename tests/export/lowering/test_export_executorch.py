@@ -19,7 +19,6 @@ from sedge_export.lowering.executorch.simplify import PERMUTE, simplified
 from sedge_export.lowering.executorch.to_executorch import POOL, POOL_BACKWARD, to_executorch
 from sedge_export.lowering.rules.table import RULES
 from sedge_export.lowering.target import TARGETS
-from sedge_export.programs import signatures
 from sedge_export.tracing.trace import trace
 from sedge_protocol.errors import ExportError
 from sedge_protocol.wire import bundle
@@ -68,13 +67,10 @@ def test_both_backends_in_one_bundle(tmp_path: Path, capfd: pytest.CaptureFixtur
     files = {p.file for p in manifest.programs if p.backend == "executorch"}
     assert files == {"programs.pte"}
     given = feeds(theta)
-    for name, signature in signatures(
-        has_statistics=True, has_noise=False, has_frozen=False
-    ).items():
+    for name, signature in manifest.signatures.items():
         feed = {key: given[key] for key in signature.inputs}
         found, expected = (
-            TARGETS[backend].load(name, made.program(name, backend), signature)(feed)
-            for backend in BOTH
+            TARGETS[backend].load(made.program(name, backend), signature)(feed) for backend in BOTH
         )
         assert tuple(found) == signature.outputs
         for key in signature.outputs:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_export import export
 from sedge_export.lowering.target import TARGETS
-from sedge_export.programs import Program, Signature
+from sedge_export.programs import Program
 from sedge_export.subject.batches import Batch
 from sedge_export.subject.network import Network
 from sedge_export.verification import kinks
@@ -23,6 +23,7 @@ from sedge_export.verification.verify import MAX_RETRIES, STEPS
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire.bundle import ONNXRUNTIME, BundleManifest
+from sedge_protocol.wire.programs import Signature
 
 Outputs: TypeAlias = dict[str, NDArray[np.float32]]
 Spoil: TypeAlias = Callable[[Layout, Outputs], None]
@@ -62,15 +63,15 @@ def spoiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Spoil, nn.Module], Non
         layout = Network(model, CLASSIFICATION).layout
         right = TARGETS[ONNXRUNTIME].load
 
-        def load(name: str, data: bytes, signature: Signature) -> Program:
-            program = right(name, data, signature)
+        def load(data: bytes, signature: Signature) -> Program:
+            program = right(data, signature)
 
             def run(feed: Outputs) -> Outputs:
                 found = program(feed)
                 spoil(layout, found)
                 return found
 
-            return run if name == "gradient" else program  # type: ignore[return-value]
+            return run if signature.program == "gradient" else program  # type: ignore[return-value]
 
         monkeypatch.setattr(TARGETS[ONNXRUNTIME], "load", load)
 

@@ -16,14 +16,15 @@ from typing import TypeAlias
 from torch import Tensor, fx, nn
 from torch._ops import OpOverload
 
-from sedge_export.programs import File, Signature, signatures
+from sedge_export.programs import File
 from sedge_export.subject.batches import Samples
 from sedge_export.subject.network import Network
 from sedge_export.subject.objective import Choice
 from sedge_protocol.axes import Axes
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import FROZEN, TensorSpec
+from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.parts import InputPart
+from sedge_protocol.wire.programs import FROZEN, Signature, signatures
 
 # Which module of the model an operator came from, and which line: `` (module 'encoder', net.py:31)``.
 Where: TypeAlias = Callable[[OpOverload], str]

@@ -10,10 +10,11 @@ from sedge_export.lowering.executorch import runtime
 from sedge_export.lowering.executorch.to_executorch import to_executorch
 from sedge_export.lowering.onnx.runtime import load_program
 from sedge_export.lowering.onnx.to_onnx import to_onnx
-from sedge_export.programs import File, Program, Signature, Signatures
+from sedge_export.programs import File, Program
 from sedge_export.stages import Where
 from sedge_protocol.errors import ExportError
 from sedge_protocol.host import onnx_runtime
+from sedge_protocol.wire.programs import Signature
 
 _INSTALL = "pip install 'sedge-fl[export]'"
 
@@ -31,7 +32,10 @@ class Target(Protocol):
         ...
 
     def lower(
-        self, graphs: Mapping[str, fx.GraphModule], signatures: Signatures, where: Where
+        self,
+        graphs: Mapping[str, fx.GraphModule],
+        signatures: Mapping[str, Signature],
+        where: Where,
     ) -> dict[str, File]:
         """The file of each program, from traced graphs by program name; programs may share one.
 
@@ -40,7 +44,7 @@ class Target(Protocol):
         """
         ...
 
-    def load(self, name: str, data: bytes, signature: Signature) -> Program:
+    def load(self, data: bytes, signature: Signature) -> Program:
         """A program out of its file, as a function. Raises ``ExportError`` for one that is refused."""
         ...
 
@@ -58,17 +62,20 @@ class _Onnx:
             raise ExportError(f"backend 'onnxruntime' needs: {_INSTALL} ({exc})") from exc
 
     def lower(
-        self, graphs: Mapping[str, fx.GraphModule], signatures: Signatures, where: Where
+        self,
+        graphs: Mapping[str, fx.GraphModule],
+        signatures: Mapping[str, Signature],
+        where: Where,
     ) -> dict[str, File]:
         """``gradient.onnx`` and so on."""
         return {
-            name: File(f"{name}.onnx", to_onnx(graph, name, *signatures[name], where))
+            name: File(f"{name}.onnx", to_onnx(graph, *signatures[name], where))
             for name, graph in graphs.items()
         }
 
-    def load(self, name: str, data: bytes, signature: Signature) -> Program:
+    def load(self, data: bytes, signature: Signature) -> Program:
         """The program in an onnxruntime session on one thread."""
-        return load_program(name, data)
+        return load_program(signature.program, data)
 
 
 class _Executorch:
@@ -81,14 +88,17 @@ class _Executorch:
         runtime.library()
 
     def lower(
-        self, graphs: Mapping[str, fx.GraphModule], signatures: Signatures, where: Where
+        self,
+        graphs: Mapping[str, fx.GraphModule],
+        signatures: Mapping[str, Signature],
+        where: Where,
     ) -> dict[str, File]:
         """``programs.pte`` for every program."""
         return dict.fromkeys(graphs, File("programs.pte", to_executorch(graphs, where)))
 
-    def load(self, name: str, data: bytes, signature: Signature) -> Program:
+    def load(self, data: bytes, signature: Signature) -> Program:
         """The file's method of the program's name, on one thread."""
-        return runtime.load(data, name, *signature)
+        return runtime.load(data, *signature)
 
 
 TARGETS: dict[str, Target] = dict(zip(BACKENDS, (_Onnx(), _Executorch()), strict=True))

@@ -81,7 +81,7 @@ def _loaded(inspected: Inspected, backend: str, files: Mapping[str, File]) -> Pr
     """A runtime's programs, with the inputs that are the same in every run."""
 
     def fed(name: str, file: File) -> Program:
-        program = TARGETS[backend].load(name, file.data, inspected.signatures[name])
+        program = TARGETS[backend].load(file.data, inspected.signatures[name])
         return lambda feed: program({**feed, **inspected.constant})
 
     with _naming(backend):

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import FROZEN, Bundle, TensorSpec, load, save
+from sedge_protocol.wire.bundle import Bundle, TensorSpec, load, save
+from sedge_protocol.wire.programs import FROZEN
 
 GRADIENT = "gradient"
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -55,13 +56,11 @@ def _measured(folder: Path, backend: str) -> int:
 def main(folder: str, backend: str) -> None:
     """Measure one bundle in one runtime."""
     from sedge_export.lowering.target import TARGETS
-    from sedge_export.programs import signatures
 
     bundle, theta = load(Path(folder))
     manifest, runtime = bundle.manifest, TARGETS[backend]
     runtime.check_installed()
-    names = bool(manifest.layout.statistics), manifest.noise > 0, manifest.frozen is not None
-    signature = signatures(*names)[GRADIENT]
+    signature = manifest.signatures[GRADIENT]
     data = bundle.program(GRADIENT, backend)
     feed = {
         "theta": theta,
@@ -75,7 +74,7 @@ def main(folder: str, backend: str) -> None:
     with suppress(OSError):
         _RESET.write_text("5")  # the peak of the imports is not the step's
     before = _kernel("VmRSS")
-    program = runtime.load(GRADIENT, data, signature)
+    program = runtime.load(data, signature)
     for _ in range(2):
         program(given)
     print(_kernel("VmHWM") - before)

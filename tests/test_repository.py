@@ -240,6 +240,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/edge/training/test_job.py",
         "records, worked by a device",
     ),
+    "sedge_protocol.wire.refusals": (
+        "tests/android/test_java_words.py",
+        "texts that both languages say",
+    ),
     "sedge_protocol.wire.places": ("tests/edge/rounds/test_places.py", "as an agent uses them"),
     "sedge_edge.rounds.effects": (
         "tests/edge/rounds/test_places.py",

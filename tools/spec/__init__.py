@@ -3,6 +3,8 @@
 structs    which structs, in what order
 tables     their tables in protocol/WIRE.md and protocol/spec
 java       the same structs as Java classes: Messages.java, and State.java and Kept.java
+java_refusals
+           what a device says of an order that it refuses: Refusals.java
 onnx       what ONNX programs may have, as OnnxTables.java and tables of bundle.md
 java_state what the Java agent keeps on disk
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tools.docs import generated
-from tools.spec import java, onnx, tables
+from tools.spec import java, java_refusals, onnx, tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("protocol/WIRE.md", "protocol/spec/bundle.md", "protocol/spec/extensions.md")
@@ -25,6 +25,7 @@ def made() -> Iterator[tuple[str, str]]:
         yield page, tables.page((ROOT / page).read_text())
     yield f"{JAVA}/wire/Messages.java", java.messages()
     yield f"{JAVA}/wire/OnnxTables.java", onnx.java()
+    yield f"{JAVA}/wire/Refusals.java", java_refusals.java()
     yield f"{JAVA}/jobs/Kept.java", java.kept()
     yield f"{JAVA}/rounds/State.java", java.state()
 

@@ -22,7 +22,7 @@ from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, Manifest
 
 BY_HAND = (Manifest, Metric)
 WIDTH = 120
-MADE = "// Written by `make spec`: change the structs in Python.\n"
+MADE = "// Written by `make spec` from the Python code: changes here are lost.\n"
 # The limits that have a name in Type.java.
 _INTEGERS: Mapping[tuple[int | None, int | None], str] = {
     (0, 2**40): "Type.COUNT",

@@ -6,6 +6,8 @@ The checks themselves are written by hand in each language: they are a security 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from tools.spec.java import MADE
+
 from sedge_protocol.wire import operators, program, scan
 from sedge_protocol.wire.program import Message
 from sedge_protocol.wire.protobuf import BYTES, FIXED32, VARINT
@@ -97,8 +99,7 @@ def java() -> str:
         f'static final Map<Integer, String> {name} = message("{_fields(program.MESSAGES[key])}");'
         for key, name in _JAVA_NAMES.items()
     )
-    return f"""// Written by `make spec`: change the tables in Python.
-package org.sedge.edge.wire;
+    return f"""{MADE}package org.sedge.edge.wire;
 
 import java.util.Arrays;
 import java.util.HashMap;

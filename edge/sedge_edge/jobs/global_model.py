@@ -17,6 +17,7 @@ from sedge_protocol.codec import decode
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.refusals import WRONG_MODEL, WRONG_STEPS
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.work import Step
 
@@ -110,14 +111,14 @@ def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layo
         whole = decode(blobs.read(order.model.sha256), layout.size)
         theta = whole.values if whole.indices is None else whole.dense()
         if _hash(theta) != order.model_hash:
-            raise CodecError(f"{where}: model_hash does not match the model")
+            raise CodecError(WRONG_MODEL.format(where=where))
     else:
         try:
             theta = _apply_steps(left, blobs, vectors, layout)
         except CodecError as exc:
             raise BrokenSteps(f"{where}: {exc}") from exc
         if _hash(theta) != order.model_hash:
-            raise BrokenSteps(f"{where}: model_hash does not match the last of {len(left)} steps")
+            raise BrokenSteps(WRONG_STEPS.format(where=where, steps=len(left)))
     vectors.keep_version(theta, order.model_hash, left or ())
     return theta
 

@@ -10,6 +10,7 @@ from sedge_protocol.codec.bitmaps import bitmap_bytes
 from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.bundle import MAX_BUNDLE_BYTES
 from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.refusals import BLOB_TOO_LARGE
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.update import max_coded_bytes
 
@@ -30,8 +31,8 @@ def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
         return None if facts is None else facts.error
     for name, manifest, limit in _limits(order, facts.size):
         if manifest is not None and manifest.size > limit:
-            expected = f"expected at most {limit} for the bundle's {facts.size} parameters"
-            return CodecError(f"{name} of {manifest.size} bytes, {expected}")
+            sizes = {"size": manifest.size, "most": limit, "parameters": facts.size}
+            return CodecError(BLOB_TOO_LARGE.format(blob=name, **sizes))
     return None
 
 

@@ -15,6 +15,7 @@ from sedge_protocol.wire.effects import Effect, Note, Send
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES, packet_bytes
 from sedge_protocol.wire.messages import Busy, Decline, Have, Offer
 from sedge_protocol.wire.peer import Peer
+from sedge_protocol.wire.refusals import MESSAGE_TOO_LARGE
 from sedge_protocol.wire.transfer import DIGEST_BYTES, Upload, chunk_size, describe, fitting_chunk
 
 # An OFFER's packet besides the digests, at most.
@@ -176,10 +177,7 @@ class Outbox:
         """No chunks are small enough to let this update through: drop it, and say so on both sides."""
         self._store.remove_update(waiting)
         del self._uploads[waiting]
-        text = (
-            f"an update of {size} bytes needs messages of {packet} bytes, the broker takes "
-            f"{self._max_packet} (Mosquitto: message_size_limit or max_packet_size)"
-        )
+        text = MESSAGE_TOO_LARGE.format(size=size, packet=packet, most=self._max_packet)
         decline = Decline(waiting.run, waiting.round, "MessageTooLarge", text)
         note = Note(logging.ERROR, f"run {waiting.run}, round {waiting.round}: {text}")
         return [note, self._peer.message(decline)]

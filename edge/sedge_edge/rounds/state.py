@@ -21,6 +21,7 @@ from sedge_edge.rounds.frozen_data import frozen_names
 from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.wire.frame import next_incarnation
 from sedge_protocol.wire.messages import EVALUATE, Count, Order, Round
+from sedge_protocol.wire.refusals import TOO_MANY_RUNS, TOO_MANY_STARTS
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
 from sedge_protocol.wire.work import Hash, Step
 
@@ -47,8 +48,7 @@ class TooManyStarts(SedgeError):
     def of(cls, order: Order) -> "TooManyStarts":
         """For this order."""
         where = f"run {order.run}, round {order.round}"
-        text = f"{where}: the agent was killed or lost power in each of {MAX_STARTS} attempts"
-        return cls(f"{text}, expected one to finish; is there enough memory?")
+        return cls(TOO_MANY_STARTS.format(where=where, starts=MAX_STARTS))
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -266,10 +266,8 @@ class StateStore:
             if evicted is None:
                 self._save(recent=recent)
                 where = f"run {order.run}, round {order.round}"
-                found = (
-                    f"found {len(names)} other runs, each with one of the last {MAX_RUNS} orders"
-                )
-                raise TooManyRuns(f"{where}: {found}, expected one that seems to be over")
+                text = TOO_MANY_RUNS.format(where=where, runs=len(names), orders=MAX_RUNS)
+                raise TooManyRuns(text)
             runs = _without(runs, evicted)
         self._save(orders={**state.orders, order.run: order}, runs=runs, recent=recent)
         return evicted

@@ -56,6 +56,7 @@ from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.extensions import FEATURES
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.programs import FROZEN
+from sedge_protocol.wire.refusals import OUT_OF_MEMORY
 from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 # Optional abilities of this agent, which it must announce (``Hello.codecs``).
@@ -102,8 +103,8 @@ def run_job(job: Job, context: WorkerContext) -> Outcome:
         return _run_job(job, context)
     except MemoryError as exc:  # numpy's names the size it wanted, Python's is empty
         where = f"run {job.order.run}, round {job.order.round}"
-        text = str(exc) or "no more to be had"
-        raise OutOfMemory(f"{where}: memory: {text}, expected room for the job") from exc
+        error = str(exc) or "no more to be had"
+        raise OutOfMemory(OUT_OF_MEMORY.format(where=where, error=error)) from exc
 
 
 def _run_job(job: Job, context: WorkerContext) -> Outcome:

@@ -14,6 +14,7 @@ from sedge_protocol.errors import CodecError
 from sedge_protocol.importance import importance, min_max, positions, select
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.refusals import WRONG_PATCH
 from sedge_protocol.wire.work import DeviceScoring
 
 
@@ -109,7 +110,8 @@ def _patch(
     if not coded and not order.patch_hash:
         return None
     if hashlib.sha256(coded).digest() != order.patch_hash:
-        raise CodecError(f"run {order.run}, round {order.round}: patch_hash does not match")
+        where = f"run {order.run}, round {order.round}"
+        raise CodecError(WRONG_PATCH.format(where=where))
     if order.patch_context is not None:
         context = _read(order.patch_context.sha256, blobs, vectors)
     return decode(coded, layout.size, context)

@@ -4,6 +4,7 @@ from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import BodyError
 from sedge_protocol.wire.frame import Kind
 from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.refusals import UNANNOUNCED
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Work
 
@@ -47,5 +48,6 @@ def unannounced(order: Order, announced: frozenset[str]) -> BodyError | None:
     needed |= {feature for feature, is_wanted in wanted.items() if is_wanted}
     if not (lacking := needed - announced):
         return None
-    why = f"needs {', '.join(sorted(lacking))}, which this device has not announced"
-    return BodyError(Kind.ORDER.name, b"", f"run {order.run}, round {order.round}: {why}")
+    where = f"run {order.run}, round {order.round}"
+    why = UNANNOUNCED.format(where=where, words=", ".join(sorted(lacking)))
+    return BodyError(Kind.ORDER.name, b"", why)

@@ -9,6 +9,7 @@ import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Step;
+import org.sedge.edge.wire.Refusals;
 import org.sedge.edge.wire.Schema.Field;
 
 import java.util.ArrayList;
@@ -113,8 +114,8 @@ public final class GlobalModel {
         }
         byte[] data = Vectors.bytes(theta);
         if (!Arrays.equals(Digests.sha256(data), hash)) {
-            throw left == null ? new CodecError(where(order) + ": model_hash does not match the model")
-                    : new BrokenSteps(where(order) + ": model_hash does not match the last of " + left.size() + " steps");
+            throw left == null ? new CodecError(Refusals.wrongModel(where(order)))
+                    : new BrokenSteps(Refusals.wrongSteps(where(order), left.size()));
         }
         blobs.write(data);
         return theta;

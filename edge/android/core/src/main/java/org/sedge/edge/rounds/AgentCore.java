@@ -2,7 +2,6 @@ package org.sedge.edge.rounds;
 
 import org.sedge.edge.AgentListener;
 import org.sedge.edge.Limits;
-import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.BodyError;
 import org.sedge.edge.SedgeException.BrokenSteps;
 import org.sedge.edge.SedgeException.CodecError;
@@ -10,6 +9,7 @@ import org.sedge.edge.SedgeException.FrameError;
 import org.sedge.edge.SedgeException.RemoteError;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.SedgeException.TooManyRuns;
+import org.sedge.edge.SedgeException;
 import org.sedge.edge.jobs.Blobs;
 import org.sedge.edge.jobs.DurableBytes;
 import org.sedge.edge.jobs.GlobalModel;
@@ -29,6 +29,7 @@ import org.sedge.edge.wire.Messages.Refusal;
 import org.sedge.edge.wire.Messages.Reject;
 import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.Peer;
+import org.sedge.edge.wire.Refusals;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Topics;
 
@@ -425,8 +426,8 @@ public final class AgentCore {
         }
         String unknown = Abilities.lacking(order);
         if (!unknown.isEmpty()) {
-            declines.send(run, round, new BodyError("ORDER: " + GlobalModel.where(order) + ": needs " + unknown
-                    + ", which this device has not announced", new byte[0]));
+            declines.send(run, round, new BodyError(
+                    "ORDER: " + Refusals.unannounced(GlobalModel.where(order), unknown), new byte[0]));
             return;
         }
         try {

@@ -8,6 +8,7 @@ import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Step;
+import org.sedge.edge.wire.Refusals;
 
 import java.util.Arrays;
 import java.util.LinkedHashMap;
@@ -55,8 +56,7 @@ final class BlobLimits {
     private static void check(String name, Manifest manifest, int size) throws CodecError {
         long limit = 4096 + 4L * size * 17 / 16;
         if (manifest != null && manifest.size > limit) {
-            throw new CodecError(name + " of " + manifest.size + " bytes, expected at most " + limit
-                    + " for the bundle's " + size + " parameters");
+            throw new CodecError(Refusals.blobTooLarge(name, manifest.size, limit, size));
         }
     }
 

@@ -1,16 +1,17 @@
 package org.sedge.edge.rounds;
 
 import org.sedge.edge.AgentListener;
-import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.BodyError;
 import org.sedge.edge.SedgeException.TooManyOrders;
 import org.sedge.edge.SedgeException.TooManyStarts;
+import org.sedge.edge.SedgeException;
 import org.sedge.edge.jobs.GlobalModel;
 import org.sedge.edge.wire.Kind;
 import org.sedge.edge.wire.Messages.Decline;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.OrderName;
 import org.sedge.edge.wire.Peer;
+import org.sedge.edge.wire.Refusals;
 
 import java.util.logging.Level;
 
@@ -54,8 +55,8 @@ final class Declines {
 
     /** Declines an order that keeps killing the agent, so that the other runs can go on. */
     void exhausted(Order order) {
-        SedgeException error = new TooManyStarts(GlobalModel.where(order) + ": the agent was killed or lost power in "
-                + "each of " + StateStore.MAX_STARTS + " attempts, expected one to finish; is there enough memory?");
+        SedgeException error =
+                new TooManyStarts(Refusals.tooManyStarts(GlobalModel.where(order), StateStore.MAX_STARTS));
         effects.note(Level.SEVERE, error.getMessage());
         send(order.run, order.round, error);
     }

@@ -14,6 +14,7 @@ import org.sedge.edge.wire.Messages.Decline;
 import org.sedge.edge.wire.Messages.Have;
 import org.sedge.edge.wire.Messages.Offer;
 import org.sedge.edge.wire.Peer;
+import org.sedge.edge.wire.Refusals;
 import org.sedge.edge.wire.Upload;
 
 import java.util.Arrays;
@@ -205,8 +206,7 @@ final class Outbox {
     private void giveUp(Pending waiting, int size, int packet, Effects effects) throws StorageError {
         store.removeUpdate(waiting);
         uploads.remove(name(waiting));
-        String text = "an update of " + size + " bytes needs messages of " + packet + " bytes, the broker takes "
-                + maxPacket() + " (Mosquitto: message_size_limit or max_packet_size)";
+        String text = Refusals.messageTooLarge(size, packet, maxPacket());
         String run = waiting.run;
         long round = waiting.round;
         effects.note(Level.SEVERE, "run " + run + ", round " + round + ": " + text);

@@ -15,6 +15,7 @@ import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Step;
+import org.sedge.edge.wire.Refusals;
 import org.sedge.edge.wire.Schema.Field;
 
 import java.util.ArrayList;
@@ -140,8 +141,7 @@ public final class StateStore {
             }
             if (evicted == null) {
                 save(changed);
-                throw new TooManyRuns(GlobalModel.where(order) + ": found " + names.size() + " other runs, each with "
-                        + "one of the last " + MAX_RUNS + " orders, expected one that seems to be over");
+                throw new TooManyRuns(Refusals.tooManyRuns(GlobalModel.where(order), names.size(), MAX_RUNS));
             }
             changed = changed.with(State.RUNS, without(state.runs, evicted));
         }

@@ -2,11 +2,11 @@ package org.sedge.edge.training;
 
 import org.sedge.edge.Examples;
 import org.sedge.edge.Rows;
-import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.OutOfMemory;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.SedgeException.TrainingDiverged;
+import org.sedge.edge.SedgeException;
 import org.sedge.edge.codec.Coding;
 import org.sedge.edge.codec.Compression;
 import org.sedge.edge.codec.Selection;
@@ -19,8 +19,8 @@ import org.sedge.edge.jobs.Outcome;
 import org.sedge.edge.jobs.Vectors;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
-import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Layout.Tensor;
+import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Messages.Codec;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Report;
@@ -29,6 +29,7 @@ import org.sedge.edge.wire.Messages.Work;
 import org.sedge.edge.wire.Metric;
 import org.sedge.edge.wire.MsgPack;
 import org.sedge.edge.wire.Record;
+import org.sedge.edge.wire.Refusals;
 import org.sedge.edge.wire.Update;
 
 import java.nio.ByteBuffer;
@@ -65,7 +66,7 @@ public final class JobRunner {
         try {
             return done(job, stopped);
         } catch (OutOfMemoryError error) {
-            throw new OutOfMemory(GlobalModel.where(job.order) + ": memory: " + error.getMessage() + ", expected room for the job", error);
+            throw new OutOfMemory(Refusals.outOfMemory(GlobalModel.where(job.order), error.getMessage()), error);
         }
     }
 
@@ -133,7 +134,7 @@ public final class JobRunner {
                 ? order.patch : blobs.read(order.patchBlob.sha256);
         if (patch.length > 0 || order.patchHash.length > 0) {
             if (!Arrays.equals(Digests.sha256(patch), order.patchHash)) {
-                throw new CodecError(GlobalModel.where(order) + ": patch_hash does not match");
+                throw new CodecError(Refusals.wrongPatch(GlobalModel.where(order)));
             }
             SparseVector.decode(patch, size).writeTo(theta);
         }

@@ -1,4 +1,4 @@
-// Written by `make spec`: change the structs in Python.
+// Written by `make spec` from the Python code: changes here are lost.
 package org.sedge.edge.wire;
 
 import org.sedge.edge.wire.Schema.Field;

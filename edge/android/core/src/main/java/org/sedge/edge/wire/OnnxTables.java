@@ -1,4 +1,4 @@
-// Written by `make spec`: change the tables in Python.
+// Written by `make spec` from the Python code: changes here are lost.
 package org.sedge.edge.wire;
 
 import java.util.Arrays;

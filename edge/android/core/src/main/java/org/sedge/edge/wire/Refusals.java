@@ -1,0 +1,64 @@
+// Written by `make spec` from the Python code: changes here are lost.
+package org.sedge.edge.wire;
+
+/** What a device says of an order that it refuses, as in Python. */
+public final class Refusals {
+    private Refusals() {}
+
+    public static String unannounced(Object where, Object words) {
+        return where + ": needs " + words + ", which this device has not announced";
+    }
+
+    public static String tooManyRuns(Object where, Object runs, Object orders) {
+        return where
+                + ": found "
+                + runs
+                + " other runs, each with one of the last "
+                + orders
+                + " orders, expected one that seems to be over";
+    }
+
+    public static String tooManyStarts(Object where, Object starts) {
+        return where
+                + ": the agent was killed or lost power in each of "
+                + starts
+                + " attempts, expected one to finish; is there enough memory?";
+    }
+
+    public static String outOfMemory(Object where, Object error) {
+        return where + ": memory: " + error + ", expected room for the job";
+    }
+
+    public static String blobTooLarge(Object blob, Object size, Object most, Object parameters) {
+        return blob
+                + " of "
+                + size
+                + " bytes, expected at most "
+                + most
+                + " for the bundle's "
+                + parameters
+                + " parameters";
+    }
+
+    public static String messageTooLarge(Object size, Object packet, Object most) {
+        return "an update of "
+                + size
+                + " bytes needs messages of "
+                + packet
+                + " bytes, the broker takes "
+                + most
+                + " (Mosquitto: message_size_limit or max_packet_size)";
+    }
+
+    public static String wrongModel(Object where) {
+        return where + ": model_hash does not match the model";
+    }
+
+    public static String wrongSteps(Object where, Object steps) {
+        return where + ": model_hash does not match the last of " + steps + " steps";
+    }
+
+    public static String wrongPatch(Object where) {
+        return where + ": patch_hash does not match";
+    }
+}

@@ -1,0 +1,25 @@
+"""What a device says of an order that it refuses, in the words of every language (``make spec``).
+
+A text names what is wrong, where and what was expected; ``where`` is the order, "run a, round 2".
+"""
+
+UNANNOUNCED = "{where}: needs {words}, which this device has not announced"
+TOO_MANY_RUNS = (
+    "{where}: found {runs} other runs, each with one of the last {orders} orders, expected one that "
+    "seems to be over"
+)
+TOO_MANY_STARTS = (
+    "{where}: the agent was killed or lost power in each of {starts} attempts, expected one to finish; "
+    "is there enough memory?"
+)
+OUT_OF_MEMORY = "{where}: memory: {error}, expected room for the job"
+BLOB_TOO_LARGE = (
+    "{blob} of {size} bytes, expected at most {most} for the bundle's {parameters} parameters"
+)
+MESSAGE_TOO_LARGE = (
+    "an update of {size} bytes needs messages of {packet} bytes, the broker takes {most} (Mosquitto: "
+    "message_size_limit or max_packet_size)"
+)
+WRONG_MODEL = "{where}: model_hash does not match the model"
+WRONG_STEPS = "{where}: model_hash does not match the last of {steps} steps"
+WRONG_PATCH = "{where}: patch_hash does not match"

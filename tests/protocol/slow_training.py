@@ -1,6 +1,5 @@
 """A second reader of training.md, rule by rule, in plain loops over lists of binary32."""
 
-import hashlib
 import math
 import struct
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from tests.protocol.slow_decoder import decode_slowly
 
 Case = dict[str, Any]
 Vector = list[float]
-M32, M64, M128 = 2**32 - 1, 2**64 - 1, 2**128 - 1
+M32, M64 = 2**32 - 1, 2**64 - 1
 
 
 class Declined(Exception):
@@ -32,87 +31,35 @@ def floats(text: str) -> Vector:
 # Shuffles and batches.
 
 
-class Pcg64:
-    """The generator, as the page writes it down."""
+def word(key: int, i: int) -> int:
+    """T6: a word of 64 bits."""
+    z = key + (i + 1) * 0x9E3779B97F4A7C15 & M64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & M64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & M64
+    return z ^ z >> 31
 
-    def __init__(self, seed: int) -> None:
-        words = [seed & M32, seed >> 32, 0, 0]
-        h = 0x43B0D7E5
 
-        def hashed(v: int) -> int:
-            nonlocal h
-            v ^= h
-            h = h * 0x931E8875 & M32
-            v = v * h & M32
-            return v ^ v >> 16
-
-        def mixed(x: int, y: int) -> int:
-            r = (x * 0xCA01F9DD - y * 0x4973F715) & M32
-            return r ^ r >> 16
-
-        pool = [hashed(word) for word in words]
-        for s in range(4):
-            for d in range(4):
-                if s != d:
-                    pool[d] = mixed(pool[d], hashed(pool[s]))
-        h, out = 0x8B51F9DD, list[int]()
-        for i in range(8):
-            v = pool[i % 4] ^ h
-            h = h * 0x58F38DED & M32
-            v = v * h & M32
-            out.append(v ^ v >> 16)
-        word64 = [out[2 * j] | out[2 * j + 1] << 32 for j in range(4)]
-        self.inc = 2 * (word64[2] << 64 | word64[3]) + 1 & M128
-        self.state = self.inc
-        self.state += word64[0] << 64 | word64[1]
-        self._advance()
-        self.high: int | None = None
-
-    def _advance(self) -> None:
-        self.state = (self.state * 0x2360ED051FC65DA44385DF649FCCF645 + self.inc) & M128
-
-    def next64(self) -> int:
-        self._advance()
-        r, x = self.state >> 122, self.state >> 64 ^ self.state & M64
-        return (x >> r | x << 64 - r) & M64
-
-    def next32(self) -> int:
-        if self.high is not None:
-            high, self.high = self.high, None
-            return high
-        x = self.next64()
-        self.high = x >> 32
-        return x & M32
-
-    def permutation(self, count: int) -> list[int]:
-        p = list(range(count))
-        for i in range(count - 1, 0, -1):
-            mask = 2 ** i.bit_length() - 1
-            while (j := self.next32() & mask) > i:
-                pass
-            p[i], p[j] = p[j], p[i]
-        return p
+def permutation(seed: int, epoch: int, count: int) -> list[int]:
+    """T6: the rows of an epoch, in order."""
+    key = word(word(seed, 0), epoch)
+    u = [word(key, i // 2) >> 32 * (i % 2) & M32 for i in range(count)]
+    return sorted(range(count), key=lambda i: (u[i], i))
 
 
 def shuffled(case: Case) -> list[list[int]]:
     """T6: the epochs' permutations."""
-    generator = Pcg64(case["seed"])
-    return [generator.permutation(case["examples"]) for _ in case["epochs"]]
+    return [permutation(case["seed"], e, case["examples"]) for e in range(len(case["epochs"]))]
 
 
 def further_seed(seed: int, k: int) -> int:
     """T6: the seed of the k-th further training."""
-    digest = hashlib.sha256(f"{seed} {k}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
+    return word(word(seed, 2), k) >> 1
 
 
 def noise(seed: int, step: int, count: int) -> Vector:
     """T12: a step's random numbers."""
-    generator, q = Pcg64(seed + 2**63), -(-count // 4)
-    for _ in range(q * step):
-        generator.next64()
-    words = [generator.next64() for _ in range(q)]
-    return [(words[i // 4] >> 16 * (i % 4) & 0xFFFF) / 65536 for i in range(count)]
+    key = word(word(seed, 1), step)
+    return [(word(key, i // 4) >> 16 * (i % 4) & 0xFFFF) / 65536 for i in range(count)]
 
 
 def batches(case: Case, epochs: int = 2) -> Iterator[list[Any]]:
@@ -122,9 +69,8 @@ def batches(case: Case, epochs: int = 2) -> Iterator[list[Any]]:
         last = "fill"
     if last == "drop" and count < size:
         last = "fill"
-    generator = Pcg64(case["seed"])
     for epoch in range(epochs):
-        p = generator.permutation(count)
+        p = permutation(case["seed"], epoch, count)
         for start in range(0, count, size):
             rows = p[start : start + size]
             missing = size - len(rows)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.backends.rows import CLASSIFICATION
+from sedge_edge.training.batches import permutations
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
 from sedge_edge.training.trainer import Trained, TrainRequest
@@ -116,7 +117,7 @@ def test_a_step_is_that_of_plain_torch_with_the_same_mask(tmp_path: Path) -> Non
     found = open_trainer(bundle, ONNXRUNTIME, 1).train(
         TrainRequest(theta, once, 5), Examples(inputs, labels), lambda: False
     )
-    order = np.random.Generator(np.random.PCG64(5)).permutation(BATCH)
+    (order,) = permutations(5, BATCH, 1)
     mask = torch.from_numpy(noise(5, 0, BATCH * 16).reshape(BATCH, 16) >= 0.3) / 0.7
     first, relu, _, last = model.children()
     output = last(relu(first(torch.from_numpy(inputs[order]))) * mask)

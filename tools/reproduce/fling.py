@@ -8,11 +8,10 @@ class that has fewer images than are wanted gives some of them twice. Everybody 
 from dataclasses import dataclass
 
 import numpy as np
-from tools.reproduce.setting import Streams
+from tools.reproduce.setting import Streams, numpy_shuffles
 
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.rounds.cohort import draw_cohort
-from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import FASHION_MEAN, FASHION_STD, Dataset, fashion_mnist
 from sedge_emulate.data.split import Indices
@@ -46,7 +45,7 @@ class FlingSetting:
 
     def streams(self, seed: int, rounds: int) -> Streams:
         """Our own: theirs cannot be drawn again, several processes shared them."""
-        return Streams(permutations, draw_cohort)
+        return Streams(numpy_shuffles, draw_cohort)
 
 
 def sample(targets: Indices, alpha: float, size: int, seed: int) -> list[Indices]:

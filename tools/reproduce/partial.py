@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tools.reproduce.setting import Streams
+from tools.reproduce.setting import Streams, numpy_shuffles
 
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.runs.run import Run
-from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import Dataset, fashion_mnist
 from sedge_emulate.data.split import Indices, dirichlet, train_test
@@ -45,7 +44,7 @@ class PartialSetting:
 
     def streams(self, seed: int, rounds: int) -> Streams:
         """Everything from the run's own seed."""
-        return Streams(permutations, draw)
+        return Streams(numpy_shuffles, draw)
 
 
 def share_out(

@@ -1,8 +1,10 @@
 """What a published experiment was done on: data, split, model, training, and its random choices."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
 
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.rounds.cohort import Draw
@@ -18,6 +20,12 @@ class Streams:
 
     shuffles: Permutations
     draw: Draw
+
+
+def numpy_shuffles(seed: int, num_examples: int, epochs: int) -> Iterator[Indices]:
+    """The shuffles that the published tables were made with, which devices no longer use."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    return (rng.permutation(num_examples).astype(np.int64) for _ in range(epochs))
 
 
 class Setting(Protocol):

@@ -8,10 +8,9 @@ who holds them.
 from dataclasses import dataclass
 
 from tools.reproduce.partial import PartialSetting, share_out
-from tools.reproduce.setting import Streams
+from tools.reproduce.setting import Streams, numpy_shuffles
 
 from sedge_cloud.rounds.cohort import draw_cohort
-from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.split import Indices
 
@@ -33,4 +32,4 @@ class SizedSetting(PartialSetting):
 
     def streams(self, seed: int, rounds: int) -> Streams:
         """Everything from the run's own seed."""
-        return Streams(permutations, draw_cohort)
+        return Streams(numpy_shuffles, draw_cohort)

@@ -17,6 +17,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_edge.training.counter_stream import Purpose, stream_key, words
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.training import LastBatch
 
@@ -34,10 +35,19 @@ class Batch:
 
 
 def permutations(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[np.int64]]:
-    """One shuffle per epoch (PCG64 of the seed), the same on every platform."""
-    rng = np.random.Generator(np.random.PCG64(seed))
-    for _ in range(epochs):
-        yield rng.permutation(num_examples).astype(np.int64)
+    """One shuffle per epoch, the same on every platform (``permutation``)."""
+    return (permutation(seed, epoch, num_examples) for epoch in range(epochs))
+
+
+def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+    """0 to count - 1 (count,) as an epoch has them: sorted by a random number of 32 bits each.
+
+    Rule T6 of protocol/spec/training.md. Of two equal numbers the lower row comes first.
+    """
+    drawn = words(stream_key(seed, Purpose.SHUFFLE, epoch), -(-count // 2))
+    halves = drawn.view("<u2")[: 2 * count].reshape(count, 2)  # the lower half of each number first
+    # Two passes over 16 bits each, which numpy sorts in linear time.
+    return np.lexsort(halves.T).astype(np.int64, copy=False)
 
 
 def batches(
@@ -58,18 +68,17 @@ def batches(
         last_batch = "fill"
     if last_batch == "drop" and num_examples < batch_size:
         last_batch = "fill"
+    whole = np.ones(batch_size, np.float32)
     for epoch, order in enumerate(shuffles(seed, num_examples, epochs)):  # (num_examples,)
         for start in range(0, len(order), batch_size):
             if start + batch_size <= len(order):
-                yield Batch(
-                    epoch, order[start : start + batch_size], np.ones(batch_size, np.float32)
-                )
+                yield Batch(epoch, order[start : start + batch_size], whole)
             elif last_batch == "pad":
                 yield _padded(epoch, order[start:], batch_size)
             elif last_batch == "fill":
                 places = np.arange(start, start + batch_size)
                 filled = order.take(places, mode="wrap")
-                yield Batch(epoch, filled, np.ones(batch_size, np.float32))
+                yield Batch(epoch, filled, whole)
 
 
 def step_count(num_examples: int, batch_size: int, epochs: int, last_batch: LastBatch) -> int:

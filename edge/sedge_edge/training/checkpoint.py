@@ -22,8 +22,8 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
 
-# Raise it with every change of the format, or of what a state's vectors mean.
-_FORMAT = b"checkpoint 3"
+# Raise it with every change of the format, of what a state's vectors mean, or of how examples are shuffled.
+_FORMAT = b"checkpoint 4"
 
 T = TypeVar("T")
 
@@ -35,6 +35,11 @@ class Checkpoint(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     answers: tuple[bytes, ...] = ()
     state: TrainingState | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the training starts from its beginning."""
+        return not self.answers and self.state is None
 
     def answer(self, index: int, request: Request) -> Answer:
         """The answer to a request, the ``index``-th."""

@@ -6,6 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_edge.training.batches import permutation
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
 from sedge_protocol.wire.parts import MAX_INTEGER, InputPart, arranged
@@ -110,7 +111,7 @@ def split_rows(
     """The rows, ascending, of the training part and of the test part."""
     if count < 2:
         raise DataError(f"{count} examples cannot be split, expected at least 2")
-    order = np.random.Generator(np.random.PCG64(seed)).permutation(count)
+    order = permutation(seed, 0, count)
     num_test = holdout_size(count, test_fraction)
     return np.sort(order[num_test:]), np.sort(order[:num_test])
 

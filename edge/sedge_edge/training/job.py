@@ -8,6 +8,7 @@ core commits the outcome, a crash leaves nothing but orphaned blobs, which are c
 An emulator that trains many devices at once prepares and completes each, and batches the local trainings.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -61,6 +62,9 @@ from sedge_protocol.wire.update import Metrics, Report, encode_update
 
 # Optional abilities of this agent, which it must announce (``Hello.codecs``).
 CODECS = ("int4", "sign", FROZEN, *FEATURES)
+
+
+_LOG = logging.getLogger("sedge.edge")
 
 
 class JobStopped(SedgeError):
@@ -126,7 +130,13 @@ def _run_job(job: Job, context: WorkerContext) -> Outcome:
 
     order = msgspec.structs.replace(job.order, places=())  # they may have changed meanwhile
     same = job_hash(order, job.kept, prepared.train)
-    attempt = Attempt(decode_checkpoint(job.checkpoint, same), ask, context.clock)
+    earlier = decode_checkpoint(job.checkpoint, same)
+    if job.checkpoint is not None and earlier.is_empty:
+        where = f"run {order.run}, round {order.round}"
+        _LOG.info(
+            "%s: the checkpoint is another version's or job's; the training starts over", where
+        )
+    attempt = Attempt(earlier, ask, context.clock)
     try:
         result = run_to_end(prepared.local_training, attempt.answer)
     except TrainingStopped as exc:

@@ -15,7 +15,6 @@ answers requests of the same kind together.
 n = parameters of the model.
 """
 
-import hashlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
@@ -23,6 +22,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sedge_edge.training.counter_stream import Purpose, stream_key
 from sedge_edge.training.critical_elements import critical, sparsified
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.start_vector import StartCandidates
@@ -286,5 +286,4 @@ def _further_request(
 
 def phase_seed(seed: int, phase: int) -> int:
     """The seed of an order's ``phase``-th further training, from 1 on; 0 to 2^63 - 1."""
-    digest = hashlib.sha256(f"{seed} {phase}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
+    return stream_key(seed, Purpose.FURTHER_TRAINING, phase) >> 1

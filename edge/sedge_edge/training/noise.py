@@ -7,15 +7,12 @@ that a training can go on from any step.
 import numpy as np
 from numpy.typing import NDArray
 
-# No order's seed has this bit: shuffles come from another stream.
-_STREAM = 1 << 63
+from sedge_edge.training.counter_stream import Purpose, stream_key, words
+
 _PER_WORD = 4
 
 
 def noise(seed: int, step: int, count: int) -> NDArray[np.float32]:
     """``count`` numbers (count,) of step ``step``, counted from 0: uniform multiples of 2^-16 in [0, 1)."""
-    words = -(-count // _PER_WORD)
-    generator = np.random.PCG64(seed | _STREAM)
-    generator.advance(step * words)
-    drawn = generator.random_raw(words).astype("<u8").view("<u2")[:count]
-    return drawn.astype(np.float32) * np.float32(2**-16)
+    drawn = words(stream_key(seed, Purpose.NOISE, step), -(-count // _PER_WORD))
+    return drawn.view("<u2")[:count].astype(np.float32) * np.float32(2**-16)

@@ -1,5 +1,6 @@
 """Batches: every example of an epoch as often as it should be, whatever the last batch."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -66,11 +67,20 @@ def test_fill_takes_from_the_start_of_the_same_shuffle() -> None:
     np.testing.assert_array_equal(last.indices[2:], shuffled[:2])
 
 
-def test_the_order_is_numpys_pcg64() -> None:
-    """The emulator and other implementations rely on it."""
-    rng = np.random.Generator(np.random.PCG64(5))
-    expected = [rng.permutation(6).tolist() for _ in range(2)]
-    assert [batch.indices.tolist() for batch in batches(6, 6, 2, "pad", 5, True)] == expected
+def test_every_order_of_few_rows_is_as_likely() -> None:
+    drawn = Counter(tuple(p) for seed in range(600) for p in permutations(seed, 4, 20))
+    expected = 600 * 20 / 24
+    assert len(drawn) == 24
+    assert (
+        sum((count - expected) ** 2 / expected for count in drawn.values()) < 50
+    )  # chi², 23 degrees
+
+
+def test_of_many_rows_each_goes_anywhere() -> None:
+    """No row's place depends on where it was, on the epoch before, or on the seed beside it."""
+    orders = [*permutations(7, 60_000, 2), *permutations(8, 60_000, 1)]
+    found = np.abs(np.corrcoef([np.arange(60_000), *orders])[np.triu_indices(4, 1)])
+    assert found.max() < 0.02
 
 
 def test_somebody_elses_shuffles() -> None:

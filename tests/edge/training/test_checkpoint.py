@@ -153,6 +153,24 @@ def test_a_checkpoint_of_something_else_is_ignored(
     assert trainer.steps == STEPS
 
 
+def test_a_checkpoint_of_other_shuffles_starts_over_and_says_so(
+    device: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    order = order_of(device)
+    with monkeypatch.context() as earlier:
+        # Whose epochs were numpy's.
+        earlier.setattr("sedge_edge.training.checkpoint._FORMAT", b"checkpoint 3")
+        stopped = attempt(device, Job(order), 3)
+    assert isinstance(stopped, JobStopped) and stopped.checkpoint is not None
+    trainer = device.trainer = Stepping()
+    job = Job(order, checkpoint=device.blobs().read(stopped.checkpoint))
+    with caplog.at_level("INFO", "sedge.edge"):
+        assert attempt(device, job, 1000) == attempt(device, Job(order), 1000)
+    assert trainer.steps == 2 * STEPS
+    (said,) = caplog.messages
+    assert said.startswith("run run, round 1: the checkpoint is another version's")
+
+
 def test_a_full_disk_costs_the_checkpoint_and_nothing_else(
     device: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

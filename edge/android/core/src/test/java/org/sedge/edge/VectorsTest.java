@@ -11,8 +11,8 @@ import org.sedge.edge.codec.Compression;
 import org.sedge.edge.codec.Selection;
 import org.sedge.edge.codec.SparseVector;
 import org.sedge.edge.training.Batches;
+import org.sedge.edge.training.CounterStream;
 import org.sedge.edge.training.Optimizer;
-import org.sedge.edge.training.Pcg64;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Digests;
@@ -431,10 +431,10 @@ public class VectorsTest {
     @Test
     public void shufflesAndBatches() {
         all(SPEC, "shuffles", given -> {
-            Pcg64 random = new Pcg64((Long) given.get("seed"));
-            for (Object epoch : (List<?>) given.get("epochs")) {
-                int[] found = random.permutation(integer(given, "examples"));
-                assertEquals(Arrays.toString(ints(epoch)), Arrays.toString(found));
+            List<?> epochs = (List<?>) given.get("epochs");
+            for (int epoch = 0; epoch < epochs.size(); epoch++) {
+                int[] found = CounterStream.permutation((Long) given.get("seed"), epoch, integer(given, "examples"));
+                assertEquals(Arrays.toString(ints(epochs.get(epoch))), Arrays.toString(found));
             }
         });
         all(SPEC, "batches", given -> {
@@ -458,6 +458,20 @@ public class VectorsTest {
     }
 
     @Test
+    public void randomNumbers() {
+        all(SPEC, "noises", given -> {
+            List<Object> found = new ArrayList<>();
+            int count = ((List<?>) given.get("numbers")).size();
+            for (float number : CounterStream.noise((Long) given.get("seed"), (Long) given.get("step"), count)) {
+                found.add((double) number);
+            }
+            assertEquals(given.get("numbers"), found);
+        });
+        all(SPEC, "further_seeds", given -> assertEquals(given.get("further"),
+                CounterStream.furtherSeed((Long) given.get("seed"), (Long) given.get("training"))));
+    }
+
+    @Test
     public void rates() {
         all(SPEC, "rates", given -> {
             Training training = Training.SCHEMA.read(given);
@@ -467,17 +481,6 @@ public class VectorsTest {
             }
             assertEquals(given.get("rates"), found);
         });
-    }
-
-    @Test
-    public void noiseSkips() {
-        Pcg64 one = new Pcg64(7);
-        Pcg64 other = new Pcg64(7);
-        for (int i = 0; i < 1000; i++) {
-            one.next64();
-        }
-        other.skip(1000);
-        assertEquals(one.next64(), other.next64());
     }
 
     @Test

@@ -3,11 +3,12 @@ package org.sedge.edge.backends;
 import org.sedge.edge.Examples;
 import org.sedge.edge.Rows;
 import org.sedge.edge.training.Batches;
-import org.sedge.edge.training.Pcg64;
+import org.sedge.edge.training.CounterStream;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Signature;
 
 import java.nio.ByteBuffer;
+import java.nio.FloatBuffer;
 import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
@@ -51,17 +52,9 @@ final class Buffers {
 
     /** Draws the random numbers of a step, where the model takes any (T12). */
     void draw(long seed, long step) {
-        ByteBuffer out = tensors.get("noise").data();
-        int count = out.remaining() / Float.BYTES;
-        if (count == 0) {
-            return;
-        }
-        Pcg64 random = new Pcg64(seed | Long.MIN_VALUE);
-        random.skip(step * ((count + 3) / 4));
-        long word = 0;
-        for (int i = 0; i < count; i++) {
-            word = i % 4 == 0 ? random.next64() : word >>> 16;
-            out.putFloat((word & 0xffff) * 0x1p-16f);
+        FloatBuffer out = tensors.get("noise").data().asFloatBuffer();
+        if (out.hasRemaining()) {
+            out.put(CounterStream.noise(seed, step, out.remaining()));
         }
     }
 

@@ -20,7 +20,8 @@ public final class Batches {
     private final int examples;
     private final int size;
     private final String lastBatch;
-    private final Pcg64 shuffles;
+    private final long seed;
+    private long epoch;
 
     /** @param paddingIsSafe whether rows of weight 0 leave a step as it is */
     public Batches(int examples, int size, String lastBatch, boolean paddingIsSafe, long seed) {
@@ -28,7 +29,7 @@ public final class Batches {
         this.size = size;
         boolean fills = lastBatch.equals("pad") && !paddingIsSafe || lastBatch.equals("drop") && examples < size;
         this.lastBatch = fills ? "fill" : lastBatch;
-        shuffles = new Pcg64(seed);
+        this.seed = seed;
     }
 
     /** How many batches each epoch has. */
@@ -39,7 +40,7 @@ public final class Batches {
 
     /** The next epoch's batches. */
     public List<Batch> epoch() {
-        int[] order = shuffles.permutation(examples);
+        int[] order = CounterStream.permutation(seed, epoch++, examples);
         List<Batch> found = new ArrayList<>();
         for (int start = 0; start < examples; start += size) {
             int used = Math.min(size, examples - start);

@@ -12,6 +12,8 @@ import java.util.List;
 
 /** What a stopped job leaves, so that the next attempt goes on with the same bits. */
 final class Checkpoint {
+    /** Raised with every change of what a checkpoint means, or of how examples are shuffled. */
+    static final String FORMAT = "checkpoint 2";
     private static final Type<byte[]> BYTES = Type.bytes(0, Integer.MAX_VALUE);
     static final Schema<Record> SCHEMA = Record.schema();
     /** What it belongs to; for any other job it is worth nothing. */

@@ -207,7 +207,7 @@ public final class JobRunner {
         }
         MessageDigest digest = Digests.sha256();
         Order order = job.order.with(Order.PLACES, Collections.emptyList()); // they may have changed meanwhile
-        digest.update(MsgPack.pack(Arrays.asList(order, job.kept.model, job.kept.residual,
+        digest.update(MsgPack.pack(Arrays.asList(Checkpoint.FORMAT, order, job.kept.model, job.kept.residual,
                 job.kept.moments, shape)));
         Rows targets = bundle.target == null ? train.inputs : train.targets;
         ByteBuffer row = ByteBuffer.allocate(targets.rowSize * targets.type.size).order(ByteOrder.LITTLE_ENDIAN);

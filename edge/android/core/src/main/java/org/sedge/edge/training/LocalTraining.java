@@ -3,15 +3,12 @@ package org.sedge.edge.training;
 import org.sedge.edge.Examples;
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.TrainingDiverged;
-import org.sedge.edge.wire.Digests;
 import org.sedge.edge.wire.Messages.Metrics;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Report;
 import org.sedge.edge.wire.Messages.Training;
 import org.sedge.edge.wire.Record;
 
-import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.function.BooleanSupplier;
 
@@ -96,8 +93,6 @@ final class LocalTraining {
 
     /** The seed of a training: the order's own first, then as spec/training.md has them (T6). */
     private long seed() {
-        long seed = order.seed;
-        byte[] digest = Digests.sha256((seed + " " + phase).getBytes(StandardCharsets.US_ASCII));
-        return phase == 0 ? seed : Long.reverseBytes(ByteBuffer.wrap(digest).getLong()) >>> 1;
+        return phase == 0 ? order.seed : CounterStream.furtherSeed(order.seed, phase);
     }
 }

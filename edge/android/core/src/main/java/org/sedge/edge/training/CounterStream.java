@@ -1,0 +1,55 @@
+package org.sedge.edge.training;
+
+import java.util.Arrays;
+
+/** Random numbers that any language can draw again (spec/training.md, T6 and T12): SplitMix64, seeded with a key. */
+public final class CounterStream {
+    private static final int SHUFFLE = 0;
+    private static final int NOISE = 1;
+    private static final int FURTHER_TRAINING = 2;
+
+    private CounterStream() {}
+
+    /** The word of a key at a counter. */
+    private static long word(long key, long counter) {
+        long z = key + (counter + 1) * 0x9e3779b97f4a7c15L;
+        z = (z ^ z >>> 30) * 0xbf58476d1ce4e5b9L;
+        z = (z ^ z >>> 27) * 0x94d049bb133111ebL;
+        return z ^ z >>> 31;
+    }
+
+    private static long key(long seed, int purpose, long part) {
+        return word(word(seed, purpose), part);
+    }
+
+    /** The random numbers of a step: multiples of 2^-16 in [0, 1). */
+    public static float[] noise(long seed, long step, int count) {
+        long key = key(seed, NOISE, step);
+        float[] numbers = new float[count];
+        for (int i = 0; i < count; i++) {
+            numbers[i] = (word(key, i / 4) >>> 16 * (i % 4) & 0xffff) * 0x1p-16f;
+        }
+        return numbers;
+    }
+
+    /** The seed of an order's {@code phase}-th further training, from 1. */
+    public static long furtherSeed(long seed, long phase) {
+        return key(seed, FURTHER_TRAINING, phase) >>> 1;
+    }
+
+    /** The rows 0 to {@code count} - 1 as an epoch has them: sorted by a number of 32 bits each, then by row. */
+    public static int[] permutation(long seed, long epoch, int count) {
+        long key = key(seed, SHUFFLE, epoch);
+        long[] sorted = new long[count];
+        for (int i = 0; i < count; i++) {
+            long number = word(key, i / 2) >>> 32 * (i % 2) & 0xffffffffL;
+            sorted[i] = number << 31 | i;
+        }
+        Arrays.sort(sorted);
+        int[] rows = new int[count];
+        for (int i = 0; i < count; i++) {
+            rows[i] = (int) (sorted[i] & Integer.MAX_VALUE);
+        }
+        return rows;
+    }
+}

@@ -14,7 +14,6 @@ TESTS = (
     "host.LinkTest",
     "host.WebSpanTest",
     "rounds.RoundVectorsTest",
-    "rounds.SimulationTest",
     "backends.TrialsTest",
 )
 

@@ -6,7 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.android.java import compiled_once
+from tests.edge.disk_faults import Disk, OsDisk
 from tests.edge.harness import Harness, MakeDevice
+from tests.edge.java_core import JavaDisk, JavaHarness, Jvm
 from tests.edge.python_only import REASONS
 
 from sedge_protocol.layout import Theta
@@ -41,13 +44,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Theta]:
 
 
 @pytest.fixture(scope="session")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeDevice]:
-    """Makes devices in Java, all in one process."""
-    from tests.android.java import compiled_once
-    from tests.edge.java_core import JavaHarness, Jvm
-
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
+    """The process of all devices in Java."""
     jvm = Jvm(compiled_once(tmp_path_factory))
-    yield partial(JavaHarness, jvm)
+    yield jvm
     jvm.close()
 
 
@@ -60,7 +60,13 @@ def core(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def make_device(request: pytest.FixtureRequest, core: str) -> MakeDevice:
     """Makes a device from its folder."""
-    return Harness if core == "python" else request.getfixturevalue("java")
+    return Harness if core == "python" else partial(JavaHarness, request.getfixturevalue("jvm"))
+
+
+@pytest.fixture
+def disk(request: pytest.FixtureRequest, core: str) -> Disk:
+    """What may befall the disks of its devices."""
+    return OsDisk() if core == "python" else JavaDisk(request.getfixturevalue("jvm"))
 
 
 @pytest.fixture

@@ -527,6 +527,14 @@ class Harness:
                 self.pump(self.tell(self.order_at_hand))
             self.pump([])
 
+    def results(self) -> dict[tuple[str, int], tuple[Report, bytes]]:
+        """The stored updates, but for the time that they took."""
+        found = {key: decode_update(update) for key, update in self.updates.items()}
+        return {
+            key: (msgspec.structs.replace(report, seconds=0, step_s=None), bytes(payload))
+            for key, (report, payload) in found.items()
+        }
+
     def delta(self, number: int = 1, run: str = "run") -> Theta:
         """The decoded delta (n,) of a stored update."""
         _, payload = decode_update(self.updates[run, number])
@@ -560,25 +568,7 @@ def only(effects: Iterable[object], kind: type[E]) -> list[E]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
-class FullDisk:
-    """Makes calls that write raise as on a full disk: those from ``first`` on, ``count`` of them."""
-
-    def __init__(self, first: int, count: int) -> None:
-        self.first, self.count, self.calls = first, count, 0
-
-    def wrap(self, call: Callable[..., E]) -> Callable[..., E]:
-        """The call, failing when it is its turn."""
-
-        def checked(*args: object, **kwargs: object) -> E:
-            turn, self.calls = self.calls, self.calls + 1
-            if self.first <= turn < self.first + self.count:
-                raise OSError(28, "No space left on device")
-            return call(*args, **kwargs)
-
-        return checked
-
-
-FULL = "the disk is full (test)"
+FULL = "No space left on device (test)"
 
 
 def storage_error(*args: object, **kwargs: object) -> object:

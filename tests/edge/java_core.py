@@ -3,7 +3,10 @@
 What it keeps is read from its disk, and handed over as the agent in Python keeps it.
 """
 
+import hashlib
+import shutil
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from tests.android.java import JAVA
+from tests.edge.disk_faults import Counted, PowerCut
 from tests.edge.harness import LAYOUT, SECRET, UP, Harness
 
 from sedge_edge.agent import AgentEffect, StartJob
@@ -37,11 +41,11 @@ ABILITIES = (
 HEAD_BYTES = 40  # of a journal: its magic, and the SHA-256 of the value
 STATISTICS = [t.slice for t in LAYOUT.tensors if t.role is Role.STATISTIC]
 
-# Answers with the gradient of theta (n,), the loss, and the statistics (k,) after the step.
-Gradient = Callable[[bytes], tuple[bytes, bytes, bytes]]
+# Answers theta (n,) and a batch of x with the gradient, the loss, and the statistics (k,) after the step.
+Gradient = Callable[[bytes, bytes], tuple[bytes, bytes, bytes]]
 
 
-def no_gradient(theta: bytes) -> tuple[bytes, bytes, bytes]:
+def no_gradient(theta: bytes, x: bytes) -> tuple[bytes, bytes, bytes]:
     """Nobody trains."""
     raise AssertionError("a training")
 
@@ -50,15 +54,22 @@ class Jvm:
     """A process that serves cores until it is closed; anew after a core has ended it."""
 
     def __init__(self, class_path: str) -> None:
+        memory = Path("/dev/shm")  # where a flush, of which every commit has three, costs nothing
+        self._folders = tempfile.mkdtemp(dir=memory if memory.is_dir() else None, prefix="sedge-")
         self._words = [*JAVA, "-cp", class_path, "org.sedge.edge.rounds.ServeCore"]
         self._process: subprocess.Popen[str] | None = None
         self.numbers = count()
 
     def close(self) -> None:
         """End the process."""
+        shutil.rmtree(self._folders)
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
+
+    def folder(self, folder: Path) -> Path:
+        """Where a device's folder is instead."""
+        return Path(self._folders, hashlib.sha256(str(folder).encode()).hexdigest()[:16])
 
     def call(
         self, core: int, words: Sequence[object], gradient: Gradient = no_gradient
@@ -74,6 +85,8 @@ class Jvm:
             word, _, rest = line.rstrip("\n").partition(" ")
             if word.startswith("."):
                 return effects, word[1:]
+            if word == "killed":
+                raise PowerCut
             if word == "refused":
                 raise StorageError(rest)
             if word == "gradient":
@@ -82,9 +95,9 @@ class Jvm:
                 effects.append(EFFECTS[word](*rest.split(" ", 1)))
         raise AssertionError("the JVM has ended")
 
-    def _answer(self, theta: str, gradient: Gradient) -> None:
+    def _answer(self, asked: str, gradient: Gradient) -> None:
         try:
-            found = gradient(bytes.fromhex(theta))
+            found = gradient(*map(bytes.fromhex, asked.split()))
         except SedgeError as exc:
             self._say("error", type(exc).__name__, str(exc).encode().hex())
         else:
@@ -174,6 +187,30 @@ class JavaCore:
         return self._jvm.call(self._core, words)[1]
 
 
+class JavaDisk:
+    """What befalls the disks of devices in Java, at each call of a blob folder or a journal."""
+
+    def __init__(self, jvm: Jvm) -> None:
+        self._jvm = jvm
+
+    @contextmanager
+    def full(self, first: int, count: int) -> Iterator[Counted]:
+        with self._turns(first, count, "refuse") as counted:
+            yield counted
+
+    @contextmanager
+    def cut(self, at: int, loses: bool) -> Iterator[Counted]:
+        with self._turns(at, 1, "lose" if loses else "kill") as counted:
+            yield counted
+
+    @contextmanager
+    def _turns(self, first: int, count: int, how: str) -> Iterator[Counted]:
+        counted = Counted()
+        self._jvm.call(0, ["turns", first, count, how])
+        yield counted
+        counted.calls = int(self._jvm.call(0, ["turns", -1, 0, ""])[1])
+
+
 class JavaHarness(Harness):
     """The harness around a core in Java."""
 
@@ -185,7 +222,7 @@ class JavaHarness(Harness):
     ) -> None:
         self._jvm, self._ca = jvm, [] if ca is None else [str(ca)]
         self._written: dict[Path, Examples] = {}
-        super().__init__(folder, chunk_bytes)
+        super().__init__(jvm.folder(folder), chunk_bytes)
 
     def start(self, incarnation: int = 1) -> Any:
         if hasattr(self, "agent"):
@@ -210,7 +247,7 @@ class JavaHarness(Harness):
 
     @property
     def counters(self) -> Counter[str]:
-        return Counter(refused=-1, replayed=-1)
+        return Counter(refused=-1, replayed=-1, storage_errors=-1)
 
     def must_stop(self, now: float) -> bool:
         stops: bool = self.agent.must_stop(now)
@@ -223,23 +260,28 @@ class JavaHarness(Harness):
             entry["kept"] = {name: entry.get(name) for name in Kept.__struct_fields__}
         return msgspec.convert(raw, AgentState)
 
-    def work(self, job: Job) -> list[AgentEffect]:
+    def work(self, job: Job, stop_at: int = -1) -> list[AgentEffect]:
+        """What the worker thread does, until it is stopped before a step."""
         files = [self.folder / "train.npz", self.folder / "test.npz"]
         for path, examples in zip(files, (self.train, self.test), strict=True):
             if self._written.get(path) is not examples:
                 np.savez(path, x=examples.inputs, y=examples.targets)
                 self._written[path] = examples
 
-        def gradient(theta: bytes) -> tuple[bytes, bytes, bytes]:
+        def gradient(theta: bytes, x: bytes) -> tuple[bytes, bytes, bytes]:
             start = np.frombuffer(theta, "<f4").copy()
             training = job.order.work.training or Training()
             request = TrainRequest(start, training, job.order.seed, gradient=True)
-            trained = self.trainer.train(request, self.train, lambda: False)
+            rows = np.frombuffer(x, "<f4").reshape(-1, 3)
+            batch = Examples(rows, np.zeros(len(rows), np.int64))
+            trained = self.trainer.train(request, batch, lambda: False)
             with np.errstate(over="ignore"):
                 way = start - trained.theta if trained.gradient is None else trained.gradient
             statistics = np.concatenate([trained.theta[place] for place in STATISTICS])
             loss = np.float32(trained.loss)
             return way.astype("<f4").tobytes(), loss.tobytes(), statistics.tobytes()
 
-        effects: list[AgentEffect] = self.agent.told("work", self.now, *files, gradient=gradient)
+        effects: list[AgentEffect] = self.agent.told(
+            "work", self.now, *files, stop_at, gradient=gradient
+        )
         return effects

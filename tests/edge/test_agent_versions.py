@@ -1,14 +1,14 @@
 """The agent and versions of the global model: what it fetches, what it keeps, and how it gets unstuck."""
 
-import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from tests.edge.harness import DriftTrainer, Harness, N, drift, hash_of, only, theta_of
+from tests.edge.disk_faults import Disk, PowerCut
+from tests.edge.harness import DriftTrainer, Harness, MakeDevice, N, drift, hash_of, only, theta_of
 from tests.orders import changed
 
 from sedge_edge.agent import StartJob
@@ -248,50 +248,6 @@ def test_a_base_that_is_lost_while_its_steps_are_fetched(
 # Power cuts at every write.
 
 
-class PowerCut(Exception):
-    """Nothing after this happened."""
-
-
-class Cutting:
-    """Lets the power fail just before or just after one of the calls that change the disk.
-
-    With ``loses`` names are gone that were given since the last fsync of their folder.
-    """
-
-    def __init__(self, at: int, loses: bool = False) -> None:
-        self.at, self.calls, self.loses = at, 0, loses
-        self._before: dict[Path, bytes | None] = {}
-
-    def wrap(self, name: str) -> Callable[..., object]:
-        """A call of ``os``."""
-        call: Callable[..., object] = getattr(os, name)
-
-        def cut(*args: Any, **kwargs: object) -> object:
-            self._step()
-            if name == "replace":
-                target = Path(args[1])
-                content = target.read_bytes() if target.exists() else None
-                self._before.setdefault(target, content)
-            result = call(*args, **kwargs)
-            if name == "fsync":
-                synced = Path(os.readlink(f"/proc/self/fd/{args[0]}"))
-                self._before = {p: c for p, c in self._before.items() if p.parent != synced}
-            self._step()
-            return result
-
-        return cut
-
-    def _step(self) -> None:
-        turn, self.calls = self.calls, self.calls + 1
-        if turn != self.at:
-            return
-        for path, content in self._before.items() if self.loses else ():
-            path.unlink(missing_ok=True)
-            if content is not None:
-                path.write_bytes(content)
-        raise PowerCut
-
-
 # What the codec leaves out is owed; then masks have a context.
 CODED: tuple[dict[str, Any], ...] = (
     {"codec": Codec(fraction=0.3)},
@@ -301,40 +257,44 @@ CODED: tuple[dict[str, Any], ...] = (
 )
 
 
-def play(folder: Path, cutting: Cutting, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """A whole model, a step, a step too many to keep, a wrong one; masks coded against the last."""
-    device = Harness(folder, chunk_bytes=16384)
-    device.pump(device.connect())
-    orders = device.chain(1, 4)
-    orders[3] = wrong(orders[3], device)
-    with monkeypatch.context() as patched:
-        patched.setattr(storage, "MAX_KEPT_STEPS", 1)
-        for name in ("pwrite", "replace", "unlink", "fsync"):
-            patched.setattr(os, name, cutting.wrap(name))
-        for order, coded in zip(orders, CODED, strict=True):
-            known = device.on_disk().runs.get("run")
-            mask = b"" if known is None else known.kept.mask or b""
-            given = changed(order, keep=("norm.mean",), context=mask, **coded)
-            for act in (lambda g=given: device.give(g), device.settle):
-                try:
-                    act()
-                except PowerCut:
-                    device.pump(device.reboot())
-        device.settle()
-    return device
+def play(device: Harness, orders: Sequence[Order], coded: Sequence[dict[str, Any]]) -> None:
+    """Whatever power cuts there are; masks are coded against the last."""
+    for order, asked in zip(orders, coded, strict=True):
+        known = device.on_disk().runs.get("run")
+        mask = b"" if known is None else known.kept.mask or b""
+        given = changed(order, keep=("norm.mean",), context=mask, **asked)
+        for act in (lambda g=given: device.give(g), device.settle):
+            try:
+                act()
+            except PowerCut:
+                device.pump(device.reboot())
+    device.settle()
 
 
 @pytest.mark.parametrize("loses", [False, True])
 def test_a_power_cut_at_every_write_repeats_and_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loses: bool
+    make_device: MakeDevice,
+    disk: Disk,
+    core: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    loses: bool,
 ) -> None:
-    quiet = Cutting(-1)
-    expected = play(tmp_path / "quiet", quiet, monkeypatch)
-    assert len(expected.updates) == 4
-    assert quiet.calls > 100
-    for at in range(quiet.calls):
-        device = play(tmp_path / str(at), Cutting(at, loses), monkeypatch)
-        assert device.updates == expected.updates, f"write {at}"
+    """A whole model, a step, a step too many to keep, a wrong one."""
+    monkeypatch.setattr(storage, "MAX_KEPT_STEPS", 1)
+    expected, calls = make_device(tmp_path / "quiet", chunk_bytes=16384), 0
+    at = -1
+    while at < calls:
+        device = make_device(tmp_path / str(at), chunk_bytes=16384) if calls else expected
+        device.pump(device.connect())
+        orders = device.chain(1, 4)
+        orders[3] = wrong(orders[3], device)
+        with disk.cut(at, loses) as counted:
+            play(device, orders, CODED if core == "python" else 2 * CODED[:2])
+        calls = calls or counted.calls
+        assert device.results() == expected.results(), f"write {at}"
         assert device.on_disk().runs == expected.on_disk().runs, f"write {at}"
         assert files(device) == files(expected), f"write {at}"
         assert device.declines == []
+        at += 1
+    assert len(expected.updates) == 4 and calls > 50

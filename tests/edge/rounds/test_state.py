@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.edge.harness import FullDisk
+from tests.edge.disk_faults import FullDisk
 
 from sedge_edge.jobs.job import Kept, Outcome
 from sedge_edge.rounds.state import (

@@ -145,7 +145,7 @@ public class AgentTest {
     }
 
     @Test
-    public void filesHoldBlobsAndPartsAsTheMemoryOfTheSimulationDoes() throws Exception {
+    public void filesHoldBlobsAndParts() throws Exception {
         BlobFolder blobs = new BlobFolder(folder.getRoot(), 1);
         byte[] data = new byte[10_000];
         Arrays.fill(data, 4096, 8192, (byte) 1);

@@ -10,26 +10,65 @@ import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
 
 import java.io.File;
+import java.util.ArrayList;
 import java.util.BitSet;
+import java.util.List;
 import java.util.Set;
 
 /** A device's disk that refuses the call that a test names, as Python names it; of blobs large ones, but for one. */
 final class RefusingDisk implements Blobs, DurableBytes {
+    /** The power is gone; nothing catches it. */
+    @SuppressWarnings("serial")
+    static final class Killed extends Error { }
+
+    private static int turn;
+    private static int first = -1;
+    private static int count;
+    private static String how;
+
     String refused = "";
     int least;
     String but;
+    private final File folder;
+    private final List<byte[]> unsettled = new ArrayList<>();
     private final BlobFolder blobs;
     private final Journal journal;
 
     RefusingDisk(File folder) throws StorageError {
+        this.folder = folder;
+        asked("open");
         blobs = new BlobFolder(folder, 1);
         journal = new Journal(new File(folder, "journal"));
     }
 
+    /** From now on this befalls so many calls of all disks, from one on; how many there were before. */
+    static int turns(String[] words) {
+        int before = turn;
+        turn = 0;
+        first = Integer.parseInt(words[2]);
+        count = Integer.parseInt(words[3]);
+        how = words[4];
+        return before;
+    }
+
     private void asked(String call) throws StorageError {
-        if (refused.equals(call)) {
-            throw new StorageError("the disk is full (test)", null);
+        int at = turn++;
+        boolean hit = at >= first && at < first + count;
+        if (hit && how.equals("lose")) {
+            for (byte[] name : unsettled) {
+                file(name).delete();
+            }
         }
+        if (hit && !how.equals("refuse")) {
+            throw new Killed();
+        }
+        if (hit || refused.equals(call)) {
+            throw new StorageError("No space left on device (test)", null);
+        }
+    }
+
+    private File file(byte[] name) {
+        return new File(folder, "blobs/" + Hex.encode(name));
     }
 
     @Override
@@ -52,13 +91,19 @@ final class RefusingDisk implements Blobs, DurableBytes {
         if (data.length >= least && !Hex.encode(Digests.sha256(data)).equals(but)) {
             asked("write");
         }
-        return blobs.write(data);
+        boolean there = blobs.has(Digests.sha256(data));
+        byte[] name = blobs.write(data);
+        if (!there) {
+            unsettled.add(name);
+        }
+        return name;
     }
 
     @Override
     public void settle() throws StorageError {
         asked("settle");
         blobs.settle();
+        unsettled.clear();
     }
 
     @Override
@@ -76,6 +121,7 @@ final class RefusingDisk implements Blobs, DurableBytes {
     @Override
     public boolean finishPart(Manifest manifest) throws StorageError {
         asked("finish_part");
+        unsettled.add(manifest.sha256);
         return blobs.finishPart(manifest);
     }
 

@@ -54,7 +54,7 @@ public class RoundVectorsTest {
     @Rule
     public final TemporaryFolder folder = new TemporaryFolder();
 
-    private MemoryDisk disk;
+    private RefusingDisk disk;
     private StateStore store;
     private JobRunner runner;
 
@@ -74,7 +74,7 @@ public class RoundVectorsTest {
             if (!((List<?>) given.get("chain")).isEmpty() || extra.contains("patch_context")) {
                 continue;
             }
-            disk = new MemoryDisk();
+            disk = new RefusingDisk(folder.newFolder());
             for (Object held : (List<?>) given.get("holds")) {
                 disk.write(named(held));
             }
@@ -123,7 +123,7 @@ public class RoundVectorsTest {
         int played = 0;
         for (Object one : cases(group)) {
             Map<?, ?> given = (Map<?, ?>) one;
-            disk = new MemoryDisk();
+            disk = new RefusingDisk(folder.newFolder());
             store = new StateStore(disk, disk);
             Trials trials = new Trials(folder.newFolder(), new Trusting(), disk);
             Programs programs = new Programs(folder.newFolder(), Collections.singletonList(new Line()), trials);

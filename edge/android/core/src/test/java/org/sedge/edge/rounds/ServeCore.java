@@ -72,17 +72,22 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
         for (String line = IN.readLine(); line != null; line = IN.readLine()) {
             String[] words = line.split(" ", -1);
             String result = "";
-            if (words[1].equals("begin")) {
-                try {
+            try {
+                if (words[1].equals("begin")) {
                     cores.put(words[0], new ServeCore(words));
-                } catch (SedgeException error) {
-                    say("refused " + error.getMessage());
-                    continue;
+                } else if (words[1].equals("end")) {
+                    cores.remove(words[0]);
+                } else if (words[1].equals("turns")) {
+                    result = String.valueOf(RefusingDisk.turns(words));
+                } else {
+                    result = cores.get(words[0]).call(words);
                 }
-            } else if (words[1].equals("end")) {
-                cores.remove(words[0]);
-            } else {
-                result = cores.get(words[0]).call(words);
+            } catch (SedgeException error) {
+                say("refused " + error.getMessage());
+                continue;
+            } catch (RefusingDisk.Killed killed) {
+                say("killed");
+                continue;
             }
             say("." + result);
         }
@@ -112,7 +117,7 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
                 core.receive(words[3], Hex.decode(words[4]), now);
                 break;
             case "work":
-                work(now, new File(words[3]), new File(words[4]));
+                work(now, new File(words[3]), new File(words[4]), Integer.parseInt(words[5]));
                 break;
             case "failed":
                 core.failed(Asking.error(words[3], new String(Hex.decode(words[4]), StandardCharsets.UTF_8)), now);
@@ -135,12 +140,16 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
         return "";
     }
 
-    private void work(double now, File train, File test) throws IOException, JobStopped {
+    private void work(double now, File train, File test, int stopAt) throws IOException {
+        int[] step = {0};
         try {
             Trials trials = new Trials(folder, new Trusting(), disk);
             Programs programs = new Programs(
                     new File(folder, "programs"), Collections.singletonList(new Asking(IN)), trials);
-            core.finished(new JobRunner(disk, programs, Npz.read(train), Npz.read(test)).run(job, () -> false), now);
+            JobRunner runner = new JobRunner(disk, programs, Npz.read(train), Npz.read(test));
+            core.finished(runner.run(job, () -> step[0]++ == stopAt), now);
+        } catch (JobStopped stop) {
+            core.interrupted(stop.checkpoint);
         } catch (SedgeException error) {
             core.failed(error, now);
         }

@@ -48,6 +48,7 @@ def pair(jvm: Jvm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Harness, H
     folder = tmp_path_factory.mktemp("places")
     java, python = JavaHarness(jvm, folder / "java"), Harness(folder / "python")
     python.permits = lambda url: True
+    python.compression = java.compression  # the same bytes, and so the same ranges, for both
     python.agent = python.start()
     for device in (python, java):
         device.connect()

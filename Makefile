@@ -57,7 +57,7 @@ pack: $(VENV)/dev.ready
 
 # How many of 150 small faults in the central modules the tests notice: about an hour on two cores.
 mutation: $(VENV)/dev.ready
-	$(BIN)/python -m tools.bench.mutation
+	$(BIN)/python -m tools.bench mutation
 
 # What is made from the structs: docs/reference.md, the comments of the TOML files, Java's messages, the tables
 # of the wire's pages.
@@ -75,56 +75,27 @@ check: $(VENV)/dev.ready
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-# Every benchmark, on a machine that does nothing else. Each ends with one line of JSON, kept for RESULTS.md
-# and the README; frameworks.py installs Flower and FedJAX into environments of their own below runs/.
-bench = $(BIN)/python tools/bench/$(1).py $(2) | tee /dev/stderr | tail -n 1 > $(RESULTS)/$(1).json
-
+# Every benchmark, on a machine that does nothing else; the results are kept for RESULTS.md and the README.
+# Flower and FedJAX are installed into environments of their own below runs/.
 figures: demo
-	$(call bench,machine)
-	cp runs/demo/result.json $(RESULTS)/demo.json
-	$(BIN)/python -m tools.bench.headline | tee /dev/stderr | tail -n 1 > $(RESULTS)/headline.json
-	$(BIN)/python -m tools.bench.compression | tee /dev/stderr | tail -n 1 > $(RESULTS)/compression.json
-	$(BIN)/python -m tools.bench.compression_figure
-	$(BIN)/python -m tools.bench.adapters | tee /dev/stderr | tail -n 1 > $(RESULTS)/adapters.json
-	$(call bench,attacks)
-	$(call bench,scoring)
-	$(call bench,train_step)
-	$(BIN)/python -m tools.bench.joint_graph | tee /dev/stderr | tail -n 1 > $(RESULTS)/joint_graph.json
-	$(BIN)/python -m tools.bench.personal | tee /dev/stderr | tail -n 1 > $(RESULTS)/personal.json
-	$(call bench,agent_memory)
-	$(BIN)/python -m tools.bench.disk | tee /dev/stderr | tail -n 1 > $(RESULTS)/disk.json
-	$(call bench,codec)
-	$(call bench,coordinator)
-	$(call bench,broker)
-	$(BIN)/python -m tools.bench.flood | tee /dev/stderr | tail -n 1 > $(RESULTS)/flood.json
-	$(BIN)/python -m tools.bench.status_page | tee /dev/stderr | tail -n 1 > $(RESULTS)/status_page.json
-	$(BIN)/python -m tools.bench.outage | tee /dev/stderr | tail -n 1 > $(RESULTS)/outage.json
-	$(BIN)/python -m tools.bench.seen | tee /dev/stderr | tail -n 1 > $(RESULTS)/seen.json
-	$(BIN)/python -m tools.bench.fleet_costs | tee /dev/stderr | tail -n 1 > $(RESULTS)/fleet_costs.json
-	$(BIN)/python -m tools.bench.processes | tee /dev/stderr | tail -n 1 > $(RESULTS)/processes.json
-	$(BIN)/python -m tools.bench.three_hosts | tee /dev/stderr | tail -n 1 > $(RESULTS)/three_hosts.json
-	$(call bench,training)
-	$(call bench,frameworks)
-	$(call bench,emulator)
-	$(BIN)/python -m tools.bench.results_page
-	$(BIN)/python -m tools.bench.readme
+	$(BIN)/python -m tools.bench --all
 
 # Many devices on one GPU, in under six minutes; at small sizes on the CPU where there is none. DEVICE=cuda: or not
 # at all. A GPU's result goes to RESULTS.md, and so does a CPU's until there is one.
 bench-gpu: $(VENV)/dev.ready
-	$(BIN)/python -m tools.bench.gpu $(addprefix --device ,$(DEVICE)) --json $(RESULTS)/gpu.json; \
-		status=$$?; $(BIN)/python -m tools.bench.results_page; exit $$status
+	$(BIN)/python -m tools.bench gpu $(addprefix --device ,$(DEVICE)) --json $(RESULTS)/gpu.json; \
+		status=$$?; $(BIN)/python -m tools.bench results_page; exit $$status
 
 # Published tables: ten rounds of a few methods in ten minutes; all of them, over hours. What is done is kept.
 REPRODUCED = --results $(RESULTS)/reproduce --out runs/reproduce
 
 reproduce: $(VENV)/demo.ready
 	$(BIN)/python -m tools.reproduce --short $(REPRODUCED)
-	$(BIN)/python -m tools.bench.reproduced
+	$(BIN)/python -m tools.bench reproduced
 
 reproduce-all: $(VENV)/demo.ready
 	$(BIN)/python -m tools.reproduce --all $(REPRODUCED)
-	$(BIN)/python -m tools.bench.reproduced
+	$(BIN)/python -m tools.bench reproduced
 
 $(VENV)/demo.ready: pyproject.toml constraints.txt tools/setup
 	PYTHON=$(PYTHON) tools/setup $(VENV) emulate mosquitto dataset-fashion-mnist

@@ -1,5 +1,6 @@
 """``make bench-gpu``: whatever becomes of a stage, the others' results and a named reason are there."""
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -168,7 +169,7 @@ def test_a_goal_without_a_figure_names_the_reason() -> None:
 # The page.
 
 
-def test_the_page_reads_the_line(tmp_path: Path) -> None:
+def test_the_page_reads_the_line() -> None:
     form: dict[str, str | int] = {"devices": 128, "launches": "graphs", "convolutions": "unfold"}
     slow = Row(_CNN | form, {"examples_s": 1000.0})
     best = Row(_CNN | form | {"devices": 512}, {"examples_s": 2000.0, "of_peak": 0.2})
@@ -184,9 +185,8 @@ def test_the_page_reads_the_line(tmp_path: Path) -> None:
         StageResult("pfl", "a shape", 1.0, [Row({"by": "pfl"}, why="not installed")]),
     ]  # fmt: skip
     met = Goal("pfl", "a round", "at least 2 times", 2.5, True)
-    path = tmp_path / "gpu.json"
-    path.write_text(encoded(GpuResult("cuda", "full", "", 7.0, stages, [met])))
-    page = {figure.what: figure for figure in gpu(path)}
+    found = json.loads(encoded(GpuResult("cuda", "full", "", 7.0, stages, [met])))
+    page = {figure.what: figure for figure in gpu(found)}
     assert page["where"].measured == "H100; driver 570; 80.0 GiB; copy 3e+03 GB/s"
     assert page["the tests, in 2 files"].measured == "3 passed; 0 failed; x"
     assert page["eager, avgcnn, default"].measured == "100 examples/s"

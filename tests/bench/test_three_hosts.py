@@ -77,7 +77,7 @@ def test_a_short_run(hosts: str) -> None:
     words = ["--hosts", hosts, "--devices", "8", "--rounds", "16"]
     faults = [word for fault in ("leader-killed", "all-at-once") for word in ("--fault", fault)]
     done = subprocess.run(
-        [sys.executable, "-m", "tools.bench.three_hosts", *words, *faults],
+        [sys.executable, "-m", "tools.bench", "three_hosts", *words, *faults],
         cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     rows = json.loads(done.stdout.splitlines()[-1])["rows"]

@@ -49,7 +49,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("parts")
     root = folder / "root"
     files = {
-        "tools/bench/gpu.py": BENCHMARK,
+        "tools/bench/__main__.py": BENCHMARK,
         "protocol/sedge_protocol/__init__.py": "",
         "tools/emulate/sedge_emulate/__init__.py": "WHO = 'the commit'\n",
     }

@@ -1,28 +1,24 @@
 """What a fleet sends that trains a part of a model, beside the same model trained whole.
 
-    python -m tools.bench.adapters [--rounds 20] [--out FOLDER]
-
 Two models, on handwritten digits over ten devices: the transformer of examples/lora.py with adapters of
 rank 8, and a ResNet-8 whose body is frozen. Each base has seen the digits 0 to 4 of 600 other images; the
 fleet trains on all ten. Every run is FedAvg with the demo's codec, the largest 4 % in bf16, and has a
-folder of FOLDER; one that is there already is not run again. The last line is JSON: parameters, accuracies
-before and after local training, and the bytes of a device and round, newcomers' apart.
+folder; one that is there already is not run again. Accuracies are before and after local training, and a
+newcomer's bytes apart from those of later rounds.
 """
 
-import argparse
-import json
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from examples.lora import BASE_EPOCHS, BASE_IMAGES, images
+from tools.bench.fleets import emulated
+from tools.bench.harness import Figure, Result, bench
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sedge_emulate.__main__ import main as emulate
+from sedge_cloud.figures.numbers import percent, size
 from sedge_emulate.headline import headline
-from sedge_emulate.result import read_json
 from sedge_export.models import ResNet8, batch_norm
 
 FLEET = """\
@@ -113,18 +109,26 @@ def head() -> Tuned:
     return model
 
 
-def measure(rounds: int, out: Path) -> dict[str, object]:
+def figures(found: Result) -> list[Figure]:
+    """A part of a model in training beside all of it."""
+    return [
+        Figure(
+            f"{name}: {cell['parameters']:,} parameters in training, {found['rounds']} rounds",
+            f"{size(cell['up'])} up, {size(cell['down'])} down a device and round (its first: "
+            f"{size(cell['newcomer_up'])} up, {size(cell['newcomer_down'])} down); "
+            f"{percent(cell['before'])} before, {percent(cell['after'])} after training",
+        )
+        for name, cell in found["adapters"].items()
+    ]
+
+
+@bench("Adapters and frozen bodies", figures)
+def measure(rounds: int = 20, out: Path = Path("runs/adapters")) -> Result:
     """Run what is not there yet, and collect everything."""
     cells: dict[str, dict[str, float]] = {}
     for name, run in RUNS.items():
         folder = out / name.replace(", ", "-").replace(" ", "-")
-        if not (folder / "result.json").exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            fleet = folder / "fleet.toml"
-            fleet.write_text(FLEET.format(rounds=rounds, **run._asdict()))
-            if status := emulate(["run", str(fleet), "--out", str(folder), "--fresh"]):
-                sys.exit(status)
-        result = read_json(folder / "result.json")
+        result = emulated(FLEET.format(rounds=rounds, **run._asdict()), folder)
         row = headline(result.strategies[0])
         cells[name] = {
             "parameters": result.model.parameters,
@@ -136,16 +140,3 @@ def measure(rounds: int, out: Path) -> dict[str, object]:
             "newcomer_down": row.rates.newcomer.down,
         }
     return {"rounds": rounds, "adapters": cells}
-
-
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(description="Bytes of adapters beside whole models.")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=Path("runs/adapters"))
-    given = parser.parse_args()
-    print(json.dumps(measure(given.rounds, given.out)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,8 @@
 """What two hostile devices of ten cost under the default [robust], attack by attack.
 
-    python -m tools.bench.attacks [--seeds 45 46 47] [--strategies fedavg fedobp fedpurin] [--rounds 20]
-
 Runs the fleet of examples/attacks.toml, digits split by Dir(0.5), under every attack of the emulator
 (sedge_emulate/attack.py). The attackers know [robust] and every device's examples ("knowing their own":
-only their own), and claim 2^40 examples. The last line is JSON: of each cell, one value per seed, the
+only their own), and claim 2^40 examples. Each cell has, one value per seed, the
 honest devices' mean error before local training, the share of rounds in which an attacker was named and,
 of the backdoor, the share of marked images that the global model takes for the attackers' label. A cell
 beyond twice the error without attackers, and the backdoor, are run under the other rules as well. What
@@ -14,25 +12,24 @@ Twenty minutes on two idle cores. The defaults of [robust] were tuned on seeds 4
 clip = max_weight = 1.5, was replaced after it had been seen on 45 to 47 as well.
 """
 
-import argparse
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 import msgspec
 import numpy as np
+from tools.bench.fleets import emulated
+from tools.bench.harness import Figure, Result, at_most, bench, chosen
 
+from sedge_cloud.figures.numbers import percent
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import TrainingDiverged
-from sedge_emulate.__main__ import main as emulate
 from sedge_emulate.attack import TARGET_LABEL, marked
 from sedge_emulate.config import load_emulation
 from sedge_emulate.data.datasets import load as load_dataset
 from sedge_emulate.emulation import slug
 from sedge_emulate.model import ModelSource
-from sedge_emulate.result import StrategyResult, read_json
+from sedge_emulate.result import StrategyResult
 from sedge_emulate.workers.setup import WorkerSetup, trainer_for
 from sedge_protocol.wire.bundle import load as load_bundle
 
@@ -77,11 +74,37 @@ class Cell(msgspec.Struct, omit_defaults=True):
     success: list[float] = []
 
 
+def figures(found: Result) -> list[Figure]:
+    """What two hostile devices of ten cost: each strategy without any, then attack by attack."""
+    cells = msgspec.convert(found["cells"], list[Cell])
+    clean = {cell.strategy: fmean(cell.error) for cell in cells if cell.attack == CLEAN}
+    return [figure(cell, clean[cell.strategy]) for cell in cells]
+
+
+def figure(cell: Cell, clean: float) -> Figure:
+    """One cell. The targets are for the default rule and for what destroys models."""
+    error = fmean(cell.error)
+    what = f"error of the honest devices, {cell.strategy}: {cell.attack}"
+    if cell.attack == CLEAN:
+        return Figure(what, percent(error))
+    measured = f"{percent(error)}; named in {percent(fmean(cell.named))} of rounds"
+    if cell.success:
+        share = percent(fmean(cell.success))
+        measured += f"; {share} of marked images are taken for the attackers' label"
+    if cell.rule:
+        return Figure(f'{what}, rule = "{cell.rule}"', measured)
+    held = (at_most(HELD, error / clean, "times"),)
+    return Figure(what, measured, () if cell.success else held)
+
+
+@bench("What hostile devices cost", figures)
 def measure(
-    strategies: Sequence[str], seeds: Sequence[int], rounds: int, out: Path
-) -> dict[str, object]:
+    strategies: Sequence[str] = (), seeds: Sequence[int] = (45, 46, 47), rounds: int = 20,
+    out: Path = Path("runs/attacks"),
+) -> Result:  # fmt: skip
     """Every attack under the default rule, then what that does not hold under the others."""
-    cells = [Cell(strategy, attack) for strategy in strategies for attack in ATTACKS]
+    names = chosen(strategies, OTHERS)
+    cells = [Cell(strategy, attack) for strategy in names for attack in ATTACKS]
     run(cells, seeds, rounds, out / "default")
     clean = {cell.strategy: fmean(cell.error) for cell in cells if cell.attack == CLEAN}
     others = [
@@ -101,18 +124,12 @@ def run(cells: Sequence[Cell], seeds: Sequence[int], rounds: int, out: Path) -> 
         same = [cell for cell in cells if cell.strategy == strategy]
         for seed in seeds:
             folder = out / f"{strategy}-{seed}"
-            fleet = folder / "fleet.toml"
-            if not (folder / "result.json").exists():
-                folder.mkdir(parents=True, exist_ok=True)
-                fleet.write_text(head + "".join(map(table, same)))
-                words = ["--seed", str(seed), "--rounds", str(rounds), "--out", str(folder)]
-                if status := emulate(["run", str(fleet), *words, "--fresh"]):
-                    sys.exit(status)
-            results = read_json(folder / "result.json").strategies
+            text = head + "".join(map(table, same))
+            results = emulated(text, folder, seed=seed, rounds=rounds).strategies
             for cell, result in zip(same, results, strict=True):
                 add(cell, result)
                 if cell.attack == BACKDOOR:
-                    cell.success.append(backdoor_success(fleet, folder, result.name))
+                    cell.success.append(backdoor_success(folder, result.name))
 
 
 def table(cell: Cell) -> str:
@@ -137,11 +154,11 @@ def add(cell: Cell, result: StrategyResult) -> None:
     cell.named.append(fmean(named))
 
 
-def backdoor_success(fleet: Path, out: Path, title: str) -> float:
+def backdoor_success(out: Path, title: str) -> float:
     """The share of marked images of other labels that the last global model takes for the target."""
-    config = load_emulation(fleet)
+    config = load_emulation(out / "fleet.toml")
     data = load_dataset(config.data.dataset)
-    source = ModelSource.of(config.model, data, fleet.parent)
+    source = ModelSource.of(config.model, data, out)
     bundle, _ = load_bundle(out / "bundle")
     setup = WorkerSetup(out, out / "bundle", source, config.trainer)
     trainer = trainer_for(setup, bundle, data.inputs[:32], print)
@@ -150,18 +167,3 @@ def backdoor_success(fleet: Path, out: Path, title: str) -> float:
     images = Examples(marked(data.inputs[others]), np.full_like(data.targets[others], TARGET_LABEL))
     (judged,) = trainer.evaluate([(theta, images)])
     return 0.0 if isinstance(judged, TrainingDiverged) else judged.metric
-
-
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[45, 46, 47])
-    parser.add_argument("--strategies", nargs="+", default=list(OTHERS), choices=list(OTHERS))
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=Path("runs/attacks"))
-    given = parser.parse_args()
-    print(json.dumps(measure(given.strategies, given.seeds, given.rounds, given.out)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """The coordinator's memory over many rounds, on a machine that pretends to have 1 GB.
 
-    python -m tools.bench.cloud_memory [--rounds 2000] [--devices 8] [--size 12800] [--machine-mb 1000]
+    python -m tools.bench cloud_memory [--rounds 2000] [--devices 8] [--size 12800] [--machine-mb 1000]
 
 A real coordinator on a real store plays rounds of FedOBP with a model of 51 kB, as the demo's is. Devices
 are in the same process, and keep nothing between rounds. RSS is this process's resident memory after the

@@ -1,9 +1,7 @@
 """Bytes and times of the vectors that are sent, coded as in the shipped examples, from a real training.
 
-    python tools/bench/codec.py [--deltas runs/deltas.npz] [--repeats 20]
-
-deltas.py writes the file, and is run first if there is none (ten minutes). Every row is one whole coded
-vector, with the size of its payload:
+deltas.py trains first if runs/deltas.npz is not there (ten minutes). Every row is one whole coded vector,
+with the size of its payload:
 
     update      a share of a device's change, with the residual of earlier rounds (error feedback)
     broadcast   the same for the global model
@@ -13,13 +11,9 @@ vector, with the size of its payload:
     next patch  new values for these elements, coded against that mask
 
 "smaller" is relative to 4 bytes per element. "form" is how the mask is written, "mask" its bytes. Times are
-the median of the repeats in ms, for the last round only. The last line is JSON.
+the median of the repeats in ms, for the last round only.
 """
 
-import argparse
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -27,8 +21,11 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from tools.bench.deltas import write_deltas
+from tools.bench.harness import Figure, Result, at_most, bench, mid
 
 from sedge_cloud.coding import BroadcastConfig
+from sedge_cloud.figures.numbers import percent, size
 from sedge_cloud.runs.versions import first_version, next_version
 from sedge_edge.training.critical_elements import critical
 from sedge_edge.training.selection import select_elements
@@ -52,6 +49,23 @@ BROADCASTS = (Codec(ValueCoding.BF16, 0.12), Codec(ValueCoding.BF16, 0.05))
 SNAPSHOTS = (10, 40)
 PERSONAL = 0.0005
 SELECTION = UpdateSelection(0.5, gradient="delta")
+# The coded vectors of the page: the share of the elements and the coding of their values.
+CODED = {
+    ("update", 1.0, "fp32"): "update of everything in fp32",
+    ("update", 0.04, "bf16"): "update by default, the largest 4 % in bf16, with error feedback",
+    ("update", 0.12, "bf16"): "update of the largest 12 % in bf16, with error feedback",
+    ("update", 0.04, "int4"): "update of the largest 4 % in int4, with error feedback",
+    ("update", 0.05, "sign"): "update of the largest 5 % in sign, with error feedback",
+    ("update", 0.01, "bf16"): "update of the largest 1 % in bf16, with error feedback",
+    ("selection", 0.5, "int8"): "update of the half that an order selects, in int8",
+    ("next patch", 0.5, "int8"): "patch of what the device sent last, in int8",
+    ("patch", 0.0005, "fp32"): "patch of a device's personal 0.05 %, in fp32",
+    ("broadcast", 0.12, "bf16"): "broadcast of the largest 12 % in bf16",
+    ("broadcast", 0.05, "bf16"): "broadcast of the largest 5 % in bf16",
+}
+# The time limit for encoding this update, and the bytes of the whole model for a newcomer.
+TIMED, TARGET_ENCODE_MS = ("update", 0.12, "bf16"), 10.0
+TARGET_NEWCOMER = 400_000
 # A vector, how its values are coded, and the mask that it is coded against.
 Sent = tuple[SparseVector, ValueCoding, bytes | None]
 Row = dict[str, str | int | float]
@@ -121,14 +135,14 @@ def snapshots(training: Training, layout: Layout, codec: Codec) -> Iterator[Row]
         theta, owed = version.theta, version.owed
         if number in SNAPSHOTS:
             whole = SparseVector(theta.size, None, theta)
-            size = len(encode(whole, ValueCoding.FP32, broadcast.compression))
+            coded = len(encode(whole, ValueCoding.FP32, broadcast.compression))
             yield {
                 "what": "snapshot",
                 "fraction": codec.fraction,
                 "values": codec.values.value,
                 "round": number,
-                "bytes": size,
-                "smaller": round(4 * theta.size / size, 2),
+                "bytes": coded,
+                "smaller": round(4 * theta.size / coded, 2),
             }
 
 
@@ -188,28 +202,43 @@ def all_vectors(training: Training, layout: Layout) -> Iterator[tuple[Row, Itera
             yield {**what, "device": device}, (pair[place] for pair in pairs)
 
 
-def main() -> None:
-    """Measure, print a line for each row, and end with JSON."""
-    parser = argparse.ArgumentParser(description="Bytes and times of what is sent.")
-    parser.add_argument("--deltas", type=Path, default=Path("runs/deltas.npz"))
-    parser.add_argument("--repeats", type=int, default=20)
-    arguments = parser.parse_args()
-    if not arguments.deltas.exists():
-        script = Path(__file__).with_name("deltas.py")
-        subprocess.run([sys.executable, script, "--out", arguments.deltas], check=True)
+def figures(found: Result) -> list[Figure]:
+    """Means over all rounds and devices of the vectors that are sent; what a newcomer fetches."""
+    written: list[Figure] = []
+    for key, what in CODED.items():
+        rows = [r for r in found["rows"] if (r["what"], r["fraction"], r["values"]) == key]
+        mean = sum(row["bytes"] for row in rows) / len(rows)
+        timed = [row for row in rows if row["round"] == found["rounds"]]
+        encode_ms, decode_ms = mid(timed, "encode_ms"), mid(timed, "decode_ms")
+        measured = (
+            f"{size(mean)}, {4 * found['n'] / mean:.1f} times smaller than dense float32; "
+            f"coded in {encode_ms:.1f} ms, decoded in {decode_ms:.1f} ms"
+        )
+        met = (at_most(TARGET_ENCODE_MS, encode_ms, "ms"),) if key == TIMED else ()
+        written.append(Figure(what, measured, met))
+    return written + [
+        Figure(
+            f"the whole model for a newcomer after {row['round']} rounds of broadcasts of "
+            f"{percent(row['fraction'], 0)} in {row['values']}",
+            f"{size(row['bytes'])}, {row['smaller']:.1f} times smaller than dense float32",
+            ((f"at most {size(TARGET_NEWCOMER)}", row["bytes"] <= TARGET_NEWCOMER),),
+        )
+        for row in found["rows"]
+        if row["what"] == "snapshot"
+    ]
+
+
+@bench("Codec: whole vectors", figures)
+def measure(deltas: Path = Path("runs/deltas.npz"), repeats: int = 20) -> Result:
+    """Every row, timed so many times."""
+    if not deltas.exists():
+        write_deltas(deltas)
     named = avgcnn().named_parameters()
     layout = Layout.of((name, tuple(tensor.shape), Role.PARAMETER) for name, tensor in named)
-    training = Training(arguments.deltas)
+    training = Training(deltas)
     rows = [row for codec in BROADCASTS for row in snapshots(training, layout, codec)]
-    for row in rows:
-        print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
     for what, vectors in all_vectors(training, layout):
         for number, sent in enumerate(vectors, start=1):
-            repeats = arguments.repeats if number == training.rounds else 0
-            rows.append({**what, "round": number, **measured(sent, repeats)})
-            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    print(json.dumps({"n": layout.size, "rounds": training.rounds, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+            times = repeats if number == training.rounds else 0
+            rows.append({**what, "round": number, **measured(sent, times)})
+    return {"n": layout.size, "rounds": training.rounds, "rows": rows}

@@ -1,59 +1,90 @@
 """Accuracy beside bytes, over seeds and splits.
 
-    python -m tools.bench.compression [--seeds 42 43 44] [--alphas 0.1 0.5] [--rounds 40] [--out FOLDER]
-
 Runs examples/compression.toml once for each seed and alpha. Each has a folder of FOLDER, with a report that
-plots accuracy against bytes; one that is there already is not run again. The last line is JSON: the cells'
+plots accuracy against bytes; one that is there already is not run again. A cell has its
 accuracies in [0, 1], before and after local training, means over the devices and over the worst tenth of
 them, the bytes of a device and round after its first, and which share of dense both ways they are.
 compression_figure.py draws them.
 """
 
-import argparse
-import json
 import re
-import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-from sedge_emulate.__main__ import main as emulate
+from tools.bench.fleets import emulated
+from tools.bench.harness import Figure, Result, bench
+
+from sedge_cloud.figures.numbers import percent, size
+from sedge_emulate import result
 from sedge_emulate.headline import headline
-from sedge_emulate.result import read_json
 
 FLEET = Path(__file__).parents[2] / "examples" / "compression.toml"
+# What a cell has: accuracies, then bytes.
+MEANS = (
+    "before", "before_worst", "after", "after_worst", "up", "down", "newcomer_down", "of_dense",
+)  # fmt: skip
+# What the other settings are compared with.
+WHOLE = "everything whole"
 
 
+def figures(found: Result) -> list[Figure]:
+    """Accuracy beside bytes: each setting's means over the seeds, for each split."""
+    grouped: dict[tuple[float, str], list[dict[str, Any]]] = {}
+    for cell in found["cells"]:
+        grouped.setdefault((cell["alpha"], cell["setting"]), []).append(cell)
+    means = {
+        key: {mean: fmean(cell[mean] for cell in cells) for mean in MEANS}
+        for key, cells in grouped.items()
+    }
+
+    def figure(alpha: float, setting: str, cells: list[dict[str, Any]]) -> Figure:
+        mean, whole = means[alpha, setting], means.get((alpha, WHOLE))
+        accuracies = [f"{percent(mean[key])}" for key in MEANS[:4]]
+        seeds = ", ".join(str(cell["seed"]) for cell in cells)
+        measured = (
+            f"{size(mean['up'] + mean['down'])} a device and round, {times(1 / mean['of_dense'])} smaller "
+            f"than dense both ways ({size(mean['up'])} up, {size(mean['down'])} down; newcomer "
+            f"{size(mean['newcomer_down'])}); "
+            f"{accuracies[0]} before (worst tenth {accuracies[1]}), "
+            f"{accuracies[2]} after training (worst tenth {accuracies[3]})"
+        )
+        if setting != WHOLE and whole:
+            before, after = (100 * (mean[key] - whole[key]) for key in ("before", "after"))
+            measured += f"; against {WHOLE} {before:+.2f} and {after:+.2f} points"
+        what = f"{setting}, Dir({alpha:g}), {found['rounds']} rounds, seed {seeds}"
+        return Figure(what, measured)
+
+    return [figure(*key, cells) for key, cells in grouped.items()]
+
+
+def times(factor: float) -> str:
+    """``1.5 times``, ``186 times``."""
+    return f"{factor:.1f} times" if factor < 10 else f"{factor:.0f} times"
+
+
+@bench("Accuracy beside bytes", figures)
 def measure(
-    seeds: list[int], alphas: list[float], rounds: int, out: Path, fleet: Path = FLEET
-) -> dict[str, object]:
+    seeds: Sequence[int] = (42, 43, 44), alphas: Sequence[float] = (0.1, 0.5), rounds: int = 40,
+    out: Path = Path("runs/compression"), fleet: Path = FLEET,
+) -> Result:  # fmt: skip
     """Run what is not there yet, and collect everything."""
     cells: list[dict[str, object]] = []
     for alpha in alphas:
+        split = re.sub(r"(?m)^alpha = .*$", f"alpha = {alpha:g}", fleet.read_text())
         for seed in seeds:
             folder = out / f"alpha-{alpha:g}-seed-{seed}-rounds-{rounds}"
-            if not (folder / "result.json").exists():
-                folder.mkdir(parents=True, exist_ok=True)
-                split = re.sub(r"(?m)^alpha = .*$", f"alpha = {alpha:g}", fleet.read_text())
-                (folder / "fleet.toml").write_text(split)
-                words = [
-                    "--seed",
-                    str(seed),
-                    "--rounds",
-                    str(rounds),
-                    "--out",
-                    str(folder),
-                    "--fresh",
-                ]
-                if status := emulate(["run", str(folder / "fleet.toml"), *words]):
-                    sys.exit(status)
+            cell = {"alpha": alpha, "seed": seed}
             cells += [
-                {"alpha": alpha, "seed": seed, **cell} for cell in cells_of(folder / "result.json")
+                cell | more for more in cells_of(emulated(split, folder, seed=seed, rounds=rounds))
             ]
     return {"rounds": rounds, "cells": cells}
 
 
-def cells_of(path: Path) -> list[dict[str, object]]:
+def cells_of(found: result.Result) -> list[dict[str, object]]:
     """The cells of one seed and split, one for each setting."""
-    rows = [headline(strategy) for strategy in read_json(path).strategies]
+    rows = [headline(strategy) for strategy in found.strategies]
     return [
         {
             "setting": row.name,
@@ -68,18 +99,3 @@ def cells_of(path: Path) -> list[dict[str, object]]:
         }
         for row in rows
     ]
-
-
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
-    parser.add_argument("--alphas", type=float, nargs="+", default=[0.1, 0.5])
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--out", type=Path, default=Path("runs/compression"))
-    given = parser.parse_args()
-    print(json.dumps(measure(given.seeds, given.alphas, given.rounds, given.out)))
-
-
-if __name__ == "__main__":
-    main()

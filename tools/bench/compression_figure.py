@@ -1,18 +1,16 @@
 """Draws docs/compression.svg from tools/bench/results/compression.json.
 
-    python -m tools.bench.compression_figure
-
 For every coding and split: the accuracy before training against that of everything whole with the same
 seed, in points, over the bytes of a device and round, both ways. A dot is the mean over the seeds, and a
 stroke goes from the worst seed to the best. The seeds' own accuracies differ by more than the codings do.
 """
 
+import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tools.bench.figure import loaded
-from tools.bench.figures import RESULTS, WHOLE
+from tools.bench.compression import WHOLE
 
 from sedge_cloud.figures.drawing import Axis, Plot, series
 from sedge_cloud.figures.numbers import size
@@ -33,13 +31,9 @@ svg { background: var(--card); }
 </style>"""
 
 
-def main() -> None:
-    """Write the figure."""
-    PAGE.write_text(drawn(loaded(RESULTS / "compression.json")["cells"]))
-
-
-def drawn(cells: list[dict[str, Any]]) -> str:
+def drawn(path: Path) -> str:
     """The figure as SVG that needs no page around it: with its name space, and the pages' style sheet."""
+    cells: list[dict[str, Any]] = json.loads(path.read_text())["cells"]
     pages = environment({})
     element = pages.from_string(SVG).render(plot=plot_of(cells)).strip()
     opened, rest = element.removeprefix("<svg ").split(">", 1)
@@ -71,7 +65,3 @@ def plot_of(cells: list[dict[str, Any]]) -> Plot:
                     at, 0.9 - 0.14 * (coded.index(setting) % 3), setting, (0, 0), "", "middle"
                 )
     return plot
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """The processor time that one device's update costs the coordinator.
 
-    python -m tools.bench.coordinator [--devices 100] [--rounds 4] [--strategy fedavg] [--folder /tmp]
-    python -m tools.bench.coordinator --group-commit
+    python -m tools.bench coordinator [--devices 100] [--rounds 4] [--strategy fedavg] [--folder /tmp]
+    python -m tools.bench coordinator --group-commit
 
 A real coordinator on a real store gets the real sealed frames of many devices from a caller in the same
 thread: an offer, then the chunks of a large update. This covers everything that the cloud does for an

@@ -1,9 +1,7 @@
 """Real deltas for the codec benchmark: models of FedAvg on Fashion-MNIST before and after training.
 
-    python tools/bench/deltas.py [--out runs/deltas.npz] [--rounds 40] [--epochs 5] [--momentum 0]
-
-Ten devices, 512 images each, split by Dir(.1); avgcnn, SGD with learning rate .01 in batches of 32, one
-thread. The file holds float32 vectors (n,):
+Ten devices, 512 images each, split by Dir(.1); avgcnn, five epochs of SGD with learning rate .01 in batches
+of 32, one thread, 40 rounds. The file holds float32 vectors (n,):
 
     global_<round>            what every device starts the round from; one more than there are rounds
     local_<device>_<round>    what this device ends it with: devices 0 to 2, the first rounds only
@@ -11,8 +9,6 @@ thread. The file holds float32 vectors (n,):
 This training uses no codec, so that its deltas favour none.
 """
 
-import argparse
-import sys
 import time
 from pathlib import Path
 
@@ -30,26 +26,26 @@ from sedge_protocol.layout import Theta
 DEVICES, EXAMPLES, ALPHA = 10, 512, 0.1
 BATCH_SIZE, LEARNING_RATE = 32, 0.01
 KEPT_DEVICES, KEPT_ROUNDS = 3, 12
-DEFAULT_PATH = Path("runs/deltas.npz")
+ROUNDS, EPOCHS, SEED = 40, 5, 0
 Share = tuple[Tensor, Tensor]  # images (512, 1, 28, 28) and labels (512,)
 
 
-def write_deltas(path: Path, rounds: int, epochs: int, momentum: float, seed: int) -> None:
+def write_deltas(path: Path) -> None:
     """Train, and write the vectors to ``path``."""
     torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
+    torch.manual_seed(SEED)
+    rng = np.random.default_rng(SEED)
     dataset = load("fashion-mnist")
     shares = _shares(dataset, rng)
     model = avgcnn().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     shared = _theta(model)  # (n,)
     kept: dict[str, Theta] = {}
-    for number in range(1, rounds + 1):
+    for number in range(1, ROUNDS + 1):
         start = time.perf_counter()
         trained: list[Theta] = []
         for share in shares:
             _assign(model, shared)
-            _train(model, share, epochs, momentum, rng)
+            _train(model, share, rng)
             trained.append(_theta(model))
         kept[f"global_{number}"] = shared
         for device in range(KEPT_DEVICES if number <= KEPT_ROUNDS else 0):
@@ -61,7 +57,7 @@ def write_deltas(path: Path, rounds: int, epochs: int, momentum: float, seed: in
             f"round {number}: accuracy {accuracy:.3f}, {time.perf_counter() - start:.1f} s",
             flush=True,
         )
-    kept[f"global_{rounds + 1}"] = shared
+    kept[f"global_{ROUNDS + 1}"] = shared
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, allow_pickle=False, **kept)
 
@@ -80,12 +76,10 @@ def _images(dataset: Dataset, indices: NDArray[np.int64]) -> Share:
     )
 
 
-def _train(
-    model: nn.Module, share: Share, epochs: int, momentum: float, rng: np.random.Generator
-) -> None:
+def _train(model: nn.Module, share: Share, rng: np.random.Generator) -> None:
     images, labels = share
-    optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum, fused=True)
-    for _ in range(epochs):
+    optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, fused=True)
+    for _ in range(EPOCHS):
         order = torch.from_numpy(rng.permutation(EXAMPLES))
         for batch in torch.split(order, BATCH_SIZE):
             optimizer.zero_grad()
@@ -112,25 +106,3 @@ def _assign(model: nn.Module, theta: Theta) -> None:
     with torch.no_grad():
         for parameter, part in zip(model.parameters(), parts, strict=True):
             parameter.copy_(part.view(parameter.shape))
-
-
-def main() -> int:
-    """Write the file; nothing is printed to be parsed."""
-    parser = argparse.ArgumentParser(description="Real deltas for the codec benchmark.")
-    parser.add_argument("--out", type=Path, default=DEFAULT_PATH)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--momentum", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    if arguments.rounds < 1:
-        parser.error(f"--rounds {arguments.rounds}, expected 1 or more")
-    write_deltas(
-        arguments.out, arguments.rounds, arguments.epochs, arguments.momentum, arguments.seed
-    )
-    print(f"written: {arguments.out}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,36 +1,33 @@
 """What a round writes to a device's disk: bytes, and how often it waits for the disk (fsync).
 
-    python -m tools.bench.disk [--rounds 20]
-
 Two real agents and the real coordinator exchange frames in one process, as examples/one_round.py does, over
 rounds of FedOBP with the demo's model (4-layer CNN, 582,026 parameters) and codec. Every write and fsync of
 the agents' folders is counted, by what the file is for. The first rounds are left out: they bring the
-bundle and the whole model. The last line is JSON: means of a device and round. Returns 1 above the budget.
+bundle and the whole model. Figures are means of a device and round.
 
 A round keeps two vectors of the model's size: what error feedback owes, and the device's own model. Every
 ninth writes the global model, too; until then the steps that lead to it are kept. The default measures two
 times nine rounds.
 """
 
-import argparse
-import json
 import os
 import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
+from tools.bench.harness import BadOption, Figure, Result, at_most, bench
+from tools.bench.substitution import substituted
 
 from sedge_cloud import RunConfig, open_folder, start_run
 from sedge_cloud.coding import CodecConfig
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
+from sedge_cloud.figures.numbers import size
 from sedge_edge import Examples, Identity, OpenBundles, StartJob, local_context, open_agent, run_job
 from sedge_edge.training.job import CODECS
 from sedge_export import export
@@ -76,8 +73,8 @@ class Meter:
             fsync(descriptor)
 
         with (
-            patch.object(os, "pwrite", counted_write),
-            patch.object(os, "fsync", counted_fsync),
+            substituted(os, "pwrite", counted_write),
+            substituted(os, "fsync", counted_fsync),
         ):
             yield
 
@@ -129,7 +126,7 @@ class Device:
                 yield effect
 
 
-def measure(folder: Path, rounds: int) -> dict[str, Any]:
+def played(folder: Path, rounds: int) -> Result:
     """Play the rounds. Returns the means of a device and round."""
     torch.manual_seed(0)
     model, bundle = avgcnn(), folder / "bundle"
@@ -170,39 +167,33 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
                     pass
     store.close()
     counted = meter.jobs
-    size = 4 * sum(p.numel() for p in model.parameters())  # bytes of a vector
-    written = {name: round(size / counted) for name, size in meter.written.items()}
+    vector = 4 * sum(p.numel() for p in model.parameters())  # bytes
+    written = {name: round(total / counted) for name, total in meter.written.items()}
     return {
-        "bench": "disk",
         "target": TARGET,
         "rounds": rounds - WARM_UP,
-        "parameters": size // 4,
+        "parameters": vector // 4,
         "update_bytes": round(meter.update_bytes / counted),
         "written_bytes": sum(written.values()),
-        "models": round(meter.written.total() / counted / size, 2),
+        "models": round(meter.written.total() / counted / vector, 2),
         "fsyncs": round(meter.fsyncs.total() / counted, 1),
         "written_by": written,
         "fsyncs_by": {name: round(count / counted, 1) for name, count in meter.fsyncs.items()},
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print one line of JSON. Returns 1 when a round writes more than the budget."""
-    parser = argparse.ArgumentParser(description="What a round writes to a device's disk.")
-    parser.add_argument("--rounds", type=int, default=20, help=f"more than {WARM_UP}")
-    rounds: int = parser.parse_args(argv).rounds
+def figures(row: Result) -> list[Figure]:
+    """What a round costs a device's disk."""
+    what = f"a device's writes in a round of the CNN, for an update of {size(row['update_bytes'])}"
+    measured = f"{size(row['written_bytes'])} with {row['fsyncs']:g} fsyncs"
+    met = (at_most(most, row[name], name) for name, most in row["target"].items())
+    return [Figure(what, measured, tuple(met))]
+
+
+@bench("Writes to a device's disk", figures)
+def measure(rounds: int = 20) -> Result:
+    """Play in a temporary folder."""
     if rounds <= WARM_UP:
-        parser.error(f"--rounds: found {rounds}, expected more than {WARM_UP}")
+        raise BadOption(f"--rounds: found {rounds}, expected more than {WARM_UP}")
     with tempfile.TemporaryDirectory() as temporary:
-        row = measure(Path(temporary), rounds)
-    print(json.dumps(row))
-    return 0 if met(row) else 1
-
-
-def met(row: dict[str, Any]) -> bool:
-    """Whether a round stays within the budget."""
-    return all(row[name] <= most for name, most in TARGET.items())
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+        return played(Path(temporary), rounds)

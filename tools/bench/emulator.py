@@ -1,26 +1,24 @@
 """What the emulator itself costs: time and memory besides training, for fleets and cohorts of all sizes.
 
-    python tools/bench/emulator.py [--rounds 5] [--devices 100 1000 10000] [--cohorts 10 100]
-
 Every run is ``sedge-emulate`` on real Fashion-MNIST with the 4-layer CNN, FedOBP, five local epochs and
 updates of the largest 1 % in bfloat16, in virtual time; the last two are examples/thousand.toml unchanged,
 20 rounds long, by the local pool and by Ray. "overhead" is the share of the workers' time that is not
 training or evaluation. "cost" is that time per device round: (wall x workers - training) / device rounds;
-frameworks.py measures the same of other
-frameworks. Memory is the peak of all processes together.
+frameworks.py measures the same of other frameworks. Memory is the peak of all processes together.
 
 A virtual machine gets its memory from the host page by page, on first use. Where that is slow (we have seen
 5 s per GiB, .9 s the second time) the first run would pay for it with more time than the emulator takes. So
-most of the free memory is touched once beforehand. Linux only. The last line is JSON.
+most of the free memory is touched once beforehand. Linux only.
 """
 
-import argparse
-import json
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+
+from tools.bench.harness import Figure, Result, at_most, bench
 
 from sedge_cloud.figures.numbers import size
 from sedge_emulate.config import load_emulation
@@ -55,6 +53,8 @@ options = {{ quantile = 0.9995 }}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "thousand.toml"
 
 Row = dict[str, int | float | str]
+# Milliseconds besides training that a device may cost an emulation, and the share of the example's time.
+TARGET_DISPATCH_MS, TARGET_OVERHEAD = 5.0, 0.05
 # The share of the free memory that is touched before the first run.
 WARMED = 0.8
 
@@ -70,23 +70,14 @@ def emulate(fleet: Path, *words: str) -> Engine:
     """One emulation in a folder of its own; ``words`` are more of its command line."""
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         out = Path(name) / "out"
-        command = [
-            sys.executable,
-            "-m",
-            "sedge_emulate",
-            "run",
-            str(fleet),
-            "--out",
-            str(out),
-            *words,
-        ]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "sedge_emulate", "run", str(fleet), "--out", str(out)]
+        subprocess.run([*command, *words], check=True, stdout=subprocess.DEVNULL)
         engine = read_json(out / "result.json").strategies[0].engine
     assert engine is not None
     return engine
 
 
-def measure(devices: int, cohort: int, rounds: int) -> Row:
+def measured(devices: int, cohort: int, rounds: int) -> Row:
     """One row of the table."""
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
         fleet = Path(name) / "fleet.toml"
@@ -95,9 +86,9 @@ def measure(devices: int, cohort: int, rounds: int) -> Row:
 
 
 def row(devices: int, cohort: int, engine: Engine) -> Row:
-    """Print what an emulation cost. Returns it for the JSON line."""
+    """What an emulation cost."""
     beside_s = engine.wall_s * engine.workers - engine.train_s
-    found: Row = {
+    return {
         "devices": devices,
         "cohort": cohort,
         "device_rounds": engine.device_rounds,
@@ -108,36 +99,48 @@ def row(devices: int, cohort: int, engine: Engine) -> Row:
         "peak_rss_bytes": engine.peak_rss_bytes,
         "trainer": engine.trainer,
     }
-    print(
-        f"{devices:>7} devices, {cohort:>5} a round: {found['wall_s']:>7} s, "
-        f"{found['device_rounds_per_s']:>6} device rounds/s, overhead {engine.overhead:.1%}, "
-        f"{found['cost_ms']:>6} ms a device round, {size(engine.peak_rss_bytes)}, {engine.trainer}"
+
+
+def figures(found: Result) -> list[Figure]:
+    """What an emulation costs besides training."""
+    written = [
+        Figure(
+            f"emulated devices, {row['devices']:,} of which {row['cohort']:,} in a round",
+            f"{row['cost_ms']:.1f} ms of a core a device round beside training, "
+            f"{row['device_rounds_per_s']:g} device rounds a second, "
+            f"{size(row['peak_rss_bytes'])} of memory",
+            (at_most(TARGET_DISPATCH_MS, row["cost_ms"], "ms"),),
+        )
+        for row in found["emulator"]
+    ]
+    example = found["example"]
+    what = f"examples/thousand.toml, {example['device_rounds']:,} device rounds"
+    measured = (
+        f"{example['wall_s']:.0f} s, {example['device_rounds_per_s']:g} device rounds a second, "
+        f"{example['overhead']:.1%} of the time beside training, "
+        f"{size(example['peak_rss_bytes'])} of memory"
     )
-    return found
+    target = f"at most {TARGET_OVERHEAD:.0%} beside training"
+    return [*written, Figure(what, measured, ((target, example["overhead"] <= TARGET_OVERHEAD),))]
 
 
-def main() -> None:
-    """Measure, print, and end with JSON."""
-    parser = argparse.ArgumentParser(description="What the emulator costs beside training.")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--devices", type=int, nargs="+", default=[100, 1000, 10_000])
-    parser.add_argument("--cohorts", type=int, nargs="+", default=[10, 100])
-    arguments = parser.parse_args()
+@bench("The emulator beside training", figures)
+def measure(
+    rounds: int = 5,
+    devices: Sequence[int] = (100, 1000, 10_000),
+    cohorts: Sequence[int] = (10, 100),
+) -> Result:
+    """Every cohort of every fleet, and the example twice."""
     warm_memory()
     rows = [
-        measure(devices, cohort, arguments.rounds)
-        for devices in arguments.devices
-        for cohort in arguments.cohorts
-        if cohort <= devices
+        measured(number, cohort, rounds)
+        for number in devices
+        for cohort in cohorts
+        if cohort <= number
     ]
     warm_memory()
     config = load_emulation(EXAMPLE)
     cohort = round(config.rounds.fraction_train * config.devices)
     example = row(config.devices, cohort, emulate(EXAMPLE))
-    print("the same with --ray local:")
     ray = row(config.devices, cohort, emulate(EXAMPLE, "--ray", "local"))
-    print(json.dumps({"emulator": rows, "example": example, "ray": ray}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"emulator": rows, "example": example, "ray": ray}

@@ -1,6 +1,6 @@
 """What it costs to look at a fleet after many rounds, and at one that is idle.
 
-    python -m tools.bench.facts [--rounds 500,4000,20000] [--devices 200] [--idle 100000]
+    python -m tools.bench facts [--rounds 500,4000,20000] [--devices 200] [--idle 100000]
 
 A run with so many closed rounds of ten devices each, stored as rounds that were played leave them. Then, in
 processor time: ``device list`` (the command, whole), a first page (facts read anew and drawn) and a restart

@@ -1,6 +1,6 @@
 """What one device and one idle connection cost, for the plan of a fleet (``sedge-emulate cost``).
 
-    python -m tools.bench.fleet_costs [--connections 5000] [--rounds 6]
+    python -m tools.bench fleet_costs [--connections 5000] [--rounds 6]
 
 Traffic is that of ``examples/demo.toml`` under FedOBP, over the emulator's own link: a device's first round
 with everything that a newcomer fetches, and a later one. A broadcast reaches all devices and leaves the

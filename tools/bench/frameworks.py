@@ -1,7 +1,5 @@
 """The same federated training in sedge-emulate, Flower's simulation and FedJAX, on one machine.
 
-    python tools/bench/frameworks.py [--rounds 6] [--passes 2] [--venvs runs/frameworks] [name ...]
-
 Ten devices of 256 images of Fashion-MNIST, all in every round, 8 steps of SGD in batches of 32 (learning
 rate .01), the 4-layer CNN (582,026 parameters), FedAvg, whole float32 weights. Each framework uses all
 cores in its own way: sedge-emulate (memory link) and Flower (Ray) have one single-threaded process per
@@ -13,10 +11,9 @@ next time; if that fails, the row says so. All are measured in turn, --passes ti
 over passes and rounds, without each pass's first ("first": starting processes, compiling). "dispatch" is
 the cost per device of a round without any training. Flower and FedJAX run such rounds. For sedge-emulate,
 which has none, it is the wall time that is not the workers' training and evaluation, per device and round,
-including joining and the final round. The last line is JSON.
+including joining and the final round.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -30,12 +27,14 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from tools.bench.emulator import TARGET_DISPATCH_MS
+from tools.bench.harness import BadOption, Figure, Result, Target, at_most, bench, chosen
 
 from sedge_emulate.data.datasets import load
 from sedge_emulate.data.split import pathological
 from sedge_emulate.result import StrategyResult, read_json
 
-HERE = Path(__file__).parent
+SCRIPTS = Path(__file__).parent / "elsewhere"
 DEVICES, STEPS, BATCH_SIZE, CLASSES = 10, 8, 32, 10
 # A device's training examples, and 4 more, because sedge-emulate also tests.
 TRAIN, TEST = STEPS * BATCH_SIZE, 4
@@ -192,7 +191,7 @@ def by_sedge(log: Path, folder: Path, rounds: int) -> Pass:
 
 def by_other(python: Path, framework: Framework, log: Path, folder: Path, rounds: int) -> Pass:
     """One run of another framework."""
-    words = [str(python), str(HERE / framework.script), str(folder / "devices.npz")]
+    words = [str(python), str(SCRIPTS / framework.script), str(folder / "devices.npz")]
     words += ["--rounds", str(rounds), "--steps", str(STEPS), *framework.options]
     lines = output(framework.script, words, log, RUN_S).splitlines()
     # Ray's processes may still print after ours.
@@ -212,7 +211,7 @@ def row(passes: list[Pass]) -> Row:
     }
 
 
-def measure(names: Sequence[str], venvs: Path, rounds: int, passes: int) -> dict[str, Row]:
+def rows_of(names: Sequence[str], venvs: Path, rounds: int, passes: int) -> dict[str, Row]:
     """A row for each framework, or the reason why there is none."""
     others = frameworks()
     found: dict[str, list[Pass]] = {name: [] for name in names}
@@ -252,30 +251,38 @@ def measure(names: Sequence[str], venvs: Path, rounds: int, passes: int) -> dict
     return rows
 
 
-def main() -> None:
-    """Measure, print a table, and end with JSON."""
-    names = ("sedge", *frameworks())
-    parser = argparse.ArgumentParser(description="The same federated work by several frameworks.")
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(names)}; default: all")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--passes", type=int, default=2)
-    parser.add_argument("--venvs", type=Path, default=Path("runs/frameworks"))
-    options = parser.parse_args()
-    for name in set(options.names) - set(names):
-        parser.error(f"no framework {name!r}, expected one of {', '.join(names)}")
-    if options.rounds < 2:
-        parser.error(f"--rounds {options.rounds}, expected 2 or more: the first does not count")
-    if options.passes < 1:
-        parser.error(f"--passes {options.passes}, expected 1 or more")
-    rows = measure(options.names or names, options.venvs, options.rounds, options.passes)
-    print(f"{'':<10}{'round s':>9}{'first s':>9}{'examples/s':>12}{'dispatch ms':>13}")
-    for name, found in rows.items():
-        keys = {"round_s": 9, "first_s": 9, "examples_s": 12, "dispatch_ms": 13}
-        numbers = "".join(f"{found[key]:>{width}}" for key, width in keys.items() if key in found)
-        print(f"{name:<10}{found.get('why', numbers)}")
+def figures(found: Result) -> list[Figure]:
+    """The same work in other frameworks."""
+    rows = found["frameworks"]
+    own_s = rows.get("sedge", {}).get("round_s")
+    written: list[Figure] = []
+    for name, row in rows.items():
+        versions = ", ".join(f"{key} {value}" for key, value in row.get("versions", {}).items())
+        title = f"{name} ({versions})" if versions else name
+        what = f"ten devices of 256 images, one round of FedAvg by {title}"
+        if "why" in row:
+            written.append(Figure(what, row["why"]))
+            continue
+        measured = (
+            f"{row['round_s']:.2f} s, {row['examples_s']:,.0f} examples/s, "
+            f"{row['dispatch_ms']:.1f} ms a device without training"
+        )
+        met: tuple[Target, ...] = ()
+        if name == "sedge":
+            met = (at_most(TARGET_DISPATCH_MS, row["dispatch_ms"], "ms"),)
+        elif own_s:
+            measured += f"; sedge-emulate is {row['round_s'] / own_s:.1f} times as fast"
+        written.append(Figure(what, measured, met))
+    return written
+
+
+@bench("Other frameworks", figures)
+def measure(
+    *names: str, rounds: int = 6, passes: int = 2, venvs: Path = Path("runs/frameworks")
+) -> Result:
+    """So many rounds a pass; the first does not count."""
+    if rounds < 2 or passes < 1:
+        raise BadOption(f"found {rounds} rounds, {passes} passes; expected 2 or more, 1 or more")
+    rows = rows_of(chosen(names, ("sedge", *frameworks())), venvs, rounds, passes)
     work = {"devices": DEVICES, "steps": STEPS, "batch_size": BATCH_SIZE, "cpus": os.cpu_count()}
-    print(json.dumps({"frameworks": rows, "work": work}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"frameworks": rows, "work": work}

@@ -1,21 +1,21 @@
 """Figures of one GPU, from the JSON line of ``make bench-gpu``."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from tools.bench.figure import Figure
+import msgspec
 from tools.bench.gpu.cells import CUDA_ONLY, Row, named
 from tools.bench.gpu.goals import COMBINED, VECTORISED, Goal
-from tools.bench.gpu.result import GpuResult, StageResult, decoded
+from tools.bench.gpu.result import GpuResult, StageResult
 from tools.bench.gpu.words import figures, told
+from tools.bench.harness import Figure, Result
 
 # These have a row of their own for each setting; the others are put together.
 _ONE_BY_ONE = ("thousand", "pfl", "fleet", "processes")
 
 
-def gpu(path: Path) -> list[Figure]:
+def gpu(result: Result) -> list[Figure]:
     """What the card is, each stage, and the goals. Raises ``msgspec.ValidationError``, a ``ValueError``."""
-    found = decoded(path.read_bytes())
+    found = msgspec.convert(result["gpu"], GpuResult)
     stages = {stage.name: stage for stage in found.stages}
     written = [_card(found, stages.get("card")), _tests(stages.get("tests"))]
     written += _by_model([stages.get("loop")])

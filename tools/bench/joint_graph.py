@@ -1,7 +1,5 @@
 """A training step of ExecuTorch's own training path, beside our program in the same runtime.
 
-    python -m tools.bench.joint_graph [--seconds 20] [--batch-size 32]
-
 ExecuTorch exports forward and backward pass as one "joint graph" (torch.export's _export_forward_backward),
 and runs it in its TrainingModule with its own SGD. Both sides train the 4-layer CNN on one thread, strictly
 in turn; times are medians of the thread's CPU time. An error is the largest difference of a tensor's first
@@ -9,9 +7,6 @@ gradient from eager torch's, as a share of that tensor's largest gradient, in th
 wrong there is max pooling; the same path differentiates a network without it rightly.
 """
 
-import argparse
-import json
-import sys
 import tempfile
 from collections.abc import Mapping
 from importlib import import_module
@@ -19,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tools.bench.harness import Figure, Result, at_least, bench
 from tools.bench.train_step import (
     LEARNING_RATE,
     MOMENTUM,
@@ -53,23 +49,21 @@ class WithLoss(nn.Module):
         return nn.functional.cross_entropy(self.model(x), y)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print a table and a last line of JSON. Returns 1 when the target is missed."""
-    parser = argparse.ArgumentParser(description="Time ExecuTorch's own training path.")
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--batch-size", type=int, default=32)
-    options = parser.parse_args(argv)
-    torch.set_num_threads(1)
-    found = measure(options.seconds, options.batch_size)
-    print(f"{'path':<14}{'ms':>10}{'gradient error':>18}")
-    print(f"{'joint graph':<14}{found['joint_ms']:>10.1f}{found['joint_error']:>18.1e}")
-    print(f"{'ours':<14}{found['ours_ms']:>10.1f}{found['ours_error']:>18.1e}")
-    print(json.dumps({"joint_graph": found}))
-    return int(found["times"] < TARGET)
+def figures(found: Result) -> list[Figure]:
+    """ExecuTorch's own training path beside ours."""
+    row = found["joint_graph"]
+    measured = (
+        f"{row['times']:.0f} times as fast ({row['ours_ms']:.1f} and {row['joint_ms']:.0f} ms); the "
+        f"gradient's error is {row['ours_error']:.0e} of its largest, there {row['joint_error']:.0e}"
+    )
+    what = "a training step of avgcnn in ExecuTorch, against ExecuTorch's own training path"
+    return [Figure(what, measured, (at_least(row["target"], row["times"], "times"),))]
 
 
-def measure(seconds: float, batch_size: int) -> dict[str, float]:
+@bench("ExecuTorch's own training path", figures)
+def measure(seconds: float = 20.0, batch_size: int = 32) -> Result:
     """Milliseconds of a step and the first gradient's error on both sides."""
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     model = models.avgcnn()
     x, y = torch.randn(batch_size, 1, 28, 28), torch.randint(10, (batch_size,))
@@ -87,10 +81,11 @@ def measure(seconds: float, batch_size: int) -> dict[str, float]:
     joint, gradients = _joint(model, x, y)
     joint_error = _error(gradients, exact)
     ours_ms, joint_ms = alternate([program_step(program, bundle, theta, x, y), joint], seconds)
-    return {
+    row = {
         "ours_ms": ours_ms, "ours_error": ours_error, "joint_ms": joint_ms,
         "joint_error": joint_error, "times": joint_ms / ours_ms, "target": TARGET,
     }  # fmt: skip
+    return {"joint_graph": row}
 
 
 def _joint(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Step, Gradients]:
@@ -126,7 +121,3 @@ def _by_name(
 
 def _error(found: Gradients, exact: Gradients) -> float:
     return max(float((found[name] - g).abs().max() / g.abs().max()) for name, g in exact.items())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """What a newcomer's base of 20 MB costs over MQTT, and over HTTP from a web server beside the broker.
 
-    python -m tools.bench.large_base
+    python -m tools.bench large_base
 
 Real processes on loopback: Mosquitto, ``sedge-cloud serve``, an agent, and a web server with the state
 folder's blobs. Of each way: bytes that pass the broker to the device, bytes over HTTP as the device reports

@@ -1,22 +1,31 @@
-"""The machine of the measurements, as one line of JSON.
+"""The machine of the measurements: processor, cores, memory and versions. Linux only."""
 
-    python tools/bench/machine.py
-
-Processor, cores, memory and versions. Linux only.
-"""
-
-import json
 import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
 
+from tools.bench.harness import Figure, Result, bench
+
 PACKAGES = ("numpy", "torch", "onnxruntime", "paho-mqtt", "msgspec")
 
 
-def main() -> None:
-    """Print it."""
-    found = {
+def figures(found: Result) -> list[Figure]:
+    """The machine in one line."""
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    return [
+        Figure(
+            "Machine",
+            f"{found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB, {found['platform']}, "
+            f"Python {found['python']}; {versions}.",
+        )
+    ]
+
+
+@bench("The machine", figures)
+def measure() -> Result:
+    """What there is."""
+    return {
         "cpu": processor(Path("/proc/cpuinfo").read_text()),
         "cores": os.cpu_count(),
         "memory_gib": round(memory_bytes(Path("/proc/meminfo").read_text()) / 2**30),
@@ -24,7 +33,6 @@ def main() -> None:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
     }
-    print(json.dumps(found))
 
 
 def processor(cpuinfo: str) -> str:
@@ -40,7 +48,3 @@ def memory_bytes(meminfo: str) -> int:
     """All memory."""
     (line,) = [line for line in meminfo.splitlines() if line.startswith("MemTotal:")]
     return 1024 * int(line.split()[1])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Which models the exporter takes: every model of ``tools/bench/zoo``, verified or refused with its reason.
 
-    python -m tools.bench.models [--batch-size 8] [--page docs/models.md] [--seeds N] [name ...]
+    python -m tools.bench models [--batch-size 8] [--page docs/models.md] [--seeds N] [name ...]
 
 Each is exported, which verifies its programs against eager torch in float64. Then its gradient step runs in
 turn with eager torch's, on one thread; the ratio is one of CPU times, of medians over half a second, and in

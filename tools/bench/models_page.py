@@ -14,7 +14,7 @@ _SEEDS = "\n## The deep networks on several seeds\n"
 _HEAD = """\
 # Which models export
 
-Written by `python -m tools.bench.models`, which exports every model of `tools/bench/zoo` in batches of
+Written by `python -m tools.bench models`, which exports every model of `tools/bench/zoo` in batches of
 {batch} and verifies its programs against eager torch in float64: {verified}. An error is the largest
 difference of a gradient in an epoch of four steps, as a share of the largest gradient; torch's is that of
 eager torch in float32 on the same batches. A replaced batch is one with a proven kink (see
@@ -25,7 +25,7 @@ eager torch, both on one thread; memory is what a process needs for the step bes
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 _SEEDS_HEAD = """
-Written by `python -m tools.bench.models --seeds 5`: the networks that an absolute tolerance against float32
+Written by `python -m tools.bench models --seeds 5`: the networks that an absolute tolerance against float32
 refused, each with the initial values and the random rows of a seed. The trainers are the emulator's, which
 pass the checks of `tools/emulate/sedge_emulate/training/checks.py` or not: six short trainings against
 plain torch in float64.

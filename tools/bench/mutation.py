@@ -1,6 +1,6 @@
 """How many small faults the tests notice: a seeded sample of mutants of the central modules.
 
-    python -m tools.bench.mutation [--sample 150] [--seed 0] [--workers 2] [MODULE ...]
+    python -m tools.bench mutation [--sample 150] [--seed 0] [--workers 2] [MODULE ...]
 
 A mutant is one module with one change: another comparison, arithmetic or boolean operator, a constant
 that is off by one, a condition negated, a statement deleted, a result that is None. The tests run on it
@@ -209,7 +209,7 @@ class Trees:
         return self._seconds[tests]
 
 
-def main(words: Sequence[str], root: Path = ROOT) -> int:
+def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Draw mutants, run the tests on each, and say what survives."""
     parser = argparse.ArgumentParser(description="Draw mutants, and run the tests on each.")
     parser.add_argument("--sample", type=int, default=150)
@@ -232,7 +232,3 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
     row = {"sample": len(mutants), "killed": len(mutants) - len(survivors), "survivors": survivors}
     print(json.dumps({**row, "seconds": round(time.monotonic() - begun), "seed": asked.seed}))
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -1,7 +1,5 @@
 """How soon a fleet is back after an outage of its broker or coordinator, and what an outage costs a device.
 
-    python -m tools.bench.outage [--seconds 180] [--devices 8]
-
 In virtual time first, with the waits of a real link: fleets of several sizes lose their broker at once,
 and after the outage each device is back with its next try. The slowest of 20 fleets counts. Then with real
 processes, Mosquitto, ``sedge-cloud serve`` and agents with a run that goes on: the broker dies and comes
@@ -11,11 +9,8 @@ update.
 
 An hour's bytes are the tries of a device in the second hour of an outage, at 100 bytes each where the
 network refuses the connection, 240 where nobody answers, and 5,000 where a broker turns it away behind TLS.
-The last line is JSON; the exit status is 1 when a target is missed.
 """
 
-import argparse
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from tests.system.harness import RealFleet, wait_until
+from tools.bench.harness import Figure, Result, at_most, bench
 
 from sedge_export.exporter import export
 from sedge_export.models import mlp
@@ -151,21 +147,21 @@ def real(folder: Path, devices: int, seconds: float) -> list[Row]:
     return rows
 
 
-def main() -> int:
-    """Measure everything, and print a table and a line of JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=180.0, help="of the real outages")
-    parser.add_argument("--devices", type=int, default=8, help="of the real fleet")
-    options = parser.parse_args()
+def figures(found: Result) -> list[Figure]:
+    """How soon a fleet is back after an outage, and what that costs."""
+    return [
+        Figure(
+            row["what"], f"{row['measured']:g} {row['unit']}", (at_most(row["most"], row["measured"]),)
+        )
+        for row in found["rows"]
+    ]  # fmt: skip
+
+
+@bench("After an outage", figures)
+def measure(seconds: float = 180.0, devices: int = 8) -> Result:
+    """Everything; the real fleet has so many devices, and its outages are so long."""
     rows = [row for fleet in FLEETS for row in fleet_is_back(*fleet)]
     rows += [alone(), *(cost(ended) for ended in TRY_BYTES)]
     with tempfile.TemporaryDirectory() as name:
-        rows += real(Path(name), options.devices, options.seconds)
-    for row in rows:
-        print(f"{row.what:<74} {row.measured:>8g} {row.unit:<8} at most {row.most:g}", flush=True)
-    print(json.dumps({"bench": "outage", "rows": [asdict(row) for row in rows]}))
-    return int(any(row.measured > row.most for row in rows))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+        rows += real(Path(name), devices, seconds)
+    return {"rows": [asdict(row) for row in rows]}

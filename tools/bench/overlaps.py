@@ -1,6 +1,6 @@
 """What comparing the devices of a large round costs one process, and a Ray cluster.
 
-    python -m tools.bench.overlaps [--size 582026] [--devices 500 1000 5000] [--ray local]
+    python -m tools.bench overlaps [--size 582026] [--devices 500 1000 5000] [--ray local]
 
 FedCAC and FedPURIN compare every pair of masks (``algorithms/collaboration.py``). Each way runs in a
 process of its own, on the same random masks; the bytes of the result must be equal. Memory is the peak of

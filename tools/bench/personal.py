@@ -1,7 +1,5 @@
 """Models for apps: their predictions' time, size and accuracy, in float32 and in int8.
 
-    python -m tools.bench.personal [--seconds 5] [--steps 100] [model ...]
-
 Each model is trained for some steps on Fashion-MNIST and written by ``export_personal``, for one row at a
 time. The baseline is the bundle's own ``predict`` program in ONNX Runtime, on one row, with theta as
 an input. Beside the files stands what ``sedge_edge.Model.predict`` does for one row, with theta as an input
@@ -10,9 +8,6 @@ on one thread, strictly in turn; the figures are medians of the thread's CPU tim
 meaningful.
 """
 
-import argparse
-import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -20,9 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from tools.bench.harness import Figure, Result, bench, chosen
 from tools.bench.train_step import Step, alternate
 from torch import Tensor, nn
 
+from sedge_cloud.figures.numbers import percent, size
 from sedge_edge.backends.bundle_trainer import BundleTrainer, bundled
 from sedge_edge.backends.onnx_runtime import OnnxProgram, binding
 from sedge_emulate.data.datasets import fashion_mnist
@@ -48,30 +45,32 @@ class Side(NamedTuple):
     quality: Quality | None = None
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print a table and a last line of JSON."""
-    parser = argparse.ArgumentParser(description="Measure models for apps.")
-    parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; default: all")
-    parser.add_argument("--seconds", type=float, default=5.0, help="timed for each model")
-    parser.add_argument("--steps", type=int, default=100, help="of training")
-    options = parser.parse_args(argv)
-    for name in set(options.models) - set(MODELS):
-        parser.error(f"no model {name!r}, expected one of {', '.join(MODELS)}")
+def figures(found: Result) -> list[Figure]:
+    """A prediction of each file for apps against the bundle's program."""
+    written: list[Figure] = []
+    for name, files in found["personal"].items():
+        baseline, *others = files
+        for kind in others:
+            row = files[kind]
+            what = f"a prediction of {name}, one row: {kind}, against the program with {baseline}"
+            measured = f"{row['ratio']:.2f} of its time"
+            if row["bytes"]:
+                measured += f", {size(row['bytes'])}, accuracy {percent(row['accuracy'])}"
+            written.append(Figure(what, measured))
+    return written
+
+
+@bench("A model for apps", figures)
+def measure(*models: str, seconds: float = 5.0, steps: int = 100) -> Result:
+    """Train each model for some steps, and time it for some seconds."""
+    names = chosen(models, MODELS)
     torch.set_num_threads(1)
     data = fashion_mnist()
     x, y = torch.from_numpy(data.inputs), torch.from_numpy(data.targets)
-    results: dict[str, dict[str, dict[str, float]]] = {}
-    print(f"{'model':<10}{'file':<38}{'ms':>8}{'ratio':>8}{'bytes':>12}{'accuracy':>10}")
-    for name in options.models or MODELS:
-        results[name] = measure(name, x, y, options.steps, options.seconds)
-        for kind, row in results[name].items():
-            figures = f"{row['ms']:>8.3f}{row['ratio']:>8.2f}{row['bytes']:>12,.0f}"
-            print(f"{name:<10}{kind:<38}{figures}{row['accuracy']:>10.4f}", flush=True)
-    print(json.dumps({"personal": results}))
-    return 0
+    return {"personal": {name: timed(name, x, y, steps, seconds) for name in names}}
 
 
-def measure(
+def timed(
     name: str, x: Tensor, y: Tensor, steps: int, seconds: float
 ) -> dict[str, dict[str, float]]:
     """Milliseconds a row, their ratio to the baseline's, bytes and accuracy, by kind of file."""
@@ -114,8 +113,8 @@ def sides(
     bundle, theta = load(folder)
     data = bundle.program("predict", ONNXRUNTIME)
     program = load_program("predict", data)
-    size = len(data) + theta.nbytes
-    yield Side("theta as an input", lambda: program({"theta": theta, "x": feed}), size)
+    weight = len(data) + theta.nbytes
+    yield Side("theta as an input", lambda: program({"theta": theta, "x": feed}), weight)
     for ending, form in FORMATS.items():
         for kind, rows in (("float32", None), ("int8", tested)):
             out = folder / f"{kind}{ending}"
@@ -137,7 +136,3 @@ def on_a_device(name: str, model: nn.Module, row: Tensor, folder: Path) -> Itera
             predict = BundleTrainer(bundle, programs, bind).predictor(theta)
             kind = f"Model, batch {batch_size}, theta {kind}"
             yield Side(kind, partial(predict, row.numpy()), 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

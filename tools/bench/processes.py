@@ -1,6 +1,6 @@
 """Coordinators' processor time by their number, the bytes that leave them, and a number that changes.
 
-    python -m tools.bench.processes [--devices 60] [--rounds 8]
+    python -m tools.bench processes [--devices 60] [--rounds 8]
 
 One ``sedge-cloud serve`` on SQLite and a folder, then 1, 2 and 4 on PostgreSQL and an object store, each on
 a host of its own (network namespaces; root). The devices take part in a FedAvg run whose updates have two

@@ -1,15 +1,10 @@
-"""Writes the tables of README.md and docs/research.md from the results, so that no figure is typed by hand.
-
-    python -m tools.bench.readme
-
-Reads tools/bench/results/*.json (``make figures`` updates them) and replaces the text between the markers.
-"""
+"""The tables of README.md and docs/research.md, between their markers; no figure is typed by hand."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
-from tools.bench.figures import RESULTS
+from tools.bench.harness import RESULTS
 
 from sedge_cloud.figures.numbers import percent, size
 from sedge_emulate.compare import Comparison, Figure, Row
@@ -26,12 +21,6 @@ ACCURACIES = {
     "after": "after, mean",
     "after_worst_tenth": "after, worst 10 %",
 }
-
-
-def main() -> None:
-    """Rewrite the tables."""
-    for page, name, lines in tables():
-        page.write_text(replaced(page.read_text(), name, lines))
 
 
 def tables() -> Iterator[tuple[Path, str, list[str]]]:
@@ -88,7 +77,7 @@ def seeds(found: Comparison) -> list[str]:
     heads = ("strategy", *ACCURACIES.values(), "up and down")
     lines = [
         f"{found.split}, seeds {numbers}: mean ± sample standard deviation, in per cent. "
-        "`python -m tools.bench.headline`",
+        "`python -m tools.bench headline`",
         "",
         f"| {' | '.join(heads)} |",
         f"| {' | '.join(['---'] * len(heads))} |",
@@ -114,7 +103,3 @@ def _shares(figures: Mapping[str, Figure], keys: Iterable[str], sign: str = "") 
         f"{100 * figures[key].mean:{sign}.1f} ± {100 * (figures[key].std or 0.0):.1f}"
         for key in keys
     ]
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What it costs to have many devices enrolled.
 
-    python -m tools.bench.registry [--devices 10000,100000,1000000] [--postgres]
+    python -m tools.bench registry [--devices 10000,100000,1000000] [--postgres]
 
 The devices come from a CSV file with secrets and two tags, by the command; a tenth of them, at most
 100,000, say hello and are online. Then: a start up to the first reading of the facts, in a process of its

@@ -1,8 +1,4 @@
-"""Writes REPRODUCED.md, published tables next to our results, from tools/bench/results/reproduce.
-
-It also writes the table of docs/reproduced.md, which has only the published methods.
-
-    python -m tools.bench.reproduced
+"""REPRODUCED.md, published tables next to our results, and the table of docs/reproduced.md.
 
 ``make reproduce`` and ``python -m tools.reproduce TABLE --results tools/bench/results/reproduce`` add to
 the results; no figure in the page is typed by hand.
@@ -11,19 +7,17 @@ the results; no figure in the page is typed by hand.
 from collections.abc import Iterable
 from pathlib import Path
 
-from tools.bench.readme import ROOT, replaced
 from tools.reproduce.outcome import Outcome, read
 from tools.reproduce.sections import NONE
 from tools.reproduce.tables import HEADS, markdown, rows, tables
 
-FOLDER = Path(__file__).parent / "results" / "reproduce"
-PAGE = Path(__file__).parent / "REPRODUCED.md"
-# The columns that docs/reproduced.md shows: from the method to the published accuracy after training.
+GUIDE = Path(__file__).parents[2] / "docs" / "reproduced.md"
+# The columns that the guide shows: from the method to the published accuracy after training.
 SHOWN = slice(7)
 HEAD = """\
 # Published tables, reproduced
 
-Written by `tools/bench/reproduced.py` from the JSON files that `python -m tools.reproduce` leaves in
+Written by `python -m tools.bench pages` from the JSON files that `python -m tools.reproduce` leaves in
 `tools/bench/results/reproduce`: every cell is a run of the whole engine, agents, codec and coordinator in
 virtual time. Accuracies are per cent of all test examples of all devices, before and after local training;
 "worst 10 %" is the mean of the tenth of the devices that does worst before it; bytes are of all devices
@@ -31,14 +25,6 @@ over the whole run. A "best" after training is over the rounds that trained, a c
 training is one training later. A figure in bold is further from the published one than the table's
 tolerance.
 """
-
-
-def main() -> None:
-    """Rewrite the page, and the table of the guide."""
-    found = outcomes(FOLDER)
-    PAGE.write_text(page(found))
-    guide = ROOT / "docs" / "reproduced.md"
-    guide.write_text(replaced(guide.read_text(), "reproduced", published(found)))
 
 
 def outcomes(folder: Path) -> list[Outcome]:
@@ -61,7 +47,3 @@ def published(found: list[Outcome]) -> Iterable[str]:
             if row.compares:
                 texts = ("" if text == NONE else text for text in row.texts[SHOWN])
                 yield f"| {table.title} | {' | '.join(texts)} |"
-
-
-if __name__ == "__main__":
-    main()

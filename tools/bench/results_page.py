@@ -1,75 +1,74 @@
-"""Writes RESULTS.md, the page of all measurements, from tools/bench/results.
-
-    python -m tools.bench.results_page
-
-``make figures`` updates the results and then this page; no figure in it is typed by hand.
-"""
+"""RESULTS.md: the figures of all benchmarks, from tools/bench/results. No figure in it is typed by hand."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tools.bench.figure import Figure
-from tools.bench.figures import RESULTS, Section, sections
+from tools.bench.gpu_figures import gpu
+from tools.bench.harness import BENCHMARKS, PAGE, Figure, Result, benchmark
+from tools.bench.scale_figures import coordinator, processes, three_hosts
 
-PAGE = Path(__file__).parent / "RESULTS.md"
+from sedge_protocol.errors import SedgeError
+
 HEAD = """\
 # What was measured
 
-Written by `tools/bench/results_page.py` from the results of `make figures`, which runs every command
-below but `make bench-gpu`; each program's docstring says what exactly it times. Absolute times are one
+Written by `python -m tools.bench pages` from the results of `make figures`, which runs every command
+below but that of the GPU; each program's docstring says what exactly it times. Absolute times are one
 machine's at one moment; ratios are taken in turn, within one run, and travel better. A target that is
 missed is named as such.
 """
+# Benchmarks that have a command line of their own.
+OTHERS: dict[str, tuple[str, Callable[[Result], Iterable[Figure]]]] = {
+    "coordinator": ("Coordinator", coordinator),
+    "gpu": ("Many devices on one GPU", gpu),
+    "three_hosts": ("Coordinators on three hosts, and what goes wrong", three_hosts),
+    "processes": ("Coordinators by their number", processes),
+}
 
 
-def main() -> None:
-    """Rewrite the page."""
-    PAGE.write_text(page(RESULTS))
+@dataclass(frozen=True)
+class Section:
+    """One benchmark: its figures, or ``why`` there are none."""
+
+    name: str
+    title: str
+    figures: list[Figure] = field(default_factory=list[Figure])
+    why: str = ""
+
+    @property
+    def command(self) -> str:
+        """What measures it."""
+        return f"`python -m tools.bench {self.name}`"
 
 
 def page(folder: Path) -> str:
     """The whole page."""
-    lines = [HEAD, machine(folder / "machine.json"), ""]
-    found = sections(folder)
-    for section in found:
-        lines += written(section)
-    lines += missing(found)
+    machine, *found = (section(name, folder) for name in ("machine", *PAGE))
+    lines = [HEAD, *(f"{f.what}: {f.measured}" for f in machine.figures), ""]
+    for each in found:
+        if each.figures:
+            heads = ["| what | measured | target |", "| --- | --- | --- |"]
+            rows = [f"| {f.what} | {f.measured} | {f.judged} |" for f in each.figures]
+            lines += [f"## {each.title}", "", each.command, "", *heads, *rows, ""]
+    left = [f"- {s.title}: {s.why}; {s.command}" for s in (machine, *found) if s.why]
+    lines += ["## Left out", "", *left, ""] if left else []
     return "\n".join(lines).rstrip() + "\n"
 
 
-def machine(path: Path) -> str:
-    """The machine in one paragraph."""
+def section(name: str, folder: Path) -> Section:
+    """One benchmark's section."""
+    title, figures = OTHERS.get(name) or _described(name)
+    path = folder / f"{name}.json"
     if not path.exists():
-        return "Machine: not recorded (`tools/bench/machine.py`)."
-    m: dict[str, Any] = json.loads(path.read_text())
-    versions = ", ".join(f"{name} {number}" for name, number in m["versions"].items())
-    return (
-        f"Machine: {m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB, {m['platform']}, "
-        f"Python {m['python']}; {versions}."
-    )
+        return Section(name, title, why="not measured yet")
+    try:
+        return Section(name, title, list(figures(json.loads(path.read_text()))))
+    except (SedgeError, LookupError, TypeError, ValueError):
+        return Section(name, title, why=f"{path.name} is not what this command writes now")
 
 
-def written(section: Section) -> list[str]:
-    """A section with its table; empty when nothing was measured."""
-    if not section.figures:
-        return []
-    heads = ["| what | measured | target |", "| --- | --- | --- |"]
-    rows = [f"| {f.what} | {f.measured} | {judged(f)} |" for f in section.figures]
-    return [f"## {section.title}", "", f"`{section.command}`", "", *heads, *rows, ""]
-
-
-def judged(figure: Figure) -> str:
-    """The targets, each with whether it is met."""
-    return "; ".join(f"{target}: {'met' if met else '**missed**'}" for target, met in figure.met)
-
-
-def missing(found: Iterable[Section]) -> list[str]:
-    """The missing sections, each with the command that measures it."""
-    left = [f"- {s.title}: {s.why}; `{s.command}`" for s in found if s.why]
-    return ["## Left out", "", *left, ""] if left else []
-
-
-if __name__ == "__main__":
-    main()
+def _described(name: str) -> tuple[str, Callable[[Result], Iterable[Figure]]]:
+    benchmark(name)
+    return BENCHMARKS[name].title, BENCHMARKS[name].figures

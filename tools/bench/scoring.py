@@ -1,14 +1,10 @@
 """What selecting one device's personal parameters costs the coordinator.
 
-    python tools/bench/scoring.py [--size 582026] [--quantile 0.99993] [--repeats 50]
-
 Times FedOBP's importance and select, in turn with the same work by torch.quantile, with one thread each on
-the same model, and checks that both select the same elements. The last line is JSON: times in milliseconds,
-minimum and median. The ratio is torch's median over ours.
+the same model, and checks that both select the same elements. Times are in milliseconds, minimum and
+median. The ratio is torch's median over ours.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Callable
 from statistics import median
@@ -16,6 +12,7 @@ from statistics import median
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tools.bench.harness import Figure, Result, bench
 
 from sedge_protocol.importance import importance, select
 from sedge_protocol.layout import Layout, Role, Theta
@@ -35,8 +32,19 @@ def models(size: int, seed: int) -> tuple[Theta, Theta]:
     return shared, shared + rng.normal(scale=0.001, size=size).astype(np.float32)
 
 
-def measure(size: int, quantile: float, repeats: int) -> dict[str, object]:
+def figures(row: Result) -> list[Figure]:
+    """Selecting a device's personal parameters."""
+    what = (
+        f"scoring a device and choosing {row['personal']} of {row['size']:,} parameters, "
+        "against torch.quantile"
+    )
+    return [Figure(what, f"{row['score_select_ms'][1]:.2f} ms, {row['ratio']:.0f} times as fast")]
+
+
+@bench("Personal parameters", figures)
+def measure(size: int = 582_026, quantile: float = 0.99993, repeats: int = 50) -> Result:
     """Both ways in turn, so that a slow spell of the machine affects both."""
+    torch.set_num_threads(1)
     tensors = Layout.of([("theta", (size,), Role.PARAMETER)]).tensors
     shared, own = models(size, seed=0)
     shared_torch, own_torch = torch.from_numpy(shared), torch.from_numpy(own)
@@ -57,23 +65,8 @@ def measure(size: int, quantile: float, repeats: int) -> dict[str, object]:
         times["select"].append(seconds(lambda: select(scores, quantile)))
         times["score_select"].append(seconds(ours))
         times["torch"].append(seconds(by_torch))
-    row: dict[str, object] = {"size": size, "quantile": quantile, "personal": ours().size}
+    row: Result = {"size": size, "quantile": quantile, "personal": ours().size}
     for name, values in times.items():
         row[f"{name}_ms"] = [round(min(values) * 1e3, 3), round(median(values) * 1e3, 3)]
     row["ratio"] = round(median(times["torch"]) / median(times["score_select"]), 1)
     return row
-
-
-def main() -> None:
-    """Read the command line, measure, print one JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", type=int, default=582_026, help="parameters of the model")
-    parser.add_argument("--quantile", type=float, default=0.99993)
-    parser.add_argument("--repeats", type=int, default=50)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    print(json.dumps(measure(options.size, options.quantile, options.repeats)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,26 +1,21 @@
 """Break a real fleet in every way that an operator meets, and time how soon each place names it and why.
 
-    python -m tools.bench.seen
-
 Real processes: Mosquitto, ``sedge-cloud serve`` and agents, in three fleets. In one, things break while a
 run goes on; in one, each bad device starts beside five good ones; in one, disks fill up: small file systems
 of their own (tmpfs), which need root. Twelve faults, and the coordinator's own death, which only the
 command line can still tell; the journal has systemd's word for it, and Prometheus its ``up``.
 
 Timed from the moment before the fault (a bad device's from before its agent starts, so with the rounds that
-it takes to show) until each place of watched_fleet.py has the problem with its subject and its reason. The
-last line is JSON; the exit status is 1 when a target is missed. tests/system/test_seen.py does the same
-without the clock.
+it takes to show) until each place of watched_fleet.py has the problem with its subject and its reason.
+tests/system/test_seen.py does the same without the clock.
 """
 
-import argparse
-import json
 import os
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +23,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from tests.system.harness import wait_until
-from tools.bench.watched_fleet import PATIENCE_S, PLACES, Problem, Sighting, Watched
+from tools.bench.harness import Figure, Result, at_most, bench
+from tools.bench.watched_fleet import PATIENCE_S, Problem, Sighting, Watched
 
 from sedge_export.exporter import export
 from sedge_export.models import mlp
@@ -197,18 +193,21 @@ def play(stage: Callable[[Watched, Path], None], folder: Path, bundle: Path) -> 
         return fleet.sightings
 
 
-def table(sightings: Iterable[Sighting]) -> str:
-    """Seconds by fault and place."""
-    lines = [f"{'fault':<26} {'code':<20} " + " ".join(f"{place:>9}" for place in PLACES)]
-    for it in sightings:
-        times = (f"{it.seconds[p]:.1f}" if p in it.seconds else "-" for p in PLACES)
-        lines.append(f"{it.fault:<26} {it.code:<20} " + " ".join(f"{t:>9}" for t in times))
-    return "\n".join(lines)
+def figures(found: Result) -> list[Figure]:
+    """How soon each place names a fault, with its reason."""
+    return [
+        Figure(
+            f"{row['fault']} (`{row['code']}`)",
+            ", ".join(f"{place} {seconds:.1f} s" for place, seconds in row["seconds"].items()),
+            (at_most(found["target_s"], max(row["seconds"].values()), "s each"),),
+        )
+        for row in found["rows"]
+    ]
 
 
-def main() -> int:
-    """Break everything, and print a table and a line of JSON."""
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
+@bench("What breaks, and how soon it is named with its reason", figures)
+def measure() -> Result:
+    """Break everything."""
     sightings: list[Sighting] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -217,11 +216,5 @@ def main() -> int:
         for stage in STAGES:
             (folder / stage.__name__).mkdir()
             sightings += play(stage, folder / stage.__name__, folder / "bundle")
-            print(table(sightings), flush=True)
-    rows_found = [asdict(it) for it in sightings]
-    print(json.dumps({"bench": "seen", "target_s": TARGET_S, "rows": rows_found}))
-    return int(any(s > TARGET_S for it in sightings for s in it.seconds.values()))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+            print(f"{stage.__name__}: done", flush=True)
+    return {"target_s": TARGET_S, "rows": [asdict(it) for it in sightings]}

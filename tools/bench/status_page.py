@@ -1,7 +1,5 @@
 """What the status page of a large fleet takes, and what of it the coordinator's loop pays.
 
-    python -m tools.bench.status_page [--devices 1000] [--rounds 20] [--readers 3] [--seconds 25]
-
 A real coordinator with its recorder and, in the same process as in ``sedge-cloud serve``, all that runs
 beside it. The fleet has closed some rounds of a tenth of its devices and has one open. Then, ``RATE`` times
 a second, a device's hello says that it begins or ceases to wait: the facts are new at every look, which the
@@ -11,12 +9,10 @@ every change, as browsers do.
 
 A share is the processor time of the recorder, in the loop, and of the threads beside it, which may hold the
 interpreter all of it, against the time on the clock. First paint is what a browser waits for: the time to
-the last byte of the page, which needs nothing else. The last line is JSON.
+the last byte of the page, which needs nothing else.
 """
 
-import argparse
 import http.client
-import json
 import logging
 import os
 import tempfile
@@ -35,12 +31,14 @@ import msgspec
 import numpy as np
 from tests.system.harness import free_port
 from tools.bench.coordinator import FLEET, RUN, make_bundle, update_for
+from tools.bench.harness import Figure, Result, bench
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import WHOLE
 from sedge_cloud.config import CloudConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.facts.snapshot import STALE_S
+from sedge_cloud.figures.numbers import percent, size
 from sedge_cloud.outlets.settings import HttpConfig
 from sedge_cloud.outlets.sidecars import sidecars
 from sedge_cloud.recorder import Recorder
@@ -196,21 +194,32 @@ def watched(fleet: Fleet, port: int, readers: int, seconds: float) -> tuple[floa
     return share, told
 
 
-def main() -> int:
-    """Measure, and print a table and a line of JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--devices", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--readers", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=25.0)
-    arguments = parser.parse_args()
-    seconds: float = arguments.seconds
+def figures(row: Result) -> list[Figure]:
+    """What the status page of a large fleet costs the coordinator, and how long a browser waits for it."""
+    what = (
+        f"the status page of {row['devices']:,} devices, {row['readers']} readers, "
+        f"{row['changes_a_minute']:.0f} changes a minute told to each"
+    )
+    measured = (
+        f"{1000 * row['first_paint_s']:.0f} ms and {size(row['page_bytes'])} to the first paint; "
+        f"{percent(row['without_page_share'], 2)} of the coordinator's time without a page, "
+        f"{percent(row['idle_share'], 2)} with one that nobody reads, "
+        f"{percent(row['loop_share'], 2)} with all readers"
+    )
+    return [Figure(what, measured, (("at most 1 %", row["loop_share"] <= 0.01),))]
+
+
+@bench("Status page", figures)
+def measure(
+    devices: int = 1000, rounds: int = 20, readers: int = 3, seconds: float = 25.0
+) -> Result:
+    """Without a page, with one, and with readers, so many seconds each."""
     with tempfile.TemporaryDirectory() as name, open(os.devnull, "w") as log:
         logging.basicConfig(stream=log)  # lines are made, as in the service
-        fleet = Fleet(Path(name), arguments.devices)
+        fleet = Fleet(Path(name), devices)
         for device in fleet.peers:
             fleet.say(device, HELLO)
-        for _ in range(arguments.rounds + 1):
+        for _ in range(rounds + 1):
             fleet.round()
         cloud = CloudConfig(FLEET, state_dir=str(fleet.state))
         nowhere = BrokerSettings("mqtt://127.0.0.1:1", "coordinator")
@@ -220,27 +229,19 @@ def main() -> int:
         port = free_port()
         page = msgspec.structs.replace(cloud, http=HttpConfig(f"127.0.0.1:{port}"))
         with sidecars(page, nowhere):
-            first, later, size = paint(port)
+            first, later, bytes_of_page = paint(port)
             idle = fleet.work(seconds)
-            share, told = watched(fleet, port, arguments.readers, seconds)
+            share, told = watched(fleet, port, readers, seconds)
         fleet.store.close()
-    found: dict[str, float | int] = {
-        "devices": arguments.devices,
-        "rounds": arguments.rounds,
-        "readers": arguments.readers,
+    return {
+        "devices": devices,
+        "rounds": rounds,
+        "readers": readers,
         "changes_a_minute": round(told, 1),
         "first_paint_s": round(first, 4),
         "paint_s": round(later, 4),
-        "page_bytes": size,
+        "page_bytes": bytes_of_page,
         "without_page_share": round(unwatched, 5),
         "idle_share": round(idle, 5),
         "loop_share": round(share, 5),
     }
-    for key, value in found.items():
-        print(f"{key:<20} {value:>12}")
-    print(json.dumps({"bench": "status_page", **found}))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

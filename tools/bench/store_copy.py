@@ -1,6 +1,6 @@
 """How long a fleet takes to another store and back, killed twice on each way.
 
-    python -m tools.bench.store_copy [--mb 1000]
+    python -m tools.bench store_copy [--mb 1000]
 
 A fleet in a folder whose rows name so many blobs of a megabyte goes to PostgreSQL and an object store,
 which this starts, and from there into another folder, each by ``sedge-cloud store copy``. The command is

@@ -1,6 +1,6 @@
 """What each kind of message takes the coordinator, and closing, planning and opening a round, in counts.
 
-    python -m tools.bench.trace [--devices 2] [--folder /tmp]
+    python -m tools.bench trace [--devices 2] [--folder /tmp]
 
 A real coordinator on a real store, FedOBP, gets the sealed frames of a few devices. The second round is
 traced, so that every device has a client model. For each step the table has
@@ -26,9 +26,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
-from unittest.mock import patch
 
 from tools.bench.coordinator import FLEET, RUN, Device, make_bundle, synthetic_delta
+from tools.bench.substitution import substituted
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
@@ -215,7 +215,7 @@ def trace(folder: Path, devices: int) -> dict[str, dict[str, int]]:
         connection.set_trace_callback(tracer.statement)
         return connection
 
-    with patch.object(sqlite3, "connect", connected), patch.object(os, "fsync", tracer.fsync):
+    with substituted(sqlite3, "connect", connected), substituted(os, "fsync", tracer.fsync):
         return Bench(folder, devices, tracer).trace()
 
 

@@ -1,7 +1,5 @@
 """The time of a training step in onnxruntime and in ExecuTorch, compared with the same step in eager torch.
 
-    python tools/bench/train_step.py [--seconds 10] [model ...]
-
 All sides run on one thread, batch 32, SGD with momentum 0.7, strictly in turn; the figures are medians.
 The clock is the thread's CPU time, so that other load on the machine counts for no side. Only ratios are
 meaningful, and between processors with the same instructions: absolute times are this machine's, and eager
@@ -10,10 +8,7 @@ export before the timing verifies the programs against autograd, so a program th
 never timed.
 """
 
-import argparse
-import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tools.bench.harness import Figure, Result, at_most, bench, chosen
 from torch import Tensor, nn
 
 from sedge_edge.training.noise import noise
@@ -32,7 +28,7 @@ from sedge_export import export, models
 from sedge_export.lowering.target import TARGETS as RUNTIMES
 from sedge_export.programs import Program
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import Bundle, load
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle, load
 from sedge_protocol.wire.programs import FROZEN
 from sedge_protocol.wire.training import Training
 
@@ -46,31 +42,35 @@ TARGETS: dict[str, dict[str, float]] = {
     "resnet8_groupnorm": {"onnxruntime": 1.2, "executorch": 3.0},
 }
 Step = Callable[[], object]
+RUNTIME_NAMES = {ONNXRUNTIME: "ONNX Runtime", EXECUTORCH: "ExecuTorch"}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print a table and a last line of JSON. Returns 1 when a target is missed."""
-    parser = argparse.ArgumentParser(description="Time one training step against eager torch.")
-    parser.add_argument("models", nargs="*", help=f"of {', '.join(TARGETS)}; default: all")
-    parser.add_argument("--seconds", type=float, default=10.0, help="timed for each model")
-    options = parser.parse_args(argv)
-    for name in set(options.models) - set(TARGETS):
-        parser.error(f"no model {name!r}, expected one of {', '.join(TARGETS)}")
+def figures(found: Result) -> list[Figure]:
+    """A step in each runtime against eager torch."""
+    return [
+        Figure(
+            f"a training step of {name}, {RUNTIME_NAMES[runtime]} against eager torch, one thread with "
+            f"{found['instructions']}",
+            f"{row['ratio']:.2f} of its time",
+            (at_most(row["target"], row["ratio"]),),
+        )
+        for name, rows in found["train_step"].items()
+        for runtime, row in rows.items()
+    ]
+
+
+@bench("A training step on a device", figures)
+def measure(*models: str, seconds: float = 10.0) -> Result:
+    """Time each model, for so many seconds."""
+    names = chosen(models, TARGETS)
     torch.set_num_threads(1)
-    results: dict[str, dict[str, dict[str, float]]] = {}
-    print(f"{'model':<20}{'runtime':<14}{'ms':>8}{'eager ms':>12}{'ratio':>8}{'target':>8}")
-    for name in options.models or TARGETS:
-        results[name] = measure(name, options.seconds)
-        for runtime, row in results[name].items():
-            times = f"{row['ms']:>8.2f}{row['eager_ms']:>12.2f}{row['ratio']:>8.2f}"
-            print(f"{name:<20}{runtime:<14}{times}{row['target']:>8.2f}", flush=True)
-    instructions = torch.backends.cpu.get_cpu_capability()
-    print(json.dumps({"train_step": results, "instructions": instructions}))
-    rows = [row for runtimes in results.values() for row in runtimes.values()]
-    return int(any(row["ratio"] > row["target"] for row in rows))
+    return {
+        "train_step": {name: timed(name, seconds) for name in names},
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+    }
 
 
-def measure(name: str, seconds: float) -> dict[str, dict[str, float]]:
+def timed(name: str, seconds: float) -> dict[str, dict[str, float]]:
     """For each runtime, median milliseconds of one step of the named reference model on all sides."""
     torch.manual_seed(0)
     model: nn.Module = getattr(models, name)()
@@ -144,7 +144,3 @@ def _eager_step(model: nn.Module, x: Tensor, y: Tensor) -> Step:
         optimizer.step()
 
     return step
-
-
-if __name__ == "__main__":
-    sys.exit(main())

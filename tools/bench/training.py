@@ -1,7 +1,5 @@
 """How fast one host trains many devices, compared with the loop that simulators usually have.
 
-    python tools/bench/training.py [--rounds 5] [--trainer auto] [case ...]
-
 The loop is FL-bench's: a DataLoader over a Subset, each image normalised as torchvision does it, eager
 torch, torch.optim.SGD, one process with two threads (``OMP``'s default on two cores). The trainer has two
 processes of one thread. Both train the same devices with the same number of examples, in turn. The result
@@ -18,11 +16,8 @@ Then every trainer is compared with autograd on the models, batches and devices 
 one process with one thread, in turn; the median over the rounds of the ratio of processor times.
 """
 
-import argparse
 import copy
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -36,6 +31,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tools.bench.harness import Figure, Result, at_least, bench, chosen
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
@@ -329,39 +325,40 @@ def beside_autograd(example: Example, rounds: int) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in ratios.items()}
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print a table and a last line of JSON. Returns 1 when a target is missed."""
-    parser = argparse.ArgumentParser(
-        description="Time batched training against a simulator's loop."
-    )
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(NAMED)}; default: all")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--trainer", default=AUTO, help="a backend's name")
-    options = parser.parse_args(argv)
-    for name in set(options.cases) - {*NAMED}:
-        parser.error(f"no case {name!r}, expected one of {', '.join(NAMED)}")
-    wanted = options.cases or NAMED
-    cases = [name for name in CASES if name in wanted]
-    results: dict[str, Result] = {}
-    words = ("loop /s", "trainer /s", "ratio", "per core", "target", "|diff|")
-    print(f"{'case':<13}{'trainer':<12}" + "".join(f"{word:>11}" for word in words))
-    for name in cases:
-        row = results[name] = measured(CASES[name], options.trainer, options.rounds)
-        numbers = f"{row.loop:>11.0f}{row.rate:>11.0f}{row.ratio:>11.2f}{row.per_core:>11.2f}"
-        rest = f"{row.target:>11.1f}{row.difference:>11.1e}"
-        print(f"{name:<13}{row.trainer:<12}{numbers}{rest}", flush=True)
-    found: dict[str, object] = {name: asdict(row) for name, row in results.items()}
-    if BESIDE in wanted:
-        beside = {n: beside_autograd(example, options.rounds) for n, example in EXAMPLES.items()}
-        for name, ratios in beside.items():
-            print(f"{name:<20}" + "".join(f"{n:>12} {ratio:.2f}" for n, ratio in ratios.items()))
-        found[BESIDE] = beside
-    print(json.dumps({"training": found}))
-    return int(any(row.ratio < row.target for row in results.values()))
+def figures(found: Result) -> list[Figure]:
+    """The batched trainer against a simulator's loop, and other trainers against autograd."""
+    written: list[Figure] = []
+    for name, row in found["training"].items():
+        if name == BESIDE:
+            for example, ratios in row.items():
+                speeds = ", ".join(f"{n} {r:.2f}" for n, r in ratios.items() if n != "autograd")
+                what = f"training of examples/{example} by other trainers, autograd is 1"
+                written.append(Figure(what, speeds))
+            continue
+        what = f"devices trained on one host, {name} ({row['trainer']}), against FL-bench's loop"
+        measured = (
+            f"{row['rate']:,.0f} examples/s, {row['ratio']:.2f} times as fast "
+            f"({row['per_core']:.2f} per core and processor time)"
+        )
+        met = (at_least(row["target"], row["ratio"], "times"),)
+        written.append(Figure(what, measured, met))
+    return written
+
+
+@bench("Training many devices on one host", figures)
+def measure(*cases: str, rounds: int = 5, trainer: str = AUTO) -> Result:
+    """Each case by the trainer, a backend's name."""
+    names = chosen(cases, NAMED)
+    found: Result = {
+        name: asdict(measured(CASES[name], trainer, rounds)) for name in names if name in CASES
+    }
+    if BESIDE in names:
+        found[BESIDE] = {n: beside_autograd(example, rounds) for n, example in EXAMPLES.items()}
+    return {"training": found}
 
 
 @dataclass(frozen=True)
-class Result:
+class Sides:
     """Both sides of a case, in examples a second, with all other figures."""
 
     trainer: str
@@ -374,7 +371,7 @@ class Result:
     change: float
 
 
-def measured(case: Case, name: str, rounds: int) -> Result:
+def measured(case: Case, name: str, rounds: int) -> Sides:
     """Time a case in processes that persist between the rounds."""
     with ExitStack() as stack:
         simulator, *workers = (
@@ -401,7 +398,7 @@ def measured(case: Case, name: str, rounds: int) -> Result:
                 loops.append(case.examples / wide.clock)
                 rates.append(case.examples / max(share.clock for share in shares))
                 per_core.append(narrow.processor / sum(share.processor for share in shares))
-    return Result(
+    return Sides(
         trainer=name,
         loop=statistics.median(loops),
         rate=statistics.median(rates),
@@ -411,7 +408,3 @@ def measured(case: Case, name: str, rounds: int) -> Result:
         difference=error,
         change=change,
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

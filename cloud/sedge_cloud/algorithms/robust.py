@@ -40,7 +40,7 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
 
     What a device reaches is its length times its weight: by default at most that of the median device, so
     that two of ten do not outweigh the others wherever they point. With 3 times 4, the defaults until
-    November 2026, two that knew the rule ruined the model. tools/bench/attacks.py measures what two of ten
+    November 2026, two that knew the rule ruined the model. `tools.bench attacks` measures what two of ten
     reach under each attack. The price is paid where honest devices have few classes in common: one round
     cannot tell a reversed change from an honest one there. ``rule = "mean"`` is for such a fleet if its
     devices can be trusted. A device that is left out, shortened to less than ``TRUSTED``, or too late to be

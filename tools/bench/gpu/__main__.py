@@ -1,4 +1,4 @@
-"""``make bench-gpu``, or python -m tools.bench.gpu [--device cpu|cuda] [--stage NAME ...] [--budget S].
+"""``make bench-gpu``, or python -m tools.bench gpu [--device cpu|cuda] [--stage NAME ...] [--budget S].
 
 Progress on the way, each row at once into a file of JSON lines, and one line of JSON at the end. Without
 CUDA the CPU does small sizes, and says so; ``--device cuda`` asks for a GPU or nothing. Exit status 0; 1
@@ -29,7 +29,7 @@ CPU_S = 3 * TOTAL_S
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the stages; the exit status."""
-    parser = argparse.ArgumentParser("python -m tools.bench.gpu", description="One GPU, measured.")
+    parser = argparse.ArgumentParser("python -m tools.bench gpu", description="One GPU, measured.")
     names = [stage.name for stage in STAGES]
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where it works")
     parser.add_argument("--stage", action="append", choices=names, help="default: all")

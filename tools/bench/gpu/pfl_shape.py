@@ -138,7 +138,7 @@ def by_pfl(settings: Settings) -> Figures:
     if find_spec("pfl") is None:
         raise Missing("pfl-research is not installed here (pip install pfl)")
     of = SIZES[settings.size].pfl
-    words = [sys.executable, "-m", "tools.bench.with_pfl"]
+    words = [sys.executable, "-m", "tools.bench.elsewhere.with_pfl"]
     words += [*map(str, (of.devices, _cohort(settings), of.rounds))]
     words += ["--device", settings.device]
     with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:

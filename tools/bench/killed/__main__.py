@@ -1,6 +1,6 @@
 """What three frameworks make of a server that is killed in the middle of a round and started again.
 
-    python -m tools.bench.killed [flower nvflare sedge]
+    python -m tools.bench killed [flower nvflare sedge]
 
 Three clients train for two seconds a round, eight rounds of federated averaging. In the middle of the third
 round the server's process group, in which Flower's ServerApp is not, gets SIGKILL; two seconds later the

@@ -1,6 +1,6 @@
 """Three coordinators on three hosts, their servers and devices, and what goes wrong with them.
 
-    python -m tools.bench.three_hosts --help
+    python -m tools.bench three_hosts --help
 
 network   hosts that are network namespaces, which all end with the process that made them
 fleet     the fleet's files, its servers and processes, each on a host

@@ -1,6 +1,6 @@
 """Whether three coordinators lose nothing whatever goes wrong, and how soon they go on.
 
-    python -m tools.bench.three_hosts [--fault NAME] [--seed K | --seeds N] [--devices 60] [--hosts 3]
+    python -m tools.bench three_hosts [--fault NAME] [--seed K | --seeds N] [--devices 60] [--hosts 3]
 
 Each host is a network namespace with a name, an address and processes of its own: three (or fewer) with
 ``sedge-cloud serve``, one each for Mosquitto, PostgreSQL, an S3 server (SeaweedFS), and the devices. The

@@ -7,7 +7,7 @@
     broker = connections * memory of one            rows = devices * row + updates * rows of an update
 
 Every figure of one device, one update and one connection was measured by a benchmark, which keeps it as
-JSON (``python -m tools.bench.fleet_costs``, ``python -m tools.bench.processes``); nothing of it is here.
+JSON (``python -m tools.bench fleet_costs``, ``python -m tools.bench processes``); nothing of it is here.
 Prices and the metering of a cloud's broker are the user's. What the fleet's size alone changes, such as a
 database's depth, is not modelled: benchmarks of large stores measure it.
 """
@@ -140,8 +140,8 @@ def plan(arguments: argparse.Namespace) -> int:
         if not 0 <= getattr(arguments, option) <= 1:
             raise ConfigError(f"--{option}", getattr(arguments, option), "a share, 0 to 1")
     results: Path = arguments.results or RESULTS
-    device = _kept(results / "fleet_costs.json", DeviceCosts, "tools.bench.fleet_costs")
-    cloud = _kept(results / "processes.json", ProcessCosts, "tools.bench.processes")
+    device = _kept(results / "fleet_costs.json", DeviceCosts, "tools.bench fleet_costs")
+    cloud = _kept(results / "processes.json", ProcessCosts, "tools.bench processes")
     fleet = msgspec.convert(vars(arguments), Fleet)
     Console().print(_table(fleet, planned(fleet, device, cloud), device, cloud))
     return 0

@@ -1,6 +1,6 @@
 """Federated averaging with Flower's simulation on Ray; frameworks.py runs this in Flower's environment.
 
-    python tools/bench/with_flower.py DATA.npz [--rounds 4] [--steps 8] [--cpus 2]
+    python tools/bench/elsewhere/with_flower.py DATA.npz [--rounds 4] [--steps 8] [--cpus 2]
 
 The file holds x (d, N, 1, 28, 28) and y (d, N), one row for each device. As in Flower's own examples a
 model travels as torch's state_dict; each processor runs one client at a time, torch with one thread.

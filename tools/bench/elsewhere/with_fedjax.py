@@ -1,6 +1,6 @@
 """Federated averaging with FedJAX; frameworks.py runs this in FedJAX's environment.
 
-    python tools/bench/with_fedjax.py DATA.npz [--rounds 4] [--steps 8]
+    python tools/bench/elsewhere/with_fedjax.py DATA.npz [--rounds 4] [--steps 8]
 
 The file holds x (d, N, 1, 28, 28) and y (d, N), one row for each device. FedJAX's own FedAvg with its
 default backend, jit: one client after the other, each step on all processors. All devices train in every

@@ -1,6 +1,6 @@
 """Federated averaging in pfl-research's simulation; gpu/pfl_shape.py runs this where pfl is installed.
 
-    python -m tools.bench.with_pfl USERS COHORT ROUNDS [--device cuda]
+    python -m tools.bench.elsewhere.with_pfl USERS COHORT ROUNDS [--device cuda]
 
 One process, as benchmarks/image_classification of pfl-research runs it on one GPU: the users' images lie
 on the device, and no user is evaluated but in the first round. The last line is JSON: the seconds of each

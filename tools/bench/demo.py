@@ -1,0 +1,57 @@
+"""The README's demo: a device's bytes both ways, one update and the broadcast, as counted at the sockets.
+
+Takes the result of ``make demo``, and runs ``examples/demo.toml`` where there is none.
+"""
+
+import json
+from pathlib import Path
+
+import msgspec
+from tools.bench.fleets import emulated
+from tools.bench.harness import Figure, bench
+from tools.bench.harness import Result as Json
+
+from sedge_cloud.figures.numbers import size
+from sedge_emulate.headline import headline
+from sedge_emulate.result import Result, StrategyResult
+
+FLEET = Path(__file__).parents[2] / "examples" / "demo.toml"
+
+
+def figures(found: Json) -> list[Figure]:
+    """Bytes of the first strategy. Raises ``msgspec.ValidationError``, a ``ValueError``."""
+    result = msgspec.convert(found, Result)
+    first = result.strategies[0]
+    dense, payload = first.bytes.dense_update, first.bytes.update_payload_mean
+    sent = first.bytes.coordinator_up / (len(first.rounds) + 1) / dense
+    update = f"one update of {first.name}, against dense float32"
+    broadcast = (
+        f"what leaves the coordinator in a round, {result.devices} devices, against one dense model"
+    )
+    return [
+        *both_ways(first),
+        Figure(update, f"{size(payload)}, {dense / payload:.0f} times smaller"),
+        Figure(broadcast, f"{sent:.2f}"),
+    ]
+
+
+def both_ways(strategy: StrategyResult) -> list[Figure]:
+    """A device's bytes; none where the result does not tell its first round from later ones."""
+    row = headline(strategy)
+    device, new = row.rates.device, row.rates.newcomer
+    if not device.both or not new.both:
+        return []
+    what = f"a device and round of {row.name} after its first, both ways, against dense both ways"
+    return [
+        Figure(what, f"{size(device.both)}, {1 / row.of_dense:.0f} times smaller"),
+        Figure("of these, up and down", f"{size(device.up)} and {size(device.down)}"),
+        Figure("a device's first round, up and down", f"{size(new.up)} and {size(new.down)}"),
+    ]
+
+
+@bench("Bytes of a fleet", figures)
+def measure(out: Path = Path("runs/demo")) -> Json:
+    """The whole result."""
+    emulated(FLEET, out)
+    found: Json = json.loads((out / "result.json").read_text())
+    return found

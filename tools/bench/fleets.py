@@ -1,0 +1,19 @@
+"""Emulated fleets that benchmarks compare: each has a folder, and one that has ended is not run again."""
+
+import sys
+from pathlib import Path
+
+from sedge_emulate.__main__ import main as emulate
+from sedge_emulate.result import Result, read_json
+
+
+def emulated(fleet: Path | str, folder: Path, **options: int) -> Result:
+    """The result of a fleet file, or of one's text, in its folder. Ends the process where a run fails."""
+    if not (folder / "result.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "fleet.toml"
+        path.write_text(fleet if isinstance(fleet, str) else fleet.read_text())
+        words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+        if status := emulate(["run", str(path), *words, "--out", str(folder), "--fresh"]):
+            sys.exit(status)
+    return read_json(folder / "result.json")

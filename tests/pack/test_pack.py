@@ -143,7 +143,7 @@ def test_it_runs_the_benchmark_where_it_was_carried(copy: Path) -> None:
     assert "untracked.txt" not in found["here"]
     kept = copy.parent / "kept"
     assert found["options"] == [
-        *("--out", str(kept), "--json", str(kept / "gpu.json")),
+        *("gpu", "--out", str(kept), "--json", str(kept / "gpu.json")),
         *("--stage", "tests"),
     ]
     assert (kept / "output.txt").read_text() == done.stdout

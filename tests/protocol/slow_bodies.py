@@ -1,83 +1,66 @@
-"""A second reader of section 5: the bodies of control frames, by tables in the words of the page."""
+"""A second reader of section 5: the bodies of control frames, by the tables of the pages."""
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+import sedge_protocol
+
+PAGES = Path(sedge_protocol.__file__).parents[1]
 NIL = msgspec.Raw(b"\xc0")
-# Key: type and limit; a key that ends in ? has a default.
-HELLO = {
-    "nonce": "bytes 16 16", "version": "text 64", "backends?": "list 16 text 64",
-    "compressions?": "list 16 text 64", "codecs?": "list 16 text 64", "num_train?": "count",
-    "num_test?": "count", "memory_mb?": "count", "versions?": "some 16 integer 1 255",
-    "waits?": "text 1000", "holds?": "nil list 16 id",
-}  # fmt: skip
-WELCOME = {"nonce": "bytes 16 16", "version": "text 64", "versions?": "some 16 integer 1 255"}
-TRAINING = {
-    "local_epochs?": "integer 1 1000", "learning_rate?": "above 0 1000", "momentum?": "below 0 1",
-    "prox?": "number 0 1e6", "last_batch?": "one pad fill drop", "freeze?": "list 4096 text 256",
-    "optimizer?": "one sgd adam adamw", "nesterov?": "bool", "beta1?": "below 0 1",
-    "beta2?": "below 0 1", "epsilon?": "above 0 1", "weight_decay?": "number 0 1000",
-    "clip_norm?": "number 0 1e9", "optimizer_state?": "one reset keep",
-}  # fmt: skip
-CODEC = {
-    "values?": "one fp32 fp16 bf16 int8 int4 sign", "fraction?": "above 0 1",
-    "threshold?": "number 0 1e6", "compression?": "one zstd zlib none", "error_feedback?": "bool",
-}  # fmt: skip
-OWN_MODEL = {"training?": "map TRAINING", "mix?": "number 0 1", "adaptive?": "bool"}
-SELECT = {
-    "fraction?": "above 0 1", "gradient?": "one last delta", "hessian?": "bool",
-    "cutoff?": "number 0 1", "half?": "bool",
-}  # fmt: skip
-SCORING = {
-    "quantile": "number 0 1", "score?": "one squared product gradient fisher",
-    "norm?": "one none global layer", "tensors?": "list 4096 text 256",
-}  # fmt: skip
-CHOICE = {
-    "holdout": "inside 0 1",
-    "seed?": "integer 0 9223372036854775807",
-}
-WORK = {
-    "keep?": "list 4096 text 256", "upload?": "bool", "training?": "nil map TRAINING",
-    "then?": "list 8 map TRAINING", "own_model?": "nil map OWN_MODEL", "select?": "nil map SELECT",
-    "scoring?": "nil map SCORING", "choice?": "nil map CHOICE", "remember?": "bool",
-}  # fmt: skip
-MANIFEST = {
-    "sha256": "bytes 32 32", "size": "integer 1 1073741824", "chunk_bytes": "integer 4096 262144",
-    "digests": "bytes 16 65536",
-}  # fmt: skip
-STEP = {"base_hash": "bytes 32 32", "blob": "map MANIFEST"}
-ORDER = {
-    "run": "id", "round": "round", "task": "one train evaluate", "bundle": "map MANIFEST",
-    "model": "map MANIFEST", "model_hash": "bytes 32 32", "steps?": "list 32 map STEP",
-    "patch?": "bytes 0 32768", "patch_blob?": "nil map MANIFEST", "patch_hash?": "bytes 0 32",
-    "patch_context?": "nil map MANIFEST", "correction?": "nil map MANIFEST", "work?": "map WORK",
-    "codec?": "map CODEC", "context?": "bytes 0 32", "seed?": "integer 0 9223372036854775807",
-}  # fmt: skip
-CANCEL = {"run": "id", "round": "count", "reason": "text 1000"}
-GOODBYE = {"nonce": "bytes 16 16"}
-OFFER = {
-    "run": "id", "round": "round", "manifest": "map MANIFEST", "number": "count", "data?": "bytes 0 32768",
-}  # fmt: skip
-HAVE = {"number": "count", "bitmap": "bytes 0 512", "credit": "integer 1 64"}
-COMMITTED = {"run": "id", "round": "round", "sha256": "bytes 32 32", "late?": "bool"}
-REJECT = {
-    "run": "id", "round": "round", "sha256": "bytes 32 32", "reason": "text 64", "detail?": "text 1000",
-}  # fmt: skip
-BUSY = {"retry_ms": "count", "reason?": "text 64"}
-GET = {"run": "id", "round": "round", "missing": "bytes 0 512"}
-DECLINE = {"run": "id", "round": "round", "reason": "text 64", "detail?": "text 1000"}
-REFUSED = {"reason": "text 64", "detail?": "text 1000"}
+# What a cell of "type and limit" means, in words that ``value`` reads.
+CELLS = [
+    (r"(.*?),? or nil", r"nil \1"),
+    (r"at most (\d+) ([^ ,]+?)s\b(.*)", r"list \1 \2\3"),
+    (r"1 to (\d+) (integer)s, (.*)", r"some \1 \2 \3"),
+    (r"hash", "bytes 32 32"),
+    (r"(\d+) bytes", r"bytes \1 \1"),
+    (r"bytes, (\d+)", r"bytes 0 \1"),
+    (r"number", "number -inf inf"),
+    (r"number, from 0", "number 0 inf"),
+    (r"number, above (\d+), at most (\d+)", r"above \1 \2"),
+    (r"number, above (\d+), below (\d+)", r"inside \1 \2"),
+    (r"number, (\d+) to below (\d+)", r"below \1 \2"),
+    (r"`.*`", r"one \g<0>"),
+    (r"([A-Z]\w+)", r"map \1"),
+]
+
+
+def meaning(cell: str) -> str:
+    """A type with its limits, such as "list 16 text 64" for "at most 16 texts of 64"."""
+    for pattern, words in CELLS:
+        if re.fullmatch(pattern, cell):
+            first, _, rest = re.sub(f"^{pattern}$", words, cell).partition(" ")
+            if first == "nil":
+                return f"nil {meaning(rest)}"
+            if first in ("list", "some"):
+                size, _, item = rest.partition(" ")
+                return f"{first} {size} {meaning(item)}"
+            return re.sub("`,? ?(or )?", " ", f"{first} {rest}")
+    cell = re.sub(r"2\^(\d+)( - 1)?", lambda m: str(2 ** int(m[1]) - bool(m[2])), cell)
+    return re.sub(r", | to | of ", " ", cell).replace("  ", " ")
+
+
+def tables(page: str) -> dict[str, dict[str, str]]:
+    """Every table of a page: its keys, with ? where they have a default, and what they hold."""
+    text = (PAGES / page).read_text()
+    found: dict[str, dict[str, str]] = {}
+    for name, rows in re.findall(r"<!-- make spec: ([A-Z]\w+) -->(.*?)<!-- end -->", text, re.S):
+        cells = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) ?\| ", rows, re.M)
+        found[name] = {key + "?" * bool(default): meaning(cell) for key, cell, default in cells}
+    return found
+
+
+TABLES = {**tables("WIRE.md"), **tables("spec/extensions.md")}
 KINDS = {
-    1: HELLO, 2: WELCOME, 3: ORDER, 4: CANCEL, 5: GOODBYE, 6: OFFER, 7: HAVE, 9: COMMITTED, 10: REJECT,
-    11: BUSY, 12: GET, 13: DECLINE, 14: REFUSED,
-}  # fmt: skip
-NAMED = {
-    "TRAINING": TRAINING, "OWN_MODEL": OWN_MODEL, "SELECT": SELECT, "SCORING": SCORING, "CHOICE": CHOICE,
-    "WORK": WORK, "CODEC": CODEC, "MANIFEST": MANIFEST, "STEP": STEP,
-}  # fmt: skip
+    int(number): TABLES[name]
+    for number, name in re.findall(
+        r"^\| [A-Z]+ \| (\d+) \|.*\| ([A-Z]\w+) \|$", (PAGES / "WIRE.md").read_text(), re.M
+    )
+}
 
 
 class Broken(Exception):
@@ -105,7 +88,7 @@ def table(raw: bytes | msgspec.Raw, keys: dict[str, str]) -> dict[str, Any]:
             known[name] = value(found[name], kind.split())
         else:
             must(key.endswith("?"), f"{name} is missing")
-    if keys is MANIFEST:
+    if keys is TABLES["Manifest"]:
         size, chunk = known["size"], known["chunk_bytes"]
         must(chunk & (chunk - 1) == 0, "a power of two")
         must(len(known["digests"]) == 16 * -(-size // chunk), "digests")
@@ -118,7 +101,7 @@ def value(raw: msgspec.Raw, kind: list[str]) -> Any:
     if name == "nil":
         return None if raw == NIL else value(raw, rest)
     if name == "map":
-        return table(raw, NAMED[rest[0]])
+        return table(raw, TABLES[rest[0]])
     if name in ("list", "some"):
         items = msgspec.msgpack.decode(raw, type=list[msgspec.Raw])
         must(len(items) <= int(rest[0]), "list")

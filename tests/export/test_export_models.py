@@ -63,8 +63,8 @@ def test_reference_model(tmp_path: Path) -> None:
     assert names == {"conv1", "conv2", "fc1", "classifier"}
     assert sum(file.stat().st_size for file in tmp_path.glob("*.onnx")) < 50_000
     nodes = onnx.load(str(tmp_path / "predict.onnx")).graph.node
-    assert [n.op_type for n in nodes if n.op_type in ("Conv", "Max", "Relu", "Gemm")] == [
-        *("Conv", "Max", "Relu") * 2,  # the pool first: four times fewer numbers
+    assert [n.op_type for n in nodes if n.op_type in ("Conv", "MaxPool", "Relu", "Gemm")] == [
+        *("Conv", "MaxPool", "Relu") * 2,  # the pool first: four times fewer numbers
         *("Gemm", "Relu", "Gemm"),
     ]
     made, theta = bundle.load(tmp_path)

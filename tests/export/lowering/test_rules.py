@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from sedge_export.lowering.executorch import convolution, normalization, pooling
+from sedge_export.lowering.executorch import convolution
+from sedge_export.lowering.executorch import normalization as channels_last
 from sedge_export.lowering.executorch.loops import short_loop
 from sedge_export.lowering.executorch.pointwise import empty, gelu, threshold_backward
 from sedge_export.lowering.executorch.products import addmm, mm, vector_norm
+from sedge_export.lowering.onnx import normalization as channels_first
+from sedge_export.lowering.rules import pooling
+from sedge_export.lowering.rules.normalization import Normalization
 from sedge_export.lowering.rules.table import RULES
 from sedge_export.recurrent.loop import LOOP
 from sedge_protocol.errors import ExportError
@@ -138,10 +142,20 @@ def test_pools_that_are_refused() -> None:
         pooling.avg_pool(random(1, 1, 5, 5), [2], ceil_mode=True)
 
 
+ORDERS = pytest.mark.parametrize(
+    "normalization",
+    [channels_last.NORMALIZATION, channels_first.NORMALIZATION],
+    ids=["last", "first"],
+)
+
+
+@ORDERS
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", [(4, 3, 5, 2), (6, 3)])
-def test_batch_norm(affine: bool, training: bool, shape: tuple[int, ...]) -> None:
+def test_batch_norm(
+    affine: bool, training: bool, shape: tuple[int, ...], normalization: Normalization
+) -> None:
     x = 3 * random(*shape) + 1
     weight, bias = (random(3, seed=1), random(3, seed=2)) if affine else (None, None)
     mean, variance = random(3, seed=3), random(3, seed=4).abs() + 0.5
@@ -155,7 +169,8 @@ def test_batch_norm(affine: bool, training: bool, shape: tuple[int, ...]) -> Non
     same(normalization.batch_norm_backward(*backward)[: 1 + 2 * affine], wanted[: 1 + 2 * affine])
 
 
-def test_instance_norm() -> None:
+@ORDERS
+def test_instance_norm(normalization: Normalization) -> None:
     options = (
         random(1, 6, 5, 2),
         random(6, seed=1),
@@ -171,9 +186,10 @@ def test_instance_norm() -> None:
         normalization.instance_norm(options[0], None, None, random(6), random(6), True, 0.1, 1e-5)
 
 
+@ORDERS
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("groups", [1, 3, 6])
-def test_group_norm(affine: bool, groups: int) -> None:
+def test_group_norm(affine: bool, groups: int, normalization: Normalization) -> None:
     x = 3 * random(2, 6, 4, 3) + 1
     weight, bias = (random(6, seed=1), random(6, seed=2)) if affine else (None, None)
     forward = normalization.group_norm(x, weight, bias, 2, 6, 12, groups, 1e-5)

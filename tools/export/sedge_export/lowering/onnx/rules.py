@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sedge_export.lowering.onnx.graph import BOOL, FLOAT, INT, Graph, Value
-from sedge_export.lowering.onnx.table import LOWERINGS, lowers
+from sedge_export.lowering.onnx.table import LOWERINGS, Lowered, Lowering, lowers
 from sedge_export.lowering.onnx.to_onnx import lowered
 from sedge_export.lowering.rules import pooling
 from sedge_export.lowering.rules.table import Rule, decompositions
@@ -22,10 +22,10 @@ aten = torch.ops.aten
 _TYPES = {FLOAT: torch.float32, INT: torch.int64, BOOL: torch.bool}
 
 
-def _by_rule(rule: Rule) -> Any:
+def by_rule(rule: Rule) -> Lowering:
     """The lowering that a rule gives."""
 
-    def lower(graph: Graph, *arguments: Any) -> Value:
+    def lower(graph: Graph, *arguments: Any) -> Lowered:
         values = [each for each in arguments if isinstance(each, Value)]
 
         def call(*tensors: Tensor) -> Any:
@@ -36,11 +36,12 @@ def _by_rule(rule: Rule) -> Any:
         examples = [torch.zeros(value.shape, dtype=_TYPES[value.dtype]) for value in values]
         table = {op: how for op, how in decompositions().items() if op not in LOWERINGS}
         traced = make_fx(call, decomposition_table=table, tracing_mode="fake")(*examples)
-        return lowered(graph, traced, values, lambda _: "")[0]
+        results = lowered(graph, traced, values, lambda _: "")
+        return results[0] if len(results) == 1 else tuple(results)
 
     return lower
 
 
-lowers(aten.max_pool2d_with_indices_backward.default)(_by_rule(pooling.max_pool_backward))
-lowers(aten.avg_pool2d_backward.default)(_by_rule(pooling.avg_pool_backward))
-lowers(aten._adaptive_avg_pool2d_backward.default)(_by_rule(pooling.adaptive_avg_pool_backward))
+lowers(aten.max_pool2d_with_indices_backward.default)(by_rule(pooling.max_pool_backward))
+lowers(aten.avg_pool2d_backward.default)(by_rule(pooling.avg_pool_backward))
+lowers(aten._adaptive_avg_pool2d_backward.default)(by_rule(pooling.adaptive_avg_pool_backward))

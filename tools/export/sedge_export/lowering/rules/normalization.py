@@ -1,0 +1,181 @@
+"""Batch, group and instance normalisation and their gradients, for both runtimes.
+
+All centre x over some set of M elements (d = x - mean), divide by the set's deviation, and scale by
+channel. Variances come from d, in two passes, so a large mean costs no digits. The gradient is
+    dx = a g + b d + c,   a = gamma r,  b = -r^3 sum(gamma g d) / M,  c = -r sum(gamma g) / M,
+with r = 1 / sqrt(variance + eps) and the sums over the same set. A runtime says how it lays x out, sums and
+scales (``Order``).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from sedge_export.lowering.rules.table import Rule
+from sedge_protocol.errors import ExportError
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a runtime works on x (B, C, ...): ``laid`` in an order of its own, and ``back``.
+
+    On what is laid out: ``column_sums`` (C,) and ``example_sums`` (B, C) over all other axes; ``each``:
+    numbers (C,) or (B, C) in a shape that broadcasts; ``scaled``: x times a factor plus an offset, each of
+    these (C,) or (B, C).
+    """
+
+    laid: Callable[[Tensor], Tensor]
+    back: Callable[[Tensor], Tensor]
+    column_sums: Callable[[Tensor], Tensor]
+    example_sums: Callable[[Tensor], Tensor]
+    each: Callable[[Tensor, Tensor], Tensor]
+    scaled: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+def _times(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else x * factor
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """The rules in one runtime's order. Each has the arguments and the results of its ATen operator."""
+
+    order: Order
+
+    @property
+    def rules(self) -> dict[OpOverload, Rule]:
+        """Every rule by its operator."""
+        return {
+            aten._native_batch_norm_legit_functional.default: self.batch_norm,
+            aten.native_batch_norm.default: self.instance_norm,
+            aten.native_batch_norm_backward.default: self.batch_norm_backward,
+            aten.native_group_norm.default: self.group_norm,
+            aten.native_group_norm_backward.default: self.group_norm_backward,
+        }
+
+    # Batch normalisation: one set per channel.
+
+    def batch_norm(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor,
+        running_var: Tensor, training: bool, momentum: float, eps: float,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """Output, the batch's mean and 1 / deviation, and the new running mean and variance, each (C,)."""
+        order, laid = self.order, self.order.laid(x)
+        if not training:
+            factor = _times(torch.rsqrt(running_var + eps), weight)
+            shift = running_mean * factor
+            offset = -shift if bias is None else bias - shift
+            # torch traces no saved statistics in evaluation.
+            none = x.new_zeros(0)
+            out = order.back(order.scaled(laid, factor, offset))
+            return out, none, none, running_mean, running_var
+        out, mean, variance, inverse = self._by_channel(laid, x.shape[1], weight, bias, eps)
+        count = x.numel() // x.shape[1]
+        # The running variance is the unbiased one; the batch is normalised with the biased one.
+        unbiased = variance * (count / (count - 1))
+        moved = [
+            running * (1 - momentum) + batch * momentum
+            for running, batch in ((running_mean, mean), (running_var, unbiased))
+        ]
+        return order.back(out), mean, inverse, *moved
+
+    def instance_norm(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+        running_var: Tensor | None, training: bool, momentum: float, eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """Output, mean and 1 / deviation; without running statistics, as instance normalisation has it."""
+        if running_mean is not None or running_var is not None or not training:
+            raise ExportError("running statistics outside of a BatchNorm module")
+        laid = self.order.laid(x)
+        out, mean, _, inverse = self._by_channel(laid, x.shape[1], weight, bias, eps)
+        return self.order.back(out), mean, inverse
+
+    def _by_channel(
+        self, x: Tensor, channels: int, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Output, mean, biased variance and 1 / deviation of each channel of x as it is laid out."""
+        order, share = self.order, channels / x.numel()
+        mean = order.column_sums(x) * share
+        centred = x - order.each(mean, x)
+        variance = order.column_sums(centred * centred) * share
+        inverse = torch.rsqrt(variance + eps)
+        out = order.scaled(centred, _times(inverse, weight), bias)
+        return out, mean, variance, inverse
+
+    def batch_norm_backward(
+        self, grad: Tensor, x: Tensor, weight: Tensor | None, running_mean: Tensor | None,
+        running_var: Tensor | None, mean: Tensor, inverse: Tensor, train: bool, eps: float,
+        output_mask: Sequence[bool],
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """The gradients of input, weight and bias."""
+        order = self.order
+        if not train:
+            assert running_mean is not None and running_var is not None  # torch's own contract
+            mean, inverse = running_mean, torch.rsqrt(running_var + eps)
+        rows, laid = order.laid(grad), order.laid(x)
+        centred = laid - order.each(mean, laid)
+        total = order.column_sums(rows)
+        along = order.column_sums(rows * centred)
+        a = _times(inverse, weight)
+        scaled = rows * order.each(a, rows)
+        if train:
+            share = x.shape[1] / x.numel()
+            b = a * inverse * inverse * along * -share
+            c = a * total * -share
+            scaled = scaled + order.scaled(centred, b, c)
+        return order.back(scaled), along * inverse, total
+
+    # Group normalisation: one set per row of the batch and group of channels.
+
+    def group_norm(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int,
+        positions: int, groups: int, eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """Output, and mean and 1 / deviation, each (n, groups)."""
+        order, share = self.order, n * groups / x.numel()
+        rows = order.laid(x.reshape(n, channels, positions))
+        mean = _grouped(order.example_sums(rows), groups) * share
+        centred = rows - order.each(_spread(mean, channels), rows)
+        variance = _grouped(order.example_sums(centred * centred), groups) * share
+        inverse = torch.rsqrt(variance + eps)
+        out = order.scaled(centred, _times(_spread(inverse, channels), weight), bias)
+        return order.back(out).reshape(x.shape), mean, inverse
+
+    def group_norm_backward(
+        self, grad: Tensor, x: Tensor, mean: Tensor, inverse: Tensor, weight: Tensor | None, n: int,
+        channels: int, positions: int, groups: int, output_mask: Sequence[bool],
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """The gradients of input, weight and bias."""
+        order, share = self.order, -n * groups / x.numel()
+        rows, grads = (order.laid(t.reshape(n, channels, positions)) for t in (x, grad))
+        centred = rows - order.each(_spread(mean, channels), rows)
+        total, along = order.example_sums(grads), order.example_sums(grads * centred)  # (n, C)
+        spread = _spread(inverse, channels)
+        sets = [_grouped(_times(part, weight), groups) for part in (along, total)]  # (n, groups)
+        b = _spread(sets[0] * inverse * inverse * inverse * share, channels)
+        c = _spread(sets[1] * inverse * share, channels)
+        scaled = grads * order.each(_times(spread, weight), grads)
+        dx = order.back(scaled + order.scaled(centred, b, c)).reshape(x.shape)
+        return dx, _summed(along * spread), _summed(total)
+
+
+def _summed(x: Tensor) -> Tensor:
+    """The sums (C,) of x (n, C)."""
+    return torch.mm(x.new_ones(1, len(x)), x).reshape(-1)
+
+
+def _grouped(x: Tensor, groups: int) -> Tensor:
+    """The sums (n, groups) over each group's channels of x (n, C)."""
+    each = x.shape[1] // groups
+    return torch.mm(x.reshape(-1, each), x.new_ones(each, 1)).reshape(len(x), groups)
+
+
+def _spread(x: Tensor, channels: int) -> Tensor:
+    """x (n, groups) repeated for each group's channels, (n, C)."""
+    each = channels // x.shape[1]
+    return torch.mm(x.reshape(-1, 1), x.new_ones(1, each)).reshape(len(x), channels)

@@ -14,7 +14,7 @@ from statistics import fmean
 
 import pytest
 from msgspec.structs import replace
-from tests.system.harness import free_port
+from tools.bench.parts.real_fleet import free_port
 
 from sedge_cloud.config import load_run
 from sedge_emulate.__main__ import main as emulate

@@ -625,6 +625,12 @@ def test_no_package_is_imported_by_its_folder() -> None:
             assert not any(name.startswith(f"{folder}.sedge_") for folder in folders), path
 
 
+def test_only_tests_import_tests() -> None:
+    for name in ("tools", "examples", *PACKAGES.values()):
+        for path in found(ROOT / name, "*.py"):
+            assert "tests" not in tops(imports(path.read_text())), path
+
+
 LOADED = """
 import sys, {module}
 heavy = "torch onnx onnxruntime executorch sklearn jinja2 PIL sedge_cloud sedge_emulate sedge_export"

@@ -7,7 +7,7 @@ import pytest
 from tests.android import class_means
 from tests.android.java import compiled_once
 from tests.edge.java_core import Jvm
-from tests.system.harness import RealFleet
+from tools.bench.parts.real_fleet import RealFleet
 
 from sedge_protocol.wire.bundle import save
 

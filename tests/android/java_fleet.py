@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from tests.android import class_means
 from tests.android.java import JAVA
-from tests.system.harness import RealFleet
+from tools.bench.parts.real_fleet import RealFleet
 
 MAIN = "org.sedge.jvm.Main"
 MEANS = "org.sedge.edge.backends.ClassMeans"

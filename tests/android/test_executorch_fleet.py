@@ -9,7 +9,7 @@ import torch
 from tests.android.classes import with_backends
 from tests.android.java import JAVA
 from tests.edge.backends.conftest import unpacked_wheel
-from tests.system.harness import WITH_EXECUTORCH, RealFleet, wait_until
+from tools.bench.parts.real_fleet import WITH_EXECUTORCH, RealFleet, wait_until
 
 from android.build import jni
 from sedge_edge.backends.executorch import PACKAGE

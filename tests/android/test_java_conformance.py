@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.android.java import run
 from tests.android.java_fleet import JavaFleet
-from tests.system.harness import RealFleet, free_port
+from tools.bench.parts.real_fleet import RealFleet, free_port
 
 pytestmark = pytest.mark.fleet
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.android.java_fleet import JavaFleet
-from tests.system.harness import RealFleet, wait_until
+from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 from sedge_cloud.store.opening import open_folder
 

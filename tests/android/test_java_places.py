@@ -11,9 +11,9 @@ from tests.android.java_fleet import JavaFleet
 from tests.android.test_java_words import warned
 from tests.edge.harness import Harness, make_bundle, only, theta_of
 from tests.edge.java_core import JavaHarness, Jvm
-from tests.protocol.test_mqtt_secure import make_ca, make_certificate
-from tests.system.harness import RealFleet, wait_until
-from tests.web import LOOPBACK, BlobServer, serving
+from tools.bench.parts.blob_server import LOOPBACK, BlobServer, serving
+from tools.bench.parts.certificates import make_ca, make_certificate
+from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.store.opening import open_folder

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.android.java import JAVA
 from tests.android.java_fleet import MAIN, MEANS, JavaFleet
-from tests.system.harness import RealFleet, free_port, wait_until
 from tests.system.test_mosquitto_conf import Authority
+from tools.bench.parts.real_fleet import RealFleet, free_port, wait_until
 
 pytestmark = pytest.mark.fleet
 

@@ -8,7 +8,7 @@ from tests.android import class_means
 from tests.android.classes import with_backends
 from tests.android.java_fleet import JavaFleet
 from tests.edge.backends.conftest import unpacked_wheel
-from tests.system.harness import WITH_EXECUTORCH, RealFleet, wait_until
+from tools.bench.parts.real_fleet import WITH_EXECUTORCH, RealFleet, wait_until
 from torch import nn
 
 from android.build import jni

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 from tests.edge.backends.conftest import unpacked_wheel
-from tests.system.harness import WITH_EXECUTORCH, RealFleet, wait_until
 from tools.arm64 import guest, packages
+from tools.bench.parts.real_fleet import WITH_EXECUTORCH, RealFleet, wait_until
 
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_emulate.data.datasets import Dataset

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from tests.arm64.conftest import LABELS, require
 from tests.arm64.emulated import MixedFleet
-from tests.system.harness import wait_until
 from tools.arm64 import machine, packages
 from tools.arm64.kept import ROOT
 from tools.arm64.machine import Machine
+from tools.bench.parts.real_fleet import wait_until
 
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.rows import OrderRow

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cloud import given, stores
 from tests.cloud.helper import Cloud
-from tests.cloud.servers import Servers
+from tools.bench.parts.servers import Servers
 
 HERE = Path(__file__).parent
 # What depends on the kind of store: its statements and blobs, crashes, and who else is at it; of other

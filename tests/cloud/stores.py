@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cloud.servers import Servers
+from tools.bench.parts.servers import Servers
 
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.store import opening

@@ -23,7 +23,7 @@ from tests.cloud.helper import (
     make_bundle,
     update,
 )
-from tests.system.harness import RealFleet, free_port
+from tools.bench.parts.real_fleet import RealFleet, free_port
 
 from sedge_cloud.__main__ import main
 from sedge_cloud.ingest.sessions import VERSION

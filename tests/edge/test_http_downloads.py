@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.web import serving
+from tools.bench.parts.blob_server import serving
 
 from sedge_edge import http_downloads
 from sedge_edge.http_downloads import DownloadConfig, Downloads

@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.edge.home import make_home, put_models
 from tests.edge.test_prediction import forward, rows
-from tests.system.harness import wait_until
+from tools.bench.parts.real_fleet import wait_until
 
 from sedge_edge import Model, model_socket
 from sedge_edge.model_socket import MAX_BODY, MAX_JSON, ModelSocket

@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from tests.protocol.driven import WAIT_S, Driven, drive, hurry, settle, wait
 from tests.protocol.tls_proxy import tls_proxy
+from tools.bench.parts.certificates import make_ca, make_certificate
 
 from sedge_cloud.admin.templates import MOSQUITTO
 from sedge_cloud.broker.access import ACL
@@ -57,32 +57,6 @@ acl_file {folder}/broker-acl
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
-
-
-def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-def make_ca(folder: Path, name: str) -> None:
-    """A certificate authority of our own."""
-    openssl(folder, "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{name}.key")
-    openssl(
-        folder, "req", "-x509", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}",
-        "-days", "2", "-out", f"{name}.crt",
-    )  # fmt: skip
-
-
-def make_certificate(folder: Path, name: str, ca: str, alternative: str = "") -> None:
-    """A certificate whose common name is ``name``."""
-    openssl(folder, "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{name}.key")
-    openssl(
-        folder, "req", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}", "-out", f"{name}.csr"
-    )
-    (folder / "extension").write_text(f"subjectAltName={alternative}\n" if alternative else "\n")
-    openssl(
-        folder, "x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.crt", "-CAkey", f"{ca}.key",
-        "-CAcreateserial", "-days", "2", "-extfile", "extension", "-out", f"{name}.crt",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)

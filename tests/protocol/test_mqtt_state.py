@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.protocol.driven import WAIT_S, Driven, connected, drive, fresh, hurry, settings, settle
-from tests.system.harness import free_port
+from tools.bench.parts.real_fleet import free_port
 
 from sedge_emulate.broker.brokers import Broker
 from sedge_protocol.errors import ConfigError

@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.system.harness import RealFleet, command, wait_until
+from tools.bench.parts.real_fleet import RealFleet, command, wait_until
 
 RUN = """
 strategy = "fedavg"

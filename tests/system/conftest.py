@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.system.faultproxy import FaultProxy
-from tests.system.harness import RealFleet
+from tools.bench.parts.real_fleet import RealFleet
 
 from sedge_export.exporter import export
 from sedge_export.models import mlp

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.edge.backends.conftest import unpacked_wheel
-from tests.system.harness import WITH_EXECUTORCH, RealFleet, wait_until
+from tools.bench.parts.real_fleet import WITH_EXECUTORCH, RealFleet, wait_until
 
 from sedge_export.exporter import export
 from sedge_export.models import mlp

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.harness import RealFleet, wait_until
+from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 from sedge_cloud.admin import doctor as cloud_doctor
 from sedge_edge import doctor as edge_doctor

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.harness import wait_until
 from tests.system.trio import DEVICES, RUN, Course, Trio, make_forms
+from tools.bench.parts.real_fleet import wait_until
 
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.store.rows import OrderRow

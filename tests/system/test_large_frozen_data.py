@@ -3,8 +3,8 @@
 import pytest
 import torch
 from tests.system.faultproxy import FaultProxy
-from tests.system.harness import RealFleet, wait_until
-from tests.web import serving
+from tools.bench.parts.blob_server import serving
+from tools.bench.parts.real_fleet import RealFleet, wait_until
 from torch import Tensor, nn
 
 from sedge_cloud.rounds.accounts import read_sums

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cloud.servers import Servers
-from tests.system.harness import RealFleet, command, wait_until
+from tools.bench.parts.real_fleet import RealFleet, command, wait_until
+from tools.bench.parts.servers import Servers
 
 from sedge_cloud.config import load_cloud
 from sedge_cloud.store.opening import open_store

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.system.conftest import make_bundle
-from tests.system.harness import RealFleet, command, wait_until
+from tools.bench.parts.real_fleet import RealFleet, command, wait_until
 
 from sedge_protocol.wire.topics import ITSELF, up
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.system.harness import RealFleet, command, wait_until
 from tests.system.test_processes import RUN, counted
+from tools.bench.parts.real_fleet import RealFleet, command, wait_until
 
 from sedge_edge import Examples, split
 from sedge_edge.config import load_config

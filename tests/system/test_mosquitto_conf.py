@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.harness import free_port, start_mosquitto
+from tools.bench.parts.real_fleet import free_port, start_mosquitto
 
 from sedge_cloud.admin.templates import MOSQUITTO_LIMITS
 from sedge_protocol.errors import LinkError

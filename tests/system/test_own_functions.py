@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.system.harness import RealFleet, command, wait_until
+from tools.bench.parts.real_fleet import RealFleet, command, wait_until
 
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.wire.bundle import load

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.system.faultproxy import FaultProxy
-from tests.system.harness import ZLIB_ALONE, RealFleet, command, free_port, wait_until
+from tools.bench.parts.real_fleet import ZLIB_ALONE, RealFleet, command, free_port, wait_until
 
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.wire.messages import Hello

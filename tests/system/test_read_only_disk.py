@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.harness import RealFleet, wait_until
+from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 pytestmark = [
     pytest.mark.fleet,

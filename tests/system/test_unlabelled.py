@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.system.harness import RealFleet, command, wait_until
+from tools.bench.parts.real_fleet import RealFleet, command, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN = """

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tests.system.harness import RealFleet, wait_until
+from tools.bench.parts.real_fleet import RealFleet, wait_until
 from torch import nn
 
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING

@@ -256,7 +256,7 @@ def payloads_of(size: int, share: float, kind: str) -> list[bytes]:
 
 def measure_turns(args: argparse.Namespace) -> Iterator[Row]:
     """Updates a second by how many share a transaction, with fsync, on either database."""
-    from tests.cloud.servers import PostgresServer
+    from tools.bench.parts.servers import PostgresServer
 
     payloads, share = payloads_of(args.size, SHARES[-1], "rows"), SHARES[-1]
     with closing(PostgresServer(fsync=True)) as server:

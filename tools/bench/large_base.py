@@ -19,9 +19,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from tests.protocol.test_mqtt_secure import make_ca, make_certificate
-from tests.system.harness import RealFleet, wait_until
-from tests.web import LOOPBACK, serving
+from tools.bench.parts.blob_server import LOOPBACK, serving
+from tools.bench.parts.certificates import make_ca, make_certificate
+from tools.bench.parts.real_fleet import RealFleet, wait_until
 from torch import Tensor, nn
 
 from sedge_cloud.rounds.accounts import read_sums

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tests.system.harness import RealFleet, wait_until
 from tools.bench.harness import Figure, Result, at_most, bench
+from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 from sedge_export.exporter import export
 from sedge_export.models import mlp

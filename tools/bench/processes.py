@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psycopg
-from tests.cloud.servers import Servers
+from tools.bench.parts.servers import Servers
 from tools.bench.three_hosts import checks
 from tools.bench.three_hosts.fleet import AGENTS, BROKER, HOSTS, Fleet, make_bundle, open_servers
 from tools.bench.three_hosts.network import Network, isolated, missing

@@ -197,7 +197,7 @@ def servers(wanted: bool, sizes: Sequence[int]) -> Generator[list[str | None]]:
     if not wanted:
         yield [None] * len(sizes)
         return
-    from tests.cloud.servers import PostgresServer
+    from tools.bench.parts.servers import PostgresServer
 
     with closing(PostgresServer()) as server:
         for size in sizes:

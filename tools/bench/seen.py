@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tests.system.harness import wait_until
 from tools.bench.harness import Figure, Result, at_most, bench
+from tools.bench.parts.real_fleet import wait_until
 from tools.bench.watched_fleet import PATIENCE_S, Problem, Sighting, Watched
 
 from sedge_export.exporter import export

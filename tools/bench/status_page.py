@@ -29,9 +29,9 @@ from statistics import median
 
 import msgspec
 import numpy as np
-from tests.system.harness import free_port
 from tools.bench.coordinator import FLEET, RUN, make_bundle, update_for
 from tools.bench.harness import Figure, Result, bench
+from tools.bench.parts.real_fleet import free_port
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import WHOLE

@@ -22,8 +22,8 @@ from contextlib import closing
 from pathlib import Path
 
 import msgspec
-from tests.cloud.servers import Servers
 from tools.bench.coordinator import make_bundle
+from tools.bench.parts.servers import Servers
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig, load_cloud

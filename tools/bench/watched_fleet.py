@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.system.harness import ENVIRONMENT, RealFleet, free_port, wait_until
+from tools.bench.parts.real_fleet import ENVIRONMENT, RealFleet, free_port, wait_until
 
 PLACES = ("page", "metrics", "run show", "log")
 # How often a place is looked at, which is the resolution: whoever asks the page more often slows it down.

@@ -12,8 +12,8 @@ import pytest
 from msgspec import msgpack
 from tests.cloud.helper import CONFIG, as_nobody, make_bundle
 from tests.cloud.stores import in_a_folder, open_store
-from tests.system.harness import RealFleet, free_port, wait_until
-from tests.web import serving
+from tools.bench.parts.blob_server import serving
+from tools.bench.parts.real_fleet import RealFleet, free_port, wait_until
 
 from sedge_cloud.admin import doctor
 from sedge_cloud.admin.doctor import examine

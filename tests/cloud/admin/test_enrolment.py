@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cloud.helper import as_nobody, mode
 from tests.cloud.stores import open_store
-from tests.system.harness import RealFleet, wait_until
+from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 from sedge_cloud.admin import enrolment
 from sedge_cloud.admin.enrolment import (

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.cloud.helper import mode
 from tests.cloud.stores import open_store
-from tests.system.harness import free_port, start_mosquitto
+from tools.bench.parts.real_fleet import free_port, start_mosquitto
 
 from sedge_cloud.admin.enrolment import add_device
 from sedge_cloud.admin.service_files import Places, write_service_files

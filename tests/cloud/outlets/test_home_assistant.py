@@ -10,7 +10,7 @@ import pytest
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import FLEET
 from tests.cloud.stores import open_store
-from tests.system.harness import RealFleet, wait_until
+from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 from sedge_cloud.broker.accounts import add_passwords
 from sedge_cloud.outlets.home_assistant import messages

@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import FLEET
-from tests.system.harness import free_port, wait_until
+from tools.bench.parts.real_fleet import free_port, wait_until
 
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts import snapshot

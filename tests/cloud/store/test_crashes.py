@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, Cloud
-from tests.cloud.servers import Servers
 from tests.cloud.store.lives import Place, ends, lived, play
 from tests.cloud.stores import FOLDER
+from tools.bench.parts.servers import Servers
 
 from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store.settings import BlobsConfig, StoreConfig

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.servers import Servers
 from tests.cloud.stores import on_servers
+from tools.bench.parts.servers import Servers
 
 from sedge_cloud.config import load_cloud
 from sedge_cloud.store.opening import open_store

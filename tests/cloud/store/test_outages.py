@@ -7,8 +7,8 @@ from time import sleep
 
 import pytest
 from tests.cloud.helper import Cloud, random_theta, update
-from tests.cloud.servers import Servers
 from tests.cloud.stores import on_servers
+from tools.bench.parts.servers import Servers
 
 from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.rounds.lifecycle import FINISHED

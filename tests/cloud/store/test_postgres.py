@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.cloud.helper import RUN, Cloud, small_update
-from tests.cloud.servers import PostgresServer, Servers
 from tests.cloud.stores import on_servers, open_store
+from tools.bench.parts.servers import PostgresServer, Servers
 
 from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store import postgres

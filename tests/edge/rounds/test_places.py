@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.edge.harness import Harness, make_bundle, only, storage_error, theta_of
-from tests.web import BlobServer, serving
+from tools.bench.parts.blob_server import BlobServer, serving
 
 from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, SpanEnd, StopSpan

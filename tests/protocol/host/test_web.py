@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.protocol.test_mqtt_secure import make_ca, make_certificate
-from tests.web import LOOPBACK, serving
+from tools.bench.parts.blob_server import LOOPBACK, serving
+from tools.bench.parts.certificates import make_ca, make_certificate
 
 from sedge_protocol.errors import LinkError
 from sedge_protocol.host import web

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tests.cloud.servers import Place, Servers
-from tests.system.harness import ENVIRONMENT, command
+from tools.bench.parts.real_fleet import ENVIRONMENT, command
+from tools.bench.parts.servers import Place, Servers
 from tools.bench.three_hosts import client
 from tools.bench.three_hosts.network import Network, Process
 from tools.bench.three_hosts.watch import wait_for

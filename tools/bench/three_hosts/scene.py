@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from tests.cloud.servers import Servers
+from tools.bench.parts.servers import Servers
 from tools.bench.three_hosts.fleet import Fleet
 from tools.bench.three_hosts.network import Network
 from tools.bench.three_hosts.watch import Watch, wait_for

@@ -1,4 +1,4 @@
-"""A PostgreSQL and an S3 server (SeaweedFS) of these tests' own, by a user who is not root.
+"""A PostgreSQL and an S3 server (SeaweedFS) of our own, by a user who is not root.
 
 Both end with the process that started them, however it ends.
 """

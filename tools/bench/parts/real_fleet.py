@@ -1,4 +1,4 @@
-"""Real processes for tests: Mosquitto, ``sedge-cloud serve`` and ``sedge-edge run``, killed at will."""
+"""Real processes: Mosquitto, ``sedge-cloud serve`` and ``sedge-edge run``, killed at will."""
 
 import os
 import signal

@@ -1,7 +1,15 @@
 """Settings that must stand before numpy and torch are imported."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 # One thread each: the suite must not depend on, or fight over, the number of processors.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+# A cache for this run of the tests alone, which its processes share.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="sedge-cache-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)

@@ -60,7 +60,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def begun(base: Path) -> tuple[Stage, list[str]]:
     """An emulation's folder, just set up, to be copied; and what was said meanwhile."""
     notes: list[str] = []
-    return set_up(CONFIG, base, base / "out", resume=False, note=notes.append), notes
+    return set_up(CONFIG, base, base / "out", False, notes.append, fresh=True), notes
 
 
 @pytest.fixture
@@ -297,6 +297,17 @@ def test_another_model_is_not_resumed(base: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--resume") as caught:
         resumed(config, tmp_path, out)
     assert caught.value.found == "model's code"
+
+
+def test_a_second_emulation_says_that_its_export_is_from_the_cache(
+    base: Path, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    first = set_up(CONFIG, base, tmp_path / "first", False, ignore, fresh=True)
+    second = set_up(CONFIG, base, tmp_path / "second", False, notes.append)
+    assert (first.model.from_cache, second.model.from_cache) == (False, True)
+    assert "exported and verified, earlier (from the cache): mlp, 2,003 parameters" in notes
+    assert resumed(CONFIG, base, tmp_path / "second").model == second.model
 
 
 def test_targets_that_each_device_would_decline_are_refused_at_once(tmp_path: Path) -> None:

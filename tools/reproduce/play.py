@@ -18,7 +18,7 @@ from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.events import Event, RoundOpened, UpdateReceived
 from sedge_emulate.config import EmulationConfig, StrategyConfig, TrainerConfig
 from sedge_emulate.data.shares import Shares
-from sedge_emulate.emulation import Stage, StrategyRun, export_forms
+from sedge_emulate.emulation import Stage, StrategyRun, export_forms, worker_setup
 from sedge_emulate.model import ModelSource
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import Model, spread
@@ -177,7 +177,7 @@ def _stage(trial: Trial, home: Path) -> Stage:
         Shares.of(dataset, list(setting.parts(dataset.labels, trial.seed))).save(
             home / "state" / "data"
         )
-        export_forms(source, dataset, config, home)
+        export_forms(worker_setup(config, source, home), dataset, config)
         (home / "ready").touch()
     size = load(home / "bundle")[0].manifest.layout.size
     model = Model(name=source.name, parameters=size, dense_bytes=4 * size)

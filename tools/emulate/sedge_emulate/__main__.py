@@ -85,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         "--resume", action="store_true", help="go on where the emulation in --out was stopped"
     )
     again.add_argument(
-        "--fresh", action="store_true", help="discard the one that was stopped, and begin anew"
+        "--fresh",
+        action="store_true",
+        help="discard the one that was stopped, begin anew, and take no export from the cache",
     )
     run.add_argument("--out", type=Path, default=Path("runs/latest"), help="folder for the results")
     run.add_argument(
@@ -152,7 +154,7 @@ def _cost_parser(cost: argparse.ArgumentParser) -> None:
         ("--per-mb", 0.0, "price of 10^6 bytes, whichever way"),
         ("--per-million-units", 0.0, "price of 10^6 begun units of 5 KB"),
     )
-    cost.set_defaults(call=_cost, link="memory", resume=False, ray=None)
+    cost.set_defaults(call=_cost, link="memory", resume=False, fresh=False, ray=None)
 
 
 def _quantities(group: argparse._ArgumentGroup, *options: tuple[str, float, str]) -> None:

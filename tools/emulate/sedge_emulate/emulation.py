@@ -22,11 +22,13 @@ import msgspec
 from sedge_cloud.config import RunConfig
 from sedge_edge.training.examples import Examples, fitting
 from sedge_emulate.attack import NOBODY, Attack
+from sedge_emulate.cache import user_cache
 from sedge_emulate.config import EmulationConfig, StrategyConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.shares import Shares, share_out
-from sedge_emulate.model import ModelSource, Sample, export_widths
+from sedge_emulate.model import ModelSource, Sample
 from sedge_emulate.result import Model, StrategyResult, write_whole
+from sedge_emulate.workers.preparation import Prepared, prepare
 from sedge_emulate.workers.processes import in_process
 from sedge_emulate.workers.setup import VERSIONS, WorkerSetup
 from sedge_protocol.errors import ConfigError, StorageError
@@ -37,6 +39,8 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # Marks ``out/state`` as an emulation's. A folder without it belongs to something else.
 OWN = "emulation"
+# Stands there where the export was taken from the cache.
+CACHED = "from-cache"
 
 
 @dataclass(frozen=True)
@@ -81,13 +85,12 @@ class Stage:
     @property
     def setup(self) -> WorkerSetup:
         """What worker processes need."""
-        data, trainer = self.out / "state" / "data", self.config.trainer
-        return WorkerSetup(data, self.bundle, self.source, trainer, processes=self.workers)
+        return worker_setup(self.config, self.source, self.out)
 
     @property
     def workers(self) -> int:
         """How many processes train."""
-        return self.config.workers or os.cpu_count() or 1
+        return num_workers(self.config)
 
     def name(self, trainer: str) -> bytes:
         """What stands for data, model, trainer and versions in the names of jobs, 32 bytes."""
@@ -112,10 +115,30 @@ class Stage:
         return digest.digest()
 
 
+def num_workers(config: EmulationConfig) -> int:
+    """How many processes train."""
+    return config.workers or os.cpu_count() or 1
+
+
+def worker_setup(config: EmulationConfig, source: ModelSource, out: Path) -> WorkerSetup:
+    """What worker processes need of the emulation in ``out``."""
+    data, processes = out / "state" / "data", num_workers(config)
+    return WorkerSetup(
+        data, out / "bundle", source, config.trainer, processes=processes, cache=user_cache()
+    )
+
+
 def set_up(
-    config: EmulationConfig, base: Path, out: Path, resume: bool, note: Callable[[str], None]
+    config: EmulationConfig,
+    base: Path,
+    out: Path,
+    resume: bool,
+    note: Callable[[str], None],
+    fresh: bool = False,
 ) -> Stage:
     """Split the data, map it from disk and export the model; a resumed emulation has both already.
+
+    With ``fresh`` nothing is taken from the user's cache.
 
     Raises ``ConfigError`` when ``resume`` is given with another fleet or model than the one in ``out``, for
     an ``out`` with foreign files, for labels that make the same file name, and for several strategies where
@@ -146,13 +169,19 @@ def set_up(
         note(f"{dataset.name}: {text}")
     if not mark.exists():
         shares.save(state / "data")
-        export_forms(source, dataset, config, out)
+        prepared = export_forms(worker_setup(config, source, out), dataset, config, fresh)
+        for text in prepared.notes:
+            note(text)
+        if prepared.from_cache:
+            (state / CACHED).touch()
         write_whole(described, mark)
     manifest = load(out / "bundle")[0].manifest
     size = manifest.layout.size
-    model = Model(name=source.name, parameters=size, dense_bytes=4 * size)
+    cached = (state / CACHED).exists()
+    model = Model(name=source.name, parameters=size, dense_bytes=4 * size, from_cache=cached)
     frozen = "" if manifest.frozen is None else f" and {manifest.frozen.layout.size:,} frozen ones"
-    note(f"exported and verified: {model.name}, {model.parameters:,} parameters{frozen}")
+    when = ", earlier (from the cache)" if cached else ""
+    note(f"exported and verified{when}: {model.name}, {model.parameters:,} parameters{frozen}")
     mapped = Shares.open(state / "data")
     return Stage(
         config, dataset.name, split, mapped, model, source, out, manifest.metric, dataset.sha256
@@ -196,17 +225,21 @@ def locked(out: Path) -> Generator[None]:
         yield
 
 
-def export_forms(source: ModelSource, dataset: Dataset, config: EmulationConfig, out: Path) -> None:
-    """Export the model below ``out``, whole and in each of its widths.
+def export_forms(
+    setup: WorkerSetup, dataset: Dataset, config: EmulationConfig, fresh: bool = False
+) -> Prepared:
+    """Export the model, whole and in each of its widths, in a process of its own.
 
     Raises ``DataError`` for data that every device would decline to train on.
     """
-    folders = (out / "bundle", *narrower(config, out))
+    source, folders = setup.model, (setup.bundle, *narrower(config, setup.bundle.parent))
     forms = list(zip(config.model.widths, folders, strict=True))
-    in_process(export_widths, source, Sample.of(source, dataset), config.seed, forms)
+    sample = Sample.of(source, dataset)
+    prepared: Prepared = in_process(prepare, setup, sample, config.seed, forms, fresh)
     for folder in folders:
         manifest = load(folder)[0].manifest
         fitting(Examples(dataset.inputs, dataset.targets, source.parts), manifest)
+    return prepared
 
 
 def narrower(config: EmulationConfig, out: Path) -> tuple[Path, ...]:

@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,13 +108,14 @@ class ModelSource:
         import torch
 
         from sedge_edge.backends.several_inputs import take_apart
-        from sedge_export.widths.narrow import narrowed
 
         module = self.bare(seed)
         if self.parts:
             take_apart(module, self.parts)
         if not dropped:
             return module
+        from sedge_export.widths.narrow import narrowed  # imports torch's tracing, half a second
+
         sample = torch.zeros(2, *self.shape, dtype=getattr(torch, self.dtype))
         return narrowed(module, sample, dropped)
 
@@ -216,14 +216,6 @@ def export_model(
         folder=folder,
         dropped=dropped,
     )
-
-
-def export_widths(
-    source: ModelSource, sample: Sample, seed: int, forms: Sequence[tuple[float, Path]]
-) -> None:
-    """Export the model in each of its forms, which lack this share of the channels, into its folder."""
-    for dropped, folder in forms:
-        export_model(source, sample, seed, folder, dropped)
 
 
 def _require_numbers(

@@ -226,11 +226,15 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """The model: number of parameters, and its bytes as plain float32."""
+    """The model: number of parameters, and its bytes as plain float32.
+
+    ``from_cache`` says that an earlier emulation exported and verified it.
+    """
 
     name: str
     parameters: Count
     dense_bytes: Count
+    from_cache: bool = False
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

@@ -104,7 +104,7 @@ def emulate(
         url, kind = _link(config, stack, out if arguments.resume else None)
         progress = stack.enter_context(Progress(console))
         base = arguments.fleet.absolute().parent
-        stage = set_up(config, base, out, arguments.resume, progress.note)
+        stage = set_up(config, base, out, arguments.resume, progress.note, arguments.fresh)
         if arguments.ray is not None:
             progress.note(f"Ray ({arguments.ray}) starts its workers; a busy host takes a minute")
         workers = _workers(stage, arguments.ray)

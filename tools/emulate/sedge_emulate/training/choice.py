@@ -15,6 +15,7 @@ the place of onnx. tools/bench/RESULTS.md has each trainer beside autograd on th
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import nn
@@ -23,7 +24,6 @@ from sedge_edge.backends.rows import Objective
 from sedge_edge.training.batches import Permutations, permutations
 from sedge_edge.training.examples import Inputs
 from sedge_emulate.training.autograd import AutogradTrainer
-from sedge_emulate.training.checks import check, references
 from sedge_emulate.training.problem import LABELS, Problem
 from sedge_emulate.training.programs import OnnxFleet
 from sedge_emulate.training.tasks import Convolutions, FleetTrainer, Precision, Unsupported
@@ -56,6 +56,7 @@ def open_trainer(
     parts: tuple[InputPart, ...] = (),
     sample: Inputs | None = None,
     note: Callable[[str], object] = warnings.warn,
+    checked: bool = False,
 ) -> FleetTrainer:
     """A trainer that has passed its checks: the named one, or the rule's.
 
@@ -65,7 +66,8 @@ def open_trainer(
     (``sedge_emulate.config.TrainerConfig``), and ``processes`` share a GPU. The number of threads is
     torch's present one; several processes of one thread are faster than one process of several.
 
-    Where "auto" finds a GPU that cannot be used, ``note`` says so and the CPU trains. Raises
+    With ``checked`` it has passed them before. Where "auto" finds a GPU that cannot be used, ``note`` says
+    so and the CPU trains. Raises
     ``ConfigError`` for an unknown name or device, or for an option that cannot train this model there,
     ``Wrong`` when the trainer fails its checks, ``ExportError`` for a model that no device can train.
     """
@@ -77,10 +79,11 @@ def open_trainer(
     def opened(where: torch.device, options: _Options) -> FleetTrainer:
         chosen = ruled(where.type, problem.network.layout, programs) if name == AUTO else name
         options.check(chosen, where)
-        wanted = references(problem)
+        wanted = None if checked else _checks().references(problem)
         try:
             trainer = _open(chosen, problem, options, where, bundle, processes)
-            check(trainer, problem, precision, wanted)
+            if wanted is not None:
+                _checks().check(trainer, problem, precision, wanted)
         except Unsupported as exc:
             raise _Unusable("trainer", chosen, f"a backend for this model: {exc}") from exc
         except RuntimeError as exc:  # an operator that this torch does not have there
@@ -136,6 +139,13 @@ def ruled(device: str, layout: Layout, programs: bool) -> str:
         return "vectorised"
     convolves = any(len(tensor.shape) > 2 for tensor in layout.tensors)
     return "onnx" if programs and not convolves else "autograd"
+
+
+def _checks() -> ModuleType:
+    """The checks, which import all of torch's tracing: half a second for a trainer that needs none."""
+    from sedge_emulate.training import checks
+
+    return checks
 
 
 def _device(name: str) -> torch.device:

@@ -71,7 +71,9 @@ class ClusterWorkers:
             num_cpus=1, max_calls=0, scheduling_strategy="SPREAD", runtime_env=environment, **each
         )(_in_worker)
         bundle, _ = load(setup.bundle)
-        placed = Placed(setup, Shares.open(setup.data), bundle, versions_of(setup))
+        # Each host checks its trainers itself, and has no such folder.
+        alone = replace(setup, cache=None)
+        placed = Placed(alone, Shares.open(setup.data), bundle, versions_of(setup))
         self._placed, self._trainer = ray.put(placed), ""
         try:
             self._trainer = self.submit(worker.describe).result()[0]

@@ -8,6 +8,7 @@ import msgspec
 
 from sedge_edge.training.batches import Permutations, permutations
 from sedge_edge.training.examples import Inputs
+from sedge_emulate.cache import Cache
 from sedge_emulate.config import TrainerConfig
 from sedge_emulate.model import ModelSource
 from sedge_emulate.training.tasks import FleetTrainer
@@ -22,7 +23,7 @@ class WorkerSetup:
     """What every worker needs: where shares and exported bundle lie, and how to train.
 
     ``shuffles`` replaces the order of a device's examples, to repeat a published run. ``processes`` workers
-    share a GPU.
+    share a GPU. ``cache`` is the folder with the checks that trainers have passed, None for none.
     """
 
     data: Path
@@ -31,29 +32,43 @@ class WorkerSetup:
     trainer: TrainerConfig
     shuffles: Permutations = permutations
     processes: int = 1
+    cache: Path | None = None
 
 
 def trainer_for(
-    setup: WorkerSetup, bundle: Bundle, sample: Inputs, note: Callable[[str], object]
+    setup: WorkerSetup,
+    bundle: Bundle,
+    sample: Inputs,
+    note: Callable[[str], object],
+    cache: Cache | None = None,
 ) -> FleetTrainer:
     """The trainer that the fleet file asks for; ``sample`` (N, ...) are some of the data's inputs.
 
-    ``note`` takes a line on what the choice of a device left out.
+    ``note`` takes a line on what the choice of a device left out. A trainer of the CPU that has passed its
+    checks in ``cache`` (by default the setup's) is not checked again.
     """
     import torch
 
     from sedge_edge.backends.flat_module import place_frozen
     from sedge_emulate.training.choice import open_trainer
+    from sedge_emulate.training.fingerprint import fingerprint
     from sedge_export.subject.objective import objective_of
 
     torch.set_num_threads(1)
     manifest = bundle.manifest
     module = setup.model.build(0, manifest.dropped)
     place_frozen(module, bundle)
-    options = msgspec.structs.asdict(setup.trainer)
-    return open_trainer(
+    own = setup.model.own_loss(), setup.model.own_metric()
+    key, options = None, msgspec.structs.asdict(setup.trainer)
+    if cache is None and setup.cache is not None:
+        cache = Cache(setup.cache, note)
+    if cache is not None and setup.trainer.device == "cpu":
+        recipe = options, setup.shuffles, own, str(sample.dtype), sample.tobytes()
+        key = fingerprint(module, "check", msgspec.json.encode(manifest), *recipe)
+    checked = cache is not None and key is not None and cache.find(key) is not None
+    trainer = open_trainer(
         module,
-        objective_of(manifest, setup.model.own_loss(), setup.model.own_metric()),
+        objective_of(manifest, *own),
         manifest.batch_size,
         manifest.input,
         manifest.target,
@@ -65,4 +80,8 @@ def trainer_for(
         shuffles=setup.shuffles,
         parts=manifest.parts,
         sample=sample,
+        checked=checked,
     )
+    if cache is not None and key is not None and not checked:
+        cache.keep(key, trainer.name.encode())
+    return trainer

@@ -1,0 +1,90 @@
+"""The user's cache: whole entries or none, the newest of them, and never a reason to stop."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from sedge_emulate.cache import Cache, user_cache
+from sedge_emulate.workers.processes import Processes
+
+ONE, TWO, THREE = (bytes([number]) * 32 for number in range(3))
+
+
+class Shelf(Cache):
+    """A cache in a folder, and what it says."""
+
+    def __init__(self, folder: Path, fresh: bool = False, max_bytes: int = 2**20) -> None:
+        self.said: list[str] = []
+        super().__init__(folder, self.said.append, fresh, max_bytes)
+
+
+def test_an_entry_is_found_by_its_key_alone(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "made")
+    assert shelf.find(ONE) is None
+    shelf.keep(ONE, b"content")
+    assert (shelf.find(ONE), shelf.find(TWO)) == (b"content", None)
+    fresh = Shelf(tmp_path / "made", fresh=True)
+    assert fresh.find(ONE) is None
+    fresh.keep(ONE, b"anew")
+    assert shelf.find(ONE) == b"anew"
+    assert shelf.said == fresh.said == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", bytes(40)])
+def test_a_damaged_entry_is_none_and_is_written_again(tmp_path: Path, damage: bytes) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.keep(ONE, b"content")
+    (tmp_path / ONE.hex()).write_bytes(damage)
+    assert shelf.find(ONE) is None
+    assert shelf.said == [f"cache: {tmp_path / ONE.hex()} is damaged; it is made again"]
+    shelf.keep(ONE, b"content")
+    assert shelf.find(ONE) == b"content"
+
+
+def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, max_bytes=1000)
+    for key in (ONE, TWO):
+        shelf.keep(key, bytes(400))
+        os.utime(tmp_path / key.hex(), (1000, 1000))
+    assert shelf.find(ONE) is not None  # used now
+    shelf.keep(THREE, bytes(400))
+    assert [shelf.find(key) is None for key in (ONE, TWO, THREE)] == [False, True, False]
+
+
+def test_a_folder_that_cannot_be_used_is_said_and_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    shelf = Shelf(tmp_path / "file")
+    shelf.keep(ONE, b"content")
+    assert shelf.find(ONE) is None
+    (line,) = shelf.said
+    assert line.startswith("cache: ") and str(tmp_path / "file") in line
+    (tmp_path / "folder" / ONE.hex()).mkdir(parents=True)
+    shelf = Shelf(tmp_path / "folder")
+    assert shelf.find(ONE) is None
+    assert "Is a directory" in shelf.said[0]
+
+
+def write_and_read(folder: Path) -> set[bytes | None]:
+    """What a process finds in half a second while it writes, too."""
+    shelf, found = Shelf(folder), set[bytes | None]()
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        shelf.keep(ONE, bytes(50_000))
+        found.add(shelf.find(ONE))
+    return found if not shelf.said else {b"said"}
+
+
+def test_processes_share_a_folder(tmp_path: Path) -> None:
+    processes = Processes(2)
+    both = [processes.submit(write_and_read, tmp_path) for _ in range(2)]
+    assert [one.result() for one in both] == [{bytes(50_000)}] * 2
+    processes.close()
+
+
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert user_cache() == tmp_path / "sedge"
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert user_cache().is_relative_to(Path.home())

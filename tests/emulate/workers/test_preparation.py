@@ -1,0 +1,80 @@
+"""The model is exported and its trainer checked once, and not again for the next emulation."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.emulate.workers.fleet_of_four import make_setup
+
+from sedge_emulate.config import ModelConfig, TrainerConfig
+from sedge_emulate.model import Sample
+from sedge_emulate.training import choice
+from sedge_emulate.training.checks import Wrong
+from sedge_emulate.workers.preparation import prepare
+from sedge_emulate.workers.setup import WorkerSetup, trainer_for
+from sedge_protocol.wire.bundle import load
+
+SAMPLE = Sample(np.random.default_rng(0).standard_normal((8, 6), np.float32), "")
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> WorkerSetup:
+    made = make_setup(tmp_path / "made", devices=1)
+    return replace(made, trainer=TrainerConfig("autograd"), cache=tmp_path / "cache")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def refused(*_: object) -> None:
+    raise Wrong("checked again")
+
+
+def test_what_was_exported_and_checked_once_is_taken_from_the_cache(
+    setup: WorkerSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    first, second = ((0.0, folder) for folder in folders)
+    assert not prepare(setup, SAMPLE, 0, [first]).from_cache
+    monkeypatch.setattr("sedge_emulate.training.checks.check", refused)
+    again = prepare(setup, SAMPLE, 0, [second])
+    assert (again.from_cache, again.notes) == (True, [])
+    assert files(folders[0]) == files(folders[1])
+    bundle, _ = load(folders[0])
+    assert trainer_for(setup, bundle, SAMPLE.rows, print).name == "autograd"  # as a worker does
+    for other, seed in ((setup, 1), (replace(setup, trainer=TrainerConfig("vectorised")), 0)):
+        with pytest.raises(Wrong, match="checked again"):
+            prepare(other, SAMPLE, seed, [second])
+    with pytest.raises(Wrong, match="checked again"):
+        prepare(setup, SAMPLE, 0, [second], fresh=True)
+
+
+def test_a_model_of_another_recipe_is_exported_anew(setup: WorkerSetup, tmp_path: Path) -> None:
+    form = [(0.0, tmp_path / "bundle")]
+    prepare(setup, SAMPLE, 0, form)
+    smoothed = replace(setup.model, config=ModelConfig(batch_size=8, label_smoothing=0.1))
+    assert not prepare(replace(setup, model=smoothed), SAMPLE, 0, form).from_cache
+    assert not prepare(setup, replace(SAMPLE, rows=SAMPLE.rows + 1), 0, form).from_cache
+
+
+def test_damaged_entries_are_made_again(setup: WorkerSetup, tmp_path: Path) -> None:
+    form = [(0.0, tmp_path / "bundle")]
+    prepare(setup, SAMPLE, 0, form)
+    entries = list((tmp_path / "cache").iterdir())
+    assert len(entries) == 2
+    for entry in entries:
+        entry.write_bytes(entry.read_bytes()[:-1] + b"?")
+    found = prepare(setup, SAMPLE, 0, form)
+    assert not found.from_cache
+    assert len(found.notes) == 2 and "is damaged" in found.notes[0]
+    assert prepare(setup, SAMPLE, 0, form).from_cache
+
+
+def test_a_gpus_checks_are_left_to_its_workers(
+    setup: WorkerSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "open_trainer", refused)
+    card = replace(setup, trainer=TrainerConfig(device="cuda"))
+    assert not prepare(card, SAMPLE, 0, [(0.0, tmp_path / "bundle")]).from_cache

@@ -1,0 +1,68 @@
+"""What a start of the emulator costs: processor seconds until the first round, with and without its cache.
+
+    python -m tools.bench emulator_start
+
+A fleet of ten devices with the 4-layer CNN, three times each way. The last line is JSON.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+
+from tools.bench.emulator import FLEET
+
+
+def start_s(fleet: Path, folder: Path, *words: str) -> float:
+    """Processor seconds, of all processes together, until a run says that its first strategy begins."""
+    out = folder / "out"
+    shutil.rmtree(out, ignore_errors=True)  # of the last start, which was stopped
+    command = [sys.executable, "-m", "sedge_emulate", "run", str(fleet), "--out", str(out), *words]
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if line.startswith("fedobp: "))
+        seconds = processor_s(process.pid)
+        process.terminate()
+        process.communicate()
+    return seconds
+
+
+def processor_s(root: int) -> float:
+    """Processor seconds of a process and all its descendants so far."""
+    ticks, children = dict[int, int](), dict[int, list[int]]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            fields = path.read_text().rpartition(")")[2].split()
+            pid = int(path.parent.name)
+            # utime, stime, and those of children that have ended
+            ticks[pid] = sum(map(int, fields[11:15]))
+            children.setdefault(int(fields[1]), []).append(pid)
+    family = [root]
+    for pid in family:
+        family.extend(children.get(pid, ()))
+    return sum(ticks[pid] for pid in family) / os.sysconf("SC_CLK_TCK")
+
+
+def main(times: int = 3) -> None:
+    """The median start of a small fleet, with an empty cache and with one that has its model."""
+    cold: list[float] = []
+    cached: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
+        fleet = Path(name) / "fleet.toml"
+        fleet.write_text(FLEET.format(devices=10, rounds=1, fraction=1))
+        for _ in range(times):
+            cold.append(start_s(fleet, Path(name), "--fresh"))
+            cached.append(start_s(fleet, Path(name)))
+    found = {"cold_s": median(cold), "cached_s": median(cached)}
+    print("until the first round: " + ", ".join(f"{k} {v:.1f}" for k, v in found.items()))
+    print(json.dumps({"start": found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What is done once before the workers begin: the model is exported, and its trainer passes its checks.
+
+Both are taken from the cache where an earlier emulation has done them for the same model, data and
+versions. It runs in a process of its own, which has torch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from sedge_emulate.cache import Cache, user_cache
+from sedge_emulate.model import Sample, export_model
+from sedge_emulate.workers.setup import WorkerSetup, trainer_for
+from sedge_protocol.host.disk import translated
+from sedge_protocol.wire.bundle import load
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Whether all exports are from the cache, and what to tell about it."""
+
+    from_cache: bool
+    notes: list[str]
+
+
+def prepare(
+    setup: WorkerSetup,
+    sample: Sample,
+    seed: int,
+    forms: Sequence[tuple[float, Path]],
+    fresh: bool = False,
+) -> Prepared:
+    """Export the model into the folder of each of its forms, which lack so large a share of the channels.
+
+    With ``fresh`` nothing is taken from the cache. Raises ``DataError`` for doubtful data, and what
+    exporting a model and opening its trainer raise.
+    """
+    notes: list[str] = []
+    cache = Cache(setup.cache or user_cache(), notes.append, fresh)
+    cached = [_exported(setup, cache, sample, seed, dropped, folder) for dropped, folder in forms]
+    if setup.trainer.device == "cpu":  # a GPU's checks depend on more than a digest can have
+        for _, folder in forms:
+            trainer_for(setup, load(folder)[0], sample.rows, notes.append, cache)
+    return Prepared(all(cached), notes)
+
+
+def _exported(
+    setup: WorkerSetup, cache: Cache, sample: Sample, seed: int, dropped: float, folder: Path
+) -> bool:
+    """Export one form, or take it from the cache. Returns whether it was there."""
+    from sedge_emulate.training.fingerprint import fingerprint
+
+    source = setup.model
+    own = source.own_loss(), source.own_metric()
+    recipe = replace(source, base=Path()), own, seed, dropped, sample.doubtful
+    rows = sample.rows
+    key = fingerprint(source.bare(seed), "export", *recipe, str(rows.dtype), rows.tobytes())
+    found = None if key is None else cache.find(key)
+    if found is None:
+        export_model(source, sample, seed, folder, dropped)
+        if key is not None:
+            files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+            cache.keep(key, msgspec.msgpack.encode(files))
+        return False
+    with translated("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in msgspec.msgpack.decode(found, type=dict[str, bytes]).items():
+            (folder / name).write_bytes(data)
+    return True

@@ -53,9 +53,3 @@ def run(words: Sequence[str], seconds: float = 300) -> str:
     output = done.stdout.decode(errors="replace")
     assert done.returncode == 0, output
     return output
-
-
-def junit(class_path: str, test: str, folder: Path, *options: str) -> str:
-    """Run one class of JUnit tests."""
-    properties = (f"-Dsedge.vectors={VECTORS}", f"-Djava.io.tmpdir={folder}", *options)
-    return run([*JAVA, *properties, "-cp", class_path, "org.junit.runner.JUnitCore", test])

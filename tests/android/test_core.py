@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.android.java import CORE, junit
+from tests.android.java import CORE, JAVA, VECTORS, run
 from tests.edge.python_only import REASONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "android.md"
@@ -18,9 +18,11 @@ TESTS = (
 )
 
 
-@pytest.mark.parametrize("test", TESTS)
-def test_on_the_jvm(class_path: str, tmp_path: Path, test: str) -> None:
-    output = junit(class_path, f"org.sedge.edge.{test}", tmp_path)
+def test_on_the_jvm(class_path: str, tmp_path: Path) -> None:
+    properties = f"-Dsedge.vectors={VECTORS}", f"-Djava.io.tmpdir={tmp_path}"
+    classes = [f"org.sedge.edge.{test}" for test in TESTS]
+    runner = "org.junit.runner.JUnitCore"
+    output = run([*JAVA, *properties, "-cp", class_path, runner, *classes])
     print(output)
     assert "OK (" in output
 

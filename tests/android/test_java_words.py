@@ -1,7 +1,6 @@
 """What a person reads of the agent in Java is what the agent in Python says: both are told the same."""
 
 import logging
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.android.java import JAVA, run
-from tests.android.java_fleet import MAIN, MEANS
 from tests.edge.harness import MAX_PACKET, SECRET, Harness
 from tests.edge.java_core import JavaHarness, Jvm
 from tests.protocol.driven import Driven, drive, settings
@@ -112,7 +109,7 @@ EDGE = {
     ],
 )
 def test_a_wrong_configuration_is_the_same_error(
-    changes: dict[str, str | None], secret: str, class_path: str, tmp_path: Path
+    changes: dict[str, str | None], secret: str, jvm: Jvm, tmp_path: Path
 ) -> None:
     """But for the kinds of urls, of which Java has fewer."""
     lines = [
@@ -126,10 +123,9 @@ def test_a_wrong_configuration_is_the_same_error(
     np.savez(tmp_path / "train.npz", x=np.zeros((2, 1)), y=np.zeros(2, int))
     with pytest.raises(ConfigError) as error:
         load_config(tmp_path / "edge.toml")
-    words = [*JAVA, "-cp", class_path, MAIN, str(tmp_path), MEANS]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    said = done.stderr.removeprefix("sedge: ").rstrip("\n")
-    assert done.returncode == 2, done.stderr
+    with pytest.raises(StorageError) as refused:
+        jvm.call(0, ["config", tmp_path])
+    said = str(refused.value)
     if changes.get("url"):
         assert said.partition(", expected")[0] == str(error.value).partition(", expected")[0]
     else:
@@ -147,11 +143,11 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("new", "old", "hangs_up"), ANSWERS)
 def test_a_broker_that_refuses_is_the_same_line(
-    new: bytes, old: bytes, hangs_up: bool, class_path: str, monkeypatch: pytest.MonkeyPatch
+    new: bytes, old: bytes, hangs_up: bool, jvm: Jvm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mqtt, "CONNECT_TIMEOUT_S", 0.2)
     said: list[str] = []
-    java = partial(reason_in_java, class_path)
+    java = partial(reason_in_java, jvm)
     asks: tuple[Callable[[str], str], ...] = reason_in_python, java
     for answer, ask in zip((new, old), asks, strict=True):
         broker = FakeBroker(answer, hangs_up=hangs_up)
@@ -163,9 +159,9 @@ def test_a_broker_that_refuses_is_the_same_line(
     assert said[0] == said[1]
 
 
-def test_a_broker_that_is_not_there_is_the_same_line(class_path: str) -> None:
+def test_a_broker_that_is_not_there_is_the_same_line(jvm: Jvm) -> None:
     url = "mqtt://127.0.0.1:1"
-    assert reason_in_java(class_path, url) == reason_in_python(url).replace("[Errno 111] ", "")
+    assert reason_in_java(jvm, url) == reason_in_python(url).replace("[Errno 111] ", "")
 
 
 def reason_in_python(url: str) -> str:
@@ -177,6 +173,5 @@ def reason_in_python(url: str) -> str:
         driven.link.close()
 
 
-def reason_in_java(class_path: str, url: str) -> str:
-    output = run([*JAVA, "-cp", class_path, "org.sedge.edge.host.SayWhy", url])
-    return next(line for line in output.splitlines() if url in line and "next try" not in line)
+def reason_in_java(jvm: Jvm, url: str) -> str:
+    return bytes.fromhex(jvm.call(0, ["why", url])[1]).decode()

@@ -41,11 +41,11 @@ ABILITIES = (
 HEAD_BYTES = 40  # of a journal: its magic, and the SHA-256 of the value
 STATISTICS = [t.slice for t in LAYOUT.tensors if t.role is Role.STATISTIC]
 
-# Answers theta (n,) and a batch of x with the gradient, the loss, and the statistics (k,) after the step.
-Gradient = Callable[[bytes, bytes], tuple[bytes, bytes, bytes]]
+# Answers theta (n,) with the gradient, the loss, and the statistics (k,) after the step.
+Gradient = Callable[[bytes], tuple[bytes, bytes, bytes]]
 
 
-def no_gradient(theta: bytes, x: bytes) -> tuple[bytes, bytes, bytes]:
+def no_gradient(theta: bytes) -> tuple[bytes, bytes, bytes]:
     """Nobody trains."""
     raise AssertionError("a training")
 
@@ -95,9 +95,9 @@ class Jvm:
                 effects.append(EFFECTS[word](*rest.split(" ", 1)))
         raise AssertionError("the JVM has ended")
 
-    def _answer(self, asked: str, gradient: Gradient) -> None:
+    def _answer(self, theta: str, gradient: Gradient) -> None:
         try:
-            found = gradient(*map(bytes.fromhex, asked.split()))
+            found = gradient(bytes.fromhex(theta))
         except SedgeError as exc:
             self._say("error", type(exc).__name__, str(exc).encode().hex())
         else:
@@ -260,28 +260,23 @@ class JavaHarness(Harness):
             entry["kept"] = {name: entry.get(name) for name in Kept.__struct_fields__}
         return msgspec.convert(raw, AgentState)
 
-    def work(self, job: Job, stop_at: int = -1) -> list[AgentEffect]:
-        """What the worker thread does, until it is stopped before a step."""
+    def work(self, job: Job) -> list[AgentEffect]:
         files = [self.folder / "train.npz", self.folder / "test.npz"]
         for path, examples in zip(files, (self.train, self.test), strict=True):
             if self._written.get(path) is not examples:
                 np.savez(path, x=examples.inputs, y=examples.targets)
                 self._written[path] = examples
 
-        def gradient(theta: bytes, x: bytes) -> tuple[bytes, bytes, bytes]:
+        def gradient(theta: bytes) -> tuple[bytes, bytes, bytes]:
             start = np.frombuffer(theta, "<f4").copy()
             training = job.order.work.training or Training()
             request = TrainRequest(start, training, job.order.seed, gradient=True)
-            rows = np.frombuffer(x, "<f4").reshape(-1, 3)
-            batch = Examples(rows, np.zeros(len(rows), np.int64))
-            trained = self.trainer.train(request, batch, lambda: False)
+            trained = self.trainer.train(request, self.train, lambda: False)
             with np.errstate(over="ignore"):
                 way = start - trained.theta if trained.gradient is None else trained.gradient
             statistics = np.concatenate([trained.theta[place] for place in STATISTICS])
             loss = np.float32(trained.loss)
             return way.astype("<f4").tobytes(), loss.tobytes(), statistics.tobytes()
 
-        effects: list[AgentEffect] = self.agent.told(
-            "work", self.now, *files, stop_at, gradient=gradient
-        )
+        effects: list[AgentEffect] = self.agent.told("work", self.now, *files, gradient=gradient)
         return effects

@@ -72,6 +72,11 @@ public final class Main {
         return found;
     }
 
+    /** That of a folder with an edge.toml. */
+    public static AgentConfig config(File folder) throws SedgeException {
+        return config(folder, values(new File(folder, "edge.toml")));
+    }
+
     private static AgentConfig config(File folder, Map<String, String> values) throws SedgeException {
         File secretFile = file(folder, values, "secret_file");
         byte[] secret;

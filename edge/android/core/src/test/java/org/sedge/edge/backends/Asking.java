@@ -33,7 +33,7 @@ public final class Asking implements Backend {
         return new Program() {
             @Override
             public Tensor[] run(Tensor... inputs) {
-                return method.equals("gradient") ? asked(inputs[0], inputs[1]) : evaluated(inputs[3]);
+                return method.equals("gradient") ? asked(inputs[0]) : evaluated(inputs[3]);
             }
 
             @Override
@@ -55,8 +55,10 @@ public final class Asking implements Backend {
         }
     }
 
-    private Tensor[] asked(Tensor theta, Tensor x) {
-        System.out.println("gradient " + hex(theta) + " " + hex(x));
+    private Tensor[] asked(Tensor theta) {
+        byte[] bytes = new byte[theta.data().remaining()];
+        theta.data().get(bytes);
+        System.out.println("gradient " + Hex.encode(bytes));
         try {
             String[] answer = in.readLine().split(" ");
             if (answer[0].equals("error")) {
@@ -66,12 +68,6 @@ public final class Asking implements Backend {
         } catch (IOException error) {
             throw new AssertionError(error);
         }
-    }
-
-    private static String hex(Tensor tensor) {
-        byte[] bytes = new byte[tensor.data().remaining()];
-        tensor.data().get(bytes);
-        return Hex.encode(bytes);
     }
 
     /** A loss of 1 and a metric of 0.5 an example. */

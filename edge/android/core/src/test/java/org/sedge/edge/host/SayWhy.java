@@ -1,29 +1,29 @@
 package org.sedge.edge.host;
 
 import org.sedge.edge.AgentConfig;
+import org.sedge.edge.SedgeException;
 
 import java.util.Random;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 
-/** Connects to each broker, {@code URL…}, and prints why it could not. */
+/** Connects to a broker, and says why it could not. */
 public final class SayWhy implements Link.Owner {
-    private boolean said;
+    private String said;
 
     private SayWhy() {}
 
-    public static void main(String[] words) throws Exception {
-        for (String url : words) {
-            AgentConfig config = new AgentConfig("pi-1", "test", url, new byte[32], null);
-            SayWhy owner = new SayWhy();
-            BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
-            Link link = new Link(config, "password", "up", "down", owner, new Random(1), tasks);
-            link.keep();
-            while (!owner.said) {
-                tasks.take().run();
-            }
-            link.close();
+    public static String why(String url) throws SedgeException, InterruptedException {
+        SayWhy owner = new SayWhy();
+        BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
+        AgentConfig config = new AgentConfig("pi-1", "test", url, new byte[32], null);
+        Link link = new Link(config, "password", "up", "down", owner, new Random(1), tasks);
+        link.keep();
+        while (owner.said == null) {
+            tasks.take().run();
         }
+        link.close();
+        return owner.said;
     }
 
     @Override
@@ -39,8 +39,7 @@ public final class SayWhy implements Link.Owner {
 
     @Override
     public void disconnected(String reason) {
-        System.out.println(reason);
-        said = true;
+        said = reason;
     }
 
     @Override

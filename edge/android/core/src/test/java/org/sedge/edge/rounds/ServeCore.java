@@ -10,6 +10,7 @@ import org.sedge.edge.backends.Trials;
 import org.sedge.edge.backends.Trusting;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Npz;
+import org.sedge.edge.host.SayWhy;
 import org.sedge.edge.host.WebSpan;
 import org.sedge.edge.jobs.Job;
 import org.sedge.edge.training.JobRunner;
@@ -18,6 +19,7 @@ import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Messages.Hello;
 import org.sedge.edge.wire.Metric;
+import org.sedge.jvm.Main;
 
 import java.io.BufferedReader;
 import java.io.File;
@@ -79,6 +81,10 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
                     cores.remove(words[0]);
                 } else if (words[1].equals("turns")) {
                     result = String.valueOf(RefusingDisk.turns(words));
+                } else if (words[1].equals("config")) {
+                    Main.config(new File(words[2]));
+                } else if (words[1].equals("why")) {
+                    result = Hex.encode(SayWhy.why(words[2]).getBytes(StandardCharsets.UTF_8));
                 } else {
                     result = cores.get(words[0]).call(words);
                 }
@@ -117,7 +123,7 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
                 core.receive(words[3], Hex.decode(words[4]), now);
                 break;
             case "work":
-                work(now, new File(words[3]), new File(words[4]), Integer.parseInt(words[5]));
+                work(now, new File(words[3]), new File(words[4]));
                 break;
             case "failed":
                 core.failed(Asking.error(words[3], new String(Hex.decode(words[4]), StandardCharsets.UTF_8)), now);
@@ -140,16 +146,13 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
         return "";
     }
 
-    private void work(double now, File train, File test, int stopAt) throws IOException {
-        int[] step = {0};
+    private void work(double now, File train, File test) throws IOException, JobStopped {
         try {
             Trials trials = new Trials(folder, new Trusting(), disk);
             Programs programs = new Programs(
                     new File(folder, "programs"), Collections.singletonList(new Asking(IN)), trials);
             JobRunner runner = new JobRunner(disk, programs, Npz.read(train), Npz.read(test));
-            core.finished(runner.run(job, () -> step[0]++ == stopAt), now);
-        } catch (JobStopped stop) {
-            core.interrupted(stop.checkpoint);
+            core.finished(runner.run(job, () -> false), now);
         } catch (SedgeException error) {
             core.failed(error, now);
         }

@@ -25,6 +25,11 @@ _NEWER_CLIENT_MODEL = (
     + ", ".join(f"{name} = excluded.{name}" for name in ClientModelRow.__struct_fields__)
     + " WHERE client_models.round < excluded.round"
 )
+# A receipt, unless the device has one in this round.
+_NEW_UPDATE = (
+    f"INSERT INTO updates VALUES ({','.join('?' * len(UpdateRow.__struct_fields__))})"
+    " ON CONFLICT DO NOTHING"
+)
 # Errors that say a file is lost for good: it does not exist, or its place on the disk has gone bad.
 _GONE = (errno.ENOENT, errno.EIO)
 
@@ -37,6 +42,8 @@ class Receipts(Observed):
 
         Raises ``StorageError`` when the transaction fails: then none is written.
         """
+        if len(arrived) == 1:  # its error undoes the transaction, in which there is nothing else
+            return [self.commit_receipt(*arrived[0])]
         # Each locks its run's open round. In one order of runs, no two processes wait for each other.
         places = sorted(range(len(arrived)), key=lambda place: arrived[place][0].run)
         with self._transaction() as db:
@@ -79,12 +86,17 @@ class Receipts(Observed):
         """
         with self._transaction() as db:
             self._require_run(db, row.run)
-            is_open = self._count_receipt(db, row.run, row.round)
-            stored = self.update(row.run, row.round, row.device)
+            stored: UpdateRow | None = None
+            if not self._count_receipt(db, row.run, row.round):
+                stored = self.update(row.run, row.round, row.device)
+                row = row if stored is not None or row.rejected else self._late(db, row)
+            if (
+                stored is None
+                and not db.execute(_NEW_UPDATE, msgspec.structs.astuple(row)).rowcount
+            ):
+                stored = self.update(row.run, row.round, row.device)
             if stored is not None:
                 return stored
-            row = row if is_open or row.rejected else self._late(db, row)
-            self._insert(db, "updates", row)
             if small and not row.rejected:
                 sql = "INSERT INTO small_updates VALUES (?, ?) ON CONFLICT DO NOTHING"
                 db.execute(sql, (row.blob, small))

@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from sedge_edge.backends.replaced import replaced
 
 
 class Draws:
@@ -43,7 +44,7 @@ def draws(numbers: Tensor | None) -> Generator[Draws]:
     source = Draws(numbers)
     with ExitStack() as stack:
         for owner, name, replacement in _replacements(source):
-            stack.enter_context(patch.object(owner, name, replacement(getattr(owner, name))))
+            stack.enter_context(replaced(owner, name, replacement(getattr(owner, name))))
         yield source
 
 

@@ -12,7 +12,6 @@ import copy
 from collections.abc import Callable, Generator, Set
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TypeAlias
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
 from sedge_edge.backends.draws import draws
+from sedge_edge.backends.replaced import replaced
 from sedge_edge.backends.rows import Objective, Rows
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout, Role, Theta
@@ -212,7 +212,7 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
 
     def forward(*inputs: Tensor) -> Tensor:
         """The module's own forward pass, around the functional operator."""
-        with mock.patch.object(functional, "batch_norm", batch_norm):
+        with replaced(functional, "batch_norm", batch_norm):
             return own(norm, *inputs)
 
     # It counts for a momentum that changes, and would be changed in place.

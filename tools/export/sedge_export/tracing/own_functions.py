@@ -9,12 +9,13 @@ become further outputs of the function, as torch.func demands, and ``backward`` 
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 from torch import Tensor
 from torch._C._functorch import TransformType
 from torch._functorch.autograd_function import custom_function_call
 from torch.autograd import Function
+
+from sedge_edge.backends.replaced import replaced
 
 _apply = Function.apply
 
@@ -48,8 +49,8 @@ def fit_for_tracing() -> Generator[None]:
 
     rules = {**custom_function_call.functorch_table, TransformType.Functionalize: _forward}
     with (
-        mock.patch.object(Function, "apply", classmethod(apply)),
-        mock.patch.object(custom_function_call, "functorch_table", rules),
+        replaced(Function, "apply", classmethod(apply)),
+        replaced(custom_function_call, "functorch_table", rules),
     ):
         yield
 

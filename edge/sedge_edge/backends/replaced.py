@@ -1,0 +1,21 @@
+"""An attribute of torch that is another one for a while."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+_INHERITED = object()
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Generator[None]:
+    """Give ``owner``, a module, class or object, another ``value`` under ``name``; in one thread only."""
+    own = vars(owner).get(name, _INHERITED)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if own is _INHERITED:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)

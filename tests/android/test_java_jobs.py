@@ -162,12 +162,13 @@ class Pair:
             for i in range(1, count + 1)
         ]
 
-    def in_java(self, orders: Sequence[Order], class_path: str, *options: str) -> list[str]:
-        """What DoOrders prints; ``options`` are the JVM's."""
+    def in_java(self, orders: Sequence[Order | Path], class_path: str, *options: str) -> list[str]:
+        """What DoOrders prints of orders, on the examples before each; ``options`` are the JVM's."""
         files: list[Path] = []
-        for order in orders:
-            files.append(self.folder / f"order-{order.round}")
-            files[-1].write_bytes(msgspec.msgpack.encode(order))
+        for number, order in enumerate(orders):
+            files.append(order if isinstance(order, Path) else self.folder / f"order-{number}")
+            if not isinstance(order, Path):
+                files[-1].write_bytes(msgspec.msgpack.encode(order))
         data = self.folder / "0.npz", self.folder / "1.npz"
         words: list[str | Path] = [self.folder / "java", *data, self.backend, *files]
         main = "org.sedge.edge.backends.DoOrders"
@@ -251,50 +252,63 @@ def test_the_same_numbers_in_other_types_end_in_the_same_update(
     assert len(set(outcomes)) == 1
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_orders_that_cannot_be_done_are_declined_in_the_same_words(
+    class_path: str, library: Path, tmp_path: Path
+) -> None:
+    pair = Pair("regression", tmp_path, library)
+    (order,) = pair.orders(1)
+    changes: list[dict[str, Any]] = [
         {"keep": ("x", "none")},
         {"training": Training(freeze=("none",))},
         {"training": Training(local_epochs=30, learning_rate=100)},
+        {"training": Training(learning_rate=900), "codec": Codec(ValueCoding.FP16)},
         {"model_hash": bytes(32)},
+        {"model_hash": order.bundle.sha256},
         {"patch_hash": bytes(32), "patch": b"patch"},
-    ],
-)
-def test_orders_that_cannot_be_done_are_declined_in_the_same_words(
-    changes: dict[str, Any], class_path: str, library: Path, tmp_path: Path
-) -> None:
-    pair = Pair("regression", tmp_path, library)
-    orders = [changed(order, **changes) for order in pair.orders(1)]
-    with pytest.raises((CodecError, TrainingDiverged)) as refused:
-        pair.in_python(orders)
-    assert pair.in_java(orders, class_path)[0] == str(refused.value)
+    ]
+    orders = [changed(order, **change) for change in changes]
+    refused: list[str] = []
+    for one in orders:
+        with pytest.raises((CodecError, TrainingDiverged)) as error:
+            pair.in_python([one])
+        refused.append(str(error.value))
+    assert pair.in_java(orders, class_path)[:-1] == refused
 
 
-@pytest.mark.parametrize(
-    ("kind", "data"),
-    [
-        ("dropout", {"x": np.full((4, 6), 2**24 + 1), "y": np.zeros(4, int)}),
-        ("dropout", {"x": np.zeros((4, 5)), "y": np.zeros(4, int)}),
-        ("dropout", {"x": np.full((4, 6), np.nan), "y": np.zeros(4, int)}),
-        ("dropout", {"x": np.zeros((4, 6)), "y": np.array([0, 1, 3, 0])}),
-        ("dropout", {"x": np.zeros((4, 6)), "y": np.full(4, 0.5)}),
-        ("dropout", {"x": np.zeros((4, 6)), "y": np.array([0, 1, np.nan, 0])}),
-        ("dropout", {"x": np.zeros((4, 6))}),
-        ("dropout", {"x": np.zeros((0, 6)), "y": np.zeros(0, int)}),
-        ("regression", {"x": np.zeros((4, 6)), "y": np.zeros((4, 3))}),
-        ("regression", {"x": np.zeros((4, 6)), "y": np.full((4, 2), -(2**63))}),
+UNFIT = {
+    "dropout": [
+        {"x": np.full((4, 6), 2**24 + 1), "y": np.zeros(4, int)},
+        {"x": np.zeros((4, 5)), "y": np.zeros(4, int)},
+        {"x": np.full((4, 6), np.nan), "y": np.zeros(4, int)},
+        {"x": np.zeros((4, 6)), "y": np.array([0, 1, 3, 0])},
+        {"x": np.zeros((4, 6)), "y": np.full(4, 0.5)},
+        {"x": np.zeros((4, 6)), "y": np.array([0, 1, np.nan, 0])},
+        {"x": np.zeros((4, 6))},
+        {"x": np.zeros((0, 6)), "y": np.zeros(0, int)},
     ],
-)
+    "regression": [
+        {"x": np.zeros((4, 6)), "y": np.zeros((4, 3))},
+        {"x": np.zeros((4, 6)), "y": np.full((4, 2), -(2**63))},
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
 def test_data_that_do_not_fit_are_refused_in_the_same_words(
-    kind: str, data: dict[str, Any], class_path: str, library: Path, tmp_path: Path
+    kind: str, class_path: str, library: Path, tmp_path: Path
 ) -> None:
     pair = Pair(kind, tmp_path, library)
-    np.savez(tmp_path / "0.npz", **data)
-    orders = pair.orders(1)
-    with pytest.raises(DataError) as refused:
-        pair.in_python(orders)
-    assert pair.in_java(orders, class_path)[0] == str(refused.value)
+    (order,) = pair.orders(1)
+    refused: list[str] = []
+    given: list[Order | Path] = []
+    for number, data in enumerate(UNFIT[kind]):
+        np.savez(tmp_path / "0.npz", **data)  # type: ignore[arg-type]
+        with pytest.raises(DataError) as error:
+            pair.in_python([order])
+        refused.append(str(error.value))
+        given += [(tmp_path / "0.npz").rename(tmp_path / f"unfit-{number}.npz"), order]
+    np.savez(tmp_path / "0.npz", **pair.examples(4, 0))  # type: ignore[arg-type]
+    assert pair.in_java(given, class_path)[:-1] == refused
 
 
 def test_a_graph_that_is_not_allowed_reaches_no_runtime(

@@ -97,7 +97,7 @@ def _check_representable(values: Floats, coding: ValueCoding) -> None:
             return
     finite = np.isfinite(values)
     first = int(np.argmin(finite)) if not finite.all() else int(np.argmax(np.abs(values)))
-    raise Unencodable(f"value[{first}]: {values[first]} is not a finite number in {coding}")
+    raise Unencodable(f"value[{first}]: {values[first]:.3e} is not a finite number in {coding}")
 
 
 def _quantised(values: Floats, coding: ValueCoding) -> list[Plane]:

@@ -38,8 +38,12 @@ public enum Coding {
     /** The values as the receiver decodes them. Throws {@code CodecError} where one would not be finite. */
     public float[] decoded(float[] values) throws CodecError {
         float[] found = read(toPlanes(values), values.length);
-        for (int i = 0; i < found.length; i++) {
-            requireFinite(found[i], i, values[i], " is not a finite number in " + name().toLowerCase(Locale.ROOT));
+        int largest = 0;
+        for (int i = 1; i < values.length; i++) {
+            largest = Math.abs(values[i]) > Math.abs(values[largest]) ? i : largest;
+        }
+        for (float value : found) {
+            requireFinite(value, largest, values[largest], " is not a finite number in " + name().toLowerCase(Locale.ROOT));
         }
         return found;
     }
@@ -47,7 +51,7 @@ public enum Coding {
     /** Throws {@code CodecError} for a value that is not finite, in which another is spoken of. */
     static void requireFinite(float value, int i, float said, String words) throws CodecError {
         if (Float.isNaN(value) || Float.isInfinite(value)) {
-            String number = String.valueOf(said).replace("NaN", "nan").replace("Infinity", "inf");
+            String number = String.format(Locale.ROOT, "%.3e", said).replace("NaN", "nan").replace("Infinity", "inf");
             throw new CodecError("value[" + i + "]: " + number + words);
         }
     }

@@ -2,6 +2,7 @@ package org.sedge.edge.jobs;
 
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.wire.Hex;
 
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -16,7 +17,8 @@ public final class Vectors {
     public static float[] read(Blobs blobs, byte[] name, int size) throws StorageError, CodecError {
         byte[] data = blobs.read(name);
         if (data.length != 4L * size) { // a malformed order may name any blob as the version that it builds on
-            throw new CodecError("vector of " + data.length + " bytes, expected " + 4L * size);
+            throw new CodecError("vector " + Hex.encode(name) + ": " + data.length + " bytes, expected float32 ("
+                    + size + ",)");
         }
         return floats(data);
     }

@@ -166,7 +166,7 @@ public final class JobRunner {
                 Arrays.fill(delta, tensor.from, tensor.to, 0);
             }
             Coding coding = Coding.valueOf(codec.values.toUpperCase(Locale.ROOT));
-            payload = coded(delta, codec, coding, feedsBack);
+            payload = coded(delta, order, coding);
             boolean whole = codec.fraction >= 1 && codec.threshold == 0 && coding == Coding.FP32;
             residual = feedsBack && !whole ? blobs.write(Vectors.bytes(delta)) : null;
         }
@@ -180,13 +180,13 @@ public final class JobRunner {
     }
 
     /** The coded elements of delta (n,), from which what they decode to is subtracted (T10 and T11). */
-    private static byte[] coded(float[] delta, Codec codec, Coding coding, boolean feedsBack)
-            throws TrainingDiverged {
+    private static byte[] coded(float[] delta, Order order, Coding coding) throws TrainingDiverged {
+        Codec codec = order.codec;
         // The order's codec is advice: this device has no zstd.
         Compression compression = codec.compression.equals("none") ? Compression.NONE : Compression.ZLIB;
         try {
             SparseVector chosen = Selection.select(delta, codec.fraction, codec.threshold,
-                    coding == Coding.BF16 && feedsBack);
+                    coding == Coding.BF16 && codec.errorFeedback);
             byte[] payload = chosen.encode(coding, compression);
             float[] sent = coding.decoded(chosen.values);
             for (int i = 0; i < sent.length; i++) {
@@ -194,7 +194,7 @@ public final class JobRunner {
             }
             return payload;
         } catch (CodecError error) {
-            throw new TrainingDiverged("delta: " + error.getMessage());
+            throw new TrainingDiverged(GlobalModel.where(order) + ": delta: " + error.getMessage());
         }
     }
 

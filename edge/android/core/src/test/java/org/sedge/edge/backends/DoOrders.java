@@ -18,7 +18,7 @@ import java.util.Collections;
 
 /**
  * Does orders of one run, one after the other: {@code FOLDER TRAIN.npz TEST.npz BACKEND-CLASS ORDER…}, where FOLDER has
- * the blobs. The system property {@code sedge.sandbox} is the class that tries programs, {@code sedge.trial_ms} the time
+ * the blobs; a file of examples among the orders is trained on from there on. The system property {@code sedge.sandbox} is the class that tries programs, {@code sedge.trial_ms} the time
  * for it. Prints the name of each update, or why there is none; then the heap that is in use after a collection, and the
  * most that the JVM has taken for it, and the memory of its buffers, in bytes.
  */
@@ -39,6 +39,10 @@ public final class DoOrders {
                 blobs, programs, Npz.read(new File(words[1])), Npz.read(new File(words[2])));
         Kept kept = Kept.SCHEMA.empty();
         for (int i = 4; i < words.length; i++) {
+            if (words[i].endsWith(".npz")) {
+                runner = new JobRunner(blobs, programs, Npz.read(new File(words[i])), Npz.read(new File(words[2])));
+                continue;
+            }
             try {
                 Outcome outcome = runner.run(
                         new Job(Order.SCHEMA.decode(Disk.read(new File(words[i]))), kept, null, 0), () -> false);

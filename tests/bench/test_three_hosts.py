@@ -1,5 +1,6 @@
 """Three hosts: what its checks find, and a short run of it with one host and real servers."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -8,8 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.bench.three_hosts import checks, network
+from tools.bench.three_hosts import __main__, checks, network
 from tools.bench.three_hosts.checks import Course
+from tools.bench.three_hosts.network import Network
 from tools.bench.three_hosts.watch import Update
 
 from sedge_cloud.store.records import DeviceSummary, Summary
@@ -70,11 +72,25 @@ def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert network.missing() == "three hosts are network namespaces: run this as root"
 
 
+def test_what_cannot_be_played_is_a_row_and_leaves_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Network) -> None:
+        raise RuntimeError("no PostgreSQL\nto start")
+
+    monkeypatch.setattr(__main__, "open_servers", fail)
+    options = argparse.Namespace(hosts=3, devices=8)
+    given = Network.__new__(Network), tmp_path, options, tmp_path
+    row = __main__.attempted(*given, "leader-killed", 3, {})
+    assert not row.good and row.wrong == "RuntimeError: no PostgreSQL to start"
+    assert "no PostgreSQL" in (tmp_path / "error.log").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(network.missing() is not None, reason="needs root and network namespaces")
 @pytest.mark.parametrize("hosts", ["1", "3"])
 def test_a_short_run(hosts: str) -> None:
-    words = ["--hosts", hosts, "--devices", "8", "--rounds", "16"]
+    words = ["--hosts", hosts, "--devices", "8", "--rounds", "40"]
     faults = [word for fault in ("leader-killed", "all-at-once") for word in ("--fault", fault)]
     done = subprocess.run(
         [sys.executable, "-m", "tools.bench", "three_hosts", *words, *faults],

@@ -1,14 +1,17 @@
 """Coordinators' processor time by their number, the bytes that leave them, and a number that changes.
 
-    python -m tools.bench processes [--devices 60] [--rounds 8]
+    python -m tools.bench processes [--devices 24] [--rounds 8]
 
 One ``sedge-cloud serve`` on SQLite and a folder, then 1, 2 and 4 on PostgreSQL and an object store, each on
-a host of its own (network namespaces; root). The devices take part in a FedAvg run whose updates have two
-chunks, and whose broadcasts are whole. After the first round:
+a host of its own (network namespaces; root). The devices take part in FedAvg runs whose updates have two
+chunks, and whose broadcasts are whole: first a quarter of them in each round, then all. After each run's
+first round, without what coordinators take when idle, which depends on the pace of rounds:
 
-update_ms   processor milliseconds of all coordinators for an update, planning and closing included, without
-            what they take when idle: an update's part of that depends on the pace of rounds
-updates_s   updates a second: here devices, servers and coordinators share the processors
+update_ms   processor milliseconds of all coordinators for an update, planning and closing included, in
+            rounds of all devices
+fixed_ms    of these, what a round takes whoever takes part in it
+more_ms     and what each device's update adds
+round_s     how long a round of all devices takes; a device trains for 0.2 to 1.2 s of it
 kb_round    kB that leave the coordinators for the broker in a round, broadcasts and orders
 row_bytes   the growth of the database by an update
 idle        the share of a processor that one coordinator takes when no run is going on
@@ -36,10 +39,10 @@ from tools.bench.three_hosts.watch import wait_for
 
 from sedge_cloud.store.opening import open_store
 
-RUN = "fedavg"
 COUNTS = (1, 2, 4)
 PATIENCE_S = 300.0
-IDLE_S = 20.0
+# After a run has stopped its devices and coordinators come to rest.
+REST_S, IDLE_S = 3.0, 15.0
 # A coordinator that stops in order hands its shards over first.
 STOP_S = 30.0
 # Times one process's.
@@ -53,30 +56,60 @@ class Row:
     engine: str
     processes: int
     update_ms: float
-    updates_s: float
+    fixed_ms: float
+    more_ms: float
+    round_s: float
     kb_round: float
     row_bytes: float
     idle: float
 
 
+@dataclass(frozen=True)
+class Used:
+    """What some rounds took: seconds of processor and by the clock, bytes to the broker and of rows."""
+
+    cpu_s: float
+    wall_s: float
+    sent: int
+    rows: int
+
+
 class Measured:
     """A fleet in a run, and what its coordinators have used so far."""
 
-    def __init__(self, fleet: Fleet, bundle: Path) -> None:
-        self.fleet = fleet
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet, self.run = fleet, ""
         self._store = open_store(fleet.config)
         fleet.start_all()
-        fleet.begin(bundle, (RUN,))
+
+    def begin(self, bundle: Path, asked: int) -> None:
+        """Begin a run whose rounds have so many devices; its first round closes."""
+        self.run = f"of-{asked}"
+        self.fleet.begin_run(bundle, self.run, "fedavg", asked)
         self.reach(2)
+
+    def used(self, bundle: Path, asked: int, rounds: int) -> Used:
+        """What so many rounds take of a run that begins and ends with them."""
+        self.begin(bundle, asked)
+        first, began = self.now, time.monotonic()
+        cpu_s, sent, rows = self.cpu_s(), self.sent(), self.rows()
+        self.reach(first + rounds)
+        wall_s, cpu_s = time.monotonic() - began, self.cpu_s() - cpu_s
+        used = Used(cpu_s, wall_s, self.sent() - sent, self.rows() - rows)
+        self.fleet.cloud("run", "stop", self.run)
+        time.sleep(REST_S)
+        return used
 
     def reach(self, number: int) -> None:
         """Wait until this round is open."""
-        wait_for(lambda: self._store.round(RUN, number) is not None, PATIENCE_S, f"round {number}")
+        wait_for(
+            lambda: self._store.round(self.run, number) is not None, PATIENCE_S, f"round {number}"
+        )
 
     @property
     def now(self) -> int:
         """The open round's number."""
-        row = self._store.current_round(RUN)
+        row = self._store.current_round(self.run)
         assert row is not None
         return row.round
 
@@ -104,31 +137,34 @@ class Measured:
 
 def measure(fleet: Fleet, bundle: Path, rounds: int) -> Row:
     """One number of processes."""
-    with closing(Measured(fleet, bundle)) as it:
-        first, began = it.now, time.monotonic()
-        cpu_s, sent, rows = it.cpu_s(), it.sent(), it.rows()
-        it.reach(first + rounds)
-        wall_s, updates = time.monotonic() - began, rounds * fleet.count
-        cpu_s, sent, rows = it.cpu_s() - cpu_s, it.sent() - sent, it.rows() - rows
-        fleet.cloud("run", "stop", RUN)
-        time.sleep(3.0)
+    few, hosts = max(1, fleet.count // 4), len(fleet.hosts)
+    with closing(Measured(fleet)) as it:
+        some, whole = (it.used(bundle, asked, rounds) for asked in (few, fleet.count))
         idle_s = it.cpu_s()
         time.sleep(IDLE_S)
-        idle = (it.cpu_s() - idle_s) / IDLE_S / len(fleet.hosts)
+        idle = (it.cpu_s() - idle_s) / IDLE_S / hosts
+
+    def round_ms(used: Used) -> float:
+        return 1000 * (used.cpu_s - idle * hosts * used.wall_s) / rounds
+
+    more_ms = (round_ms(whole) - round_ms(some)) / (fleet.count - few)
     return Row(
         engine="SQLite" if fleet.servers is None else "PostgreSQL",
-        processes=len(fleet.hosts),
-        update_ms=round(1000 * (cpu_s - idle * len(fleet.hosts) * wall_s) / updates, 2),
-        updates_s=round(updates / wall_s, 1),
-        kb_round=round(sent / rounds / 1000, 1),
-        row_bytes=round(rows / updates),
+        processes=hosts,
+        update_ms=round(round_ms(whole) / fleet.count, 2),
+        fixed_ms=round(round_ms(some) - few * more_ms, 1),
+        more_ms=round(more_ms, 2),
+        round_s=round(whole.wall_s / rounds, 2),
+        kb_round=round(whole.sent / rounds / 1000, 1),
+        row_bytes=round(whole.rows / rounds / fleet.count),
         idle=round(idle, 4),
     )
 
 
 def rebalanced(fleet: Fleet, bundle: Path, rounds: int) -> dict[str, float]:
     """The longest silence of a device, in seconds: in calm, when a process comes, when one goes."""
-    with closing(Measured(fleet, bundle)) as it:
+    with closing(Measured(fleet)) as it:
+        it.begin(bundle, fleet.count)
 
         def silence(change: Callable[[], object]) -> float:
             since = time.time()
@@ -173,7 +209,7 @@ def play(options: argparse.Namespace, folder: Path) -> tuple[list[Row], dict[str
 def main() -> int:
     """Measure, and print a line for each number and a line of JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--devices", type=int, default=60)
+    parser.add_argument("--devices", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=8)
     help_text = "numbers of processes, the first of which is what others are compared with"
     parser.add_argument("--processes", type=int, nargs="+", default=COUNTS, help=help_text)

@@ -55,7 +55,8 @@ def processes(found: Result) -> list[Figure]:
     figures = [
         Figure(
             f"{row['processes']} on {row['engine']}",
-            f"{row['update_ms']:g} ms of processor an update, {row['kb_round']:g} kB a round to the "
+            f"{row['update_ms']:g} ms of processor an update ({row['fixed_ms']:g} ms a round and "
+            f"{row['more_ms']:g} ms more for each), {row['kb_round']:g} kB a round to the "
             f"broker; idle {100 * row['idle']:.1f} % of a core each",
         )
         for row in found["rows"]

@@ -245,7 +245,7 @@ def sedge(folder: Path, network: Network) -> tuple[str, int, float | None]:
     bundle = make_bundle(folder)
     with closing(Fleet(network, folder, HOSTS[:1], None, 3)) as fleet:
         fleet.start_all()
-        fleet.begin(bundle, ("fedavg",))
+        fleet.begin_run(bundle, "fedavg", "fedavg", fleet.count)
         with closing(open_store(fleet.config)) as store:
 
             def closed() -> int:

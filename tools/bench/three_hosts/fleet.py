@@ -31,8 +31,9 @@ _RUN = """\
 strategy = "{strategy}"
 num_rounds = 100000
 min_available_devices = {devices}
-min_train_devices = {devices}
-min_updates = {devices}
+fraction_train = {fraction}
+min_train_devices = {asked}
+min_updates = {asked}
 deadline_s = 600000
 offline_grace_s = 600000
 {more}
@@ -59,7 +60,8 @@ secret_file = "objects-secret"
 
 def open_servers(network: Network) -> Servers:
     """PostgreSQL and the object store, each on a host of its own."""
-    places = [Place(network.add(name), network.within(name)) for name in (ROWS, OBJECTS)]
+    hosts = {name: network.addresses.get(name) or network.add(name) for name in (ROWS, OBJECTS)}
+    places = [Place(address, network.within(name)) for name, address in hosts.items()]
     return Servers(*places)
 
 
@@ -137,13 +139,20 @@ class Fleet:
         """What a ``sedge-cloud`` command says, which must go well."""
         return command("sedge_cloud", "-c", str(self.admin / "cloud.toml"), *words)
 
-    def begin(self, bundle: Path, runs: tuple[str, ...] = RUNS) -> None:
-        """Begin the runs."""
-        for name in runs:
-            text = _RUN.format(strategy=name, devices=self.count, more=_MORE[name])
-            path = self.folder / f"{name}.toml"
-            path.write_text(text)
-            self.cloud("run", "start", name, "--bundle", str(bundle), "--run-file", str(path))
+    def begin(self, bundle: Path) -> None:
+        """Begin the runs, of all devices."""
+        for name in RUNS:
+            self.begin_run(bundle, name, name, self.count)
+
+    def begin_run(self, bundle: Path, name: str, strategy: str, asked: int) -> None:
+        """Begin a run whose rounds have so many devices."""
+        text = _RUN.format(
+            strategy=strategy, devices=self.count, asked=asked, fraction=asked / self.count,
+            more=_MORE[strategy],
+        )  # fmt: skip
+        path = self.folder / f"{name}.toml"
+        path.write_text(text)
+        self.cloud("run", "start", name, "--bundle", str(bundle), "--run-file", str(path))
 
     def start(self, name: str) -> None:
         """Start a part: a coordinator by its host's name, the broker, the agents."""

@@ -22,7 +22,7 @@ class Scene:
 
     def __init__(
         self, network: Network, servers: Servers, folder: Path, hosts: tuple[str, ...], devices: int,
-        seed: int, bundle: Path,
+        seed: int,
     ) -> None:  # fmt: skip
         self.network, self.servers = network, servers
         self.rng = np.random.default_rng(seed)
@@ -34,6 +34,9 @@ class Scene:
         )
         self.watch = Watch(self.fleet.config.store.url or "")
         self._stack.callback(self.watch.close)
+
+    def begin(self, bundle: Path) -> None:
+        """Start every part, and the runs."""
         self.fleet.start_all()
         self.fleet.begin(bundle)
 

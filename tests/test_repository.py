@@ -571,6 +571,25 @@ def test_packages_in_java_import_one_way() -> None:
             assert java_imports(path.read_text()) <= {name, *allowed.split()}, path
 
 
+def lambdas(source: str) -> list[str]:
+    """The arrows and double colons in a source in Java, outside of its comments and texts."""
+    other = r"""/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])'"""
+    return re.findall(r"->|::", re.sub(other, "", source, flags=re.DOTALL))
+
+
+def test_what_a_phone_runs_has_no_lambdas() -> None:
+    """Android has nothing to make them of, and Debian's dexer refuses them."""
+    android = ROOT / "edge" / "android"
+    for folder in (
+        android / "core/src/main",
+        android / "library/src/main",
+        android / "app/src/main",
+    ):
+        for path in found(folder, "*.java"):
+            assert not lambdas(path.read_text()), path
+    assert lambdas('/* -> */ char c = \'"\'; f(x -> "a://b"); // ::\ng(this::h);') == ["->", "::"]
+
+
 def test_the_guard_reads_java() -> None:
     source = (
         "package a;\nimport org.sedge.edge.Rows;\nimport static org.sedge.edge.rounds.State.RUNS;\n"

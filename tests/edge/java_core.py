@@ -247,7 +247,7 @@ class JavaHarness(Harness):
 
     @property
     def counters(self) -> Counter[str]:
-        return Counter(refused=-1, replayed=-1, storage_errors=-1)
+        return Counter(refused=-1, replayed=-1, storage_errors=-1, http_failed=-1)
 
     def must_stop(self, now: float) -> bool:
         stops: bool = self.agent.must_stop(now)

@@ -1,13 +1,14 @@
 """An agent, an order that names places, and web servers of every kind: the round is done all the same."""
 
 import hashlib
+import re
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.edge.harness import Harness, make_bundle, only, storage_error, theta_of
+from tests.edge.harness import Harness, MakeDevice, make_bundle, only, storage_error, theta_of
 from tools.bench.parts.blob_server import BlobServer, serving
 
 from sedge_edge.rounds.budget import LimitsConfig
@@ -22,6 +23,9 @@ from sedge_protocol.wire.topics import blob as blob_topic
 FLEET_TOPIC = "sedge/1/test/blob/"
 
 
+pytestmark = pytest.mark.both_cores
+
+
 @pytest.fixture
 def server() -> Generator[BlobServer]:
     with serving() as found:
@@ -29,8 +33,8 @@ def server() -> Generator[BlobServer]:
 
 
 @pytest.fixture
-def device(tmp_path: Path) -> Harness:
-    device = Harness(tmp_path)
+def device(make_device: MakeDevice, tmp_path: Path) -> Harness:
+    device = make_device(tmp_path)
     device.permits = lambda url: True
     device.agent = device.start()
     device.connect()
@@ -58,7 +62,9 @@ def test_large_blobs_come_over_http_and_the_report_says_how_much(
     assert device.report().http_bytes == order.bundle.size + order.model.size
     first = dict(server.headers[0])
     assert first.pop("Range") == f"bytes=0-{order.bundle.size - 1}"
-    assert first.keys() == {"Host", "Accept-Encoding", "User-Agent"}  # nothing of the fleet
+    usual = {"Accept", "Cache-Control", "Connection", "Pragma"}  # Java's
+    assert first.keys() - usual <= {"Host", "Accept-Encoding", "User-Agent"}  # nothing of the fleet
+    assert first["User-Agent"] == "sedge"
 
     again = placed(device, server, 2)
     device.give(again)
@@ -77,7 +83,7 @@ def test_large_blobs_come_over_http_and_the_report_says_how_much(
         ("larger", 0, "expected"),
         ("circles", 0, "more than 4 redirections"),
         ("fails", 0, "answered 503"),
-        ("garbles", 0, "BadStatusLine"),
+        ("garbles", 0, "BadStatusLine|answered no HTTP"),
     ],
 )
 def test_a_bad_server_is_left_and_the_rest_comes_over_mqtt(
@@ -88,9 +94,9 @@ def test_a_bad_server_is_left_and_the_rest_comes_over_mqtt(
     device.give(order)
     device.settle()
     assert device.chunks_sent == order.bundle.count - kept + order.model.count
-    assert device.agent.peer.counters["http_failed"] == 1
+    assert device.counters["http_failed"] in (1, -1)
     (said,) = [note for note in device.notes if "over MQTT" in note]
-    assert why in said
+    assert re.search(why, said)
     assert device.report().http_bytes == sum(order.bundle.span(i)[1] for i in range(kept))
 
 
@@ -131,28 +137,28 @@ def test_a_server_that_failed_is_asked_again_after_a_pause(
     assert device.report(3).http_bytes > 0
 
 
-@pytest.mark.parametrize(("manner", "requests"), [("ranges", 2), ("whole", 1)])
+@pytest.mark.parametrize(("manner", "starts"), [("ranges", [4096, 12288]), ("whole", [4096])])
 def test_what_has_come_is_kept_when_the_device_loses_power(
-    device: Harness, server: BlobServer, manner: str, requests: int
+    device: Harness, server: BlobServer, manner: str, starts: list[int]
 ) -> None:
-    server.manner = manner
-    order = placed(device, server)
-    (span,) = [e for e in device.tell(order) if isinstance(e, FetchSpan)]
-    data = device.served[order.bundle.transfer]
+    """And nobody is asked before the first connection."""
+    order, server.manner = placed(device, server), "fails"
+    for span in only(device.tell(order), FetchSpan):
+        device.download(span)
     for index in (0, 2):
-        offset, length = order.bundle.span(index)
-        device.agent.fetched(
-            FetchedChunk(span.number, index, data[offset : offset + length]), device.now
-        )
+        device.chunk(order.bundle, index)
+    server.manner = manner
+    server.asked.clear()
     device.agent = device.start()
+    assert only(device.agent.poll(device.now), FetchSpan) == [] and not server.asked
     device.order_at_hand = order
     device.pump(device.connect())
     device.settle()
-    asked = [(s.first, s.end) for s in device.spans if s.manifest == order.bundle]
-    assert asked == [(1, 2), (3, order.bundle.count)][:requests]
+    assert [int(asked[6:].partition("-")[0]) for asked in server.asked] == [*starts, 0]
     assert device.chunks_sent == 0
 
 
+@pytest.mark.python_only("spans")
 def test_a_server_that_is_silent_is_left(device: Harness, server: BlobServer) -> None:
     order = placed(device, server)
     (span,) = [e for e in device.tell(order) if isinstance(e, FetchSpan)]
@@ -166,6 +172,7 @@ def test_a_server_that_is_silent_is_left(device: Harness, server: BlobServer) ->
     assert device.agent.fetched(late, device.now) == []  # of a span that was stopped
 
 
+@pytest.mark.python_only("spans")
 def test_while_the_devices_own_network_is_gone_nobody_is_asked_nor_blamed(
     device: Harness, server: BlobServer
 ) -> None:
@@ -183,6 +190,7 @@ def test_while_the_devices_own_network_is_gone_nobody_is_asked_nor_blamed(
     assert device.report().http_bytes == order.bundle.size + order.model.size
 
 
+@pytest.mark.python_only("spans")
 def test_a_download_stops_when_the_network_goes_and_goes_on_when_it_is_back(
     device: Harness, server: BlobServer
 ) -> None:
@@ -193,6 +201,7 @@ def test_a_download_stops_when_the_network_goes_and_goes_on_when_it_is_back(
     assert again == replace(span, number=again.number)
 
 
+@pytest.mark.python_only("spans")
 def test_a_full_disk_stops_a_download_which_goes_on_later(
     device: Harness, server: BlobServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +217,7 @@ def test_a_full_disk_stops_a_download_which_goes_on_later(
     assert device.report().http_bytes == order.bundle.size + order.model.size
 
 
+@pytest.mark.python_only("spans")
 def test_a_device_that_may_not_asks_nobody(device: Harness, server: BlobServer) -> None:
     device.permits = None
     device.agent = device.start()
@@ -218,6 +228,7 @@ def test_a_device_that_may_not_asks_nobody(device: Harness, server: BlobServer) 
     assert device.report().http_bytes == 0
 
 
+@pytest.mark.python_only("spans")
 def test_a_link_that_becomes_metered_ends_a_download_which_goes_on_over_mqtt(
     tmp_path: Path, server: BlobServer
 ) -> None:
@@ -240,6 +251,7 @@ def test_a_link_that_becomes_metered_ends_a_download_which_goes_on_over_mqtt(
     assert device.chunks_sent == order.bundle.count + order.model.count
 
 
+@pytest.mark.python_only("spans")
 def test_a_limit_of_the_day_holds_for_http_too(tmp_path: Path, server: BlobServer) -> None:
     device = Harness(tmp_path)
     device.permits, device.limits = lambda url: True, LimitsConfig(megabytes_per_day=0.01)

@@ -156,7 +156,7 @@ public final class WebSpan {
                     + " of " + size);
         }
         if (status != 200) {
-            throw new ProtocolException("answered " + status);
+            throw new ProtocolException("answered " + (status < 0 ? "no HTTP" : String.valueOf(status)));
         }
         String length = connection.getHeaderField("Content-Length");
         if (length != null && !length.equals(String.valueOf(size))) {

@@ -1,21 +1,17 @@
 """The coordinator's memory over many rounds, on a machine that pretends to have 1 GB.
 
-    python -m tools.bench cloud_memory [--rounds 2000] [--devices 8] [--size 12800] [--machine-mb 1000]
-
 A real coordinator on a real store plays rounds of FedOBP with a model of 51 kB, as the demo's is. Devices
 are in the same process, and keep nothing between rounds. RSS is this process's resident memory after the
 first 100, 500, 1,000 and 2,000 rounds.
-The last line is JSON.
 """
 
-import argparse
 import gc
-import json
 import os
 import tempfile
 from pathlib import Path
 
 from tools.bench.coordinator import FLEET, RUN, Device, make_bundle, synthetic_delta
+from tools.bench.harness import Figure, Result, bench
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
@@ -39,22 +35,22 @@ def rss_mb() -> float:
 class Bench:
     """A coordinator with its devices online and the first round open."""
 
-    def __init__(self, folder: Path, args: argparse.Namespace) -> None:
+    def __init__(self, folder: Path, rounds: int, devices: int, size: int, machine_mb: int) -> None:
         self.now = 0.0
-        self.devices = [Device(f"d{i:05}") for i in range(args.devices)]
+        self.devices = [Device(f"d{i:05}") for i in range(devices)]
         store = open_folder(folder / "state", durable=False)
         for device in self.devices:
             store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
         config = RunConfig(
             strategy="fedobp",
             options={"quantile": 0.99},
-            num_rounds=args.rounds + 1,
+            num_rounds=rounds + 1,
             evaluate=False,
             quorum=1.0,
-            min_available_devices=args.devices,
+            min_available_devices=devices,
         )
-        start_run(store, RUN, make_bundle(folder / "bundle", args.size), config)
-        self.memory = Memory(int(SHARE * args.machine_mb * 1e6))
+        start_run(store, RUN, make_bundle(folder / "bundle", size), config)
+        self.memory = Memory(int(SHARE * machine_mb * 1e6))
         self.core = Coordinator(FLEET, store, 0.0, 1, memory=self.memory)
         self.core.load(0.0)
         self.core.connected(0.0)
@@ -77,30 +73,29 @@ class Bench:
         self.effects = [*self.core.poll(self.now, 64)]
 
 
-def main() -> None:
-    """Print a line at each of the milestones, then JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=2000)
-    parser.add_argument("--devices", type=int, default=8)
-    parser.add_argument("--size", type=int, default=12_800)
-    parser.add_argument("--machine-mb", type=int, default=1000)
-    args = parser.parse_args()
+def figures(found: Result) -> list[Figure]:
+    """Memory at each of the milestones."""
+    return [
+        Figure(
+            f"after {row['rounds']:,} rounds",
+            f"{row['rss_mb']:.0f} MB, {row['caches_mb']:.0f} MB of it caches",
+        )
+        for row in found["rows"]
+    ]
+
+
+@bench("The coordinator's memory", figures)
+def measure(
+    rounds: int = 2000, devices: int = 8, size: int = 12_800, machine_mb: int = 1000
+) -> Result:
+    """Play so many rounds with a model of ``size`` parameters."""
     rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), args)
-        for number in range(1, args.rounds + 1):
-            bench.play(number)
-            if number in (*ROUNDS, args.rounds):
+        fleet = Bench(Path(folder), rounds, devices, size, machine_mb)
+        for number in range(1, rounds + 1):
+            fleet.play(number)
+            if number in (*ROUNDS, rounds):
                 gc.collect()
-                row = {
-                    "rounds": number,
-                    "rss_mb": round(rss_mb(), 1),
-                    "caches_mb": round(bench.memory.held / 1e6, 1),
-                }
-                rows.append(row)
-                print(*(f"{key} {value}" for key, value in row.items()), sep=", ", flush=True)
-    print(json.dumps({"devices": args.devices, "size": args.size, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+                rss, caches = round(rss_mb(), 1), round(fleet.memory.held / 1e6, 1)
+                rows.append({"rounds": number, "rss_mb": rss, "caches_mb": caches})
+    return {"devices": devices, "size": size, "rows": rows}

@@ -1,16 +1,12 @@
 """What it costs to look at a fleet after many rounds, and at one that is idle.
 
-    python -m tools.bench facts [--rounds 500,4000,20000] [--devices 200] [--idle 100000]
-
 A run with so many closed rounds of ten devices each, stored as rounds that were played leave them. Then, in
 processor time: ``device list`` (the command, whole), a first page (facts read anew and drawn) and a restart
 up to the first ``/healthz`` (the coordinator loads its state, the facts are read). The idle fleet is online
 and says nothing: the share of a processor that its recorder and a reader of its facts take, each once a
-second. The last line is JSON.
+second.
 """
 
-import argparse
-import json
 import resource
 import subprocess
 import sys
@@ -23,6 +19,7 @@ from statistics import median
 
 import msgspec
 from tools.bench.coordinator import FLEET, RUN, make_bundle
+from tools.bench.harness import Figure, Result, bench
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import WHOLE
@@ -126,7 +123,7 @@ def restart(state: Path) -> float:
         return time.process_time() - begun
 
 
-def idle(folder: Path, devices: int) -> tuple[float, float]:
+def idle_shares(folder: Path, devices: int) -> tuple[float, float]:
     """The shares of a processor that a recorder and a reader of an idle fleet take."""
     state = folder / "state"
     with closing(open_folder(state, durable=False)) as store:
@@ -150,36 +147,44 @@ def idle(folder: Path, devices: int) -> tuple[float, float]:
     return recorded / IDLE_S, read / IDLE_S
 
 
-def main() -> int:
-    """Measure, and print a table and a line of JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", default="500,4000,20000")
-    parser.add_argument("--devices", type=int, default=200)
-    parser.add_argument("--idle", type=int, default=100_000)
-    arguments = parser.parse_args()
-    found: dict[str, float] = {}
-    print(f"{'rounds':>8} {'device list':>12} {'page':>8} {'restart':>8}  processor seconds")
-    for rounds in map(int, arguments.rounds.split(",")):
-        with tempfile.TemporaryDirectory() as name:
-            state = filled(Path(name), arguments.devices, rounds)
-            restart(state)
-            figures = {
-                "device_list_s": median(device_list(Path(name), state) for _ in range(REPEATS)),
-                "page_s": median(page(state) for _ in range(REPEATS)),
-                "restart_s": median(restart(state) for _ in range(REPEATS)),
-            }
-        print(
-            f"{rounds:>8} {figures['device_list_s']:>12.3f} {figures['page_s']:>8.3f} "
-            f"{figures['restart_s']:>8.3f}"
-        )
-        found |= {f"{key}_{rounds}": round(value, 4) for key, value in figures.items()}
+def looked(devices: int, rounds: int) -> dict[str, float]:
+    """Processor seconds of each way to look, after so many rounds."""
     with tempfile.TemporaryDirectory() as name:
-        recorded, read = idle(Path(name), arguments.idle)
-    print(f"idle fleet of {arguments.idle}: recorder {recorded:.2%}, reader {read:.2%} of a core")
-    found |= {"idle_recorder_share": round(recorded, 5), "idle_reader_share": round(read, 5)}
-    print(json.dumps({"bench": "facts", "devices": arguments.devices, **found}))
-    return 0
+        folder = Path(name)
+        state = filled(folder, devices, rounds)
+        restart(state)
+        found = {
+            "device_list_s": median(device_list(folder, state) for _ in range(REPEATS)),
+            "page_s": median(page(state) for _ in range(REPEATS)),
+            "restart_s": median(restart(state) for _ in range(REPEATS)),
+        }
+    return {key: round(value, 4) for key, value in found.items()}
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+def figures(found: Result) -> list[Figure]:
+    """By the number of rounds, and of the idle fleet."""
+    written = [
+        Figure(
+            f"processor seconds after {rounds:,} rounds",
+            f"device list {row['device_list_s']:.3f}, page {row['page_s']:.3f}, "
+            f"restart {row['restart_s']:.3f}",
+        )
+        for rounds, row in found["rows"].items()
+    ]
+    recorded, read = found["idle_recorder_share"], found["idle_reader_share"]
+    what = f"an idle fleet of {found['idle']:,}"
+    return [*written, Figure(what, f"recorder {recorded:.2%}, reader {read:.2%} of a core")]
+
+
+@bench("Looking at a fleet", figures)
+def measure(
+    rounds: Sequence[int] = (500, 4000, 20_000), devices: int = 200, idle: int = 100_000
+) -> Result:
+    """So many rounds of so many devices, and an idle fleet."""
+    rows = {number: looked(devices, number) for number in rounds}
+    with tempfile.TemporaryDirectory() as name:
+        recorded, read = idle_shares(Path(name), idle)
+    return {
+        "devices": devices, "idle": idle, "rows": rows,
+        "idle_recorder_share": round(recorded, 5), "idle_reader_share": round(read, 5),
+    }  # fmt: skip

@@ -1,16 +1,12 @@
 """What one device and one idle connection cost, for the plan of a fleet (``sedge-emulate cost``).
 
-    python -m tools.bench fleet_costs [--connections 5000] [--rounds 6]
-
 Traffic is that of ``examples/demo.toml`` under FedOBP, over the emulator's own link: a device's first round
 with everything that a newcomer fetches, and a later one. A broadcast reaches all devices and leaves the
 coordinator once, which tells it from what each device gets for itself. A device's row is the growth of the
 database by devices that are enrolled. A connection is the growth of Mosquitto's memory by clients that are
-subscribed as a device is, and say nothing. The last line is JSON.
+subscribed as a device is, and say nothing.
 """
 
-import argparse
-import json
 import resource
 import socket
 import struct
@@ -21,12 +17,14 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
+from tools.bench.harness import Figure, Result, bench
 
 from sedge_cloud.store.opening import open_folder
+from sedge_emulate import result
 from sedge_emulate.broker.brokers import Broker
 from sedge_emulate.cost import Use, measured
 from sedge_emulate.fleet_plan import DeviceCosts, Traffic
-from sedge_emulate.result import Result, read_json
+from sedge_emulate.result import read_json
 from sedge_protocol.wire.keys import SECRET_BYTES
 from sedge_protocol.wire.topics import down, hint, shard_of
 
@@ -35,7 +33,7 @@ STRATEGY = "FedOBP"
 ENROLLED = 20_000
 
 
-def demo(folder: Path, rounds: int) -> Result:
+def demo(folder: Path, rounds: int) -> result.Result:
     """The demo's fleet for a few rounds."""
     words = ["run", str(DEMO), "--only", STRATEGY, "--rounds", str(rounds), "--link", "memory"]
     command = [sys.executable, "-m", "sedge_emulate", *words, "--out", str(folder)]
@@ -43,12 +41,12 @@ def demo(folder: Path, rounds: int) -> Result:
     return read_json(folder / "result.json")
 
 
-def broadcast_bytes(result: Result) -> float:
+def broadcast_bytes(played: result.Result) -> float:
     """What leaves the coordinator once for all in a later round, mean over rounds.
 
     down = devices * (broadcast + own) and sent = broadcast + devices * own.
     """
-    later = [r for r in result.strategies[0].rounds if not r.newcomers]
+    later = [r for r in played.strategies[0].rounds if not r.newcomers]
     shared = [(r.bytes_down - r.coordinator_up) / (r.num_updates - 1) for r in later]
     return sum(shared) / len(shared)
 
@@ -109,28 +107,25 @@ def traffic(use: Use) -> Traffic:
     return Traffic(round(use.up), round(use.down), round(use.messages, 2), round(use.units, 2))
 
 
-def main() -> None:
-    """Print what was measured, then JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--connections", type=int, default=5000)
-    parser.add_argument("--rounds", type=int, default=6)
-    options = parser.parse_args()
+def figures(found: Result) -> list[Figure]:
+    """Each cost in a line."""
+    return [Figure(key, str(value)) for key, value in found.items()]
+
+
+@bench("What a device costs", figures)
+def measure(connections: int = 5000, rounds: int = 6) -> Result:
+    """Rounds of the demo, and silent connections."""
     with tempfile.TemporaryDirectory(prefix="sedge-costs-") as name:
-        result = demo(Path(name) / "demo", options.rounds)
+        played = demo(Path(name) / "demo", rounds)
         row = row_bytes(Path(name) / "rows")
-    first, later = measured(result.strategies[0])
-    found = DeviceCosts(
-        parameters=result.model.parameters,
+    first, later = measured(played.strategies[0])
+    costs = DeviceCosts(
+        parameters=played.model.parameters,
         first=traffic(first),
         later=traffic(later),
-        broadcast_bytes=round(broadcast_bytes(result)),
+        broadcast_bytes=round(broadcast_bytes(played)),
         device_row_bytes=round(row),
-        connection_bytes=round(connection_bytes(options.connections)),
+        connection_bytes=round(connection_bytes(connections)),
     )
-    for key, value in msgspec.to_builtins(found).items():
-        print(f"{key:<18} {value}")
-    print(json.dumps({"bench": "fleet_costs", **msgspec.to_builtins(found)}))
-
-
-if __name__ == "__main__":
-    main()
+    found: Result = msgspec.to_builtins(costs)
+    return found

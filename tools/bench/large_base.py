@@ -1,15 +1,11 @@
 """What a newcomer's base of 20 MB costs over MQTT, and over HTTP from a web server beside the broker.
 
-    python -m tools.bench large_base
-
 Real processes on loopback: Mosquitto, ``sedge-cloud serve``, an agent, and a web server with the state
 folder's blobs. Of each way: bytes that pass the broker to the device, bytes over HTTP as the device reports
 them, and seconds from the run's start until the base is on the device's disk. Also what a request costs by
 itself, with TLS 1.3: bytes both ways without the blob, which says from what size on a place is worth it.
-The last line is JSON.
 """
 
-import json
 import socket
 import ssl
 import tempfile
@@ -19,11 +15,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
+from tools.bench.harness import Figure, Result, bench
 from tools.bench.parts.blob_server import LOOPBACK, serving
 from tools.bench.parts.certificates import make_ca, make_certificate
 from tools.bench.parts.real_fleet import RealFleet, wait_until
 from torch import Tensor, nn
 
+from sedge_cloud.figures.numbers import size
 from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.store.opening import open_folder
 from sedge_export.exporter import export
@@ -85,11 +83,11 @@ def newcomer(folder: Path, bundle: Path, name: str, over_http: bool) -> dict[str
         }  # fmt: skip
 
 
-def request_bytes(folder: Path, size: int = 65_536) -> int:
+def request_bytes(folder: Path, count: int = 65_536) -> int:
     """Bytes both ways of one request over TLS, TCP and IP headers left out, besides the blob's."""
     make_ca(folder, "ca")
     make_certificate(folder, "server", "ca", f"IP:{LOOPBACK}")
-    blob, moved, done = bytes(size), list[int](), threading.Event()
+    blob, moved, done = bytes(count), list[int](), threading.Event()
     manifest = describe(blob)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.crt", folder / "server.key")
@@ -115,11 +113,25 @@ def request_bytes(folder: Path, size: int = 65_536) -> int:
         for _ in span.chunks():
             done.set()
         thread.join()
-    return sum(moved) - size
+    return sum(moved) - count
 
 
-def main() -> None:
-    """Measure, and print a line for each way."""
+def figures(found: Result) -> list[Figure]:
+    """Each way in a line, and what a request costs."""
+    ways = [
+        Figure(
+            f"a newcomer's base of {size(found['base'])} over {way}",
+            f"{size(found[way]['mqtt_down'])} from the broker, {size(found[way]['http'])} over HTTP, "
+            f"{size(found[way]['coordinator_up'])} from the coordinator; {found[way]['seconds']} s",
+        )
+        for way in ("mqtt", "http")
+    ]
+    return [*ways, Figure("a request over TLS by itself", size(found["request"]))]
+
+
+@bench("A large base", figures)
+def measure() -> Result:
+    """Each way, and a request."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -127,15 +139,8 @@ def main() -> None:
         manifest = export(Looked(), sample, batch_size=16, name="t", num_classes=10, folder=bundle)
         assert manifest.frozen is not None
         blob = manifest.frozen.blob
-        found: dict[str, object] = {"base": blob.size}
+        found: Result = {"base": blob.size}
         for way, over_http in (("mqtt", False), ("http", True)):
             (home / way).mkdir()
             found[way] = newcomer(home / way, bundle, blob.sha256.hex(), over_http)
-            print(f"{way}: {found[way]}")
-        found["request"] = request_bytes(home)
-        print(f"a request over TLS by itself: {found['request']} bytes")
-        print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+        return found | {"request": request_bytes(home)}

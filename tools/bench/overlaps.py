@@ -1,22 +1,20 @@
 """What comparing the devices of a large round costs one process, and a Ray cluster.
 
-    python -m tools.bench overlaps [--size 582026] [--devices 500 1000 5000] [--ray local]
-
 FedCAC and FedPURIN compare every pair of masks (``algorithms/collaboration.py``). Each way runs in a
 process of its own, on the same random masks; the bytes of the result must be equal. Memory is the peak of
 that process; the cluster's store holds the masks besides, once on each host. Time with Ray includes joining
-the cluster. From these rows follows from which size on the coordinator asks it. The last line is JSON.
+the cluster. From these rows follows from which size on the coordinator asks it.
 """
 
-import argparse
 import hashlib
-import json
 import resource
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import numpy as np
+from tools.bench.harness import Figure, Result, bench
 
 from sedge_cloud.algorithms import collaboration
 from sedge_cloud.algorithms.collaboration import overlaps
@@ -41,23 +39,27 @@ def compared(devices: int, size: int, ray: str | None) -> Row:
     }
 
 
-def main() -> None:
-    """Measure, print, and end with JSON."""
-    parser = argparse.ArgumentParser(description="What comparing many devices costs.")
-    parser.add_argument("--size", type=int, default=582_026)
-    parser.add_argument("--devices", type=int, nargs="+", default=[500, 1000, 5000])
-    parser.add_argument("--ray", default="local")
-    arguments = parser.parse_args()
+def figures(found: Result) -> list[Figure]:
+    """Time and memory by number of devices and way."""
+    return [
+        Figure(
+            f"comparing {row['devices']:,} devices, {row['by']}",
+            f"{row['s']} s, {row['peak_mb']} MB",
+        )
+        for row in found["overlaps"]
+    ]
+
+
+@bench("Comparing the devices of a large round", figures)
+def measure(
+    size: int = 582_026, devices: Sequence[int] = (500, 1000, 5000), ray: str = "local"
+) -> Result:
+    """Masks of so many bits; the cluster's address, or one of this machine."""
     rows: list[Row] = []
-    for devices in arguments.devices:
-        for ray in (None, arguments.ray):
+    for count in devices:
+        for way in (None, ray):
             with ProcessPoolExecutor(1, get_context("spawn")) as alone:
-                rows.append(alone.submit(compared, devices, arguments.size, ray).result())
-            print(rows[-1])
+                rows.append(alone.submit(compared, count, size, way).result())
         if rows[-1]["sha256"] != rows[-2]["sha256"]:
             raise SystemExit("the two ways differ")
-    print(json.dumps({"size": arguments.size, "overlaps": rows}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"size": size, "overlaps": rows}

@@ -1,15 +1,11 @@
 """How long a fleet takes to another store and back, killed twice on each way.
 
-    python -m tools.bench store_copy [--mb 1000]
-
 A fleet in a folder whose rows name so many blobs of a megabyte goes to PostgreSQL and an object store,
 which this starts, and from there into another folder, each by ``sedge-cloud store copy``. The command is
 killed when a third and two thirds of the blobs are there, and run again. At the end every row is the same,
-and every blob there with its digest. Seconds are on the clock, killed attempts included. The last line is
-JSON.
+and every blob there with its digest. Seconds are on the clock, killed attempts included.
 """
 
-import argparse
 import hashlib
 import json
 import os
@@ -23,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 from tools.bench.coordinator import make_bundle
+from tools.bench.harness import Figure, Result, bench
 from tools.bench.parts.servers import Servers
 
 from sedge_cloud.admin.runs import start_run
@@ -96,16 +93,22 @@ def copied(source: Path, target: Path, count: int) -> float:
             copying.send_signal(signal.SIGKILL)
             copying.wait()
             assert not store.runs()
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    print(done.stdout, end="", flush=True)
+    subprocess.run(command, check=True)
     return time.monotonic() - begun
 
 
-def main() -> None:
-    """Go there and back, compare, and print a line of JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--mb", type=int, default=1000)
-    count = parser.parse_args().mb * 10**6 // BLOB_BYTES
+def figures(found: Result) -> list[Figure]:
+    """There and back."""
+    measured = (
+        f"{found['out_s']:.0f} s, back in {found['back_s']:.0f} s, killed twice each; all equal"
+    )
+    return [Figure(f"{found['mb']:.0f} MB to another store", measured)]
+
+
+@bench("Another store", figures)
+def measure(mb: int = 1000) -> Result:
+    """Go there and back, and compare."""
+    count = mb * 10**6 // BLOB_BYTES
     with tempfile.TemporaryDirectory() as name, closing(Servers()) as servers:
         folder = Path(name)
         there = folder / "there"
@@ -124,10 +127,4 @@ def main() -> None:
         assert contents(middle) == before, "rows or blobs differ after the way out"
         back = copied(middle, last, count)
         assert contents(last) == before, "rows or blobs differ after the way back"
-    size = count * BLOB_BYTES / 1e6
-    print(f"{size:.0f} MB: out in {out:.0f} s, back in {back:.0f} s, killed twice each; all equal")
-    print(json.dumps({"bench": "store_copy", "mb": size, "out_s": out, "back_s": back, "kills": 4}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"mb": count * BLOB_BYTES / 1e6, "out_s": out, "back_s": back, "kills": 4}

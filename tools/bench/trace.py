@@ -1,9 +1,7 @@
 """What each kind of message takes the coordinator, and closing, planning and opening a round, in counts.
 
-    python -m tools.bench trace [--devices 2] [--folder /tmp]
-
 A real coordinator on a real store, FedOBP, gets the sealed frames of a few devices. The second round is
-traced, so that every device has a client model. For each step the table has
+traced, so that every device has a client model. For each step the result has
 
     calls        Python functions of Sedge that were entered, comprehensions and resumed generators left out
     files        source files among these
@@ -12,11 +10,9 @@ traced, so that every device has a client model. For each step the table has
     commits      transactions that were committed
     fsyncs       of files and folders by Python, and one for each commit (SQLite's log, synchronous=FULL)
 
-The last line is JSON. Every figure is a count: the same on every machine, whatever else it does.
+Every figure is a count: the same on every machine, whatever else it does.
 """
 
-import argparse
-import json
 import os
 import sqlite3
 import sys
@@ -28,6 +24,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from tools.bench.coordinator import FLEET, RUN, Device, make_bundle, synthetic_delta
+from tools.bench.harness import Figure, Result, bench
 from tools.bench.substitution import substituted
 
 from sedge_cloud.admin.runs import start_run
@@ -219,20 +216,16 @@ def trace(folder: Path, devices: int) -> dict[str, dict[str, int]]:
         return Bench(folder, devices, tracer).trace()
 
 
-def main() -> None:
-    """Print the table, then JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--devices", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="folder of the store (default: the system's)")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        steps = trace(Path(folder), args.devices)
-    names = list(Counts().row())
-    print(f"{'step':12}", *(f"{name:>10}" for name in names))
-    for step, row in steps.items():
-        print(f"{step:12}", *(f"{row[name]:10}" for name in names))
-    print(json.dumps({"devices": args.devices, "steps": steps}))
+def figures(found: Result) -> list[Figure]:
+    """A step in a line."""
+    return [
+        Figure(step, ", ".join(f"{count} {name}" for name, count in row.items()))
+        for step, row in found["steps"].items()
+    ]
 
 
-if __name__ == "__main__":
-    main()
+@bench("What a message takes the coordinator", figures)
+def measure(devices: int = 2, folder: Path | None = None) -> Result:
+    """Trace on a store in this folder (default: the system's)."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        return {"devices": devices, "steps": trace(Path(name), devices)}

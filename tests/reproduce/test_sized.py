@@ -1,6 +1,6 @@
 """The setting for several widths, played on less: every device has the form that it was dealt."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from tools.reproduce.cells import TABLES
 from tools.reproduce.play import Trial, play
-from tools.reproduce.sized import DEVICES, DROPPED, SizedSetting
+from tools.reproduce.sized import DROPPED, SizedSetting
 
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import Dataset, digits
@@ -18,7 +18,6 @@ from sedge_emulate.progress import Progress
 TABLE = TABLES["subflot-dir01"]
 
 
-@dataclass(frozen=True)
 class OnDigits(SizedSetting):
     """Digits, and a network of two layers."""
 
@@ -29,14 +28,14 @@ class OnDigits(SizedSetting):
         return digits()
 
     def parts(self, targets: Indices, seed: int) -> list[tuple[Indices, Indices]]:
-        order = np.random.default_rng(seed).permutation(len(targets))[:800].reshape(DEVICES, 40)
+        order = np.random.default_rng(seed).permutation(len(targets))[:800].reshape(-1, 40)
         return [(mine[:30], mine[30:]) for mine in order]
 
 
 def test_everyone_has_a_share_of_the_images() -> None:
     targets = np.random.default_rng(0).integers(0, 10, 70_000)
     parts = SizedSetting(0.5).parts(targets, 1)
-    assert len(parts) == DEVICES
+    assert len(parts) == SizedSetting.devices
     everything = np.concatenate([np.concatenate(part) for part in parts])
     assert len(np.unique(everything)) == len(everything) == 20_000
 
@@ -55,5 +54,5 @@ def test_narrower_models_cost_fewer_bytes(tmp_path: Path) -> None:
     assert up["smallest"] < 0.5 * up["whole"]
     assert up["smallest"] < up["subflot-assign"] < up["whole"]
     for outcome in found.values():
-        assert outcome.participants == DEVICES
+        assert outcome.participants == SizedSetting.devices
         assert outcome.checkpoints[-1].after > 0.3

@@ -1,10 +1,8 @@
 """A published table that takes seconds: digits on four devices, three rounds."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from tools.reproduce.cells import Cell, Table
-from tools.reproduce.setting import Streams
+from tools.reproduce.setting import Setting, Streams
 
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.rounds.cohort import draw_cohort
@@ -14,8 +12,7 @@ from sedge_emulate.data.datasets import Dataset, digits
 from sedge_emulate.data.split import Indices
 
 
-@dataclass(frozen=True)
-class TinySetting:
+class TinySetting(Setting):
     """Four devices, each with 60 digits to train on and 20 to be tested on."""
 
     devices = 4
@@ -35,6 +32,6 @@ class TinySetting:
 
 
 TINY = Table(
-    "tiny", "Digits", "nowhere", TinySetting(), rounds=3, tolerance=1.0,
+    "tiny", "Digits", "nowhere", TinySetting(1.0), rounds=3, tolerance=1.0,
     cells=(Cell("fedavg", "fedavg", {}, {2: 50.0}),),
 )  # fmt: skip

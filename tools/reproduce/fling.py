@@ -5,13 +5,10 @@ these proportions, each set with a random stream of its own from the same seed, 
 class that has fewer images than are wanted gives some of them twice. Everybody takes part in every round.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
-from tools.reproduce.setting import Streams, numpy_shuffles
+from tools.reproduce.setting import Setting
 
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.rounds.cohort import draw_cohort
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import FASHION_MEAN, FASHION_STD, Dataset, fashion_mnist
 from sedge_emulate.data.split import Indices
@@ -21,11 +18,12 @@ TRAIN, TEST = 500, 100
 TRAIN_SET = 60_000
 
 
-@dataclass(frozen=True)
-class FlingSetting:
-    """Fashion-MNIST in [0, 1], Dir(``alpha``), ResNet-8, five epochs of SGD with momentum 0.9."""
+class FlingSetting(Setting):
+    """Fashion-MNIST in [0, 1], Dir(``alpha``), ResNet-8, five epochs of SGD with momentum 0.9.
 
-    alpha: float
+    Their random choices cannot be drawn again: several processes shared the streams.
+    """
+
     devices = DEVICES
     checkpoint = 50
     model = ModelConfig(name="resnet8", batch_size=100)
@@ -42,10 +40,6 @@ class FlingSetting:
         train = sample(targets[:TRAIN_SET], self.alpha, TRAIN, seed)
         test = sample(targets[TRAIN_SET:], self.alpha, TEST, seed)
         return [(mine, TRAIN_SET + others) for mine, others in zip(train, test, strict=True)]
-
-    def streams(self, seed: int, rounds: int) -> Streams:
-        """Our own: theirs cannot be drawn again, several processes shared them."""
-        return Streams(numpy_shuffles, draw_cohort)
 
 
 def sample(targets: Indices, alpha: float, size: int, seed: int) -> list[Indices]:

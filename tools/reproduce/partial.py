@@ -6,15 +6,13 @@ momentum 0.7. The seed decides which images, who holds them and who trains when.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from tools.reproduce.setting import Streams, numpy_shuffles
+from tools.reproduce.setting import Setting, Streams, numpy_shuffles
 
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.runs.run import Run
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data.datasets import Dataset, fashion_mnist
 from sedge_emulate.data.split import Indices, dirichlet, train_test
 from sedge_protocol.wire.messages import TRAIN
 
@@ -24,23 +22,17 @@ PARTICIPANTS = 10
 TEST_SHARE = 0.25
 
 
-@dataclass(frozen=True)
-class PartialSetting:
+class PartialSetting(Setting):
     """20,000 images of Fashion-MNIST, Dir(``alpha``) over 40 devices, ten of which train in a round."""
 
-    alpha: float
     devices = DEVICES
     checkpoint = 20
     model = ModelConfig(batch_size=32)
     training = TrainingConfig(local_epochs=5, learning_rate=0.01, momentum=0.7)
 
-    def dataset(self) -> Dataset:
-        """All 70,000 images, of which ``parts`` takes some."""
-        return fashion_mnist()
-
     def parts(self, targets: Indices, seed: int) -> list[tuple[Indices, Indices]]:
         """Each device's images to train and to test on, drawn from all."""
-        return share_out(targets, DEVICES, self.alpha, seed)
+        return share_out(targets, self.devices, self.alpha, seed)
 
     def streams(self, seed: int, rounds: int) -> Streams:
         """Everything from the run's own seed."""

@@ -13,14 +13,13 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from tools.reproduce.setting import Streams
+from tools.reproduce.setting import Setting, Streams
 
 from sedge_cloud.config import TrainingConfig
 from sedge_cloud.runs.orders import order_seed
 from sedge_cloud.runs.run import Run
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data.datasets import Dataset, fashion_mnist
 from sedge_emulate.data.split import Indices
 
 DEVICES = 100
@@ -63,19 +62,13 @@ def partition(targets: Indices, alpha: float, seed: int) -> list[tuple[Indices, 
     return found
 
 
-@dataclass(frozen=True)
-class ReleasedSetting:
+class ReleasedSetting(Setting):
     """All of Fashion-MNIST, Dir(``alpha``) over 100 clients, ten of which train in a round."""
 
-    alpha: float
     devices = DEVICES
     checkpoint = CHECKPOINT
     model = ModelConfig(batch_size=BATCH)
     training = TrainingConfig(local_epochs=EPOCHS, learning_rate=0.01, momentum=0.7)
-
-    def dataset(self) -> Dataset:
-        """Train and test images, normalised as theirs."""
-        return fashion_mnist()
 
     def parts(self, targets: Indices, seed: int) -> list[tuple[Indices, Indices]]:
         """Their partition."""

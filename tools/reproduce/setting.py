@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.rounds.cohort import Draw
+from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_edge.training.batches import Permutations
 from sedge_emulate.config import ModelConfig
-from sedge_emulate.data.datasets import Dataset
+from sedge_emulate.data.datasets import Dataset, fashion_mnist
 from sedge_emulate.data.split import Indices
 
 
@@ -28,37 +28,28 @@ def numpy_shuffles(seed: int, num_examples: int, epochs: int) -> Iterator[Indice
     return (rng.permutation(num_examples).astype(np.int64) for _ in range(epochs))
 
 
-class Setting(Protocol):
-    """An experiment without its method. All of it is a function of the seed."""
+class Setting:
+    """An experiment without its method, split by Dir(``alpha``). All of it is a function of the seed.
 
-    @property
-    def devices(self) -> int:
-        """How many devices there are."""
-        ...
+    ``checkpoint`` is the number of rounds of training between two measurements of all devices.
+    """
 
-    @property
-    def checkpoint(self) -> int:
-        """Rounds of training between two measurements of all devices."""
-        ...
+    devices: ClassVar[int]
+    checkpoint: ClassVar[int]
+    model: ClassVar[ModelConfig]
+    training: ClassVar[TrainingConfig]
 
-    @property
-    def model(self) -> ModelConfig:
-        """The model and its batch size."""
-        ...
-
-    @property
-    def training(self) -> TrainingConfig:
-        """How devices train."""
-        ...
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
 
     def dataset(self) -> Dataset:
         """The examples, scaled as theirs were. Raises ``DataError`` where they are not installed."""
-        ...
+        return fashion_mnist()
 
     def parts(self, targets: Indices, seed: int) -> Sequence[tuple[Indices, Indices]]:
         """Each device's train and test examples, as indices into the data set."""
-        ...
+        raise NotImplementedError
 
     def streams(self, seed: int, rounds: int) -> Streams:
-        """The random choices of a run with so many rounds of training."""
-        ...
+        """The random choices of a run with so many rounds of training: by default everything our own."""
+        return Streams(numpy_shuffles, draw_cohort)

@@ -1,15 +1,12 @@
 """What a person reads of the agent in Java is what the agent in Python says: both are told the same."""
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-from tests.edge.harness import MAX_PACKET, SECRET, Harness
+from tests.edge.harness import SECRET, Harness
 from tests.edge.java_core import JavaHarness, Jvm
 from tests.protocol.driven import Driven, drive, settings
 from tests.protocol.test_mqtt_hostile import FakeBroker
@@ -18,58 +15,12 @@ from sedge_edge.config import load_config
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import MqttLink
-from sedge_protocol.wire.effects import Note
-from sedge_protocol.wire.frame import VERSIONS
-from sedge_protocol.wire.messages import Decline, Welcome
 
 
 @pytest.fixture
 def pair(jvm: Jvm, tmp_path: Path) -> tuple[Harness, Harness]:
     """A device in Python and one in Java, each with a disk of its own."""
     return Harness(tmp_path / "python"), JavaHarness(jvm, tmp_path / "java")
-
-
-def warned(harness: Harness, effects: list[Any]) -> list[str]:
-    """The texts of warnings and errors among effects, and the reasons and details of declines."""
-    notes = [e.text for e in effects if isinstance(e, Note) and e.level >= logging.WARNING]
-    declines = [m for m in harness.messages(effects) if isinstance(m, Decline)]
-    return [*notes, *(f"{m.reason} {m.detail}" for m in declines)]
-
-
-def another_process(harness: Harness) -> list[Any]:
-    harness.connect()
-    return harness.tell(Welcome(b"x" * 16, "0", VERSIONS))
-
-
-def wrong_hash(harness: Harness) -> list[Any]:
-    harness.connect()
-    wrong = msgspec.structs.replace(harness.bundle, sha256=bytes(32))
-    harness.serve(harness.served[harness.bundle.transfer], wrong)
-    harness.tell(harness.order(bundle=wrong))
-    return harness.feed(wrong)
-
-
-def nobody_answers(harness: Harness) -> list[Any]:
-    effects: list[Any] = [*harness.agent.connected(harness.now, MAX_PACKET)]
-    for seconds in range(0, 200, 5):
-        effects += harness.agent.poll(harness.now + seconds)
-    return effects
-
-
-def nobody_answers_any_more(harness: Harness) -> list[Any]:
-    harness.connect()
-    return nobody_answers(harness)
-
-
-@pytest.mark.parametrize(
-    "scene", [another_process, wrong_hash, nobody_answers, nobody_answers_any_more]
-)
-def test_both_say_the_same(
-    scene: Callable[[Harness], list[Any]], pair: tuple[Harness, Harness]
-) -> None:
-    python, java = (warned(harness, scene(harness)) for harness in pair)
-    assert java == python
-    assert java
 
 
 @pytest.mark.parametrize(("length", "end"), [(10, b""), (-1, b"\xff")])

@@ -347,7 +347,9 @@ def test_a_manifest_that_no_chunks_fit_does_not_keep_the_link_busy(device: Harne
     device.served[lie.transfer] = device.served[order.model.transfer]
     device.manifests[lie.transfer] = lie
     device.tell(msgspec.structs.replace(order, model=lie))
-    device.feed(order.bundle, lie)
+    (note,) = only(device.feed(order.bundle, lie), Note)
+    words = "its chunks do not have its sha256; fetching it again in 30 s"
+    assert note.text == f"blob {lie.sha256.hex()[:16]}: {words}"
     assert device.messages(device.agent.poll(device.now)) == []
     device.now += 30.0
     again = device.messages(device.agent.poll(device.now))

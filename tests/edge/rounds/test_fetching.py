@@ -9,7 +9,6 @@ import pytest
 from tests.edge.harness import DOWN, KEYS, UP, only
 
 from sedge_edge.rounds.fetching import Fetches
-from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.effects import Effect, Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import Frame, Kind
@@ -108,53 +107,3 @@ def test_a_damaged_whole_is_started_over(bench: Bench, tmp_path: Path) -> None:
     for index in range(3):
         bench.chunk("m", index, at)
     assert bench.blobs.read(MANIFESTS["m"].sha256) == BLOBS["m"]
-
-
-class Refusing:
-    """A method of the blob folder that fails so many times, and then works."""
-
-    def __init__(self, name: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = getattr(BlobFolder, name)
-        self.left = times
-
-        def call(folder: BlobFolder, *args: object) -> object:
-            if self.left:
-                self.left -= 1
-                raise StorageError("the disk is full (test)")
-            return real(folder, *args)
-
-        monkeypatch.setattr(BlobFolder, name, call)
-
-
-@pytest.mark.parametrize("failures", [1, 2, 3])
-@pytest.mark.parametrize("method", ["has", "open_part", "write_part", "finish_part"])
-def test_a_full_disk_loses_nothing(
-    bench: Bench, method: str, failures: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever step the disk refuses, and however often: every try goes on from there."""
-    orders = [order(patch=True)]
-    refusing = Refusing(method, failures, monkeypatch)
-    listening: set[str] = set()
-    raised = 0
-    for attempt in range(40):
-        now = 30.0 * attempt
-        try:
-            effects = bench.fetches.sync(orders, now)
-            raised += len(only(effects, Note))
-            listening |= {e.topic for e in only(effects, Subscribe)}
-            wanted = bench.asked(bench.fetches.poll(now))
-        except StorageError:
-            raised += 1
-            continue
-        for name, manifest in MANIFESTS.items():
-            assert manifest.transfer not in wanted or any(
-                topic.endswith(manifest.transfer.hex()) for topic in listening
-            ), "asked for, but not listened to"
-            for index in wanted.get(manifest.transfer, ()):
-                try:
-                    bench.chunk(name, index, now)
-                except StorageError:
-                    raised += 1
-    assert (raised, refusing.left) == (failures, 0)
-    assert all(bench.blobs.has(manifest.sha256) for manifest in MANIFESTS.values())
-    assert bench.fetches.timer() is None

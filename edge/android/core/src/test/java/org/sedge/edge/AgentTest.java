@@ -15,11 +15,9 @@ import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.backends.ClassMeans;
 import org.sedge.edge.backends.Trusting;
 import org.sedge.edge.host.BlobFolder;
-import org.sedge.edge.host.Journal;
 import org.sedge.edge.host.Machine;
 import org.sedge.edge.host.Npz;
 import org.sedge.edge.wire.Hex;
-import org.sedge.edge.wire.Manifest;
 
 import java.io.File;
 import java.nio.charset.StandardCharsets;
@@ -142,30 +140,5 @@ public class AgentTest {
         for (File file : new File[] {new File(state, "journal"), new File(state, "blobs").listFiles()[0]}) {
             assertEquals("rw-------", PosixFilePermissions.toString(Files.getPosixFilePermissions(file.toPath())));
         }
-    }
-
-    @Test
-    public void filesHoldBlobsAndParts() throws Exception {
-        BlobFolder blobs = new BlobFolder(folder.getRoot(), 1);
-        byte[] data = new byte[10_000];
-        Arrays.fill(data, 4096, 8192, (byte) 1);
-        Manifest manifest = Manifest.describe(data, 4096);
-        assertEquals(0, blobs.openPart(manifest).cardinality());
-        for (int i : new int[] {2, 0}) {
-            int from = manifest.offset(i);
-            blobs.writePart(manifest, i, Arrays.copyOfRange(data, from, from + manifest.length(i)));
-        }
-        assertEquals("{0, 2}", new BlobFolder(folder.getRoot(), 1).openPart(manifest).toString());
-        assertTrue(!blobs.finishPart(manifest));
-        assertEquals(0, blobs.openPart(manifest).cardinality());
-        byte[] name = blobs.write(data);
-        assertArrayEquals(Arrays.copyOfRange(data, 4000, 5000), blobs.readSpan(name, 4000, 1000));
-        Files.write(new File(folder.getRoot(), "blobs/" + Hex.encode(name)).toPath(), new byte[1]);
-        assertThrows(StorageError.class, () -> blobs.read(name));
-        assertTrue(!blobs.has(name));
-        blobs.write(data);
-        blobs.collect(Collections.emptySet());
-        assertTrue(!blobs.has(name));
-        assertNull(new Journal(new File(folder.getRoot(), "none")).load());
     }
 }

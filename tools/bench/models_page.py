@@ -27,8 +27,8 @@ eager torch, both on one thread; memory is what a process needs for the step bes
 _SEEDS_HEAD = """
 Written by `python -m tools.bench models --seeds 5`: the networks that an absolute tolerance against float32
 refused, each with the initial values and the random rows of a seed. The trainers are the emulator's, which
-pass the checks of `tools/emulate/sedge_emulate/training/checks.py` or not: six short trainings against
-plain torch in float64.
+pass the checks of `tools/emulate/sedge_emulate/training/checks.py` or not: steps against plain torch in
+float64, and the same bits in other groups.
 
 | model | seed | exported | error | torch's | batches replaced | trainers, or why not |
 | --- | --- | --- | --- | --- | --- | --- |

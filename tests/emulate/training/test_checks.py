@@ -49,6 +49,34 @@ def opened() -> AutogradTrainer:
     return AutogradTrainer(OF, "fp32", CPU)
 
 
+class Faulty(AutogradTrainer):
+    """A trainer with one thing wrong."""
+
+    def __init__(self, spoil: Callable[[Task, Trained], Trained], of: Problem = OF) -> None:
+        super().__init__(of, "fp32", CPU)
+        self.name = "faulty"
+        self._spoil = spoil
+
+    def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
+        ends = super().train(tasks)
+        return [
+            self._spoil(task, end) if isinstance(end, Trained) else end
+            for task, end in zip(tasks, ends, strict=True)
+        ]
+
+
+def unlearned(of: Problem, tensor: str) -> Faulty:
+    """A trainer in which a tensor learns nothing: torch.compile's fault with convolutions."""
+    place = of.network.layout.by_name[tensor].slice
+
+    def spoil(task: Task, end: Trained) -> Trained:
+        theta = end.theta.copy()
+        theta[place] = task.request.theta[place]
+        return replace(end, theta=theta)
+
+    return Faulty(spoil, of)
+
+
 @pytest.mark.parametrize("model", ["mlp", "cnn", "groupnorm", "batchnorm", "avgcnn"])
 def test_right_ones_pass_and_in_bf16_within_its_tolerance(model: str) -> None:
     of = problem(model)
@@ -57,7 +85,7 @@ def test_right_ones_pass_and_in_bf16_within_its_tolerance(model: str) -> None:
     check(VectorisedTrainer(of, "fp32", CPU, 2), of, "fp32", found)
     half = AutogradTrainer(of, "bf16", CPU)
     check(half, of, "bf16", found)
-    with pytest.raises(Wrong, match="of fp32, of a change of"):
+    with pytest.raises(Wrong, match="eager torch in float32 is off by"):
         check(half, of, "fp32", found)
 
 
@@ -89,11 +117,9 @@ def test_where_training_is_chaotic_plain_autograd_passes_and_a_lost_gradient_doe
     row = TensorSpec("float32", (3, 16, 16))
     of = Problem(resnet18(8), CLASSIFICATION, 16, row, shuffles=permutations)
     found = references(of)
-    assert found.tasks[0].request.training.learning_rate < 0.05
-    trainer = AutogradTrainer(of, "fp32", CPU)
-    check(trainer, of, "fp32", found)
-    with pytest.raises(Wrong, match=r"0\.0\.weight is off"):
-        check(trainer, of, "fp32", unlearned(found, of, "0.0.weight"))
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", found)
+    with pytest.raises(Wrong, match=r"gradient of '0\.0\.weight' is zero"):
+        check(unlearned(of, "0.0.weight"), of, "fp32", found)
 
 
 class InFloat32(nn.Module):
@@ -113,53 +139,19 @@ def test_a_model_that_asks_for_float32() -> None:
     check(AutogradTrainer(of, "fp32", CPU), of, "fp32", references(of))
 
 
-def unlearned(found: References, of: Problem, tensor: str) -> References:
-    """The references, as if a tensor had learned nothing."""
-    place = of.network.layout.by_name[tensor].slice
-    ends = [replace(end, theta=end.theta.copy()) for end in found.ends]
-    for end, task in zip(ends, found.tasks, strict=True):
-        end.theta[place] = task.request.theta[place]
-    return replace(found, ends=tuple(ends))
-
-
 def test_a_model_that_makes_much_of_little_passes_and_its_lost_gradients_do_not() -> None:
     """At the batch of FedPURIN's experiments plain torch itself differs by per cents."""
     torch.manual_seed(0)
     row = TensorSpec("float32", (1, 16, 16))
     of = Problem(resnet8(1, 10), CLASSIFICATION, 100, row, shuffles=permutations)
     found = references(of)
-    assert found.noise > 5 * TOLERANCE["fp32"]
-    trainer = AutogradTrainer(of, "fp32", CPU)
-    check(trainer, of, "fp32", found)
-    with pytest.raises(Wrong, match=r"conv1\.weight"):
-        check(trainer, of, "fp32", unlearned(found, of, "conv1.weight"))
-
-
-class Faulty(AutogradTrainer):
-    """A trainer with one thing wrong."""
-
-    def __init__(self, spoil: Callable[[Task, Trained], Trained]) -> None:
-        super().__init__(OF, "fp32", CPU)
-        self.name = "faulty"
-        self._spoil = spoil
-
-    def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        ends = super().train(tasks)
-        return [
-            self._spoil(task, end) if isinstance(end, Trained) else end
-            for task, end in zip(tasks, ends, strict=True)
-        ]
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", found)
+    with pytest.raises(Wrong, match=r"gradient of 'conv1\.weight' is zero"):
+        check(unlearned(of, "conv1.weight"), of, "fp32", found)
 
 
 def place(name: str) -> slice:
     return OF.network.layout.by_name[name].slice
-
-
-def lost(task: Task, end: Trained) -> Trained:
-    """torch.compile's fault: a convolution that does not learn."""
-    theta = end.theta.copy()
-    theta[place("2.weight")] = task.request.theta[place("2.weight")]
-    return replace(end, theta=theta)
 
 
 def slow(task: Task, end: Trained) -> Trained:
@@ -183,10 +175,9 @@ def dearer(task: Task, end: Trained) -> Trained:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lost, r"faulty: 2\.weight is off by .* after \d+ steps of fp32"),
-        (slow, r"faulty: 2\.bias is off by"),
-        (nan, r"faulty: 0\.weight is off by nan"),
-        (dearer, "faulty: a training's loss is"),
+        (slow, r"faulty: the gradient of '2\.bias' is wrong: off by"),
+        (nan, r"faulty: the gradient of '0\.weight' is wrong: off by nan"),
+        (dearer, "faulty: the loss is wrong"),
     ],
 )
 def test_wrong_ones_are_refused(
@@ -211,7 +202,7 @@ def test_a_gradient_of_the_wrong_element_is_refused(
         return found
 
     monkeypatch.setattr(Module, "differentiate", shifted)
-    with pytest.raises(Wrong, match=r"0\.weight is off by"):
+    with pytest.raises(Wrong, match=r"gradient of '0\.weight' is wrong"):
         check(opened(), OF, "fp32", wanted)
 
 
@@ -254,22 +245,21 @@ class Diverging(Faulty):
 
 def test_evaluations_are_checked(wanted: References) -> None:
     trainer = Misjudging(lambda _, end: end)
-    with pytest.raises(Wrong, match="an evaluation gives Metrics"):
+    with pytest.raises(Wrong, match="the loss_sum is wrong"):
         check(trainer, OF, "fp32", wanted)
     trainer.answer = TrainingDiverged("no")
-    with pytest.raises(Wrong, match="faulty: no, in torch Metrics"):
+    with pytest.raises(Wrong, match="faulty: no in an evaluation, not in torch"):
         check(trainer, OF, "fp32", wanted)
-    right = replace_accuracy(wanted, 1.0)
-    with pytest.raises(Wrong, match="an evaluation gives"):
-        check(opened(), OF, "fp32", right)
+    (loss,) = {end.loss for end in AutogradTrainer.evaluate(trainer, [judged(wanted)])}  # type: ignore[union-attr]
+    trainer.answer = Metrics(loss, 1.0, 1)
+    with pytest.raises(Wrong, match="the metric_sum is wrong"):
+        check(trainer, OF, "fp32", wanted)
 
 
-def replace_accuracy(wanted: References, accuracy: float) -> References:
-    ends = [
-        replace(end, metrics=Metrics(end.metrics.loss, accuracy, end.metrics.num_examples))
-        for end in wanted.ends
-    ]
-    return replace(wanted, ends=tuple(ends))
+def judged(wanted: References) -> tuple[Theta, Examples]:
+    """What the first case evaluates."""
+    task = next(wanted.cases()).task
+    return task.request.theta, task.examples
 
 
 def test_divergence_is_wrong_here(wanted: References) -> None:
@@ -315,4 +305,4 @@ def test_inputs_have_flat_halves_and_whole_numbers_stay_small() -> None:
     tokens = drawn(Problem(OF.module, OF.objective, 8, TensorSpec("int64", (5,))), 6, rng)
     assert tokens.dtype == np.int64
     assert set(np.unique(tokens)) == {0, 1}
-    assert TOLERANCE["fp32"] < TOLERANCE["bf16"] < 0.5
+    assert TOLERANCE["fp32"] < TOLERANCE["bf16"] < 1

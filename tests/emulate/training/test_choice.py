@@ -235,7 +235,7 @@ def test_a_wrong_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         return end
 
     monkeypatch.setattr(AutogradTrainer, "_train", train)
-    with pytest.raises(Wrong, match=r"autograd: 1\.weight is off by"):
+    with pytest.raises(Wrong, match=r"autograd: the gradient of '1\.weight' is wrong"):
         opened()
 
 

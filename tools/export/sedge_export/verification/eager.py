@@ -25,18 +25,22 @@ Vector: TypeAlias = NDArray[np.float64]
 
 
 class Eager:
-    """A copy of the model with its optimizer, computing in ``kind``."""
+    """A copy of the model with its optimizer, computing in ``kind``, images and filters in ``format``."""
 
     def __init__(
-        self, model: nn.Module, layout: Layout, objective: Objective, momentum: float = 0.0,
+        self, model: nn.Module, layout: Layout, objective: Objective,
         kind: torch.dtype = torch.float32,
+        format: torch.memory_format = torch.contiguous_format,
     ) -> None:  # fmt: skip
         self._model = copied(model).to(kind)
         self._layout, self._objective, self._kind = layout, objective, kind
+        self._format = format
+        for parameter in self._model.parameters():
+            parameter.data = self._laid(parameter.data)
         by_name = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         self._tensors = [by_name[tensor.name] for tensor in layout.tensors]
         trainable = [p for p in self._model.parameters() if p.requires_grad]
-        self._optimizer = torch.optim.SGD(trainable, lr=1.0, momentum=momentum)
+        self._optimizer = torch.optim.SGD(trainable, lr=1.0)
 
     @property
     def theta(self) -> Vector:
@@ -53,16 +57,6 @@ class Eager:
         with torch.no_grad():
             for tensor, spec in zip(self._tensors, self._layout.tensors, strict=True):
                 tensor.copy_(torch.from_numpy(theta[spec.slice].reshape(spec.shape)))
-
-    def step(
-        self, batch: Batch, learning_rate: float, prox: float = 0.0, anchor: Theta | None = None
-    ) -> float:
-        """One step of the optimizer. Returns the loss."""
-        loss = self.differentiate(batch)
-        if anchor is not None:
-            self._pull(prox, anchor)
-        self.descend(learning_rate)
-        return loss
 
     def descend(self, learning_rate: float) -> None:
         """Move along the last gradient."""
@@ -87,12 +81,6 @@ class Eager:
                 tensor.grad = torch.zeros_like(tensor)
         return loss.item()
 
-    def _pull(self, prox: float, anchor: Theta) -> None:
-        for tensor, spec in zip(self._tensors, self._layout.tensors, strict=True):
-            if tensor.grad is not None:
-                target = torch.from_numpy(anchor[spec.slice].reshape(spec.shape))
-                tensor.grad += prox * (tensor.detach() - target)
-
     def evaluate(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """Outputs (B, ...) of all rows, and the sums that the program ``evaluate`` must return."""
         self._model.eval()
@@ -108,7 +96,11 @@ class Eager:
         return output, sums
 
     def _cast(self, tensor: Tensor) -> Tensor:
+        tensor = self._laid(tensor)
         return tensor.to(self._kind) if tensor.is_floating_point() else tensor
+
+    def _laid(self, tensor: Tensor) -> Tensor:
+        return tensor.contiguous(memory_format=self._format) if tensor.ndim == 4 else tensor
 
     @contextmanager
     def _computing(self) -> Generator[None]:

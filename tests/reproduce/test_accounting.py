@@ -17,7 +17,7 @@ def test_half_of_the_elements_and_a_bit_for_each(
 ) -> None:
     published = {"up": (1.0, 2.0), "down": (3.0, 4.0)}
     cell = Cell("purin", "fedpurin", {"beta": 1}, best=50.0, accounted=published)
-    table = Table("t", "T", "nowhere", TinySetting(1.0), 3, 1.0, (cell,), best_of="after")
+    table = Table("t", "T", "nowhere", TinySetting(1.0), 3, (cell,), 1.0, best_of="after")
     outcome = play(Trial(table, cell, 1, 3), tmp_path / "a", 1, Progress(Console(quiet=True)))
     n = outcome.parameters
     first, second, last = outcome.points

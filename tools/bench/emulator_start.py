@@ -1,11 +1,8 @@
 """What a start of the emulator costs: processor seconds until the first round, with and without its cache.
 
-    python -m tools.bench emulator_start
-
-A fleet of ten devices with the 4-layer CNN, three times each way. The last line is JSON.
+A fleet of ten devices with the 4-layer CNN, several times each way.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -16,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from tools.bench.emulator import FLEET
+from tools.bench.harness import Figure, Result, bench
 
 
 def start_s(fleet: Path, folder: Path, *words: str) -> float:
@@ -49,7 +47,17 @@ def processor_s(root: int) -> float:
     return sum(ticks[pid] for pid in family) / os.sysconf("SC_CLK_TCK")
 
 
-def main(times: int = 3) -> None:
+def figures(found: Result) -> list[Figure]:
+    """Both ways."""
+    ways = {"cold_s": "an empty cache", "cached_s": "its model in the cache"}
+    return [
+        Figure(f"processor seconds until the first round, {words}", f"{found['start'][key]:.1f}")
+        for key, words in ways.items()
+    ]
+
+
+@bench("The emulator's start", figures)
+def measure(times: int = 3) -> Result:
     """The median start of a small fleet, with an empty cache and with one that has its model."""
     cold: list[float] = []
     cached: list[float] = []
@@ -59,10 +67,4 @@ def main(times: int = 3) -> None:
         for _ in range(times):
             cold.append(start_s(fleet, Path(name), "--fresh"))
             cached.append(start_s(fleet, Path(name)))
-    found = {"cold_s": median(cold), "cached_s": median(cached)}
-    print("until the first round: " + ", ".join(f"{k} {v:.1f}" for k, v in found.items()))
-    print(json.dumps({"start": found}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"start": {"cold_s": median(cold), "cached_s": median(cached)}}

@@ -29,7 +29,7 @@ from statistics import median
 
 import msgspec
 import numpy as np
-from tools.bench.coordinator import FLEET, RUN, make_bundle, update_for
+from tools.bench.coordinator import FLEET, RUN, Device, make_bundle
 from tools.bench.harness import Figure, Result, bench
 from tools.bench.parts.real_fleet import free_port
 
@@ -47,13 +47,8 @@ from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire import topics
-from sedge_protocol.wire.effects import Send
-from sedge_protocol.wire.frame import VERSIONS, open_frame
-from sedge_protocol.wire.keys import DeviceKeys
-from sedge_protocol.wire.messages import Hello, Offer, Order, decode_body
-from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.transfer import describe
+from sedge_protocol.wire.frame import VERSIONS
+from sedge_protocol.wire.messages import Hello
 
 SIZE = 2000
 HELLO = Hello(b"!" * 16, "bench", ("onnxruntime",), ("zstd",), num_train=100, versions=VERSIONS)
@@ -73,42 +68,30 @@ class Fleet:
         self.state = folder / "state"
         self.store = open_folder(self.state, durable=False)
         self.layout = Layout.of([("theta", (SIZE,), Role.PARAMETER)])
-        self.peers: dict[str, Peer] = {}
-        self.keys: dict[str, DeviceKeys] = {}
-        for i in range(devices):
-            name, secret = f"device-{i:04}", i.to_bytes(32, "big")
-            self.store.add_device(name, secret)
-            keys = self.keys[name] = DeviceKeys.of(secret)
-            self.peers[name] = Peer(topics.up(FLEET, name), keys.up, keys.down, 1, 0)
+        self.devices = {name: Device(name) for name in (f"device-{i:04}" for i in range(devices))}
+        for name in self.devices:
+            self.store.add_device(name, name.encode().ljust(32, b"\0"))
         config = RunConfig(strategy="fedavg", num_rounds=10**6, fraction_train=0.1, broadcast=WHOLE)
         start_run(self.store, RUN, make_bundle(folder / "bundle", SIZE), config)
         self.core = Coordinator(FLEET, self.store, 1.0, 1, wall=on_the_wall)
         self.recorder = Recorder(self.core, on_the_wall)
         self.recorder.link(True, time.monotonic())
         self.core.load(time.monotonic())
-        self._news = news(list(self.peers))
+        self._news = news([*self.devices])
 
-    def say(self, name: str, message: Hello | Offer, transfer: bytes = bytes(16)) -> None:
+    def say(self, name: str, message: Hello) -> None:
         """A device sends a message."""
-        payload = self.peers[name].seal(message, transfer)
-        self.core.receive(topics.up(FLEET, name), payload, time.monotonic())
+        device = self.devices[name]
+        self.core.receive(device.topic, device.peer.seal(message), time.monotonic())
 
     def round(self) -> None:
         """Every device that has an order answers it, and the next round opens."""
         payload = encode(top_k(np.ones(SIZE, np.float32), 20), ValueCoding.BF16)
-        for effect in self.core.poll(time.monotonic(), 10**6):
-            match effect:
-                case Send() if effect.topic.endswith("/down"):
-                    name = effect.topic.split("/")[-2]
-                    frame = open_frame(effect.payload, effect.topic, self.keys[name].down)
-                    order = decode_body(frame.kind, frame.body)
-                    if isinstance(order, Order):
-                        blob = update_for(order, self.layout, payload, 0)
-                        manifest = describe(blob)
-                        offer = Offer(order.run, order.round, manifest, 1, blob)
-                        self.say(name, offer, manifest.transfer)
-                case _:
-                    pass
+        effects: list[object] = [*self.core.poll(time.monotonic(), 10**6)]
+        for device in self.devices.values():
+            with suppress(StopIteration):  # it has no order
+                (frame,) = device.frames(device.order(effects), self.layout, payload, 0)
+                self.core.receive(device.topic, frame, time.monotonic())
 
     def work(self, seconds: float) -> float:
         """Take hellos for so long; the share of this time that recorder and threads beside it take."""
@@ -217,7 +200,7 @@ def measure(
     with tempfile.TemporaryDirectory() as name, open(os.devnull, "w") as log:
         logging.basicConfig(stream=log)  # lines are made, as in the service
         fleet = Fleet(Path(name), devices)
-        for device in fleet.peers:
+        for device in fleet.devices:
             fleet.say(device, HELLO)
         for _ in range(rounds + 1):
             fleet.round()

@@ -62,8 +62,8 @@ class Table:
     source: str
     setting: Setting
     rounds: int
-    tolerance: float
     cells: tuple[Cell, ...]
+    tolerance: float = 0.0
     best_of: str = "before"
     seeds: tuple[int, ...] = (42,)
     plain: str = ""
@@ -95,11 +95,15 @@ def _setting(kind: type, value: Any) -> Setting:
     return _SETTINGS[name](alpha)
 
 
+def _table(name: str, raw: dict[str, Any]) -> Table:
+    """A table by its name and keys; a cell's strategy has its name where none is given."""
+    cells = [{"name": cell, "strategy": cell, **keys} for cell, keys in raw["cells"].items()]
+    whole = {**raw, "name": name, "cells": cells}
+    return msgspec.convert(whole, Table, str_keys=True, dec_hook=_setting)
+
+
 _READ = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())
-TABLES: Mapping[str, Table] = {
-    table.name: table
-    for table in msgspec.convert(_READ["tables"], list[Table], str_keys=True, dec_hook=_setting)
-}
+TABLES: Mapping[str, Table] = {name: _table(name, raw) for name, raw in _READ["tables"].items()}
 # What the short form plays, and the first rounds of released runs, by cell and seed.
 SHORT = tuple((table, cell) for table, cell in _READ["short"])
 SHORT_ROUNDS: int = _READ["short_rounds"]

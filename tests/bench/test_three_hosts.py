@@ -12,7 +12,7 @@ import pytest
 from tools.bench.three_hosts import __main__, checks, network
 from tools.bench.three_hosts.checks import Course
 from tools.bench.three_hosts.network import Network
-from tools.bench.three_hosts.watch import Update
+from tools.bench.three_hosts.watch import Update, Watch
 
 from sedge_cloud.store.records import DeviceSummary, Summary
 
@@ -65,6 +65,12 @@ def test_devices_report_receipts(tmp_path: Path) -> None:
     assert checks.refusals(log) == ["d-2: run a, round 3: update rejected: stale round is over"]
     assert checks.longest_silence(log, 10.0, 14.0) == 3.0  # d-2's, from the beginning
     assert checks.longest_silence(log, 11.0, 16.0) == 3.5  # d-1's, until the end
+
+
+def test_an_update_that_is_seen_at_once_came_before_the_fault() -> None:
+    watch = Watch.__new__(Watch)
+    watch.accepted = {("a", 1, "x"): 10.05, ("a", 1, "y"): 12.0}
+    assert watch.after(10.0, {"x", "y"}) == 2.0 and watch.after(10.0, {"x"}) is None
 
 
 def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,9 @@ def _all(scene: Scene) -> Victims:
 
 
 def _killed(scene: Scene, host: str) -> Victims:
-    found = Victims(time.monotonic(), scene.served_by(host))
+    devices = scene.served_by(host)
     scene.fleet.kill(host)
+    found = Victims(time.monotonic(), devices)
     if len(scene.fleet.hosts) > 1:
         time.sleep(REPLACED_S)
     scene.fleet.start(host)

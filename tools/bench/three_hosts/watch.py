@@ -49,9 +49,13 @@ class Watch(threading.Thread):
         return min(self.opened.values(), default=0) - 1
 
     def after(self, since: float, devices: Collection[str]) -> float | None:
-        """Seconds from a moment to the next accepted update of one of these devices, if there was one."""
-        times = [at for update, at in self.accepted.items() if update[2] in devices and at >= since]
-        return min(times, default=since) - since if times else None
+        """Seconds from a moment to the next accepted update of one of these devices, if there was one.
+
+        What is seen at the first look was accepted before.
+        """
+        first = since + LOOK_S
+        times = [at for update, at in self.accepted.items() if update[2] in devices and at > first]
+        return min(times) - since if times else None
 
     def holders(self) -> dict[str, str]:
         """The host that holds each lease."""

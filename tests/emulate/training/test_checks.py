@@ -18,12 +18,9 @@ from sedge_edge.training.steppers.model import Differentiated
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import (
-    TOLERANCE,
     References,
     Wrong,
     check,
-    drawn,
-    drawn_examples,
     references,
 )
 from sedge_emulate.training.module import Module
@@ -293,16 +290,6 @@ def test_a_model_that_takes_no_random_rows_is_checked_on_real_ones() -> None:
     sample = rng.standard_normal((40, 3), np.float32)
     sample[:, 2] = rng.integers(0, 3, 40)
     of = Problem(Coded(), OF.objective, 8, TensorSpec("float32", (3,)), sample=sample)
-    assert set(drawn_examples(of, 30, 2, rng).inputs[:, 2]) == {0, 1, 2}
-    check(AutogradTrainer(of, "fp32", torch.device("cpu")), of, "fp32", references(of))
-
-
-def test_inputs_have_flat_halves_and_whole_numbers_stay_small() -> None:
-    rng = np.random.default_rng(0)
-    x = drawn(OF, 6, rng)
-    assert (x[::2, ..., :4] == -0.5).all()
-    assert len(np.unique(x[1])) > 50
-    tokens = drawn(Problem(OF.module, OF.objective, 8, TensorSpec("int64", (5,))), 6, rng)
-    assert tokens.dtype == np.int64
-    assert set(np.unique(tokens)) == {0, 1}
-    assert TOLERANCE["fp32"] < TOLERANCE["bf16"] < 1
+    found = references(of)
+    assert {code for task in found.tasks for code in task.examples.inputs[:, 2]} == {0, 1, 2}
+    check(AutogradTrainer(of, "fp32", CPU), of, "fp32", found)

@@ -16,18 +16,17 @@ from itertools import count
 import numpy as np
 import torch
 
-from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
 from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
 from sedge_emulate.training.problem import LABELS, Problem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_export.inspection.operators import accepts
-from sedge_export.subject.batches import Batch
+from sedge_export.subject.batches import Batch, Samples, random_samples, whole_rows
 from sedge_export.subject.network import copied
 from sedge_export.verification.yardstick import GRADIENT, Answers, Truth, Yardstick, largest
 from sedge_protocol.errors import ExportError, SedgeError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.parts import columns
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 
@@ -103,16 +102,21 @@ def _rate(theta: Theta, truth: Truth) -> float:
 
 def references(problem: Problem) -> References:
     """The check's cases. Raises ``ExportError`` for a model that does not fit its input."""
-    rng = np.random.default_rng(0)
-    classes = _num_outputs(problem)
+    pool, rng = _pool(problem), torch.Generator().manual_seed(0)
+
+    def device(rows: int) -> Examples:
+        chosen = torch.randint(len(pool.x), (rows,), generator=rng)
+        x, y = pool.x[chosen].numpy(), pool.y[chosen].numpy()
+        return Examples(x, x if pool.y is pool.x else y)
+
     rows = [max(2, round(size * problem.batch_size)) for size in _SIZES]
-    devices = [drawn_examples(problem, n, classes, rng) for n in rows]
+    devices = [device(n) for n in rows]
     tasks = tuple(
         Task(TrainRequest(problem.network.theta, how, seed), examples)
         for how in (_PLAIN, _PULLED)
         for seed, examples in enumerate(devices)
     )
-    single = tuple(drawn_examples(problem, n, classes, rng) for n in (*rows[1:], rows[1]))
+    single = tuple(device(n) for n in (*rows[1:], rows[1]))
     first = _first_batch(problem, Task(tasks[0].request, single[0]))
     layout, objective = problem.network.layout, problem.objective
     yardstick = Yardstick(problem.module, layout, objective, first, _FORMATS)
@@ -177,39 +181,32 @@ def _check_evaluation(
     truth.of(*sums).check(sums, tolerance)
 
 
-def drawn_examples(problem: Problem, rows: int, classes: int, rng: np.random.Generator) -> Examples:
-    """Random examples of the problem, or some of its sample where the model takes no random ones."""
-    x, target = drawn(problem, rows, rng), problem.target
-    if problem.sample is not None and not accepts(copied(problem.module), torch.from_numpy(x)):
-        x = problem.sample[rng.integers(0, len(problem.sample), rows)]
-    if target is None:
-        return Examples(x, x)
-    shape = (rows, *target.shape)
-    if target.dtype == "int64":
-        return Examples(x, rng.integers(0, classes, shape))
-    return Examples(x, rng.standard_normal(shape, np.float32))
+def _pool(problem: Problem) -> Samples:
+    """Rows to draw from: random ones, or the sample's where the model takes no others."""
+    row, rng = problem.input, torch.Generator().manual_seed(0)
+    sample = torch.zeros(2, *row.shape) if row.dtype == "float32" else _tokens(row.shape)
+    if problem.sample is not None:
+        sample = torch.from_numpy(problem.sample)
+    outputs, target = _num_outputs(problem, sample), problem.target
+    classes = outputs if target is not None and target.dtype == "int64" else 0
+    drawn = random_samples(sample, target, classes, problem.batch_size, rng, problem.parts)
+    if problem.sample is None or accepts(copied(problem.module), drawn.x):
+        return drawn
+    return whole_rows(sample, drawn, rng)
 
 
-def drawn(problem: Problem, rows: int, rng: np.random.Generator) -> Inputs:
-    """Random inputs (rows, ...); half of the float ones are flat in one half, as images are."""
-    shape = (rows, *problem.input.shape)
-    if problem.input.dtype != "float32":
-        return rng.integers(0, 2, shape)
-    x = rng.standard_normal(shape, np.float32)
-    x[::2, ..., : x.shape[-1] // 2] = -0.5
-    for part, places in columns(problem.parts):
-        if part.dtype == "int64":
-            x[:, places] = rng.integers(0, 2, (rows, part.size))
-    return x
+def _tokens(shape: tuple[int, ...]) -> torch.Tensor:
+    """Rows of zeros and ones, which every vocabulary has."""
+    return torch.stack(
+        [torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.int64)]
+    )
 
 
-def _num_outputs(problem: Problem) -> int:
-    given, rng = problem.sample, np.random.default_rng(0)
-    row = torch.from_numpy(drawn(problem, 1, rng) if given is None else given[:1])
+def _num_outputs(problem: Problem, sample: torch.Tensor) -> int:
     problem.network.model.eval()
     try:
         with torch.no_grad():
-            output = problem.network.predict(torch.from_numpy(problem.network.theta), row)
+            output = problem.network.predict(torch.from_numpy(problem.network.theta), sample[:1])
         _, outputs, *more = output.shape
         if more and problem.target == LABELS:
             raise ValueError(f"outputs {tuple(output.shape)} for labels")

@@ -1,7 +1,7 @@
 """Disks that are full, or lose power, at any of the calls by which an agent changes them."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -42,7 +42,7 @@ class OsDisk:
     """That of the agent in Python, at each call of ``os``."""
 
     @contextmanager
-    def full(self, first: int, count: int) -> Iterator[Counted]:
+    def full(self, first: int, count: int) -> Generator[Counted]:
         full = FullDisk(first, count)
         with pytest.MonkeyPatch.context() as patched:
             for name in WRITES:
@@ -50,7 +50,7 @@ class OsDisk:
             yield full
 
     @contextmanager
-    def cut(self, at: int, loses: bool) -> Iterator[Counted]:
+    def cut(self, at: int, loses: bool) -> Generator[Counted]:
         cutting = Cutting(at, loses)
         with pytest.MonkeyPatch.context() as patched:
             for name in ("pwrite", "replace", "unlink", "fsync"):

@@ -7,7 +7,7 @@ as a coordinator that stores everything.
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -302,7 +302,7 @@ class Harness:
         }
 
     @contextmanager
-    def refusing(self, call: str, least: int = 0, but: bytes = b"") -> Iterator[None]:
+    def refusing(self, call: str, least: int = 0, but: bytes = b"") -> Generator[None]:
         """Its disk refuses ``commit``, even at its last step, or a call of a blob folder.
 
         Of blobs only those of ``least`` bytes, ``but`` for one with this hash.

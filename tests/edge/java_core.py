@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from math import isnan
@@ -120,9 +120,17 @@ def started(order: str, kept: str) -> StartJob:
     )
 
 
+def sent(topic: str, payload: str) -> Send:
+    return Send(topic, bytes.fromhex(payload))
+
+
+def noted(level: str, text: str) -> Note:
+    return Note(LEVELS[level], bytes.fromhex(text).decode())
+
+
 EFFECTS: dict[str, Callable[..., AgentEffect]] = {
-    "send": lambda topic, payload: Send(topic, bytes.fromhex(payload)),
-    "note": lambda level, text: Note(LEVELS[level], bytes.fromhex(text).decode()),
+    "send": sent,
+    "note": noted,
     "subscribe": Subscribe,
     "unsubscribe": Unsubscribe,
     "start": started,
@@ -194,17 +202,17 @@ class JavaDisk:
         self._jvm = jvm
 
     @contextmanager
-    def full(self, first: int, count: int) -> Iterator[Counted]:
+    def full(self, first: int, count: int) -> Generator[Counted]:
         with self._turns(first, count, "refuse") as counted:
             yield counted
 
     @contextmanager
-    def cut(self, at: int, loses: bool) -> Iterator[Counted]:
+    def cut(self, at: int, loses: bool) -> Generator[Counted]:
         with self._turns(at, 1, "lose" if loses else "kill") as counted:
             yield counted
 
     @contextmanager
-    def _turns(self, first: int, count: int, how: str) -> Iterator[Counted]:
+    def _turns(self, first: int, count: int, how: str) -> Generator[Counted]:
         counted = Counted()
         self._jvm.call(0, ["turns", first, count, how])
         yield counted
@@ -240,7 +248,7 @@ class JavaHarness(Harness):
         return agent
 
     @contextmanager
-    def refusing(self, call: str, least: int = 0, but: bytes = b"") -> Iterator[None]:
+    def refusing(self, call: str, least: int = 0, but: bytes = b"") -> Generator[None]:
         self.agent.told("refuse", call.replace(" ", "-"), least, but.hex())
         yield
         self.agent.told("refuse", "-", 0, "")

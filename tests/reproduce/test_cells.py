@@ -44,3 +44,4 @@ def test_the_short_form_and_the_first_rounds_are_cells() -> None:
         assert cell in [known.name for known in TABLES[table].cells]
     known = {cell.name for table in TABLES.values() for cell in table.cells}
     assert {cell for cell, _ in FIRST_ROUNDS} <= known
+    assert all(len(rounds) == 10 for rounds in FIRST_ROUNDS.values())

@@ -1,7 +1,7 @@
 """Published figures beside reproduced ones."""
 
 from tests.reproduce.outcomes import checkpoint, outcome, point
-from tools.reproduce.cells import FIRST_ROUNDS, SHORT, TABLES
+from tools.reproduce.cells import TABLES
 from tools.reproduce.tables import best, markdown, rows, tables
 
 LOGS, PRINTED, PURIN = (TABLES[name] for name in ("logs-dir01", "fedobp-dir01", "fedpurin-dir05"))
@@ -82,9 +82,3 @@ def test_markdown_marks_what_is_too_far_off() -> None:
     assert "    python -m tools.reproduce logs-dir01 --only fedavg --seed 42 --rounds 100" in text
     widths = {line.count("|") for line in text.splitlines() if line.startswith("|")}
     assert len(widths) == 1
-
-
-def test_what_the_short_form_plays_exists() -> None:
-    for table, cell in SHORT:
-        assert cell in [known.name for known in TABLES[table].cells]
-    assert all(len(known) == 10 for known in FIRST_ROUNDS.values())

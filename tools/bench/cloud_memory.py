@@ -10,17 +10,13 @@ import os
 import tempfile
 from pathlib import Path
 
-from tools.bench.coordinator import FLEET, RUN, Device, make_bundle, synthetic_delta
+from tools.bench.coordinator import Online, synthetic_delta
 from tools.bench.harness import Figure, Result, bench
 
-from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
-from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.store.cache import SHARE, Memory
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
-from sedge_protocol.wire.frame import VERSIONS
-from sedge_protocol.wire.messages import Hello
 
 ROUNDS = (100, 500, 1000, 2000)
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -32,33 +28,8 @@ def rss_mb() -> float:
     return pages * PAGE / 1e6
 
 
-class Bench:
-    """A coordinator with its devices online and the first round open."""
-
-    def __init__(self, folder: Path, rounds: int, devices: int, size: int, machine_mb: int) -> None:
-        self.now = 0.0
-        self.devices = [Device(f"d{i:05}") for i in range(devices)]
-        store = open_folder(folder / "state", durable=False)
-        for device in self.devices:
-            store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
-        config = RunConfig(
-            strategy="fedobp",
-            options={"quantile": 0.99},
-            num_rounds=rounds + 1,
-            evaluate=False,
-            quorum=1.0,
-            min_available_devices=devices,
-        )
-        start_run(store, RUN, make_bundle(folder / "bundle", size), config)
-        self.memory = Memory(int(SHARE * machine_mb * 1e6))
-        self.core = Coordinator(FLEET, store, 0.0, 1, memory=self.memory)
-        self.core.load(0.0)
-        self.core.connected(0.0)
-        for device in self.devices:
-            hello = Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
-            self.core.receive(device.topic, device.peer.seal(hello), 0.0)
-        self.effects: list[object] = [*self.core.poll(0.0, 64)]
-        self.layout = self.core.runs[RUN].manifest.layout
+class Rounds(Online):
+    """Rounds one after another."""
 
     def play(self, number: int) -> None:
         """One round."""
@@ -70,7 +41,7 @@ class Bench:
             for frame in device.frames(device.order(sent), self.layout, payload, i):
                 if self.core.admits(device.topic, frame, self.now):
                     self.core.receive(device.topic, frame, self.now)
-        self.effects = [*self.core.poll(self.now, 64)]
+        self.poll()
 
 
 def figures(found: Result) -> list[Figure]:
@@ -91,11 +62,15 @@ def measure(
     """Play so many rounds with a model of ``size`` parameters."""
     rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as folder:
-        fleet = Bench(Path(folder), rounds, devices, size, machine_mb)
+        store = open_folder(Path(folder) / "state", durable=False)
+        memory = Memory(int(SHARE * machine_mb * 1e6))
+        options = {"quantile": 0.99}
+        config = RunConfig(strategy="fedobp", options=options, num_rounds=rounds + 1, quorum=1.0)
+        fleet = Rounds(Path(folder), store, devices, size, config, memory)
         for number in range(1, rounds + 1):
             fleet.play(number)
             if number in (*ROUNDS, rounds):
                 gc.collect()
-                rss, caches = round(rss_mb(), 1), round(fleet.memory.held / 1e6, 1)
+                rss, caches = round(rss_mb(), 1), round(memory.held / 1e6, 1)
                 rows.append({"rounds": number, "rss_mb": rss, "caches_mb": caches})
     return {"devices": devices, "size": size, "rows": rows}

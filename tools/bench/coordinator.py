@@ -40,6 +40,7 @@ from sedge_cloud.events import RoundClosed
 from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.rounds import cohort as cohorts
 from sedge_cloud.rounds import scheduler
+from sedge_cloud.store.cache import Memory
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder, open_store
 from sedge_cloud.store.settings import StoreConfig
@@ -173,34 +174,51 @@ class Device:
         return frames
 
 
-class Bench:
+class Online:
     """A coordinator with its devices online and the first round open."""
 
-    def __init__(self, folder: Path, args: argparse.Namespace, store: Store, turn: int) -> None:
+    def __init__(
+        self, folder: Path, store: Store, devices: int, size: int, config: RunConfig,
+        memory: Memory | None = None,
+    ) -> None:  # fmt: skip
         self.now = 0.0
+        self.devices = [Device(f"d{i:05}") for i in range(devices)]
+        for device in self.devices:
+            store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
+        config = msgspec.structs.replace(config, evaluate=False, min_available_devices=devices)
+        start_run(store, RUN, make_bundle(folder / "bundle", size), config)
+        self.core = Coordinator(FLEET, store, 0.0, 1, memory=memory)
+        self.effects: list[object] = [*self.core.load(0.0), *self.core.connected(0.0)]
+        for device in self.devices:
+            self.hello(device)
+        self.poll()
+        self.layout = self.core.runs[RUN].manifest.layout
+
+    def hello(self, device: Device) -> None:
+        """A device says hello."""
+        hello = Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
+        self.effects += self.core.receive(device.topic, device.peer.seal(hello), self.now)
+
+    def poll(self) -> None:
+        """The coordinator does what is due."""
+        self.effects = [*self.core.poll(self.now, 64)]
+
+
+class Bench(Online):
+    """Rounds whose stages are timed."""
+
+    def __init__(self, folder: Path, args: argparse.Namespace, store: Store, turn: int) -> None:
+        config = RunConfig(
+            strategy=args.strategy,
+            num_rounds=args.rounds + 1,
+            codec=CodecConfig(values=ValueCoding.BF16, fraction=0.5),
+            broadcast=WHOLE,
+        )
+        super().__init__(folder, store, args.devices, args.size, config)
         self.turn = turn
         # By round, wall time from the first frame to the last receipt.
         self.received_s: list[float] = []
         self.stages = Stages()
-        self.devices = [Device(f"d{i:05}") for i in range(args.devices)]
-        for device in self.devices:
-            store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
-        config = RunConfig(
-            strategy=args.strategy,
-            num_rounds=args.rounds + 1,
-            evaluate=False,
-            codec=CodecConfig(values=ValueCoding.BF16, fraction=0.5),
-            broadcast=WHOLE,
-            min_available_devices=args.devices,
-        )
-        start_run(store, RUN, make_bundle(folder / "bundle", args.size), config)
-        self.core = Coordinator(FLEET, store, 0.0, 1)
-        self.effects: list[object] = [*self.core.load(0.0), *self.core.connected(0.0)]
-        for device in self.devices:
-            hello = Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
-            self.core.receive(device.topic, device.peer.seal(hello), 0.0)
-        self.effects = [*self.core.poll(0.0, 64)]
-        self.layout = self.core.runs[RUN].manifest.layout
         self._watch(store)
 
     def _watch(self, store: Store) -> None:

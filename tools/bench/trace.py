@@ -23,18 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 
-from tools.bench.coordinator import FLEET, RUN, Device, make_bundle, synthetic_delta
+from tools.bench.coordinator import Online, synthetic_delta
 from tools.bench.harness import Figure, Result, bench
 from tools.bench.substitution import substituted
 
-from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
-from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds import scheduler
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
-from sedge_protocol.wire.frame import VERSIONS
-from sedge_protocol.wire.messages import Hello
 
 SIZE = 100_000
 SHARE = 0.3  # of the elements: more than an offer holds, so that the update comes in a chunk
@@ -134,41 +130,24 @@ def _is_resumed(frame: FrameType) -> bool:
     return bool(frame.f_code.co_flags & GENERATOR) and frame.f_lasti > 2
 
 
-class Bench:
-    """A coordinator on a traced store, its devices online, and the first round open."""
+class Bench(Online):
+    """A coordinator on a traced store."""
 
     def __init__(self, folder: Path, devices: int, tracer: Tracer) -> None:
         self.tracer = tracer
-        self.now = 0.0
-        self.devices = [Device(f"d{i:05}") for i in range(devices)]
-        self.store = open_folder(folder / "state")
-        for device in self.devices:
-            self.store.add_device(device.name, device.name.encode().ljust(32, b"\0"))
-        config = RunConfig(
-            strategy="fedobp",
-            options={"quantile": 0.999},
-            num_rounds=3,
-            evaluate=False,
-            min_available_devices=devices,
-            quorum=1.0,
-        )
-        start_run(self.store, RUN, make_bundle(folder / "bundle", SIZE), config)
-        self.core = Coordinator(FLEET, self.store, 0.0, 1)
-        self.effects: list[object] = [*self.core.load(0.0), *self.core.connected(0.0)]
-        self.layout = self.core.runs[RUN].manifest.layout
+        options = {"quantile": 0.999}
+        config = RunConfig(strategy="fedobp", options=options, num_rounds=3, quorum=1.0)
+        super().__init__(folder, open_folder(folder / "state"), devices, SIZE, config)
 
     def trace(self) -> dict[str, dict[str, int]]:
         """The counts of every step, in a round whose devices have client models."""
-        for device in self.devices:
-            self._hello(device)
-        self._turn()
         self._answer()
         self._watch()
         with self.tracer.step("hello"):
-            self._hello(self.devices[0])
+            self.hello(self.devices[0])
         self._answer("offer", "last chunk")
         with self.tracer.step("close"):
-            self._turn()
+            self.poll()
         return {name: self.tracer.steps[name].row() for name in STEPS}
 
     def _watch(self) -> None:
@@ -176,15 +155,6 @@ class Bench:
         within(self.core.garbage, "collect_if_due", "collect")
         within(scheduler.Scheduler, "_open", "open")
         within(scheduler, "plan_cohort", "plan")
-
-    def _hello(self, device: Device) -> None:
-        frame = device.peer.seal(
-            Hello(bytes(16), "bench", ("onnxruntime",), ("zstd",), versions=VERSIONS)
-        )
-        self.effects += self.core.receive(device.topic, frame, self.now)
-
-    def _turn(self) -> None:
-        self.effects = [*self.core.poll(self.now, 64)]
 
     def _answer(self, offer: str = "", chunk: str = "") -> None:
         """Every device sends its update; the first one's offer and last chunk count as these steps."""
@@ -199,7 +169,7 @@ class Bench:
                     self.core.receive(device.topic, frame, self.now)
                     self.core.commit(self.now)
         if not offer:
-            self._turn()
+            self.poll()
 
 
 def trace(folder: Path, devices: int) -> dict[str, dict[str, int]]:

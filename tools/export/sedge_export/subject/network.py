@@ -162,7 +162,7 @@ class Network:
         statistics = set(self.layout.statistics)
         trainable = {n: values[n] for n in self.layout.by_name if n not in statistics}
         gradient, (loss, updated) = grad_and_value(mean_loss, has_aux=True)(trainable)
-        zeros = {name: torch.zeros_like(values[name]) for name in statistics}
+        zeros = {name: torch.zeros_like(values[name]) for name in self.layout.statistics}
         return {**gradient, **zeros}, updated, loss
 
 

@@ -8,7 +8,7 @@ pools by rule, against onnxruntime's indices, MaxUnpool and ScatterElements (bat
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sedge_export.lowering.onnx.graph import BOOL, FLOAT, INT, Graph, Value
@@ -23,7 +23,8 @@ _TYPES = {FLOAT: torch.float32, INT: torch.int64, BOOL: torch.bool}
 
 
 def by_rule(rule: Rule) -> Lowering:
-    """The lowering that a rule gives."""
+    """The lowering that a rule gives. It is traced once for the same shapes and settings."""
+    known: dict[str, fx.GraphModule] = {}
 
     def lower(graph: Graph, *arguments: Any) -> Lowered:
         values = [each for each in arguments if isinstance(each, Value)]
@@ -33,10 +34,13 @@ def by_rule(rule: Rule) -> Lowering:
             given = (next(remaining) if isinstance(each, Value) else each for each in arguments)
             return rule(*given)
 
+        key = repr([(e.shape, e.dtype) if isinstance(e, Value) else e for e in arguments])
         examples = [torch.zeros(value.shape, dtype=_TYPES[value.dtype]) for value in values]
         table = {op: how for op, how in decompositions().items() if op not in LOWERINGS}
-        traced = make_fx(call, decomposition_table=table, tracing_mode="fake")(*examples)
-        results = lowered(graph, traced, values, lambda _: "")
+        if key not in known:
+            traced = make_fx(call, decomposition_table=table, tracing_mode="fake")
+            known[key] = traced(*examples)
+        results = lowered(graph, known[key], values, lambda _: "")
         return results[0] if len(results) == 1 else tuple(results)
 
     return lower

@@ -84,18 +84,18 @@ figures: demo
 # at all. A GPU's result goes to RESULTS.md, and so does a CPU's until there is one.
 bench-gpu: $(VENV)/dev.ready
 	$(BIN)/python -m tools.bench gpu $(addprefix --device ,$(DEVICE)) --json $(RESULTS)/gpu.json; \
-		status=$$?; $(BIN)/python -m tools.bench results_page; exit $$status
+		status=$$?; $(BIN)/python -m tools.bench pages; exit $$status
 
 # Published tables: ten rounds of a few methods in ten minutes; all of them, over hours. What is done is kept.
 REPRODUCED = --results $(RESULTS)/reproduce --out runs/reproduce
 
 reproduce: $(VENV)/demo.ready
 	$(BIN)/python -m tools.reproduce --short $(REPRODUCED)
-	$(BIN)/python -m tools.bench reproduced
+	$(BIN)/python -m tools.bench pages
 
 reproduce-all: $(VENV)/demo.ready
 	$(BIN)/python -m tools.reproduce --all $(REPRODUCED)
-	$(BIN)/python -m tools.bench reproduced
+	$(BIN)/python -m tools.bench pages
 
 $(VENV)/demo.ready: pyproject.toml constraints.txt tools/setup
 	PYTHON=$(PYTHON) tools/setup $(VENV) emulate mosquitto dataset-fashion-mnist

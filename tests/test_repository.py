@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tools.bench.__main__ import commands
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {
@@ -823,6 +824,19 @@ def test_the_make_targets_that_pages_name_exist() -> None:
     assert {"demo", "test", "check"} <= named <= targets
     ci = (ROOT / ".ci" / "run").read_text()
     assert set(re.findall(r"^make ([a-z0-9-]+)$", ci, re.MULTILINE)) <= targets
+
+
+def test_the_benchmarks_that_anything_names_exist() -> None:
+    pages = ("tools/**/*.py", "tools/**/*.md", "tests/**/*.py", "docs/*.md", "examples/*", "*.md")
+    paths = [path for pattern in pages for path in ROOT.glob(pattern) if path.is_file()]
+    known, asked = commands(), r"(?:python -m |`)tools\.bench\s+(?:--keep\s+)?([a-z]\w*)"
+    for path in (ROOT / "Makefile", *MODULES.values(), *paths):
+        text = path.read_text()
+        unknown = set(re.findall(asked, text)) - known.keys()
+        assert not unknown, f"{path}: {unknown}"
+        for name in re.findall(r"\btools/bench/[\w/]+\.(?:py|toml)\b", text):
+            assert (ROOT / name).exists(), f"{path}: {name}"
+    assert re.findall(asked, (ROOT / "Makefile").read_text()).count("pages") == 3
 
 
 def test_every_folder_is_on_the_map() -> None:

@@ -21,8 +21,7 @@ JAVA = "edge/android/core/src/main/java/org/sedge/edge"
 def made() -> Iterator[tuple[str, str]]:
     """Path and text of every file."""
     yield from generated.made()
-    for page in PAGES:
-        yield page, tables.page((ROOT / page).read_text())
+    yield from zip(PAGES, tables.pages((ROOT / page).read_text() for page in PAGES), strict=True)
     yield f"{JAVA}/wire/Messages.java", java.messages()
     yield f"{JAVA}/wire/OnnxTables.java", onnx.java()
     yield f"{JAVA}/wire/Refusals.java", java_refusals.java()

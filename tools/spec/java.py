@@ -6,6 +6,8 @@ which check more than their fields.
 
 import enum
 import inspect as source
+import json
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +19,7 @@ from tools.spec import java_state
 from tools.spec.structs import STRUCTS, defaults, optional
 
 from sedge_protocol.host.struct_fields import fields
+from sedge_protocol.wire import topics
 from sedge_protocol.wire.objective import Metric
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, Manifest
 
@@ -131,8 +134,12 @@ class _Row(NamedTuple):
 
 def _rows(struct: type[msgspec.Struct]) -> Iterator[_Row]:
     for field, default in zip(fields(struct), defaults(struct), strict=True):
-        made, key = java_type(field.kind), field.name.upper()
-        rest = "" if default is msgspec.NODEFAULT else f", {literal(default)}"
+        key = field.name.upper()
+        try:
+            made = java_type(field.kind)
+            rest = "" if default is msgspec.NODEFAULT else f", {literal(default)}"
+        except TypeError as exc:
+            raise TypeError(f"{struct.__name__}.{field.name}: {exc}") from exc
         method = "optional" if rest else "required"
         constant = (
             f"public static final Field<{struct.__name__}, {made.boxed}> {key} = "
@@ -148,7 +155,10 @@ def camel(key: str) -> str:
 
 
 def java_type(kind: inspect.Type) -> JavaType:
-    """How Java holds and reads a type."""
+    """How Java holds and reads a type.
+
+    Raises ``TypeError`` for a type or a limit that ``Type.java`` does not check.
+    """
     inner = optional(kind)
     if inner is not None:
         boxed, _, reader = java_type(inner)
@@ -156,15 +166,17 @@ def java_type(kind: inspect.Type) -> JavaType:
     match kind:
         case inspect.BoolType():
             return JavaType("Boolean", "boolean", "Type.BOOL")
-        case inspect.IntType(ge=least, le=most):
+        case inspect.IntType(gt=None, ge=least, lt=None, le=most, multiple_of=None):
             limits = f"{_integer(least, 'MIN')}, {_integer(most, 'MAX')}"
             return JavaType(
                 "Long", "long", _INTEGERS.get((least, most)) or f"Type.integer({limits})"
             )
-        case inspect.FloatType():
+        case inspect.FloatType(multiple_of=None):
             return JavaType("Double", "double", _number(kind))
-        case inspect.StrType(pattern=pattern, min_length=least, max_length=most):
-            return _same("String", "Type.ID" if pattern else f"Type.text({_lengths(least, most)})")
+        case inspect.StrType(pattern=topics.ID_PATTERN, min_length=None, max_length=None):
+            return _same("String", "Type.ID")
+        case inspect.StrType(pattern=None, min_length=least, max_length=most):
+            return _same("String", f"Type.text({_lengths(least, most)})")
         case inspect.BytesType(min_length=least, max_length=most):
             named = _BYTES.get((least, most)) or f"Type.bytes({_lengths(least, most)})"
             return _same("byte[]", named)
@@ -175,13 +187,18 @@ def java_type(kind: inspect.Type) -> JavaType:
         case inspect.VarTupleType(item_type=item, min_length=least, max_length=most):
             boxed, _, reader = java_type(item)
             return _same(f"List<{boxed}>", f"Type.list({reader}, {_lengths(least, most)})")
-        case inspect.DictType(value_type=value, max_length=most):
+        case inspect.DictType(
+            key_type=inspect.StrType(pattern=None, min_length=None, max_length=None),
+            value_type=value,
+            min_length=None,
+            max_length=int(most),
+        ):
             boxed, _, reader = java_type(value)
             return _same(f"Map<String, {boxed}>", f"Type.map({reader}, {most})")
         case inspect.StructType(cls=cls):
             return _same(cls.__name__, f"{cls.__name__}.SCHEMA")
         case _:
-            raise TypeError(f"{kind}: Java has no such type")
+            raise TypeError(f"{kind}: Type.java reads no such type")
 
 
 def _same(name: str, reader: str) -> JavaType:
@@ -189,23 +206,30 @@ def _same(name: str, reader: str) -> JavaType:
 
 
 def _words(values: Iterable[object]) -> JavaType:
+    values = list(values)
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError(f"one of {values}: Type.java reads no choice but of texts")
     return _same("String", f"Type.oneOf({', '.join(map(literal, values))})")
 
 
 def _integer(limit: int | None, end: str) -> str:
-    if limit in (None, 2**63 - 1):
+    if limit is None:
         return f"Long.{end}_VALUE"
+    if limit == 2**63 - 1:
+        return "Long.MAX_VALUE"
     return f"{limit}" if -(2**31) <= limit < 2**31 else f"{limit}L"
 
 
 def _number(kind: inspect.FloatType) -> str:
-    if kind.gt is None and kind.ge is None:
-        return "Type.FINITE"
     least = kind.ge if kind.gt is None else kind.gt
+    if least is None:
+        if kind.lt is not None or kind.le is not None:
+            raise TypeError(f"{kind}: Type.java reads no number with an upper limit alone")
+        return "Type.FINITE"
     most = "Double.MAX_VALUE" if kind.le is None else literal(float(kind.le))
     if kind.lt is not None:
         most = f"Math.nextDown({literal(float(kind.lt))})"
-    return f"Type.number({least:g}, {literal(kind.gt is not None)}, {most})"
+    return f"Type.number({least:.17g}, {literal(kind.gt is not None)}, {most})"
 
 
 def _lengths(least: int | None, most: int | None) -> str:
@@ -213,7 +237,7 @@ def _lengths(least: int | None, most: int | None) -> str:
 
 
 def literal(value: object) -> str:
-    """A value as Java writes it."""
+    """A value as Java writes it. Raises ``TypeError`` for one that nothing has needed yet."""
     match value:
         case None:
             return "null"
@@ -221,21 +245,21 @@ def literal(value: object) -> str:
             return str(value).lower()
         case int():
             return f"{value}L"
-        case float():
+        case float() if math.isfinite(value):
             return repr(value)
         case enum.Enum():
             return literal(value.value)
         case str():
-            return f'"{value}"'
-        case bytes():
+            return json.dumps(value)
+        case b"":
             return "new byte[0]"
         case ():
             return "Collections.emptyList()"
         case (one,):
             return f"Collections.singletonList({literal(one)})"
-        case dict():
+        case dict() if not value:
             return "Collections.emptyMap()"
-        case msgspec.Struct():
+        case msgspec.Struct() if value == type(value)():
             return f"{type(value).__name__}.SCHEMA.empty()"
         case _:
             raise TypeError(f"{value!r}: Java has no such value")

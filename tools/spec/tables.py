@@ -6,7 +6,9 @@ by hand.
 
 import enum
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import msgspec
 from msgspec import inspect
@@ -14,12 +16,31 @@ from tools.spec import onnx
 from tools.spec.structs import STRUCTS, defaults, optional
 
 from sedge_protocol.host.struct_fields import fields
+from sedge_protocol.wire.messages import OrderName
 from sedge_protocol.wire.reasons import REASONS
+from sedge_protocol.wire.topics import ID_PATTERN
 
 HEAD = ("| key | type and limit | default | meaning |", "|---|---|---|---|")
 _TABLE = re.compile(r"(<!-- make spec: (\w+) -->\n).*?(<!-- end -->)", re.S)
 # Rule 5.2 says what these words mean.
 _INTEGERS: Mapping[tuple[int | None, int | None], str] = {(0, 2**40): "count", (1, 2**31): "round"}
+# A part of an order's keys, which has the order's table.
+_UNTOLD = (OrderName,)
+
+
+def pages(texts: Iterable[str]) -> list[str]:
+    """The pages with their tables.
+
+    Raises ``ValueError`` unless every table's mark is on one page, once.
+    """
+    made = [page(text) for text in texts]
+    found = Counter(mark[2] for text in made for mark in _TABLE.finditer(text))
+    for name in _tables():
+        if found[name] != 1:
+            raise ValueError(
+                f"<!-- make spec: {name} --> … <!-- end --> is there {found[name]} times, expected once"
+            )
+    return made
 
 
 def page(text: str) -> str:
@@ -27,15 +48,16 @@ def page(text: str) -> str:
 
     Raises ``KeyError`` for a name that is neither a struct nor another table's.
     """
-    structs = {struct.__name__: struct for struct in STRUCTS}
+    made = _tables()
+    return _TABLE.sub(lambda mark: f"{mark[1]}{made[mark[2]]()}{mark[3]}", text)
 
-    others = {**onnx.TABLES, "reasons": reasons}
 
-    def filled(mark: re.Match[str]) -> str:
-        made = others[mark[2]]() if mark[2] in others else table(structs[mark[2]])
-        return f"{mark[1]}{made}{mark[3]}"
-
-    return _TABLE.sub(filled, text)
+def _tables() -> dict[str, Callable[[], str]]:
+    """What makes each table, by its name."""
+    structs = {
+        struct.__name__: partial(table, struct) for struct in STRUCTS if struct not in _UNTOLD
+    }
+    return {**structs, **onnx.TABLES, "reasons": reasons}
 
 
 def table(struct: type[msgspec.Struct]) -> str:
@@ -74,7 +96,7 @@ def words(kind: inspect.Type) -> str:
             return _INTEGERS.get((least, most)) or f"integer, {_whole(least)} to {_whole(most)}"
         case inspect.FloatType():
             return ", ".join(["number", *_range(kind)])
-        case inspect.StrType(pattern=pattern, max_length=most):
+        case inspect.StrType(pattern=pattern, max_length=most) if pattern in (None, ID_PATTERN):
             return "id" if pattern else f"text, {most}"
         case inspect.BytesType(min_length=least, max_length=most):
             exactly = "hash" if most == 32 else f"{most} bytes"

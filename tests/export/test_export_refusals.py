@@ -332,14 +332,12 @@ def test_lost_gradient_is_seen(wrong: Replace, tmp_path: Path) -> None:
 
 
 def test_gradient_of_another_element_is_seen(wrong: Replace, tmp_path: Path) -> None:
-    right = LOWERINGS[aten.max_pool2d_with_indices.default]
+    right = LOWERINGS[aten.max_pool2d_with_indices_backward.default]
 
-    def to_the_corner(graph: Graph, *arguments: Any) -> Lowered:
-        made = right(graph, *arguments)
-        assert isinstance(made, tuple) and made[1]
-        return made[0], graph.mul(made[1], graph.scalar(0, made[1].dtype))
+    def to_the_smallest(graph: Graph, grad: Value, x: Value, *rest: Any) -> Lowered:
+        return right(graph, grad, graph.unary("Neg", x), *rest)
 
-    wrong(aten.max_pool2d_with_indices.default, to_the_corner)
+    wrong(aten.max_pool2d_with_indices_backward.default, to_the_smallest)
     message = attempt(network(), tmp_path, sample=IMAGES)
     assert "gradient of '0.weight' is wrong" in message
 

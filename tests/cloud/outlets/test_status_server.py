@@ -120,6 +120,10 @@ def test_devices_come_in_pages_that_can_be_searched(tmp_path: Path) -> None:
     site.seen.cloud.store.tag({"pi-008"}, {"floor": "2"})
     site.snapshot.expire()
     assert rows("where=site%3Dlab") == ["pi-007", "pi-008"]
+    site.seen.cloud.store.tag({"a", "b", "c"}, {"site": "home"})
+    site.snapshot.expire()
+    assert rows("where=site%3Dhome")[0] == "b"
+    assert rows("where=not+site%3Dlab&offset=60")[0] == "pi-059"
     assert rows("where=site%3Dlab+and+floor>1&state=never") == ["pi-008"]
     page = site.ask("/?search=pi-00&where=site%3Dlab")[1]
     assert "site=lab </td>" in page and "floor=2 site=lab </td>" in page

@@ -1,6 +1,6 @@
 """The status page as HTML, from the facts alone; its script only swaps it in place when they change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
 from typing import get_args
@@ -83,15 +83,17 @@ def _environment() -> Environment:
     return pages.environment({"charts": charts})
 
 
-def chosen(facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-    """The wanted devices, and how many there are on all pages.
+def chosen(
+    facts: Fleet, wanted: Wanted, among: Collection[str] | None = None
+) -> tuple[list[DeviceFacts], int]:
+    """The wanted devices, ``among`` these if any are named, and how many there are on all pages.
 
     First come those with errors, with warnings, those that get worse most; revoked ones last.
     """
     rank = {p.subject: 1 for p in facts.problems}
     rank.update((p.subject, 0) for p in facts.problems if p.severity == "error")
     ordered = sorted(
-        facts.devices,
+        (device for device in facts.devices if among is None or device.device in among),
         key=lambda d: (d.state == "revoked", rank.get(d.device, 2), d.change or 0.0, d.device),
     )
     return choose(ordered, wanted)

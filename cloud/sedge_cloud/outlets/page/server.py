@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from sedge_cloud.admin.revocation import Revocation
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.facts.records import Fleet
+from sedge_cloud.facts.records import DeviceFacts, Fleet
 from sedge_cloud.facts.selection import Wanted
 from sedge_cloud.facts.snapshot import FRESH_S, Snapshot
 from sedge_cloud.outlets.metrics import exposition
@@ -65,11 +65,20 @@ class Pages:
             self._drawn.clear()
         key = (run if run is None or facts.run(run) else None), wanted
         if key not in self._drawn:
-            is_asked = facts.is_large or wanted.where
-            listed = snapshot.choose(facts, wanted) if is_asked else html.chosen(facts, wanted)
+            listed = _listed(snapshot, facts, wanted)
             tags = snapshot.tags_of([device.device for device in listed[0]])
             self._drawn[key] = html.status_page(facts, *key, listed, tags)
         return self._drawn[key]
+
+
+def _listed(snapshot: Snapshot, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
+    """The wanted devices, and how many on all pages: of a large fleet by id. Raises ``SedgeError``."""
+    if facts.is_large:
+        return snapshot.choose(facts, wanted)
+    if not wanted.where:
+        return html.chosen(facts, wanted)
+    matching, _ = snapshot.choose(facts, Wanted(where=wanted.where))
+    return html.chosen(facts, wanted, {device.device for device in matching})
 
 
 class StatusServer:

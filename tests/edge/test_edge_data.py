@@ -23,7 +23,7 @@ from sedge_edge.data import (
     memory,
     read_source,
 )
-from sedge_edge.training.examples import Examples, fitting, holdout_size, split
+from sedge_edge.training.examples import Examples, fitting, holdout_size, split, split_rows
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
@@ -470,6 +470,9 @@ def test_split_depends_on_the_seed_alone() -> None:
     tests = [split(examples, 0.2, seed)[1].targets.tolist() for seed in (1, 1, 2)]
     assert tests[0] == tests[1]
     assert tests[0] != tests[2]
+    # The specification's example, drawn from numbers that no epoch's shuffle uses.
+    train, test = split_rows(10, 0.2, 1)
+    assert (train.tolist(), test.tolist()) == ([0, 1, 2, 3, 6, 7, 8, 9], [4, 5])
     with pytest.raises(DataError, match="1 examples cannot be split"):
         split(Examples(X[:1], Y[:1]), 0.2, 0)
 

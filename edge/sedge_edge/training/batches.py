@@ -36,15 +36,16 @@ class Batch:
 
 def permutations(seed: int, num_examples: int, epochs: int) -> Iterator[NDArray[np.int64]]:
     """One shuffle per epoch, the same on every platform (``permutation``)."""
-    return (permutation(seed, epoch, num_examples) for epoch in range(epochs))
+    keys = (stream_key(seed, Purpose.SHUFFLE, epoch) for epoch in range(epochs))
+    return (permutation(key, num_examples) for key in keys)
 
 
-def permutation(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
-    """0 to count - 1 (count,) as an epoch has them: sorted by a random number of 32 bits each.
+def permutation(key: int, count: int) -> NDArray[np.int64]:
+    """0 to count - 1 (count,) in the order of a key: sorted by a random number of 32 bits each.
 
     Rule T6 of protocol/spec/training.md. Of two equal numbers the lower row comes first.
     """
-    drawn = words(stream_key(seed, Purpose.SHUFFLE, epoch), -(-count // 2))
+    drawn = words(key, -(-count // 2))
     halves = drawn.view("<u2")[: 2 * count].reshape(count, 2)  # the lower half of each number first
     # Two passes over 16 bits each, which numpy sorts in linear time.
     return np.lexsort(halves.T).astype(np.int64, copy=False)

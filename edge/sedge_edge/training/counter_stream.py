@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     SHUFFLE = 0
     NOISE = 1
     FURTHER_TRAINING = 2
+    SPLIT = 3
 
 
 def stream_key(seed: int, purpose: Purpose, part: int) -> int:

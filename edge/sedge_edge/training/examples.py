@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.training.batches import permutation
+from sedge_edge.training.counter_stream import Purpose, stream_key
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
 from sedge_protocol.wire.parts import MAX_INTEGER, InputPart, arranged
@@ -111,7 +112,7 @@ def split_rows(
     """The rows, ascending, of the training part and of the test part."""
     if count < 2:
         raise DataError(f"{count} examples cannot be split, expected at least 2")
-    order = permutation(seed, 0, count)
+    order = permutation(stream_key(seed, Purpose.SPLIT, 0), count)
     num_test = holdout_size(count, test_fraction)
     return np.sort(order[num_test:]), np.sort(order[:num_test])
 

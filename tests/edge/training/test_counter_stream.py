@@ -19,4 +19,4 @@ def test_each_seed_purpose_and_part_has_its_own_key() -> None:
         for purpose in Purpose
         for part in range(3)
     }
-    assert len(keys) == 27 and all(0 <= key < 2**64 for key in keys)
+    assert len(keys) == 36 and all(0 <= key < 2**64 for key in keys)

@@ -35,7 +35,7 @@ public final class Examples {
         if (count() < 2) {
             throw new DataError(count() + " examples cannot be split, expected at least 2");
         }
-        int[] order = CounterStream.permutation(seed, 0, count());
+        int[] order = CounterStream.split(seed, count());
         int test = Math.min(Math.max(1, (int) Math.rint(testFraction * count())), count() - 1);
         return new Examples[] {rows(order, test, count()), rows(order, 0, test)};
     }

@@ -7,6 +7,7 @@ public final class CounterStream {
     private static final int SHUFFLE = 0;
     private static final int NOISE = 1;
     private static final int FURTHER_TRAINING = 2;
+    private static final int SPLIT = 3;
 
     private CounterStream() {}
 
@@ -39,7 +40,15 @@ public final class CounterStream {
 
     /** The rows 0 to {@code count} - 1 as an epoch has them: sorted by a number of 32 bits each, then by row. */
     public static int[] permutation(long seed, long epoch, int count) {
-        long key = key(seed, SHUFFLE, epoch);
+        return sorted(key(seed, SHUFFLE, epoch), count);
+    }
+
+    /** The rows 0 to {@code count} - 1 as a split takes them, the test part first. */
+    public static int[] split(long seed, int count) {
+        return sorted(key(seed, SPLIT, 0), count);
+    }
+
+    private static int[] sorted(long key, int count) {
         long[] sorted = new long[count];
         for (int i = 0; i < count; i++) {
             long number = word(key, i / 2) >>> 32 * (i % 2) & 0xffffffffL;

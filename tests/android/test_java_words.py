@@ -23,17 +23,20 @@ def pair(jvm: Jvm, tmp_path: Path) -> tuple[Harness, Harness]:
     return Harness(tmp_path / "python"), JavaHarness(jvm, tmp_path / "java")
 
 
-@pytest.mark.parametrize(("length", "end"), [(10, b""), (-1, b"\xff")])
-def test_a_damaged_journal_is_the_same_error(
+@pytest.mark.parametrize(
+    ("length", "end"), [(0, b""), (7, b""), (39, b""), (44, b""), (-1, b""), (-1, b"\xff")]
+)
+def test_a_damaged_journal_is_the_same_error_and_stays(
     length: int, end: bytes, pair: tuple[Harness, Harness]
 ) -> None:
     said: list[str] = []
     for harness in pair:
         path = harness.folder / "journal"
-        path.write_bytes(path.read_bytes()[:length] + end)
+        path.write_bytes(damaged := path.read_bytes()[:length] + end)
         with pytest.raises(StorageError) as error:
             harness.start()
         said.append(str(error.value).replace(str(harness.folder), "FOLDER"))
+        assert path.read_bytes() == damaged
         path.unlink()
         harness.agent = harness.start()
     assert said[0] == said[1]

@@ -1,5 +1,6 @@
 """Disks that are full, or lose power, at any of the calls by which an agent changes them."""
 
+import errno
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ class Counted:
 class Disk(Protocol):
     """What befalls the disks of a test, while it lasts."""
 
-    def full(self, first: int, count: int) -> Any:
+    def full(self, first: int, count: int, code: int = errno.ENOSPC) -> Any:
         """Calls are refused: those from ``first`` on, ``count`` of them. Gives the ``Counted``."""
         ...
 
@@ -42,8 +43,8 @@ class OsDisk:
     """That of the agent in Python, at each call of ``os``."""
 
     @contextmanager
-    def full(self, first: int, count: int) -> Generator[Counted]:
-        full = FullDisk(first, count)
+    def full(self, first: int, count: int, code: int = errno.ENOSPC) -> Generator[Counted]:
+        full = FullDisk(first, count, code)
         with pytest.MonkeyPatch.context() as patched:
             for name in WRITES:
                 patched.setattr(os, name, full.wrap(getattr(os, name)))
@@ -61,8 +62,9 @@ class OsDisk:
 class FullDisk(Counted):
     """Makes calls that write raise as on a full disk: those from ``first`` on, ``count`` of them."""
 
-    def __init__(self, first: int, count: int) -> None:
+    def __init__(self, first: int, count: int, code: int = errno.ENOSPC) -> None:
         self.first, self.count = first, count
+        self.error = code, os.strerror(code)
 
     def wrap(self, call: Callable[..., T]) -> Callable[..., T]:
         """The call, failing when it is its turn."""
@@ -70,7 +72,7 @@ class FullDisk(Counted):
         def checked(*args: object, **kwargs: object) -> T:
             turn, self.calls = self.calls, self.calls + 1
             if self.first <= turn < self.first + self.count:
-                raise OSError(28, "No space left on device")
+                raise OSError(*self.error)
             return call(*args, **kwargs)
 
         return checked

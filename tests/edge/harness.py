@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.waiting import Closed
 from sedge_edge.training.examples import Examples
-from sedge_edge.training.job import CODECS, WorkerContext, run_job
+from sedge_edge.training.job import CODECS, JobStopped, WorkerContext, run_job
 from sedge_edge.training.trainer import Predictor, Trained, Trainer, TrainingState, TrainRequest
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode, top_k
 from sedge_protocol.errors import LinkError, LocalError, SedgeError, StorageError
@@ -435,10 +436,17 @@ class Harness:
             return False
         return True
 
-    def work(self, job: Job) -> list[AgentEffect]:
-        """What the worker thread does."""
+    def known(self) -> AgentState:
+        """What the device knows, or, where no test can see that, what its disk has."""
+        return self.agent.state
+
+    def work(self, job: Job, steps: int = -1) -> list[AgentEffect]:
+        """What the worker thread does; stopped after so many steps, unless there are fewer than none."""
+        left = count(steps, -1)
         try:
-            outcome = run_job(job, self.place())
+            outcome = run_job(job, replace(self.place(), stopped=lambda: next(left) == 0))
+        except JobStopped as exc:
+            return self.agent.interrupted(exc.checkpoint)
         except LocalError:  # a bug: the runtime lets the process end
             raise
         except SedgeError as exc:

@@ -3,7 +3,9 @@
 What it keeps is read from its disk, and handed over as the agent in Python keeps it.
 """
 
+import errno
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -59,13 +61,17 @@ class Jvm:
         self._words = [*JAVA, "-cp", class_path, "org.sedge.edge.rounds.ServeCore"]
         self._process: subprocess.Popen[str] | None = None
         self.numbers = count()
+        self.heard: list[str] = []  # by the listeners of all cores
+
+    @property
+    def alive(self) -> bool:
+        """Whether there are cores."""
+        return self._process is not None
 
     def close(self) -> None:
         """End the process."""
         shutil.rmtree(self._folders)
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
+        self._end()
 
     def folder(self, folder: Path) -> Path:
         """Where a device's folder is instead."""
@@ -74,8 +80,25 @@ class Jvm:
     def call(
         self, core: int, words: Sequence[object], gradient: Gradient = no_gradient
     ) -> tuple[list[AgentEffect], str]:
-        """The effects of a call of a core, and its result."""
-        if self._process is None or self._process.poll() is not None:
+        """The effects of a call of a core, and its result. After any other end the JVM is another."""
+        try:
+            return self._called(core, words, gradient)
+        except (PowerCut, StorageError):
+            raise
+        except BaseException:  # what is left of the answer is nobody's
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _called(
+        self, core: int, words: Sequence[object], gradient: Gradient
+    ) -> tuple[list[AgentEffect], str]:
+        if self._process is None:
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(self._words, stdin=pipe, stdout=pipe, text=True)
         self._say(core, *words)
@@ -91,6 +114,8 @@ class Jvm:
                 raise StorageError(rest)
             if word == "gradient":
                 self._answer(rest, gradient)
+            elif word == "heard":
+                self.heard.append(rest)
             else:
                 effects.append(EFFECTS[word](*rest.split(" ", 1)))
         raise AssertionError("the JVM has ended")
@@ -98,7 +123,7 @@ class Jvm:
     def _answer(self, theta: str, gradient: Gradient) -> None:
         try:
             found = gradient(bytes.fromhex(theta))
-        except SedgeError as exc:
+        except (SedgeError, MemoryError) as exc:
             self._say("error", type(exc).__name__, str(exc).encode().hex())
         else:
             self._say("gradient", *(value.hex() for value in found))
@@ -166,8 +191,8 @@ class JavaCore:
     def failed(self, error: SedgeError, now: float) -> list[Any]:
         return self.told("failed", now, type(error).__name__, str(error).encode().hex())
 
-    def interrupted(self, checkpoint: None = None) -> list[Any]:
-        return self.told("interrupted")
+    def interrupted(self, checkpoint: bytes | None = None) -> list[Any]:
+        return self.told("interrupted", 0, (checkpoint or b"").hex())
 
     def poll(self, now: float) -> list[Any]:
         return self.told("poll", now)
@@ -202,8 +227,8 @@ class JavaDisk:
         self._jvm = jvm
 
     @contextmanager
-    def full(self, first: int, count: int) -> Generator[Counted]:
-        with self._turns(first, count, "refuse") as counted:
+    def full(self, first: int, count: int, code: int = errno.ENOSPC) -> Generator[Counted]:
+        with self._turns(first, count, "refuse", os.strerror(code)) as counted:
             yield counted
 
     @contextmanager
@@ -212,11 +237,13 @@ class JavaDisk:
             yield counted
 
     @contextmanager
-    def _turns(self, first: int, count: int, how: str) -> Generator[Counted]:
+    def _turns(self, first: int, count: int, how: str, why: str = "") -> Generator[Counted]:
         counted = Counted()
-        self._jvm.call(0, ["turns", first, count, how])
-        yield counted
-        counted.calls = int(self._jvm.call(0, ["turns", -1, 0, ""])[1])
+        self._jvm.call(0, ["turns", first, count, how, why.replace(" ", "_")])
+        try:
+            yield counted
+        finally:
+            counted.calls = int(self._jvm.call(0, ["turns", -1, 0, "", ""])[1])
 
 
 class JavaHarness(Harness):
@@ -250,8 +277,11 @@ class JavaHarness(Harness):
     @contextmanager
     def refusing(self, call: str, least: int = 0, but: bytes = b"") -> Generator[None]:
         self.agent.told("refuse", call.replace(" ", "-"), least, but.hex())
-        yield
-        self.agent.told("refuse", "-", 0, "")
+        try:
+            yield
+        finally:
+            if self._jvm.alive:
+                self.agent.told("refuse", "-", 0, "")
 
     @property
     def counters(self) -> Counter[str]:
@@ -268,7 +298,10 @@ class JavaHarness(Harness):
             entry["kept"] = {name: entry.get(name) for name in Kept.__struct_fields__}
         return msgspec.convert(raw, AgentState)
 
-    def work(self, job: Job) -> list[AgentEffect]:
+    def known(self) -> AgentState:
+        return self.on_disk()
+
+    def work(self, job: Job, steps: int = -1) -> list[AgentEffect]:
         files = [self.folder / "train.npz", self.folder / "test.npz"]
         for path, examples in zip(files, (self.train, self.test), strict=True):
             if self._written.get(path) is not examples:
@@ -286,5 +319,6 @@ class JavaHarness(Harness):
             loss = np.float32(trained.loss)
             return way.astype("<f4").tobytes(), loss.tobytes(), statistics.tobytes()
 
-        effects: list[AgentEffect] = self.agent.told("work", self.now, *files, gradient=gradient)
+        words = "work", self.now, steps, *files
+        effects: list[AgentEffect] = self.agent.told(*words, gradient=gradient)
         return effects

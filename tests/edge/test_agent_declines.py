@@ -268,7 +268,6 @@ class Diverging(DriftTrainer):
     ("move", "codec", "text"),
     [
         (float("nan"), Codec(), "the loss is nan"),
-        (1e6, Codec(values=ValueCoding.FP16), "is not a finite number in fp16"),
         (1e6, Codec(values=ValueCoding.FP16, fraction=0.1), "is not a finite number in fp16"),
         (3.4e38, Codec(values=ValueCoding.BF16), "is not a finite number in bf16"),
     ],
@@ -279,6 +278,34 @@ def test_a_training_that_ends_nowhere(
     """Also where every number is finite, and only the codec cannot carry it: no crash, no loop."""
     device.trainer = Diverging(move)
     check_declined(device, device.order(2, codec=codec), "TrainingDiverged", text)
+
+
+def test_the_number_in_a_reason_is_rounded_half_to_even(device: Harness) -> None:
+    device.trainer = Diverging(66565.0)
+    codec = Codec(values=ValueCoding.FP16, error_feedback=False)
+    order = device.order(2, np.zeros(N, np.float32), codec=codec)
+    text = "value[0]: 6.656e+04 is not a finite number in fp16"
+    check_declined(device, order, "TrainingDiverged", text)
+
+
+class Greedy(DriftTrainer):
+    """Needs more memory than there is."""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+
+    def train(self, *args: Any, **kwargs: Any) -> Trained:
+        raise MemoryError(self.said)
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [("Unable to allocate 1.00 GiB", "Unable to allocate 1.00 GiB"), ("", "no more to be had")],
+)
+def test_a_lack_of_memory_is_an_error_of_the_job(device: Harness, said: str, text: str) -> None:
+    device.trainer = Greedy(said)
+    text = f"run run, round 2: memory: {text}, expected room for the job"
+    check_declined(device, device.order(2), "OutOfMemory", text)
 
 
 @pytest.mark.python_only("one step")

@@ -1,5 +1,6 @@
 """The agent and a bad world: a disk that is full or rots, power cuts, strangers, replays, noise."""
 
+import errno
 import hashlib
 import logging
 import re
@@ -485,10 +486,12 @@ def test_an_interruption_that_the_disk_will_not_note_is_no_error(device: Harness
 def check_ignored(device: Harness, topic: str, payload: bytes, counter: str) -> list[str]:
     """The frame is counted under one name, where that is done, and changes nothing."""
     journal, timer = (device.folder / "journal").read_bytes(), device.agent.timer()
+    known = device.known()
     counted = device.counters[counter]
     effects = device.agent.receive(topic, payload, device.now)
     assert device.counters[counter] in (counted + 1, -1)
     assert (device.folder / "journal").read_bytes() == journal
+    assert device.known() == known
     assert device.agent.timer() == timer
     notes = only(effects, Note)
     assert len(notes) == len(effects)
@@ -609,13 +612,13 @@ def waits_of(device: Harness, effects: list[AgentEffect]) -> list[str]:
 
 
 def test_a_disk_that_became_read_only_is_named_at_once_and_the_device_comes_back(
-    device: Harness,
+    device: Harness, disk: Disk
 ) -> None:
     """The journal cannot be written: no order is kept, but that needs no disk to be said."""
     order = device.order()
-    with device.refusing("commit"):
+    with disk.full(0, 10**9, errno.EROFS):
         (hello,) = device.messages(device.tell(order))
-        assert isinstance(hello, Hello) and hello.waits == FULL
+        assert isinstance(hello, Hello) and "Read-only file system" in hello.waits
         device.peer = Peer(DOWN, KEYS.down, KEYS.up, incarnation=8, peer_incarnation=0)
         device.tell(
             Welcome(hello.nonce, "0", VERSIONS)

@@ -11,7 +11,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 from tests.edge.harness import LAYOUT, DriftTrainer, Harness, N, drift, examples, theta_of
 
-from sedge_edge.jobs.job import Job, Kept, Outcome, OutOfMemory
+from sedge_edge.jobs.job import Job, Kept, Outcome
 from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.training.checkpoint import encode_moments
 from sedge_edge.training.critical_elements import critical
@@ -115,22 +115,6 @@ def test_the_start_is_global_then_patch_then_kept_tensors(device: Harness) -> No
     np.testing.assert_array_equal(start_of(device, keeping, name), expected)
     without = start_of(device, keeping)
     assert without[kept] == 9.0  # a device that has nothing of its own yet takes the fleet's
-
-
-@pytest.mark.parametrize(
-    ("said", "told"), [("Unable to allocate 1.00 GiB", "1.00 GiB"), ("", "no")]
-)
-def test_a_lack_of_memory_is_an_error_of_the_job(
-    device: Harness, monkeypatch: pytest.MonkeyPatch, said: str, told: str
-) -> None:
-    def too_much(*args: object, **kwargs: object) -> None:
-        raise MemoryError(said)
-
-    order = device.order(1)
-    stored(device)
-    monkeypatch.setattr(device.trainer, "train", too_much)
-    with pytest.raises(OutOfMemory, match=rf"^run run, round 1: memory: .*{told}"):
-        run_job(Job(order), device.place())
 
 
 # What it sends, and what it still owes.

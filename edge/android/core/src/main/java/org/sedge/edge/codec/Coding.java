@@ -2,6 +2,9 @@ package org.sedge.edge.codec;
 
 import org.sedge.edge.SedgeException.CodecError;
 
+import java.math.BigDecimal;
+import java.math.MathContext;
+import java.math.RoundingMode;
 import java.util.Locale;
 
 /** Values as byte planes in one of six precisions, in the order of their codes (spec/coded-vector.md, Values). */
@@ -51,9 +54,19 @@ public enum Coding {
     /** Throws {@code CodecError} for a value that is not finite, in which another is spoken of. */
     static void requireFinite(float value, int i, float said, String words) throws CodecError {
         if (Float.isNaN(value) || Float.isInfinite(value)) {
-            String number = String.format(Locale.ROOT, "%.3e", said).replace("NaN", "nan").replace("Infinity", "inf");
-            throw new CodecError("value[" + i + "]: " + number + words);
+            throw new CodecError("value[" + i + "]: " + digits(said) + words);
         }
+    }
+
+    /** As Python has it: four digits, a half to even. */
+    private static String digits(float value) {
+        if (Float.isNaN(value)) {
+            return "nan";
+        }
+        if (Float.isInfinite(value)) {
+            return value > 0 ? "inf" : "-inf";
+        }
+        return String.format(Locale.ROOT, "%.3e", new BigDecimal(value).round(new MathContext(4, RoundingMode.HALF_EVEN)));
     }
 
     byte[][] toPlanes(float[] values) throws CodecError {

@@ -66,7 +66,8 @@ public final class JobRunner {
         try {
             return done(job, stopped);
         } catch (OutOfMemoryError error) {
-            throw new OutOfMemory(Refusals.outOfMemory(GlobalModel.where(job.order), error.getMessage()), error);
+            String said = error.getMessage() == null ? "no more to be had" : error.getMessage();
+            throw new OutOfMemory(Refusals.outOfMemory(GlobalModel.where(job.order), said), error);
         }
     }
 

@@ -17,6 +17,8 @@ import java.nio.charset.StandardCharsets;
 
 /** A backend of a test in Python, which is asked for each gradient, and may answer with an error. */
 public final class Asking implements Backend {
+    /** How many it has asked for. */
+    public int gradients;
     private final BufferedReader in;
 
     public Asking(BufferedReader in) {
@@ -58,16 +60,23 @@ public final class Asking implements Backend {
     private Tensor[] asked(Tensor theta) {
         byte[] bytes = new byte[theta.data().remaining()];
         theta.data().get(bytes);
+        gradients++;
         System.out.println("gradient " + Hex.encode(bytes));
         try {
-            String[] answer = in.readLine().split(" ");
+            String[] answer = in.readLine().split(" ", -1);
             if (answer[0].equals("error")) {
-                thrown(error(answer[1], new String(Hex.decode(answer[2]), StandardCharsets.UTF_8)));
+                String text = new String(Hex.decode(answer[2]), StandardCharsets.UTF_8);
+                thrown(answer[1].equals("MemoryError") ? lack(text) : error(answer[1], text));
             }
             return new Tensor[] {tensor(answer[1]), tensor(answer[2]), tensor(answer[3])};
         } catch (IOException error) {
             throw new AssertionError(error);
         }
+    }
+
+    /** What a JVM throws; without a word where there is none. */
+    private static OutOfMemoryError lack(String text) {
+        return text.isEmpty() ? new OutOfMemoryError() : new OutOfMemoryError(text);
     }
 
     /** A loss of 1 and a metric of 0.5 an example. */

@@ -25,6 +25,7 @@ final class RefusingDisk implements Blobs, DurableBytes {
     private static int first = -1;
     private static int count;
     private static String how;
+    private static String why;
 
     String refused = "";
     int least;
@@ -48,6 +49,7 @@ final class RefusingDisk implements Blobs, DurableBytes {
         first = Integer.parseInt(words[2]);
         count = Integer.parseInt(words[3]);
         how = words[4];
+        why = words[5].replace('_', ' ');
         return before;
     }
 
@@ -63,7 +65,7 @@ final class RefusingDisk implements Blobs, DurableBytes {
             throw new Killed();
         }
         if (hit || refused.equals(call)) {
-            throw new StorageError("No space left on device (test)", null);
+            throw new StorageError(hit ? why : "No space left on device (test)", null);
         }
     }
 

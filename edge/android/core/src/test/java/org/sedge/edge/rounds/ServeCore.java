@@ -123,13 +123,13 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
                 core.receive(words[3], Hex.decode(words[4]), now);
                 break;
             case "work":
-                work(now, new File(words[3]), new File(words[4]));
+                work(now, Integer.parseInt(words[3]), new File(words[4]), new File(words[5]));
                 break;
             case "failed":
                 core.failed(Asking.error(words[3], new String(Hex.decode(words[4]), StandardCharsets.UTF_8)), now);
                 break;
             case "interrupted":
-                core.interrupted(null);
+                core.interrupted(words[3].isEmpty() ? null : Hex.decode(words[3]));
                 break;
             case "timer":
                 return String.valueOf(core.timer());
@@ -146,15 +146,19 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
         return "";
     }
 
-    private void work(double now, File train, File test) throws IOException, JobStopped {
+    /** Stopped after so many steps, unless there are fewer than none. */
+    private void work(double now, int steps, File train, File test) throws IOException {
+        Asking asking = new Asking(IN);
         try {
             Trials trials = new Trials(folder, new Trusting(), disk);
             Programs programs = new Programs(
-                    new File(folder, "programs"), Collections.singletonList(new Asking(IN)), trials);
+                    new File(folder, "programs"), Collections.singletonList(asking), trials);
             JobRunner runner = new JobRunner(disk, programs, Npz.read(train), Npz.read(test));
-            core.finished(runner.run(job, () -> false), now);
+            core.finished(runner.run(job, () -> asking.gradients == steps), now);
         } catch (SedgeException error) {
             core.failed(error, now);
+        } catch (JobStopped stop) {
+            core.interrupted(stop.checkpoint);
         }
     }
 
@@ -229,8 +233,12 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
     public void training(String run, int round) { }
 
     @Override
-    public void finished(String run, int round, Metric metric, double before, double after, long up, long down) { }
+    public void finished(String run, int round, Metric metric, double before, double after, long up, long down) {
+        say("heard finished " + run + " " + round + " " + before + " " + after + " " + up + " " + down);
+    }
 
     @Override
-    public void declined(String run, int round, String reason) { }
+    public void declined(String run, int round, String reason) {
+        say("heard declined " + run + " " + round + " " + reason);
+    }
 }

@@ -133,7 +133,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Seconds to wait for offline devices once every online device has answered."""
     late_updates: LateUpdates = "remember"
     """What happens to an update that arrives after its round: ``remember`` only updates the device's
-    client model, ``count`` also adds it to the next round."""
+    client model, ``count`` also adds it to the next training round that has no other of the device."""
     evaluate: bool = True
     """Run evaluation rounds, which measure the model without changing it; the run always ends with
     one."""

@@ -45,7 +45,8 @@ class FedBABU(FedPer, frozen=True):
     name: ClassVar[str] = "fedbabu"
 
     head_epochs: Epochs = 1
-    """How many of the ``local_epochs``, the last ones, fit the head, which stays on the device."""
+    """How many of the ``local_epochs``, the last ones, fit a head of the device's own, which is sent,
+    but not averaged."""
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global model with the first head, and two trainings: the body's, then the head's."""

@@ -52,7 +52,7 @@ class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``inner``: -``scale`` * mean: inner-product manipulation (Xie et al. 2020);
     - ``hidden``: of all mixtures of ``colluding`` and the mean that which the rule lets do most harm;
     - ``drift``: the same with one random direction in all rounds;
-    - ``backdoor``: ``labels`` with a pattern in half of the inputs, and the label 0 for these.
+    - ``backdoor``: ``colluding``, but half of the examples have a pattern and the label 0.
     """
 
     devices: Annotated[int, Meta(ge=0, le=100_000)] = 0

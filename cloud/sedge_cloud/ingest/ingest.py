@@ -82,7 +82,7 @@ class Ingest:
         self.devices = Fleet(fleet, incarnation, self.store, versions, wall)
         self.progress = Progress(self.devices)
         self.traffic = Traffic()
-        self.outage, self._absent = Outage(), Absent()
+        self.outage, self._absent = Outage(), Absent(self.devices)
         self._gave_up_at = self.outage.back_at  # of the last outage whose devices were given up
         self._runs = Runs(self.store)
         self.open = OpenOrders(self.store, self._runs, self.devices, manifests.of, counters)
@@ -166,11 +166,11 @@ class Ingest:
 
     def _poll_devices(self, now: float) -> Iterator[CloudEffect | Hint]:
         yield from self.muting.poll(now)
-        if self._gave_up_at != self.outage.back_at <= now:
-            self._gave_up_at = self.outage.back_at
-            missed = [*self.open.waiting(), *self.devices.give_up_returning(now)]
-            self._absent.begin([*missed, *self.devices.listed()], now)
-        yield from self.devices.request_hello(self._absent.poll(self.devices.here, now))
+        back_at = self.outage.back_at
+        if back_at <= now and (self._gave_up_at != back_at or self.devices.returning):
+            self._gave_up_at = back_at
+            self._absent.begin([*self.open.waiting(), *self.devices.give_up_returning()], now)
+        yield from self._absent.poll(now)
         for device, transfer, have in self._uploads.poll(now):
             yield self.devices[device].peer.message(have, transfer)
         yield from self.open.poll(now)

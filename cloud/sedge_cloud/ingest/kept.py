@@ -6,7 +6,7 @@ coordinator: with a full bucket, and an empty replay window of its last start.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -61,16 +61,39 @@ class Kept:
             if name in self._idle:
                 self._idle.move_to_end(name)
             return device
-        if name in self._strangers or topics.shard_of(name) not in self.shards:
-            return None
-        row = self._store.device(name)
-        if row is None:
+        self._read([name])
+        return self._devices.get(name)
+
+    def find_all(self, names: Sequence[str]) -> Iterator[Device]:
+        """What ``find`` finds of these devices, by two statements for many.
+
+        Each is to be used before the next is asked for: then it may no longer be kept.
+        """
+        for start in range(0, len(names), KEPT):
+            some = names[start : start + KEPT]
+            for name in some:
+                if name in self._idle:  # none of them leaves to make room for another
+                    self._idle.move_to_end(name)
+            self._read([name for name in some if name not in self._devices])
+            yield from [self._devices[name] for name in some if name in self._devices]
+
+    def _read(self, names: Iterable[str]) -> None:
+        """Keep those of these devices that are enrolled and this process's; none is kept yet."""
+        unknown = [name for name in names if name not in self._strangers]
+        ours = [name for name in unknown if topics.shard_of(name) in self.shards]
+        if not ours:
+            return
+        rows = self._store.devices_named(ours)
+        stored = self._store.sessions_named([name for name in rows if name not in self._stirred])
+        sessions = {session.device: session for session in stored}
+        for name in ours:
+            if name in rows:
+                session = self._stirred.get(name) or sessions.get(name, UNSEEN)
+                self.keep(rows[name], msgspec.structs.replace(session, online=False))
+                continue
             self._strangers[name] = None
             if len(self._strangers) > KEPT:
                 self._strangers.popitem(last=False)
-            return None
-        session = self._stirred.get(name) or self._store.session(name) or UNSEEN
-        return self.keep(row, msgspec.structs.replace(session, online=False))
 
     def sender(self, topic: str) -> Device | None:
         """The device that sends on a topic, revoked or not; None for any other topic."""

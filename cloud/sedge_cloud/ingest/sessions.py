@@ -86,11 +86,6 @@ class Fleet:
         return self._kept.shards
 
     @property
-    def here(self) -> Collection[str]:
-        """Those that are online."""
-        return self._kept.online.keys()
-
-    @property
     def present(self) -> int:
         """How many are online."""
         return len(self._kept.online)
@@ -218,10 +213,9 @@ class Fleet:
     def _request_hellos(self, shards: Collection[str]) -> list[Send]:
         return [Send(topics.hint(self._name, shard), b"") for shard in sorted(shards)]
 
-    def request_hello(self, names: Iterable[str]) -> list[Send]:
+    def request_hello(self, names: Sequence[str]) -> list[Send]:
         """Ask these devices for a hello, if they are still here."""
-        request = self.welcome(NO_NONCE)
-        known = [device for name in names if (device := self._kept.find(name)) is not None]
+        request, known = self.welcome(NO_NONCE), self._kept.find_all(names)
         return [device.peer.message(request) for device in known if not device.row.revoked]
 
     def listed(self) -> Collection[str]:
@@ -260,14 +254,22 @@ class Fleet:
         for device in list(self._kept.online.values()):
             self.leave(device, now)
 
-    def give_up_returning(self, now: float) -> list[str]:
-        """Who has not come back counts as away; their ids, in order."""
-        for name in self.returning & self._inherited:
-            self.note(self[name], online=False, since=self.wall(now))
-        self._inherited.clear()
+    def give_up_returning(self) -> list[str]:
+        """Who has not come back is waited for no longer; their ids, in order."""
         names = sorted(self.returning)
         self.returning.clear()
         return names
+
+    def end_inherited(self, now: float) -> None:
+        """Whom another process has seen online, and this one has not, is away."""
+        for device in self._kept.find_all(sorted(self._inherited)):
+            self.note(device, online=False, since=self.wall(now))
+        self._inherited.clear()
+
+    def away(self, names: Iterable[str]) -> list[str]:
+        """Those of these devices that are this process's, and not online."""
+        online, shards = self._kept.online, self.shards
+        return [n for n in names if n not in online and topics.shard_of(n) in shards]
 
     def arrive(self, device: Device, hello: Hello, now: float) -> None:
         """A device has said hello."""

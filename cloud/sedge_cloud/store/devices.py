@@ -11,7 +11,7 @@ import msgspec
 from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.leases import Leases
 from sedge_cloud.store.records import Census
-from sedge_cloud.store.rows import DeviceRow, SessionRow
+from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.selector import AbilityRow, Choice, number_of
 from sedge_protocol.errors import ConfigError
 
@@ -69,11 +69,6 @@ class Devices(Leases):
         sql = "SELECT device FROM devices WHERE revoked = 0 ORDER BY device LIMIT ?"
         with self._db.errors():
             return [str(row[0]) for row in self._db.execute(sql, (most,))]
-
-    def session(self, device: str) -> SessionRow | None:
-        """What was seen of a device."""
-        sql = "SELECT * FROM sessions WHERE device = ?"
-        return next(iter(self._rows(SessionRow, sql, device)), None)
 
     def end_sessions(self, at: float) -> list[str]:
         """Nobody is online from now on; the ids, in order, of those who were."""

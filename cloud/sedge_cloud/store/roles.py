@@ -327,10 +327,6 @@ class Rows(Seen, Protocol):
         """Store the devices' bytes in a round. ``whole`` stays true once it was stored."""
         ...
 
-    def session(self, device: str) -> SessionRow | None:
-        """What was seen of a device."""
-        ...
-
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
         """One device's receipt in one round, good or bad."""
         ...

@@ -1,6 +1,7 @@
 """What one device may say: honest ones never notice, a flood changes nothing for the others."""
 
 import logging
+from collections.abc import Sequence
 
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, a_hello
@@ -137,11 +138,11 @@ def test_a_frame_whose_sender_cannot_be_looked_up_is_repeated(
 ) -> None:
     """It is not a stranger's, and the coordinator goes on."""
 
-    def fail(name: str) -> DeviceRow | None:
+    def fail(names: Sequence[str]) -> dict[str, DeviceRow]:
         raise StorageError("the server is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(cloud.store, "device", fail)
+        patched.setattr(cloud.store, "devices_named", fail)
         assert cloud.say("a", a_hello("lost")) == []
         cloud.poll()
         assert cloud.notes(logging.ERROR) == ["the server is away"]

@@ -58,7 +58,7 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     0 sets no limit."""
     rule: Rule = "direction"
     """How updates are combined: ``direction`` weights each by its agreement with the others, ``mean``
-    trusts every device, ``median`` tolerates up to half of them, and the others a ``byzantine`` share."""
+    trusts every device, the rest tolerate faulty or hostile ones."""
     byzantine: Annotated[float, Meta(ge=0, lt=0.5)] = 0.2
     """Share of a round's updates that may be faulty or hostile, for ``trimmed_mean``, ``krum`` and
     ``multi_krum``."""

@@ -1,5 +1,6 @@
 """The model is exported and its trainer checked once, and not again for the next emulation."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,46 @@ def test_a_model_of_another_recipe_is_exported_anew(setup: WorkerSetup, tmp_path
     smoothed = replace(setup.model, config=ModelConfig(batch_size=8, label_smoothing=0.1))
     assert not prepare(replace(setup, model=smoothed), SAMPLE, 0, form).from_cache
     assert not prepare(setup, replace(SAMPLE, rows=SAMPLE.rows + 1), 0, form).from_cache
+
+
+LATER = """
+from torch import nn
+
+class Net(nn.Linear):
+    def forward(self, x):
+        from helpers.ops import scaled
+        return scaled(super().forward(x))
+
+def made():
+    return Net(6, 3)
+"""
+
+
+def test_what_a_model_imports_while_it_computes_is_not_missed(
+    setup: WorkerSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net_that_imports.py").write_text(LATER)
+    (tmp_path / "helpers").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    own = replace(setup.model, factory="net_that_imports:made", base=tmp_path)
+    setup, found = replace(setup, model=own), []
+    for scale in ("2", "1000"):  # pyc files tell sizes apart, within the same second
+        for name in ("net_that_imports", "helpers", "helpers.ops"):
+            sys.modules.pop(name, None)
+        (tmp_path / "helpers/ops.py").write_text(f"def scaled(x):\n    return {scale} * x\n")
+        prepared = prepare(setup, SAMPLE, 0, [(0.0, tmp_path / scale)])
+        assert not prepared.from_cache
+        assert "its code changes while it computes" in prepared.notes[0]
+        found.append(files(tmp_path / scale))
+    assert found[0] != found[1]
+
+
+def test_without_a_folder_nothing_is_kept(setup: WorkerSetup, tmp_path: Path) -> None:
+    for _ in range(2):
+        prepared = prepare(replace(setup, cache=None), SAMPLE, 0, [(0.0, tmp_path / "bundle")])
+        assert not prepared.from_cache
+        (line,) = prepared.notes
+        assert line.startswith("cache: not used: neither $XDG_CACHE_HOME")
 
 
 def test_damaged_entries_are_made_again(setup: WorkerSetup, tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 An entry's name is the digest of everything that its content depends on (``training/fingerprint.py``). It is
 one file: the SHA-256 of the content, then the content. Emulations may share the folder, because a file is
 moved to its place once it is whole. A damaged entry counts as none. Once all together have more than
-``MAX_BYTES``, those that were used longest ago are deleted.
+``MAX_BYTES``, those that were used longest ago are deleted; an entry that is larger alone is not stored.
 """
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,13 +16,21 @@ from pathlib import Path
 
 MAX_BYTES = 2**30
 _DIGEST = 32
+# An entry, or what will be one once it is whole.
+_OWN = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?")
 
 
-def user_cache() -> Path:
-    """This user's folder for the cache: in $XDG_CACHE_HOME, otherwise where the system has such folders."""
+def user_cache() -> Path | None:
+    """This user's folder for the cache: in $XDG_CACHE_HOME, otherwise where the system has such folders.
+
+    None for a user without a home.
+    """
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    usual = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return (named if named.is_absolute() else usual) / "sedge"
+    if named.is_absolute():
+        return named / "sedge"
+    with suppress(RuntimeError):
+        return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "sedge"
+    return None
 
 
 class Cache:
@@ -37,28 +46,40 @@ class Cache:
         fresh: bool = False,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        self._folder, self._note = folder, note
+        self._folder, self.note = folder, note
         self._fresh, self._max_bytes = fresh, max_bytes
 
     def find(self, key: bytes) -> bytes | None:
         """The content of an entry; None where there is none, or a damaged one."""
         path = self._folder / key.hex()
-        if self._fresh or not path.exists():
+        if self._fresh:
             return None
         try:
             data = path.read_bytes()
             os.utime(path)  # used now
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as exc:
-            self._note(f"cache: {exc}")
+            self.note(f"cache: {exc}")
             return None
         content = data[_DIGEST:]
         if hashlib.sha256(content).digest() == data[:_DIGEST]:
             return content
-        self._note(f"cache: {path} is damaged; it is made again")
+        self.note(f"cache: {path} is damaged; it is made again")
         return None
 
-    def keep(self, key: bytes, content: bytes) -> None:
-        """Store an entry, whole or not at all; say so where that cannot be done, and go on."""
+    def keep(self, key: bytes, content: bytes, now: bytes | None) -> None:
+        """Store an entry, whole or not at all; say so where that cannot be done, and go on.
+
+        ``now`` is the key after the content was made. Another one says that the content may depend on more
+        than the key is of.
+        """
+        if now != key:
+            self.note("cache: not used for this model: its code changes while it computes")
+            return
+        if _DIGEST + len(content) > self._max_bytes:
+            self.note(f"cache: not used for {len(content):,} bytes: it has {self._max_bytes:,}")
+            return
         path = self._folder / key.hex()
         partial = path.with_suffix(f".{os.getpid()}")
         try:
@@ -67,7 +88,7 @@ class Cache:
             partial.replace(path)
             self._evict()
         except OSError as exc:
-            self._note(f"cache: {exc}")
+            self.note(f"cache: {exc}")
             with suppress(OSError):
                 partial.unlink()
 
@@ -75,6 +96,8 @@ class Cache:
         """Delete what is too much, also what a killed process has left half-written."""
         used: list[tuple[float, int, str]] = []
         for entry in os.scandir(self._folder):
+            if not _OWN.fullmatch(entry.name):
+                continue
             with suppress(FileNotFoundError):  # another emulation deletes, too
                 status = entry.stat()
                 used.append((status.st_mtime, status.st_size, entry.path))

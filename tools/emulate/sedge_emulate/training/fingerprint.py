@@ -1,20 +1,31 @@
 """The digest of everything that an export, or a trainer's check, depends on.
 
-It is of the model as an object, with its weights and every other attribute; of the source and the globals
-of the user's modules, and of the modules beside them; of Sedge's own source; of the packages that are
-installed, with their versions; and of the processor. A model that cannot be pickled, such as one with a
-lambda among its attributes, has no digest. What a model reads from files while it computes is not in it.
+It is of the model as an object, with its weights and every other attribute; of the user's code that it
+refers to, with the values in its modules, classes and functions; of the source of all the user's modules,
+and of those beside them; of Sedge's own source; of the installed packages, as their RECORD has them; and of
+the processor. A model that refers to something that cannot be pickled, such as an open file, has no digest.
+What a model reads from files while it computes is not in it.
 """
 
+import builtins
 import hashlib
-import io
 import pickle
 import platform
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
+from types import (
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
@@ -25,81 +36,161 @@ import sedge_emulate
 import sedge_export
 import sedge_protocol
 
-_SEDGE = (sedge_edge, sedge_emulate, sedge_export, sedge_protocol)
+_SEDGE = [
+    Path(each.__path__[0]) for each in (sedge_edge, sedge_emulate, sedge_export, sedge_protocol)
+]
 _PYTHON = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
 _CPU = Path("/proc/cpuinfo")
+_Memo = type(cache(len))
+# Of a class, what pickle, abc and annotations leave there: it changes, and nothing is computed from it.
+_ASIDE = ("__slotnames__", "_abc_impl", "__annotations__")
 
 
-def fingerprint(module: nn.Module, *recipe: object) -> bytes | None:
+def fingerprint(
+    module: nn.Module, *recipe: object, note: Callable[[str], object] = lambda line: None
+) -> bytes | None:
     """The digest (32 bytes) of a model and of what is done with it; None for a model that has none.
 
-    ``recipe`` is of values that pickle to the same bytes in every process: no sets of texts.
+    ``recipe`` is of values that pickle to the same bytes in every process: no sets of texts. ``note`` takes
+    a line on why there is no digest. What the model imports while it computes is not in it yet: what was
+    made is kept only where the digest is the same afterwards.
     """
     digest = hashlib.sha256()
     try:
-        parts = [_pickled(module), *map(_pickled, recipe)]
-    except Exception:  # pickle asks the user's objects, which may raise anything
+        users = _users()
+        _Pickler(_Sink(digest.update), users).dump((module, recipe))
+        for part in _surroundings(users):
+            digest.update(len(part).to_bytes(8, "little") + part)
+    except Exception as exc:  # pickle asks the user's objects, which may raise anything
+        why = str(exc).partition("\n")[0] or type(exc).__name__
+        note(f"cache: not used for this model: {why}")
         return None
-    for part in (*parts, *_surroundings()):
-        digest.update(len(part).to_bytes(8, "little") + part)
     return digest.digest()
 
 
+@dataclass
+class _Sink:
+    """What a pickler writes to."""
+
+    write: Callable[[bytes], object]
+
+
 class _Pickler(pickle.Pickler):
-    """Tensors by their digests, as torch's own pickles hold addresses; sets in order."""
+    """Tensors by their digests, as torch's own pickles hold addresses; sets in order; ``users``' code.
+
+    Of the user's modules, and what they define, pickle itself would have no more than names.
+    """
+
+    def __init__(self, file: _Sink, users: dict[str, ModuleType]) -> None:
+        super().__init__(file, protocol=5)
+        self._users = users
 
     def reducer_override(self, value: Any) -> Any:
-        """What to pickle in the place of a tensor."""
-        if not isinstance(value, Tensor):
-            return NotImplemented
-        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        kind = type(value).__name__, str(value.dtype), tuple(value.shape), value.requires_grad
-        return str, (f"{kind} {hashlib.sha256(content.data).hexdigest()}",)
+        """What to pickle in the place of a tensor, or of code."""
+        if isinstance(value, Tensor):
+            content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            kind = type(value).__name__, str(value.dtype), tuple(value.shape), value.requires_grad
+            return str, (f"{kind} {hashlib.sha256(content.data).hexdigest()}",)
+        parts = self._parts(value)
+        # As a state, which may refer to the value again.
+        return NotImplemented if parts is None else (object, (), (type(value).__name__, parts))
 
     def persistent_id(self, value: Any) -> Any:
         """What to pickle in the place of a set."""
         return sorted(map(repr, value)) if isinstance(value, set | frozenset) else None
 
+    def _parts(self, value: Any) -> object:
+        users = self._users
+        match value:
+            case ModuleType(__name__=name):
+                return name, sorted(_held(value)) if name in users else None
+            case type(__module__=name) if name in users:
+                return (
+                    value.__qualname__,
+                    type(value),
+                    value.__bases__,
+                    sorted(_held(value)),
+                    users[name],
+                )
+            case type(__module__="builtins") if not hasattr(builtins, value.__name__):
+                return value.__name__  # as mappingproxy, which pickle looks for there
+            case FunctionType():
+                home = users.get(value.__globals__.get("__name__", ""))
+                if home is None and value.__module__ not in users and _is_found(value):
+                    return None
+                cells = [cell.cell_contents for cell in value.__closure__ or ()]
+                given = value.__defaults__, value.__kwdefaults__, cells, vars(value)
+                return value.__qualname__, value.__code__, given, home
+            case CodeType():
+                names = set(value.co_names)  # also of modules that the code imports
+                found = [users[name] for name in users if names & {name, name.rpartition(".")[2]}]
+                return value.co_code, value.co_consts, value.co_names, found
+            case property():
+                return value.fget, value.fset, value.fdel
+            case classmethod() | staticmethod() | _Memo():
+                return (value.__wrapped__,)
+            case cached_property():
+                return (value.func,)
+            case MappingProxyType():
+                return dict(value)
+            case _:
+                return None
 
-def _pickled(value: object) -> bytes:
-    file = io.BytesIO()
-    _Pickler(file, protocol=5).dump(value)
-    return file.getvalue()
+
+def _is_found(function: FunctionType) -> bool:
+    """Whether a function can be found by its name, as pickle asks."""
+    try:
+        found = attrgetter(function.__qualname__)(sys.modules[function.__module__])
+    except (AttributeError, KeyError):  # made by another one
+        return False
+    return found is function
 
 
-def _surroundings() -> Iterator[bytes]:
-    for module in _users():
-        yield from _content(Path(str(module.__file__)).parent.glob("*.py"))
-        for name, value in sorted(vars(module).items()):
-            if not name.startswith("__"):
-                try:
-                    yield name.encode() + _pickled(value)
-                except Exception:  # a module or a lambda: its source is in the digest
-                    continue
+def _held(owner: ModuleType | type) -> Iterator[tuple[str, Any]]:
+    """The values in a module, or in a class, by name."""
+    for name, value in vars(owner).items():
+        own = not name.startswith("__") if isinstance(owner, ModuleType) else name not in _ASIDE
+        if own and not isinstance(value, GetSetDescriptorType | MemberDescriptorType):
+            yield name, value
+
+
+def _surroundings(users: dict[str, ModuleType]) -> Iterator[bytes]:
+    places = {_place(module) for module in users.values()}
+    folders = {place if place.is_dir() else place.parent for place in places}
+    beside = {path for folder in folders for path in folder.glob("*.py")}
+    yield from _content(beside | {place for place in places if not place.is_dir()})
     for package in _SEDGE:
-        yield from _content(Path(package.__path__[0]).rglob("*.py"))
-    for folder in sys.path:
-        yield repr(sorted(found.name for found in Path(folder).glob("*.dist-info"))).encode()
+        yield from _content(package.rglob("*.py"))
+    for folder in map(Path, sys.path):
+        installed = sorted(folder.glob("*.dist-info"))
+        yield repr([found.name for found in installed]).encode()
+        records = (found / "RECORD" for found in installed)
+        yield from _content(record for record in records if record.exists())
     lines = _CPU.read_text().splitlines() if _CPU.exists() else [platform.processor()]
     names = sorted({line for line in lines if line.startswith(("model name", "Features"))})
     capability = torch.backends.cpu.get_cpu_capability()
     yield repr((sys.version, platform.machine(), names or lines[:1], capability)).encode()
 
 
-def _users() -> list[ModuleType]:
+def _users() -> dict[str, ModuleType]:
     """The modules that belong to no installed package, by name."""
-    return [
-        module
+    return {
+        name: module
         for name, module in sorted(sys.modules.items())
-        if (file := getattr(module, "__file__", None))
-        and not name.startswith(("sedge_", "__"))
-        and Path(file).is_absolute()  # torch.ops is no file
-        and not Path(file).is_relative_to(_PYTHON)
-        and not any(folder in Path(file).parts for folder in _INSTALLED)
-    ]
+        if not name.startswith("__")
+        and (place := _place(module)) != Path()
+        and not any(place.is_relative_to(folder) for folder in (_PYTHON, *_SEDGE))
+        and not any(folder in place.parts for folder in _INSTALLED)
+    }
 
 
-def _content(paths: Iterator[Path]) -> Iterator[bytes]:
+def _place(module: ModuleType) -> Path:
+    """A module's file, or the folder of a package that has none; Path() for one that is built in."""
+    own = vars(module)  # getattr would ask torch.classes, which raises
+    return Path(own.get("__file__") or next(iter(own.get("__path__") or ()), ""))
+
+
+def _content(paths: Iterable[Path]) -> Iterator[bytes]:
     for path in sorted(paths):
         yield path.name.encode() + path.read_bytes()

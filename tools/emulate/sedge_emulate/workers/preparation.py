@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from sedge_emulate.cache import Cache, user_cache
+from sedge_emulate.cache import Cache
 from sedge_emulate.model import Sample, export_model
 from sedge_emulate.workers.setup import WorkerSetup, trainer_for
 from sedge_protocol.host.disk import translated
@@ -38,16 +38,18 @@ def prepare(
     exporting a model and opening its trainer raise.
     """
     notes: list[str] = []
-    cache = Cache(setup.cache or user_cache(), notes.append, fresh)
+    cache = None if setup.cache is None else Cache(setup.cache, notes.append, fresh)
+    if cache is None:
+        notes.append("cache: not used: neither $XDG_CACHE_HOME nor a home folder is known")
     cached = [_exported(setup, cache, sample, seed, dropped, folder) for dropped, folder in forms]
     if setup.trainer.device == "cpu":  # a GPU's checks depend on more than a digest can have
         for _, folder in forms:
             trainer_for(setup, load(folder)[0], sample.rows, notes.append, cache)
-    return Prepared(all(cached), notes)
+    return Prepared(all(cached), list(dict.fromkeys(notes)))
 
 
 def _exported(
-    setup: WorkerSetup, cache: Cache, sample: Sample, seed: int, dropped: float, folder: Path
+    setup: WorkerSetup, cache: Cache | None, sample: Sample, seed: int, dropped: float, folder: Path
 ) -> bool:
     """Export one form, or take it from the cache. Returns whether it was there."""
     from sedge_emulate.training.fingerprint import fingerprint
@@ -56,13 +58,20 @@ def _exported(
     own = source.own_loss(), source.own_metric()
     recipe = replace(source, base=Path()), own, seed, dropped, sample.doubtful
     rows = sample.rows
-    key = fingerprint(source.bare(seed), "export", *recipe, str(rows.dtype), rows.tobytes())
-    found = None if key is None else cache.find(key)
+
+    def taken() -> bytes | None:
+        if cache is None:
+            return None
+        parts = "export", *recipe, str(rows.dtype), rows.tobytes()
+        return fingerprint(source.bare(seed), *parts, note=cache.note)
+
+    key = taken()
+    found = None if cache is None or key is None else cache.find(key)
     if found is None:
         export_model(source, sample, seed, folder, dropped)
-        if key is not None:
+        if cache is not None and key is not None:
             files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-            cache.keep(key, msgspec.msgpack.encode(files))
+            cache.keep(key, msgspec.msgpack.encode(files), taken())
         return False
     with translated("write", folder):
         folder.mkdir(parents=True, exist_ok=True)

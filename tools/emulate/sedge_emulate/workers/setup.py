@@ -59,12 +59,17 @@ def trainer_for(
     module = setup.model.build(0, manifest.dropped)
     place_frozen(module, bundle)
     own = setup.model.own_loss(), setup.model.own_metric()
-    key, options = None, msgspec.structs.asdict(setup.trainer)
+    options = msgspec.structs.asdict(setup.trainer)
     if cache is None and setup.cache is not None:
         cache = Cache(setup.cache, note)
-    if cache is not None and setup.trainer.device == "cpu":
-        recipe = options, setup.shuffles, own, str(sample.dtype), sample.tobytes()
-        key = fingerprint(module, "check", msgspec.json.encode(manifest), *recipe)
+
+    def taken() -> bytes | None:
+        if cache is None or setup.trainer.device != "cpu":
+            return None
+        recipe = msgspec.json.encode((setup.trainer, manifest)), setup.shuffles, own
+        return fingerprint(module, "check", *recipe, str(sample.dtype), sample.tobytes())
+
+    key = taken()
     checked = cache is not None and key is not None and cache.find(key) is not None
     trainer = open_trainer(
         module,
@@ -83,5 +88,5 @@ def trainer_for(
         checked=checked,
     )
     if cache is not None and key is not None and not checked:
-        cache.keep(key, trainer.name.encode())
+        cache.keep(key, trainer.name.encode(), taken())
     return trainer

@@ -1,4 +1,4 @@
-"""The Java core's own tests, on a JVM: the shared vectors, and a device on a virtual clock."""
+"""The Java core's own tests, on a JVM: the shared vectors, its link, and what tries programs."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,9 @@
 """Processes that compute: forks of one server, which has torch, and leaves this process without it."""
 
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +45,13 @@ def test_what_a_process_raises_is_raised_here() -> None:
 def test_a_process_that_dies_is_a_clear_error() -> None:
     with pytest.raises(LinkError, match="a process has died"):
         in_process(end)
+
+
+def test_a_long_name_of_the_temporary_folder(tmp_path: Path) -> None:
+    """Too long for the server's socket: each process is a fresh interpreter."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    call = "from sedge_emulate.workers.processes import in_process; print(in_process(pow, 2, 5))"
+    command, environment = [sys.executable, "-c", call], {**os.environ, "TMPDIR": str(folder)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("32\n", "")

@@ -18,7 +18,7 @@ import torch
 
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
-from sedge_edge.training.trainer import Trained, TrainingDiverged, TrainRequest
+from sedge_edge.training.trainer import TrainingDiverged, TrainRequest
 from sedge_emulate.training.problem import LABELS, Problem
 from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_export.inspection.operators import accepts
@@ -152,7 +152,9 @@ def check(
 
 
 def _check_case(trainer: FleetTrainer, wanted: References, case: _Case, tolerance: float) -> None:
-    (end,) = _trained(trainer, [case.task])
+    (end,) = trainer.train([case.task])
+    if isinstance(end, TrainingDiverged):
+        raise Wrong(f"{trainer.name}: a training diverged that does not in torch: {end}")
     theta, rate = case.task.request.theta, case.task.request.training.learning_rate
     gradient = (theta.astype(np.float64) - end.theta) / rate
     for tensor in wanted.problem.network.layout.tensors:
@@ -218,24 +220,15 @@ def _num_outputs(problem: Problem, sample: torch.Tensor) -> int:
     return outputs
 
 
-def _trained(trainer: FleetTrainer, tasks: Sequence[Task]) -> list[Trained]:
-    found: list[Trained] = []
-    for end in trainer.train(tasks):
-        if isinstance(end, TrainingDiverged):
-            raise Wrong(f"{trainer.name}: a training diverged that does not in torch: {end}")
-        found.append(end)
-    return found
-
-
 def _check_grouping(trainer: FleetTrainer, tasks: Sequence[Task]) -> None:
-    found = _trained(trainer, tasks)
-    alone = [*_trained(trainer, tasks[:1]), *_trained(trainer, tasks[-1:])]
-    among_others = _trained(trainer, [tasks[-1], *tasks[::-1]])[1:]
-    pairs = [
-        *zip(found[::-1], among_others, strict=True),
-        (found[0], alone[0]),
-        (found[-1], alone[1]),
-    ]
-    for first, again in pairs:
-        if again.theta.tobytes() != first.theta.tobytes():
-            raise Wrong(f"{trainer.name}: a device's bits depend on the others in its group")
+    found = _ends(trainer, tasks)
+    alone = [*_ends(trainer, tasks[:1]), *_ends(trainer, tasks[-1:])]
+    among_others = _ends(trainer, [tasks[-1], *tasks[::-1]])[1:]
+    if found[::-1] != among_others or [found[0], found[-1]] != alone:
+        raise Wrong(f"{trainer.name}: a device's bits depend on the others in its group")
+
+
+def _ends(trainer: FleetTrainer, tasks: Sequence[Task]) -> list[bytes | None]:
+    """Each training's bits; None where it diverges, which data may make it do in torch as well."""
+    ends = trainer.train(tasks)
+    return [None if isinstance(end, TrainingDiverged) else end.theta.tobytes() for end in ends]

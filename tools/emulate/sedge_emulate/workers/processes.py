@@ -76,14 +76,18 @@ def in_process(function: Callable[..., Any], *arguments: object) -> Any:
 def start_server() -> BaseContext | None:
     """The context whose server forks processes, the server started; None where there is none.
 
-    The server keeps the environment and the folder in which it was started.
+    The server keeps the environment and the folder in which it was started. There is none, either, where
+    the name of the folder for temporary files is too long for a socket.
     """
     if sys.platform != "linux":
         return None
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    with _environment():
-        forkserver.ensure_running()
+    try:
+        with _environment():
+            forkserver.ensure_running()
+    except OSError:
+        return None
     return context
 
 

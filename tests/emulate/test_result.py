@@ -129,7 +129,7 @@ def test_the_public_schema() -> None:
         "format created command dataset split devices seed model machine strategies link "
         "metric settings data_sha256 fleet": found,
         "name share": found["metric"],
-        "name parameters dense_bytes": found["model"],
+        "name parameters dense_bytes from_cache": found["model"],
         "cpus platform python versions": found["machine"],
         "name options rounds before after devices bytes seconds personal engine classes "
         "central remarks": strategy,

@@ -56,8 +56,9 @@ def test_the_first_has_everything_and_the_second_half_of_it(tmp_path: Path) -> N
         open_store(tmp_path),
         open_store(tmp_path),
     )  # to open the second may take the first's lease
-    one, two = (Membership(store, time.monotonic()) for store in stores)
+    one = Membership(stores[0], time.monotonic(), False)
     assert (len(one.shards), one.leads) == (64, True)
+    two = Membership(stores[1], time.monotonic(), False)
     assert (len(two.shards), two.leads) == (0, False)
     go_on(lambda: len(one.shards) == len(two.shards) == 32, one, two)
     assert not one.shards & two.shards and one.leads and not two.leads

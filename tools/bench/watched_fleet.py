@@ -154,7 +154,10 @@ class Watched(RealFleet):
 
     def heals(self, code: str) -> None:
         """No problem of this code is left."""
-        wait_until(lambda: self._count(code) == 0, PATIENCE_S, f"{code} heals")
+        try:
+            wait_until(lambda: self._count(code) == 0, PATIENCE_S, f"{code} heals")
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}; the page says {self._ask('/api/problems')}") from exc
 
     def has(self, code: str) -> None:
         """There is a problem of this code."""

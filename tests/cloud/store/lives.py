@@ -1,8 +1,10 @@
-"""A fleet that plays in a process of its own, which kills itself at one of its commits.
+"""A fleet that plays in one process after another, each of which kills itself at one of its commits.
 
-    python -m tests.cloud.store.lives FOLDER PLACE LIFE COMMIT before|after
+    python -m tests.cloud.store.lives FOLDER PLACE
 
-PLACE is the store as JSON: [store] and [blobs] of cloud.toml. It ends by itself when the run has ended.
+PLACE is the store as JSON: [store] and [blobs] of cloud.toml. A life that reaches the end of the run is the
+last one; how many were killed is printed. They are forked, before anything has connected to a server: the
+imports take longer than a life.
 """
 
 import os
@@ -65,13 +67,27 @@ def die_at(database: Database, number: int, after: bool) -> None:
     setattr(database._db, "commit", counted)  # noqa: B010
 
 
-def main(folder: str, place: str, life: str, commit: str, when: str) -> None:
-    """One life."""
-    cloud = lived(Path(folder), msgspec.json.decode(place, type=Place), int(life))
-    die_at(cloud.store, int(commit), when == "after")
+def live(folder: str, place: str, life: int) -> None:
+    """One life, which ends at its n-th commit, where n is its number, or with the run."""
+    cloud = lived(Path(folder), msgspec.json.decode(place, type=Place), life)
+    die_at(cloud.store, life, after=life % 2 == 1)
     play(cloud)
     assert cloud.run_row().run == RUN
     cloud.store.close()
+
+
+def main(folder: str, place: str) -> None:
+    """All lives."""
+    for life in range(2, 60):
+        child = os.fork()
+        if child == 0:
+            live(folder, place, life)
+            return
+        _, status = os.waitpid(child, 0)
+        if status == 0:
+            print(life - 2)
+            return
+        assert os.WTERMSIG(status) == signal.SIGKILL, status
 
 
 if __name__ == "__main__":

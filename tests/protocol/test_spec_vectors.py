@@ -1,4 +1,4 @@
-"""spec.json against the code; test_misreadings.py holds it against the pages' own words."""
+"""spec.json against the code; tests/android holds the core in Java against the same file."""
 
 import json
 from pathlib import Path

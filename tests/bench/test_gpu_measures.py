@@ -241,7 +241,7 @@ def test_the_command_runs_through(capsys: pytest.CaptureFixture[str], tmp_path: 
         )
 
 
-@pytest.mark.fleet
+@pytest.mark.slow
 def test_the_command_runs_whole_fleets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     result = run(capsys, tmp_path, "thousand", "fleet", "pfl", "processes", "combined")
     assert [row["device_rounds"] > 0 for row in figures(result, "thousand")] == [True]

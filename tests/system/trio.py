@@ -22,7 +22,7 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.records import Summary
 from sedge_cloud.store.rows import OrderRow
-from sedge_cloud.strategy import Context, Update
+from sedge_cloud.strategy import Context
 from sedge_edge.backends import open_trainer
 from sedge_edge.config import load_config
 from sedge_edge.data import load_data
@@ -49,7 +49,7 @@ min_available_devices = 3
 min_updates = 3
 deadline_s = 300
 options = {{ {options} }}
-# Every device is trusted: the particulars hold averages against those done by hand.
+# Every device is trusted, however small its share.
 robust = {{ clip = 0, rule = "mean", max_weight = 0 }}
 {more}
 """
@@ -144,18 +144,6 @@ class Course:
         """A round's reports by device, of the updates that count."""
         rows = self._store.updates(self.run.name, number)
         return {row.device: msgspec.msgpack.decode(row.report, type=Report) for row in rows}
-
-    @cached_property
-    def updates(self) -> dict[str, Update]:
-        """The updates of the last round of training, by device."""
-        found = self.run_store.updates(self.run, self.training_rounds, self.globals[-2])
-        return {update.device: update for update in found}
-
-    def delta(self, device: str) -> SparseVector:
-        """What a device sent in the last round of training."""
-        delta = self.updates[device].delta
-        assert delta is not None
-        return delta
 
     def model(self, device: str) -> Theta:
         """The device's own model, as it has kept it."""

@@ -1,6 +1,7 @@
 """Examples from files, images and functions, and the check against a model."""
 
 import os
+import re
 import sys
 import tracemalloc
 from dataclasses import dataclass
@@ -369,6 +370,26 @@ class Wrong:
 def test_check_names_what_is_wrong(wrong: Wrong) -> None:
     with pytest.raises(DataError, match=wrong.message):
         fitting(Examples(wrong.x, wrong.y), manifest())
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ((4, 1, 0), 3, "y[4, 1, 0] is 3, the model has classes 0 to 2; -100 is for an element that "
+         "does not count"),
+        ((5, 0, 1), 255, "y[5, 0, 1] is 255"),
+        ((0, 1, 1), -1, "y[0, 1, 1] is -1"),
+        ((3,), -100, "y[3] holds -100 alone, so nothing of it counts: leave the row out"),
+    ],
+)  # fmt: skip
+def test_a_label_for_each_pixel(place: tuple[int, ...], value: int, message: str) -> None:
+    model = structs.replace(manifest(), target=TensorSpec("int64", (2, 2)))
+    y = np.arange(24).reshape(6, 2, 2) % 3
+    y[1:, 1] = -100
+    assert fitting(Examples(X, y.astype(np.float32)), model).targets.tolist() == y.tolist()
+    y[place] = value
+    with pytest.raises(DataError, match=re.escape(message)):
+        fitting(Examples(X, y), model)
 
 
 def test_a_model_of_numbers_takes_floats_as_columns(tmp_path: Path) -> None:

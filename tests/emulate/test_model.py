@@ -38,6 +38,7 @@ class Coded(nn.Module):
 
 def build(): return nn.Linear(6, beside.OUTPUTS)
 def one(): return nn.Linear(6, 1)
+def tokens(): return nn.Sequential(nn.Linear(6, 10), nn.Unflatten(1, (2, 5)))
 def three(): return 3
 def leaves(): raise SystemExit(0)
 """
@@ -203,6 +204,18 @@ def test_whole_numbers_as_floats_are_asked_about(base: Path, factory: str, has: 
 def test_a_column_of_labels_is_labels(base: Path) -> None:
     manifest = load(exported(base, np.arange(40)[:, None] % 5))[0].manifest
     assert (manifest.num_classes, manifest.target) == (5, TensorSpec("int64", ()))
+
+
+def test_a_label_for_each_token(base: Path) -> None:
+    """The model says how many classes there are, as no text has every token; the data say the shape."""
+    y = np.arange(80).reshape(40, 2) % 4
+    y[3, 0] = -100
+    manifest = load(exported(base, y, factory="own_model:tokens"))[0].manifest
+    assert (manifest.num_classes, manifest.target) == (5, TensorSpec("int64", (2,)))
+    data = load_data_set("data.npz", base=base)
+    assert data.labels.tolist()[:4] == [0, 2, 0, 3]  # each row's rarest, and -100 is none
+    with pytest.raises(ConfigError, match=r"a model for labels of shape \(2,\) in a row"):
+        exported(base, y, factory="")
 
 
 def test_category_codes_among_numbers(base: Path) -> None:

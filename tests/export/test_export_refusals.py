@@ -231,6 +231,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: nn.Sequential(nn.Linear(5, 3), nn.Unflatten(1, (3, 1))),
         r"\(4, 3, 1\), expected",
     ),
+    "a class for each of two": (
+        lambda: nn.Sequential(nn.Linear(5, 6), nn.Unflatten(1, (2, 3))),
+        r"output is torch.float32 \(4, 2, 3\), .* if rows have labels of shape \(2,\): --target-shape 2",
+    ),
     "lazy": (lambda: nn.LazyLinear(3), "'weight': has no shape yet"),
     "double buffer": (
         lambda: nn.Sequential(nn.Linear(5, 3), Shift()),

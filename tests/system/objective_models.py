@@ -22,6 +22,16 @@ def autoencoder() -> nn.Module:
     return built(FEATURES)
 
 
+def pixels() -> nn.Module:
+    """A class for each of 2 by 2 pixels, (B, 3, 2, 2)."""
+    return nn.Sequential(built(OUTPUTS * 4), nn.Unflatten(1, (OUTPUTS, 2, 2)))
+
+
+def tokens() -> nn.Module:
+    """A class for each of 4 tokens, (B, 4, 3), the classes last."""
+    return nn.Sequential(built(OUTPUTS * 4), nn.Unflatten(1, (4, OUTPUTS)))
+
+
 def own(output: Tensor, y: Tensor) -> Tensor:
     """A loss of the user's: the fourth power."""
     return ((output - y) ** 4).mean(1)

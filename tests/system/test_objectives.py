@@ -20,7 +20,7 @@ from sedge_edge.training.trainer import Trainer, TrainRequest
 from sedge_export import export
 from sedge_export.subject.objective import OwnMetric
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, TORCH, load
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, TORCH, TensorSpec, load
 from sedge_protocol.wire.objective import Loss, Metric, TargetKind
 from sedge_protocol.wire.training import Training
 
@@ -40,12 +40,23 @@ class Case:
     """A choice, and torch's own loss and metric for it."""
 
     loss: Loss | Rows | None
-    target: TargetKind
+    target: TargetKind | TensorSpec
     truth: Callable[[Tensor, Tensor], Tensor]
     metric: Callable[[Tensor, Tensor], Tensor]
     metric_name: str
     factory: str = "model"
-    judged: OwnMetric | None = None
+    judged: OwnMetric | str | None = None
+
+
+def _mean_of_rows(output: Tensor, y: Tensor) -> Tensor:
+    """Weighted and smoothed: the mean over the labels that count of all rows."""
+    weights = torch.tensor(SMOOTH.class_weights)
+    losses = functional.cross_entropy(output, y, weights, label_smoothing=0.1, reduction="none")
+    return losses.sum() / (y != -100).sum()
+
+
+def _right(output: Tensor, y: Tensor) -> Tensor:
+    return (output.argmax(1) == y)[y != -100].float().mean()
 
 
 CASES = {
@@ -75,6 +86,16 @@ CASES = {
         objective_models.own, "float", lambda output, y: ((output - y) ** 4).mean(),
         lambda output, y: (output - y).abs().amax(1).mean(), JUDGED.metric.name, "with_both", JUDGED,
     ),
+    # As torch's means over all labels that count, whichever row they are in.
+    "pixels": Case(
+        SMOOTH, TensorSpec("int64", (2, 2)), _mean_of_rows, _right, "accuracy", "pixels"
+    ),
+    "tokens": Case(
+        None, TensorSpec("int64", (4,)),
+        lambda output, y: functional.cross_entropy(output.mT, y),
+        lambda output, y: functional.cross_entropy(output.mT, y).exp(),
+        "perplexity", "tokens", "perplexity",
+    ),
 }  # fmt: skip
 
 
@@ -82,6 +103,11 @@ def examples(case: Case) -> Examples:
     """Rows with targets of the case's kind."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((ROWS, FEATURES), np.float32)
+    if isinstance(case.target, TensorSpec):
+        y = rng.integers(0, OUTPUTS, (ROWS, *case.target.shape))
+        y[rng.random(y.shape) < 0.4] = -100
+        y.reshape(ROWS, -1)[:, 0] = 1
+        return Examples(x, y)
     if case.target == "class":
         return Examples(x, rng.integers(0, OUTPUTS, ROWS))
     if case.loss == Loss("bce_with_logits"):
@@ -96,7 +122,8 @@ def test_every_backend_trains_it_as_torch_does(name: str, tmp_path: Path) -> Non
     module: nn.Module = made if isinstance(made, nn.Module) else made[0]
     manifest = export(
         module, torch.randn(BATCH, FEATURES), batch_size=BATCH, name="m", folder=tmp_path,
-        num_classes=OUTPUTS if case.target == "class" else 0, loss=case.loss, target=case.target,
+        num_classes=0 if case.target in ("float", "none") else OUTPUTS,
+        loss=case.loss, target=case.target,
         backends=(ONNXRUNTIME, EXECUTORCH), metric=case.judged,
     )  # fmt: skip
     assert manifest.metric.name == case.metric_name

@@ -159,7 +159,7 @@ class BundleTrainer:
             evaluation_batches(len(examples.targets), manifest.batch_size)
         ):
             sums += self._run("evaluate", {"theta": theta, **buffers.fill(batch)}, last)
-        return evaluation(sums[0], sums[1], sums[2], len(examples.targets))
+        return evaluation(sums.tolist(), len(examples.targets), manifest.metric.reported)
 
     def predictor(self, theta: Theta) -> Predictor:
         """The model with theta (n,); see ``Trainer.predictor``."""

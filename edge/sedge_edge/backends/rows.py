@@ -10,25 +10,67 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY, LABEL_ACCURACY, Loss, Metric
+from sedge_protocol.wire.objective import (
+    ABSOLUTE_ERROR,
+    ACCURACY,
+    IGNORED,
+    LABEL_ACCURACY,
+    PERPLEXITY,
+    Loss,
+    Metric,
+)
 
 Rows: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
+def _as_it_is(mean: float) -> float:
+    return mean
+
+
 class Objective(NamedTuple):
-    """What is minimised, and what people read of it."""
+    """What is minimised, what people read of it, and how that is made of the mean over the rows."""
 
     loss: Rows
     metric: Rows
+    reported: Callable[[float], float] = _as_it_is
+
+    def sums(self, output: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The sums over a batch of w loss, of w metric, and of w (B,).
+
+        A row of several labels weighs as much as it has labels that count, so that these are means over
+        labels, not over rows.
+        """
+        losses, metrics = self.loss(output, y), self.metric(output, y)
+        weights = w * counted(y) if _has_several(y) else w
+        return (weights * losses).sum(), (weights * metrics).sum(), weights.sum()
+
+
+def counted(y: Tensor) -> Tensor:
+    """How many labels count in each row of y (B, ...), shape (B,)."""
+    return (y != IGNORED).float().flatten(1).sum(1)
+
+
+def classes_first(logits: Tensor, y: Tensor) -> Tensor:
+    """Logits (B, C, ...) for labels (B, ...); those of Hugging Face's shape (B, ..., C) are turned.
+
+    Where both fit, they are (B, C, ...), as torch has them.
+    """
+    return logits if logits.shape[2:] == y.shape[1:] else logits.movedim(-1, 1)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Each row's cross entropy, shape (B,), of logits (B, C) and labels (B,).
+    """Each row's cross entropy, shape (B,), of labels (B,) and logits (B, C), or labels (B, ...).
 
-    A label outside the classes, as padding may have, gives loss 0 and gradient 0.
+    That of several labels is the mean over those that count, and 0 where none does. A label outside the
+    classes, as padding may have, gives loss 0 and gradient 0.
     """
-    chosen = (y[:, None] == torch.arange(logits.shape[1])).float()  # (B, C), one 1 in each row
-    return -(logits.log_softmax(1) * chosen).sum(1)
+    if not _has_several(y):
+        chosen = (y[:, None] == torch.arange(logits.shape[1])).float()  # (B, C), one 1 in each row
+        return -(logits.log_softmax(1) * chosen).sum(1)
+    logits = classes_first(logits, y)
+    classes = torch.arange(logits.shape[1]).reshape(-1, *[1] * (y.ndim - 1))
+    chosen = (y[:, None] == classes).float()  # (B, C, ...)
+    return _mean_counted(-(logits.log_softmax(1) * chosen).sum(1), y)
 
 
 def squared_error(output: Tensor, y: Tensor) -> Tensor:
@@ -42,8 +84,13 @@ def absolute_error(output: Tensor, y: Tensor) -> Tensor:
 
 
 def accuracy(logits: Tensor, y: Tensor) -> Tensor:
-    """1 for each row whose largest logit is its label's, the first of equal ones, and 0 for the others."""
-    return (logits.argmax(1) == y).float()
+    """1 for each row whose largest logit is its label's, the first of equal ones, and 0 for the others.
+
+    Of several labels it is the share of those that count.
+    """
+    if not _has_several(y):
+        return (logits.argmax(1) == y).float()
+    return _mean_counted((classes_first(logits, y).argmax(1) == y).float(), y)
 
 
 def label_accuracy(logits: Tensor, y: Tensor) -> Tensor:
@@ -70,9 +117,15 @@ def _adjusted(loss: Loss) -> Rows:
 
     def rows(logits: Tensor, y: Tensor) -> Tensor:
         weights = logits.new_tensor(loss.class_weights) if loss.class_weights else None
-        return functional.cross_entropy(
-            logits, y, weights, reduction="none", label_smoothing=loss.label_smoothing
+        several = _has_several(y)
+        losses = functional.cross_entropy(
+            classes_first(logits, y) if several else logits,
+            y,
+            weights,
+            reduction="none",
+            label_smoothing=loss.label_smoothing,
         )
+        return _mean_counted(losses, y) if several else losses
 
     return rows
 
@@ -83,6 +136,16 @@ def _huber(output: Tensor, y: Tensor) -> Tensor:
 
 def _bce_with_logits(logits: Tensor, y: Tensor) -> Tensor:
     return _mean(functional.binary_cross_entropy_with_logits(logits, y, reduction="none"))
+
+
+def _has_several(y: Tensor) -> bool:
+    """Whether rows of y have several labels."""
+    return y.ndim > 1 and not y.is_floating_point()
+
+
+def _mean_counted(values: Tensor, y: Tensor) -> Tensor:
+    """The mean of each row, (B,), over the labels of y (B, ...) that count; the others' values are 0."""
+    return values.flatten(1).sum(1) / counted(y).clamp_min(1)
 
 
 def _mean(values: Tensor) -> Tensor:
@@ -98,6 +161,7 @@ _LOSSES: dict[str, Rows] = {
 }
 _METRICS: dict[str, Rows] = {
     ACCURACY.name: accuracy,
+    PERPLEXITY.name: cross_entropy,
     LABEL_ACCURACY.name: label_accuracy,
     ABSOLUTE_ERROR.name: absolute_error,
 }

@@ -100,11 +100,10 @@ class _Model:
         return [cast(Tensor, part) for part in found if part is not None]
 
     def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
-        """The sums over the batch of w loss, of w metric, and of w."""
+        """The sums of losses, of metrics and of the weights of the rows, see ``Objective.sums``."""
         (outputs,) = self.predict(theta, x)
         with self.device:
-            sums = [(w * rows(outputs, y)).sum() for rows in self._objective]
-        return [*sums, w.sum()]
+            return [*self._objective.sums(outputs, y, w)]
 
     def predict(self, theta: Tensor, x: Tensor) -> list[Tensor]:
         """The outputs (B, C, ...) in evaluation mode."""
@@ -149,7 +148,7 @@ def _objective(
     if metric is None:
         expected = f"a tuple (module, loss, metric): the bundle's metric is {manifest.metric.name}"
         raise ConfigError(name, "no metric", expected)
-    return Objective(loss, metric)
+    return Objective(loss, metric, manifest.metric.reported)
 
 
 def _check(module: nn.Module, tensors: Sequence[LayoutTensor], name: str) -> None:

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from sedge_edge.training.batches import permutation
 from sedge_edge.training.counter_stream import Purpose, stream_key
 from sedge_protocol.errors import DataError
+from sedge_protocol.wire import refusals
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
+from sedge_protocol.wire.objective import IGNORED
 from sedge_protocol.wire.parts import MAX_INTEGER, InputPart, arranged
 
 Inputs: TypeAlias = NDArray[np.float32 | np.int64]
@@ -17,7 +19,7 @@ Inputs: TypeAlias = NDArray[np.float32 | np.int64]
 
 @dataclass(frozen=True)
 class Examples:
-    """N examples: ``inputs`` (N, ...), and ``targets``: labels (N,), or anything (N, ...).
+    """N examples: ``inputs`` (N, ...), and ``targets``: labels (N,) or (N, ...), or numbers (N, ...).
 
     Where the inputs are the targets, both are the same array. ``parts`` are the arrays that a row of
     ``inputs`` (N, K) holds, where the user gave several by name.
@@ -53,15 +55,34 @@ def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
     if manifest.target is not None:
         _check_rows(targets, manifest.target, "y")
     if manifest.num_classes:
-        wrong = ((targets < 0) | (targets >= manifest.num_classes)).reshape(len(targets), -1).any(1)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise DataError(
-                f"y[{row}] is {targets[row]}, the model has classes 0 to {manifest.num_classes - 1}"
-            )
+        check_labels(targets, manifest.num_classes, "y")
     if inputs is examples.inputs and targets is examples.targets:
         return examples
     return Examples(inputs, targets, manifest.parts)
+
+
+def check_labels(labels: Inputs, num_classes: int, name: str) -> None:
+    """Raise ``DataError``, which calls the labels (N, ...) ``name``, unless all are classes.
+
+    In rows of several labels some, but not all, may be ``IGNORED``.
+    """
+    several = labels.ndim > 1
+    wrong = (labels < 0) | (labels >= num_classes)
+    if several:
+        wrong &= labels != IGNORED
+    if wrong.any():
+        place = np.unravel_index(np.argmax(wrong), wrong.shape)
+        text = refusals.WRONG_ELEMENT if several else refusals.WRONG_LABEL
+        where = ", ".join(map(str, place))
+        raise DataError(
+            text.format(
+                name=name, place=where, value=labels[place], last=num_classes - 1, ignored=IGNORED
+            )
+        )
+    empty = (labels == IGNORED).reshape(len(labels), -1).all(1)
+    if empty.any():
+        row = int(np.argmax(empty))
+        raise DataError(refusals.NOTHING_COUNTS.format(name=name, row=row, ignored=IGNORED))
 
 
 def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:

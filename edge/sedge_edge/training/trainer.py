@@ -4,7 +4,7 @@ n = parameters of the model.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -17,6 +17,8 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 
+# The metric that people read, of the mean of the rows' values (``Metric.reported``).
+Reported: TypeAlias = Callable[[float], float]
 # Turns a vector (n,) into the same one elsewhere: in another order, or on another device.
 Move: TypeAlias = Callable[[Theta], Theta]
 
@@ -151,9 +153,14 @@ class TrainingDiverged(SedgeError):
     """The model or its loss is no longer finite: the settings do not suit this device's data."""
 
 
-def evaluation(loss_sum: float, metric_sum: float, weight_sum: float, count: int) -> Metrics:
-    """The means of an evaluation over ``count`` examples. Raises ``TrainingDiverged`` for NaN or inf."""
-    means = float(loss_sum / weight_sum), float(metric_sum / weight_sum)
+def evaluation(sums: Sequence[float], count: int, reported: Reported) -> Metrics:
+    """What an evaluation over ``count`` examples found; ``reported`` makes the metric of its mean.
+
+    ``sums`` are those of losses, of the metric and of the weights. Raises ``TrainingDiverged`` for NaN or
+    inf.
+    """
+    loss_sum, metric_sum, weight_sum = sums
+    means = float(loss_sum / weight_sum), reported(float(metric_sum / weight_sum))
     for what, mean in zip(("loss", "metric"), means, strict=True):
         if not math.isfinite(mean):
             raise TrainingDiverged(f"evaluation: the mean {what} is {mean}")

@@ -1,18 +1,22 @@
 """What a model is trained for: its target, the loss that is minimised, and the metric that people read.
 
 A loss and a metric give one number a row, whose weighted mean is reported. ``sedge_edge.backends.rows``
-computes those that are named here.
+computes those that are named here. A row of y may be many labels, such as one for each token or pixel.
 """
 
+import math
+import sys
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-# What a row of y is: a label, any numbers, or the input itself.
+# What a row of y is: labels, any numbers, or the input itself.
 TargetKind: TypeAlias = Literal["class", "float", "none"]
 TARGETS = ("class", "float", "none")
 LOSSES = ("cross_entropy", "mse", "l1", "huber", "bce_with_logits")
+# The label, in rows of many, of an element that counts in neither loss nor metric; torch's convention.
+IGNORED = -100
 MAX_METRIC_CHARS = 64
 _Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -20,8 +24,8 @@ _Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 class Loss(msgspec.Struct, frozen=True, omit_defaults=True):
     """A loss by name: one of ``LOSSES``, or "module:function" of the user's.
 
-    ``label_smoothing`` and ``class_weights``, one for each class, are those of ``cross_entropy``; a row's
-    loss is multiplied by the weight of its label, and the mean is over the rows.
+    ``label_smoothing`` and ``class_weights``, one for each class, are those of ``cross_entropy``; a label's
+    loss is multiplied by its class's weight, and the mean is over the labels of a row, then over the rows.
     """
 
     name: _Name = "cross_entropy"
@@ -44,16 +48,26 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
         """The name as it is spoken."""
         return self.name.replace("_", " ")
 
+    def reported(self, mean: float) -> float:
+        """What is reported where the rows' values have this mean; inf beyond float64."""
+        if self != PERPLEXITY:
+            return mean
+        return math.exp(mean) if mean < math.log(sys.float_info.max) else math.inf
+
     def badness(self, value: float) -> float:
         """The value as a number that is the higher the worse."""
         return -value if self.better == "higher" else value
 
 
 ACCURACY = Metric("accuracy", share=True)
+# exp of the mean cross entropy of a label, which is a row's value.
+PERPLEXITY = Metric("perplexity", "lower")
 LABEL_ACCURACY = Metric("label_accuracy", share=True)
 ABSOLUTE_ERROR = Metric("mean_absolute_error", "lower")
 LOSS = Metric("loss", "lower")
-METRICS = {metric.name: metric for metric in (ACCURACY, LABEL_ACCURACY, ABSOLUTE_ERROR, LOSS)}
+METRICS = {
+    metric.name: metric for metric in (ACCURACY, PERPLEXITY, LABEL_ACCURACY, ABSOLUTE_ERROR, LOSS)
+}
 
 
 def own_metric(text: str) -> Metric | None:
@@ -91,7 +105,7 @@ def contradiction(target: TargetKind, num_classes: int, loss: Loss, metric: Metr
         return f"target {target!r} with {num_classes} classes, expected {expected}"
     if loss.name in LOSSES and (loss.name == "cross_entropy") != labels:
         return f"the loss {loss.name} with the target {target!r}, expected another of them"
-    if metric != LOSS and metric.name in METRICS and (metric == ACCURACY) != labels:
+    if metric != LOSS and metric.name in METRICS and (metric in (ACCURACY, PERPLEXITY)) != labels:
         return f"the metric {metric.name} with the target {target!r}, expected another of them"
     if loss.name != "cross_entropy" and loss != Loss(loss.name):
         return f"label_smoothing or class_weights with {loss.name}, expected cross_entropy"

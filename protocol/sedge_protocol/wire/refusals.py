@@ -20,6 +20,12 @@ MESSAGE_TOO_LARGE = (
     "an update of {size} bytes needs messages of {packet} bytes, the broker takes {most} (Mosquitto: "
     "message_size_limit or max_packet_size)"
 )
+WRONG_LABEL = "{name}[{place}] is {value}, the model has classes 0 to {last}"
+WRONG_ELEMENT = (
+    "{name}[{place}] is {value}, the model has classes 0 to {last}; {ignored} is for an element that "
+    "does not count"
+)
+NOTHING_COUNTS = "{name}[{row}] holds {ignored} alone, so nothing of it counts: leave the row out"
 WRONG_MODEL = "{where}: model_hash does not match the model"
 WRONG_STEPS = "{where}: model_hash does not match the last of {steps} steps"
 WRONG_PATCH = "{where}: patch_hash does not match"

@@ -1,4 +1,4 @@
-"""What is no classifier passes the same checks in every trainer: numbers, several labels, the input."""
+"""What is no plain classifier passes the same checks in every trainer: numbers, many labels, the input."""
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ CASES: dict[str, tuple[TargetKind, str, int]] = {
     "regression": ("float", "huber", 1),
     "several labels": ("float", "bce_with_logits", 3),
     "autoencoder": ("none", "mse", 6),
+    "a class for each of two": ("class", "cross_entropy", 6),
 }
 
 
@@ -25,12 +26,15 @@ def test_a_trainer_of_other_targets_passes_its_checks(case: str, name: str) -> N
     torch.manual_seed(0)
     kind, named, outputs = CASES[case]
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, outputs))
+    if kind == "class":
+        model.append(nn.Unflatten(1, (2, outputs // 2)))
     loss = row_loss(Loss(named))
     assert loss is not None
     metric = row_metric(default_metric(kind, Loss(named)), loss)
     assert metric is not None
     objective = Objective(loss, metric)
-    target = None if kind == "none" else TensorSpec("float32", (outputs,))
+    shaped = {"float": TensorSpec("float32", (outputs,)), "class": TensorSpec("int64", (2,))}
+    target = shaped.get(kind)
     trainer = open_trainer(model, objective, 8, ROW, target, name=name)
     assert trainer.name == name
 

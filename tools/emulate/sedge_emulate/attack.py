@@ -26,6 +26,7 @@ from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.local_training import LocalResult
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire.objective import IGNORED
 from sedge_protocol.wire.update import decode_update, encode_update
 
 Name: TypeAlias = Literal[
@@ -238,7 +239,9 @@ def falsified(learned: LocalResult, known: Knowledge) -> LocalResult:
 def poisoned(examples: Examples, name: Name, classes: int) -> Examples:
     """Examples with the last label for the first and so on or, for a backdoor, half of them marked."""
     if name != "backdoor":
-        wrong = classes - 1 - examples.targets if classes else -examples.targets
+        counts = examples.targets != IGNORED
+        turned = np.where(counts, classes - 1 - examples.targets, IGNORED)
+        wrong = turned if classes else -examples.targets
         return replace(examples, targets=wrong)
     inputs, targets = examples.inputs.copy(), examples.targets.copy()
     inputs[::2], targets[::2] = marked(inputs[::2]), TARGET_LABEL

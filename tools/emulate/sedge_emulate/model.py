@@ -16,6 +16,7 @@ from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.user_code import imported
+from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.objective import Loss, TargetKind, own_metric
 from sedge_protocol.wire.parts import InputPart, unpack
 
@@ -33,8 +34,8 @@ class ModelSource:
     """Where the model comes from: ``factory``, "module:function" looked up in ``base``, or by its name.
 
     ``shape`` and ``dtype`` (numpy's name) are one example's, ``outputs`` what a named model gives for it.
-    ``config`` says what it is trained for, and ``target`` what a row of y is. ``parts`` are the inputs of a
-    ``factory``'s model that takes several.
+    ``config`` says what it is trained for, and ``target`` what a row of y is; ``labels`` is the shape of a
+    row that has several. ``parts`` are the inputs of a ``factory``'s model that takes several.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ModelSource:
     config: ModelConfig
     dtype: str = "float32"
     parts: tuple[InputPart, ...] = ()
+    labels: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, config: ModelConfig, dataset: Dataset, base: Path) -> "ModelSource":
@@ -57,12 +59,24 @@ class ModelSource:
             raise ConfigError("model.target", target, f"{dataset.target}, as {dataset.name} has it")
         outputs = math.prod(shape) if target == "none" else dataset.outputs
         parts = dataset.parts if config.factory else ()
-        return cls(name, config.factory, base, shape, outputs, target, config, dtype, parts)
+        labels = dataset.targets.shape[1:] if target == "class" else ()
+        if labels and not config.factory:
+            raise ConfigError("model.factory", "", f"a model for labels of shape {labels} in a row")
+        return cls(name, config.factory, base, shape, outputs, target, config, dtype, parts, labels)
 
     @property
     def num_classes(self) -> int:
         """How many labels there are; 0 for another target."""
         return self.outputs if self.target == "class" else 0
+
+    def classes(self, row: tuple[int, ...]) -> int:
+        """How many classes a model has that gives outputs of the shape ``row``; 0 for another target.
+
+        Of several labels in a row, the data need not hold every class: no text has every token.
+        """
+        if not self.labels or len(row) != len(self.labels) + 1:
+            return self.num_classes
+        return row[0] if row[1:] == self.labels else row[-1]
 
     @property
     def loss(self) -> Loss | None:
@@ -202,26 +216,25 @@ def export_model(
     metric, judged = own_metric(source.config.metric), source.own_metric()
     several = {name: torch.from_numpy(part) for name, part in unpack(rows, source.parts).items()}
     module, given = source.bare(seed), several or torch.from_numpy(rows)
+    row = _outputs(module, given) if source.factory else ()
     if sample.doubtful:
-        _require_numbers(source, sample, module, given)
+        _require_numbers(source, sample, row)
     export(
         module,
         given,
         batch_size=source.config.batch_size,
         name=source.name.rpartition(":")[2],
-        num_classes=source.num_classes,
+        num_classes=source.classes(row),
         loss=source.own_loss() or source.loss,
-        target=source.target,
+        target=TensorSpec("int64", source.labels) if source.labels else source.target,
         metric=OwnMetric(metric, judged) if metric and judged else source.config.metric or None,
         folder=folder,
         dropped=dropped,
     )
 
 
-def _require_numbers(
-    source: ModelSource, sample: Sample, module: "nn.Module", given: "Given"
-) -> None:
-    outputs = _outputs(module, given) if source.factory else 0
+def _require_numbers(source: ModelSource, sample: Sample, row: tuple[int, ...]) -> None:
+    outputs = math.prod(row) if row else 0
     if outputs == 1:
         return
     has = f" and the model has {outputs} outputs" if outputs else ""
@@ -231,8 +244,8 @@ def _require_numbers(
     )
 
 
-def _outputs(module: "nn.Module", sample: "Given") -> int:
-    """How many numbers the model gives for a row; 0 where it fails, which its export says."""
+def _outputs(module: "nn.Module", sample: "Given") -> tuple[int, ...]:
+    """The shape of what the model gives for a row; () where it fails, which its export says."""
     import torch
 
     module.eval()
@@ -240,5 +253,5 @@ def _outputs(module: "nn.Module", sample: "Given") -> int:
         with torch.no_grad():
             given: object = module(sample) if isinstance(sample, torch.Tensor) else module(**sample)
     except Exception:  # the user's code may raise anything
-        return 0
-    return math.prod(given.shape[1:]) if isinstance(given, torch.Tensor) else 0
+        return ()
+    return tuple(given.shape[1:]) if isinstance(given, torch.Tensor) else ()

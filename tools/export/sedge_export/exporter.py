@@ -51,13 +51,15 @@ def export(
     ``forward`` takes them by these names, and ``real_data``'s x then is one too. ``loss`` is one of
     ``objective.LOSSES`` or maps outputs (B, C, ...) and targets to one number per row; by default it is
     cross entropy, or the squared error when ``num_classes`` is 0. ``target`` describes a row of y: by
-    default a label, or numbers like the outputs; with "none" the input is the target. ``metric`` is one
-    of ``objective.METRICS``, or the user's own. ``real_data`` (x, y), any number of rows, is the sample
-    from then on, and is used for verification in addition to random rows. ``dropped`` (0 to below 1)
-    exports a narrower form, without this share of the channels of every axis: its tensors have the names
-    and the order of the whole model's, and are slices of them. ``backends`` are the runtimes that get
-    programs, names of ``lowering.target.TARGETS``. With ``measure`` the memory of a step is measured in
-    each, which takes a second or more (``writing.step_memory``). ``labels`` are the classes' names.
+    default a label, or numbers like the outputs; with "none" the input is the target. Several labels in a
+    row, such as one for each token or pixel, are ``TensorSpec("int64", (T,))`` or of any shape; the outputs
+    then are (B, C, T) or (B, T, C), and -100 marks a label that does not count. ``metric`` is one of
+    ``objective.METRICS``, or the user's own. ``real_data`` (x, y), any number of rows, is the sample from
+    then on, and is used for verification in addition to random rows. ``dropped`` (0 to below 1) exports a
+    narrower form, without this share of the channels of every axis: its tensors have the names and the
+    order of the whole model's, and are slices of them. ``backends`` are the runtimes that get programs,
+    names of ``lowering.target.TARGETS``. With ``measure`` the memory of a step is measured in each, which
+    takes a second or more (``writing.step_memory``). ``labels`` are the classes' names.
 
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.

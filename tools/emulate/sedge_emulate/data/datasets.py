@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.data import read_source
-from sedge_edge.training.examples import Examples, Inputs, require_finite
+from sedge_edge.training.examples import Examples, Inputs, check_labels, require_finite
 from sedge_emulate.data.pfllib import is_pfllib, joined, read_pfllib
 from sedge_protocol.errors import DataError
-from sedge_protocol.wire.objective import TargetKind
+from sedge_protocol.wire.objective import IGNORED, TargetKind
 from sedge_protocol.wire.parts import InputPart
 
 DATA_VARIABLE = "SEDGE_DATA"
@@ -54,11 +54,11 @@ _MAX_IDX_BYTES = 64 * 2**20
 class Dataset:
     """``inputs`` (N, ...), images (N, C, H, W) normalised, and ``targets``.
 
-    These are labels (N,) from 0, or numbers (N, ...); with 0 classes, labels say nothing. ``groups`` (N,),
-    numbers from 0, say whose each example is, and ``tests`` (N,) which of them are for testing, where the
-    source says it. ``parts`` are the arrays that a row of ``inputs`` (N, K) holds, where the source gives
-    several. ``sha256`` stands for all that a split is made of (see shares.py). ``notes`` are what a reader
-    of the user's files decided or left out.
+    These are labels from 0, (N,) or (N, ...), or numbers (N, ...); with 0 classes, labels say nothing.
+    ``groups`` (N,), numbers from 0, say whose each example is, and ``tests`` (N,) which of them are for
+    testing, where the source says it. ``parts`` are the arrays that a row of ``inputs`` (N, K) holds, where
+    the source gives several. ``sha256`` stands for all that a split is made of (see shares.py). ``notes``
+    are what a reader of the user's files decided or left out.
     """
 
     name: str
@@ -72,21 +72,15 @@ class Dataset:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        numbers = self.targets.dtype == np.float32
-        shape = self.targets.shape[:1] if numbers else self.targets.shape
-        if self.inputs.ndim < 2 or shape != self.inputs.shape[:1]:
-            expected = "(N, ...) and (N, ...)" if numbers else "(N, ...) and labels (N,)"
+        if self.inputs.ndim < 2 or self.targets.shape[:1] != self.inputs.shape[:1]:
             raise DataError(
                 f"{self.name}: inputs {self.inputs.shape} and targets {self.targets.shape}, "
-                f"expected {expected}"
+                "expected (N, ...) and labels (N,), or (N, ...)"
             )
         if self.targets.size == 0:
             raise DataError(f"{self.name}: no examples")
-        low, high = self.targets.min(), self.targets.max()
-        if self.num_classes and (low < 0 or high >= self.num_classes):
-            raise DataError(
-                f"{self.name}: labels {low} to {high}, expected 0 to {self.num_classes - 1}"
-            )
+        if self.num_classes:
+            check_labels(self.targets, self.num_classes, f"{self.name}: y")
         require_finite(self.inputs, f"{self.name}: x")
         require_finite(self.targets, f"{self.name}: y")
 
@@ -104,13 +98,27 @@ class Dataset:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """What a split goes by, (N,): the labels, or tenths of the examples by their first number."""
+        """What a split goes by, (N,): the labels, or tenths of the examples by their first number.
+
+        Of several labels in a row it is the one that is rarest in the whole data, and not the background
+        that all rows have.
+        """
         if self.targets.dtype != np.float32:
-            return self.targets.astype(np.int64, copy=False)
+            return _rarest(self.targets.reshape(len(self.targets), -1).astype(np.int64, copy=False))
         order = np.argsort(self.targets.reshape(len(self.targets), -1)[:, 0], kind="stable")
         labels = np.empty(len(order), np.int64)
         labels[order] = np.arange(len(order)) * TENTHS // len(order)
         return labels
+
+
+def _rarest(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The label of each row of (N, T) that is rarest in all of them, (N,)."""
+    if labels.shape[1] == 1:
+        return labels[:, 0]
+    counts = np.bincount(labels[labels >= 0])
+    often = np.where(labels == IGNORED, labels.size, counts[np.maximum(labels, 0)])
+    rarest: NDArray[np.int64] = labels[np.arange(len(labels)), often.argmin(axis=1)]
+    return rarest
 
 
 def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dataset:

@@ -28,6 +28,7 @@ from sedge_emulate.data.split import (
 )
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.disk import translated
+from sedge_protocol.wire.objective import IGNORED
 
 NOBODYS: Indices = np.empty(0, np.int64)
 
@@ -101,7 +102,8 @@ class Shares:
             _part(self.train, self.train_ends, number),
             _part(self.test, self.test_ends, number),
         ]
-        return len(np.unique(self.targets[np.concatenate(places)]))
+        found = np.unique(self.targets[np.concatenate(places)])
+        return int((found != IGNORED).sum())
 
     def examples(self, number: int) -> tuple[Examples, Examples]:
         """A device's train and test examples, as copies."""

@@ -195,8 +195,9 @@ def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:
     Raises ``ConfigError`` unless the number lies between that of the classes and that of the examples.
     """
     size = len(dataset.targets)
-    if not dataset.num_classes <= num_examples <= size:
-        raise ConfigError("num_examples", num_examples, f"{dataset.num_classes} to {size}")
+    least = dataset.num_classes if dataset.targets.ndim == 1 else 1
+    if not least <= num_examples <= size:
+        raise ConfigError("num_examples", num_examples, f"{least} to {size}")
     chosen = proportional(dataset.labels, num_examples, rng)
     return replace(
         dataset,

@@ -96,16 +96,15 @@ class AutogradTrainer:
     def _evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         problem, count = self._problem, len(examples.targets)
         self._engine.place(cast(Tensor, self._stored(theta)))
-        sums = torch.zeros(2, dtype=torch.float64, device=self._device)  # loss, metric
+        sums = torch.zeros(3, dtype=torch.float64, device=self._device)  # loss, metric, weight
         starts = range(0, count, EVALUATION_ROWS)
         chosen = [np.arange(start, min(start + EVALUATION_ROWS, count)) for start in starts]
         for x, y in self._resident.batches(examples, chosen):
             output = self._engine.outputs(x)
             with output.device:
-                found = [rows(output, y).sum().double() for rows in problem.objective]
-            sums += torch.stack(found)
-        loss, metric = sums.tolist()
-        return evaluation(loss, metric, count, count)
+                found = problem.objective.sums(output, y, torch.ones(len(y)))
+            sums += torch.stack(found).double()
+        return evaluation(sums.tolist(), count, problem.objective.reported)
 
 
 def _read_losses(losses: Sequence[Sequence[Tensor]]) -> list[list[float]]:

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sedge_edge.backends.rows import Objective
 from sedge_edge.training.batches import Batch, evaluation_batches
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.loop import Losses
@@ -222,8 +223,8 @@ def _trained(epochs: int, batches: Sequence[Batch], end: End) -> Trained:
     return Trained(theta, losses.mean, len(values), gradient, mean=mean)
 
 
-# Evaluates one block: thetas, the block -> for each device the sums of losses and of the metric.
-EvaluateBlock = Callable[[Sequence[Theta], Block], list[tuple[float, float]]]
+# Evaluates one block: thetas, the block -> for each device the sums of losses, metric and weights.
+EvaluateBlock = Callable[[Sequence[Theta], Block], list[list[float]]]
 
 
 def evaluate_in_blocks(
@@ -232,6 +233,7 @@ def evaluate_in_blocks(
     width: int,
     resident: Resident,
     run: EvaluateBlock,
+    objective: Objective,
 ) -> list[Metrics | TrainingDiverged]:
     """Mean loss and metric of each theta (n,), in order; ``rows`` is an evaluation's batch size."""
     counts = [len(examples.targets) for _, examples in models]
@@ -241,8 +243,8 @@ def evaluate_in_blocks(
             (models[place][1], list(evaluation_batches(counts[place], rows))) for place in places
         ]
         sums = run([models[place][0] for place in places], Block.of(parts, width, resident))
-        for place, (loss, metric) in zip(places, sums, strict=True):
-            given = loss, metric, counts[place], counts[place]
+        for place, one in zip(places, sums, strict=True):
+            given = one, counts[place], objective.reported
             (found[place],) = each(lambda given: evaluation(*given), [given])
     return [found[place] for place in range(len(models))]
 

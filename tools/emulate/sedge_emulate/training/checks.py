@@ -16,6 +16,7 @@ from itertools import count
 import numpy as np
 import torch
 
+from sedge_edge.backends.rows import classes_first, cross_entropy
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.noise import noise
 from sedge_edge.training.trainer import TrainingDiverged, TrainRequest
@@ -24,7 +25,8 @@ from sedge_emulate.training.tasks import FleetTrainer, Precision, Task
 from sedge_export.inspection.operators import accepts
 from sedge_export.subject.batches import Batch, Samples, random_samples, whole_rows
 from sedge_export.subject.network import copied
-from sedge_export.verification.yardstick import GRADIENT, Answers, Truth, Yardstick, largest
+from sedge_export.verification.eager import Vector
+from sedge_export.verification.yardstick import GRADIENT, Truth, Yardstick, largest
 from sedge_protocol.errors import ExportError, SedgeError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.training import Training
@@ -176,10 +178,10 @@ def _check_evaluation(
     x, y = torch.from_numpy(examples.inputs), torch.from_numpy(examples.targets)
     whole = Batch(x, y, torch.ones(rows), rows)
     truth = wanted.yardstick.evaluation(theta, whole, tolerance)
-    sums: Answers = {
-        "loss_sum": np.array([found.loss * rows]),
-        "metric_sum": np.array([found.metric * rows]),
-    }
+    weight = truth.right["weight_sum"]
+    sums: dict[str, Vector] = {"loss_sum": found.loss * weight}
+    if wanted.problem.objective.metric is not cross_entropy:  # a perplexity is no mean
+        sums["metric_sum"] = found.metric * weight
     truth.of(*sums).check(sums, tolerance)
 
 
@@ -209,6 +211,8 @@ def _num_outputs(problem: Problem, sample: torch.Tensor) -> int:
     try:
         with torch.no_grad():
             output = problem.network.predict(torch.from_numpy(problem.network.theta), sample[:1])
+        if problem.target is not None and problem.target.dtype == "int64" and problem.target.shape:
+            output = classes_first(output, torch.zeros(1, *problem.target.shape))
         _, outputs, *more = output.shape
         if more and problem.target == LABELS:
             raise ValueError(f"outputs {tuple(output.shape)} for labels")

@@ -78,7 +78,7 @@ class VectorisedTrainer:
         self._sums = Graphed(self._each_sum, device) if graphs else self._each_sum
         self._network = Network(
             problem.module,
-            Objective(*map(_in_float32, problem.objective)),
+            Objective(_in_float32(problem.objective.loss), _in_float32(problem.objective.metric)),
         )
         for module in self._network.model.modules():
             if isinstance(module, BATCH_NORMS):
@@ -121,7 +121,9 @@ class VectorisedTrainer:
         self._network.model.eval()
         rows = evaluation_rows(self._problem)
         return self._fitting(
-            lambda: evaluate_in_blocks(models, rows, self.width, self._resident, self._evaluate)
+            lambda: evaluate_in_blocks(
+                models, rows, self.width, self._resident, self._evaluate, self._problem.objective
+            )
         )
 
     def _fitting(self, work: Callable[[], _Answer]) -> _Answer:
@@ -215,14 +217,14 @@ class VectorisedTrainer:
             [none if one.correction is None else one.correction for one in requests]
         )
 
-    def _evaluate(self, thetas: Sequence[Theta], block: Block) -> list[tuple[float, float]]:
+    def _evaluate(self, thetas: Sequence[Theta], block: Block) -> list[list[float]]:
         values = stacked_thetas(thetas, self.width, self._device)
-        sums = torch.zeros(2, self.width, dtype=torch.float64, device=self._device)
+        sums = torch.zeros(3, self.width, dtype=torch.float64, device=self._device)
         for step in range(len(block.rows)):
-            loss, metric, _ = self._sums(values, *block.batch(step))
-            sums[0] += loss
-            sums[1] += metric
-        return [(loss, right) for loss, right in sums.t().tolist()][: len(thetas)]
+            for place, found in enumerate(self._sums(values, *block.batch(step))):
+                sums[place] += found
+        table: list[list[float]] = sums.t().tolist()
+        return table[: len(thetas)]
 
 
 def _is_single(request: TrainRequest) -> bool:

@@ -5,7 +5,7 @@ import math
 from typing import NamedTuple, cast, get_args
 
 from sedge_export.defaults import BACKENDS, LARGEST_LOSS, TOLERANCE
-from sedge_protocol.wire.bundle import ONNXRUNTIME
+from sedge_protocol.wire.bundle import ONNXRUNTIME, TensorSpec
 from sedge_protocol.wire.objective import LOSSES, METRICS, Metric, TargetKind, own_metric
 from sedge_protocol.wire.parts import MAX_INTEGER
 
@@ -130,11 +130,17 @@ def _names(text: str) -> tuple[str, ...]:
 
 def objective(
     parser: argparse.ArgumentParser, options: argparse.Namespace
-) -> tuple[int, TargetKind | None]:
+) -> tuple[int, TensorSpec | TargetKind | None]:
     """Number of classes and target, where they say enough; otherwise ends with an error."""
-    if options.num_classes is None and options.target in (None, "class"):
+    classes: int = options.num_classes or 0
+    target = cast(TargetKind | None, options.target)
+    if options.num_classes is None and target in (None, "class"):
         parser.error("--num-classes is missing, or --target float or none")
-    return options.num_classes or 0, cast(TargetKind | None, options.target)
+    if options.target_shape is None:
+        return classes, target
+    if target == "none" or (target == "float") == (classes > 0):
+        parser.error("--target-shape is of labels (--num-classes) or numbers (--target float)")
+    return classes, TensorSpec("int64" if classes else "float32", options.target_shape)
 
 
 def inputs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[InputRow, ...]:
@@ -205,6 +211,12 @@ def _add_objective(parser: argparse.ArgumentParser) -> None:
         "--target",
         choices=get_args(TargetKind),
         help="a row of y: a label, numbers like the outputs, or (none) the input itself",
+    )
+    parser.add_argument(
+        "--target-shape",
+        type=_row_shape,
+        help="shape of one row of y: 20 for a label of each of 20 tokens, 64,64 for each pixel; outputs are"
+        " (B, C, 20) or (B, 20, C), and -100 marks a label that does not count",
     )
     parser.add_argument(
         "--loss",

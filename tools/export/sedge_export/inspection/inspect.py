@@ -7,16 +7,18 @@ operator (``operators``). The second sees other data first, and must give what t
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
+from sedge_edge.training.examples import check_labels
 from sedge_export.inspection.operators import OperatorRecorder, accepts, inspect_model
 from sedge_export.inspection.survey import survey
 from sedge_export.stages import Inspected, Subject
-from sedge_export.subject.batches import Samples, random_samples, whole_rows
+from sedge_export.subject.batches import Samples, random_samples, some_ignored, whole_rows
 from sedge_export.subject.network import Network, copied
 from sedge_export.subject.subject import require_like
 from sedge_export.widths.axes import find_axes
 from sedge_export.widths.narrow import cut
-from sedge_protocol.errors import ExportError
+from sedge_protocol.errors import DataError, ExportError
 from sedge_protocol.wire.bundle import TensorSpec
 from sedge_protocol.wire.objective import LOSSES
 
@@ -36,12 +38,13 @@ def inspect(subject: Subject, *, dropped: float, target: TensorSpec | None, seed
     ``ExportError`` for a model that fails, whose outputs do not fit, that has randomness or state which a
     program could not repeat, or that cannot be narrowed.
     """
-    seen = _seen(subject)
+    labels = () if target is None else target.shape
+    seen = _seen(subject, labels)
     found = find_axes(subject.network, subject.x)
     if dropped:
         model = cut(subject.model, subject.x, subject.network.layout, found, dropped)
         subject = replace(subject, model=model, network=Network(model, subject.choice.rows))
-        seen = _seen(subject)
+        seen = _seen(subject, labels)
     axes = found.axes.narrowed(dropped) if found.axes.channels else None
     row = target or _row_target(subject, seen.outputs)
     return Inspected(
@@ -50,14 +53,14 @@ def inspect(subject: Subject, *, dropped: float, target: TensorSpec | None, seed
     )  # fmt: skip
 
 
-def _seen(subject: Subject) -> _Seen:
-    recorder, outputs = inspect_model(copied(subject.model), subject.x, subject.num_classes)
+def _seen(subject: Subject, labels: tuple[int, ...]) -> _Seen:
+    recorder, outputs = inspect_model(copied(subject.model), subject.x, subject.num_classes, labels)
     survey(copied(subject.model), subject.x, recorder.sums)
     return _Seen(recorder, outputs)
 
 
 def _row_target(subject: Subject, outputs: tuple[int, ...]) -> TensorSpec | None:
-    """A row of y: a label, numbers like the outputs, or None where the input is the target."""
+    """A row of y by default: a label, numbers like the outputs, or None where the input is the target."""
     choice, x = subject.choice, subject.x
     if choice.target == "class":
         return TensorSpec("int64", ())
@@ -80,7 +83,18 @@ def _sources(
     samples = random_samples(x, row, subject.num_classes, len(x), rng, subject.parts)
     if not accepts(seen.recorder.model, samples.x):
         samples = whole_rows(x, samples, rng)
+    if subject.num_classes and samples.y.ndim > 1 and subject.choice.loss.name in LOSSES:
+        samples = some_ignored(samples, rng)
     if subject.real is None:
         return (samples,)
     require_like("y", subject.real.y, samples.y)
+    if subject.num_classes:
+        _require_classes(subject.real.y, subject.num_classes)
     return samples, subject.real
+
+
+def _require_classes(y: Tensor, num_classes: int) -> None:
+    try:
+        check_labels(y.numpy(), num_classes, "real_data: y")
+    except DataError as exc:
+        raise ExportError(str(exc)) from exc

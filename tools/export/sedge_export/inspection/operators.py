@@ -106,9 +106,12 @@ def bare_name(operator: OpOverload) -> str:
 
 
 def inspect_model(
-    model: nn.Module, x: Tensor, num_classes: int, modes: Sequence[bool] = (False, True)
-) -> tuple[OperatorRecorder, tuple[int, ...]]:
+    model: nn.Module, x: Tensor, num_classes: int, labels: tuple[int, ...] = (),
+    modes: Sequence[bool] = (False, True),
+) -> tuple[OperatorRecorder, tuple[int, ...]]:  # fmt: skip
     """Run the model, by default in both modes. Returns the record and the shape of a row of its output.
+
+    ``labels`` is the shape of a row's labels.
 
     Raises ``ExportError`` when the model fails on x, returns anything but float32 (B, C, ...), draws random
     numbers, or changes a tensor that is not a running statistic.
@@ -128,7 +131,7 @@ def inspect_model(
                 f"model: {FAILS_ON_SAMPLE} {x.dtype} {tuple(x.shape)}{place(exc)}:"
                 f" {reason(exc)}{'' if x.is_floating_point() else integers}"
             ) from exc
-        row = _check_output(output, x.shape[0], num_classes)
+        row = _check_output(output, x.shape[0], num_classes, labels)
         _check_unchanged(before, _tensors(model))
     return recorder, row
 
@@ -152,21 +155,39 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_output(output: object, batch_size: int, num_classes: int) -> tuple[int, ...]:
-    expected = f"float32 ({batch_size}, {num_classes or 'C, ...'})"
+def _check_output(
+    output: object, batch_size: int, num_classes: int, labels: tuple[int, ...]
+) -> tuple[int, ...]:
+    shapes = [(batch_size, num_classes, *labels)]
+    if labels:
+        shapes.append((batch_size, *labels, num_classes))
+    expected = " or ".join(map(str, shapes)) if num_classes else f"({batch_size}, C, ...)"
     if not isinstance(output, Tensor):
         raise ExportError(
-            f"model: output is a {type(output).__name__}, expected a tensor {expected};"
+            f"model: output is a {type(output).__name__}, expected a tensor float32 {expected};"
             " several become one in forward (torch.cat), and a loss of your own splits it"
         )
     shape = tuple(output.shape)
     right = len(shape) > 1 and shape[0] == batch_size
     if num_classes:
-        right = shape == (batch_size, num_classes)
+        right = shape in shapes
     if not right or output.dtype != torch.float32:
-        labels = f", one output for each label 0 to {num_classes - 1}" if num_classes else ""
-        raise ExportError(f"model: output is {output.dtype} {shape}, expected {expected}{labels}")
+        hint = _hint(shape[1:], num_classes, labels) if num_classes else ""
+        raise ExportError(
+            f"model: output is {output.dtype} {shape}, expected float32 {expected}{hint}"
+        )
     return shape[1:]
+
+
+def _hint(row: tuple[int, ...], num_classes: int, labels: tuple[int, ...]) -> str:
+    """What to write instead, where a row of outputs is of another shape than its labels."""
+    hint = f", one output for each label 0 to {num_classes - 1}"
+    for axis in (0, len(row) - 1):
+        rest = row[:axis] + row[axis + 1 :]
+        if len(row) > 1 and row[axis] == num_classes and max(rest) > 1 and not labels:
+            extents = ",".join(map(str, rest))
+            return f"{hint}; if rows have labels of shape {rest}: --target-shape {extents}"
+    return hint
 
 
 def _check_unchanged(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.objective import IGNORED
 from sedge_protocol.wire.parts import InputPart, columns
 
 DRAWN_BATCHES = 4  # of random rows
@@ -60,6 +61,12 @@ def random_samples(
     else:
         y = torch.randn((count, *target.shape), generator=rng)
     return Samples(x, y)
+
+
+def some_ignored(samples: Samples, rng: Generator) -> Samples:
+    """The samples with an eighth of the labels y (N, ...) left out of loss and metric."""
+    left_out = torch.rand(samples.y.shape, generator=rng) < 1 / 8
+    return Samples(samples.x, samples.y.masked_fill(left_out, IGNORED))
 
 
 def whole_rows(sample: Tensor, like: Samples, rng: Generator) -> Samples:

@@ -11,6 +11,7 @@ nothing about ONNX.
 import copy
 from collections.abc import Callable, Generator, Set
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -118,10 +119,11 @@ class Network:
     def evaluate(
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, frozen: Tensor | None = None
     ) -> Sums:
-        """Weighted sums of loss and of the metric, and the sum of the weights."""
+        """Sums of loss, of the metric and of the weights, see ``Objective.sums``."""
         output = self.predict(theta, x, frozen)
-        losses, metrics = (self._rows(rows, output, y) for rows in self.objective)
-        return (w * losses).sum(), (w * metrics).sum(), w.sum()
+        loss, metric, _ = self.objective
+        checked = Objective(partial(self._rows, loss), partial(self._rows, metric))
+        return checked.sums(output, y, w)
 
     def predict(self, theta: Tensor, x: Tensor, frozen: Tensor | None = None) -> Tensor:
         """Outputs (B, ...)."""

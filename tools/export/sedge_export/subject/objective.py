@@ -42,6 +42,8 @@ def chosen(
 ) -> Choice:
     """The choice, with defaults for what is None. Raises ``ExportError`` for what does not go together."""
     kind = target if isinstance(target, str) else default_target(num_classes)
+    if isinstance(target, TensorSpec) and num_classes and target.dtype != "int64":
+        raise ExportError(f"target: {target.dtype} with {num_classes} classes, expected int64")
     named = loss if isinstance(loss, Loss) else default_loss(kind) if loss is None else _named(loss)
     if isinstance(metric, str) and metric not in METRICS:
         raise ExportError(f"metric: {metric!r}, expected one of {', '.join(METRICS)}")
@@ -74,7 +76,7 @@ def _functions(
     judged = own_metric or row_metric(metric, rows)
     if judged is None:
         raise ExportError(f"metric: {metric.name!r}, expected one of {', '.join(METRICS)}")
-    return Objective(rows, judged)
+    return Objective(rows, judged, metric.reported)
 
 
 def _named(loss: Rows) -> Loss:

@@ -87,13 +87,9 @@ class Eager:
         x, y, w = (self._cast(t) for t in (batch.x, batch.y, batch.w))
         with torch.no_grad(), self._computing():
             output: Tensor = self._model(x)
-            losses, metrics = (rows(output, y) for rows in self._objective)
-        sums = {
-            "loss_sum": (losses * w).sum().item(),
-            "metric_sum": (metrics * w).sum().item(),
-            "weight_sum": w.sum().item(),
-        }
-        return output, sums
+            sums = self._objective.sums(output, y, w)
+        names = ("loss_sum", "metric_sum", "weight_sum")
+        return output, {name: value.item() for name, value in zip(names, sums, strict=True)}
 
     def _cast(self, tensor: Tensor) -> Tensor:
         tensor = self._laid(tensor)

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sedge_edge.backends.rows import Objective, accuracy, label_accuracy
+from sedge_edge.backends.rows import Objective, accuracy, classes_first, label_accuracy
 from sedge_export.subject.batches import Batch
 from sedge_export.verification import kinks
 from sedge_export.verification.eager import Eager, Vector, exact, shaken
@@ -202,8 +202,10 @@ class Yardstick:
             return float(w @ near.reshape(len(near), -1).mean(1))
         if self._metric is not accuracy or logits.shape[1] < 2:
             return 0.0
-        second, first = np.sort(logits, 1)[:, -2:].T
-        return float(w[first - second <= gap].sum())
+        first_axis = classes_first(torch.from_numpy(logits), batch.y).numpy()
+        second, first = np.moveaxis(np.sort(first_axis, 1)[:, -2:], 1, 0)
+        near = (first - second <= gap).reshape(len(w), -1)
+        return float(w @ near.sum(1))
 
 
 def largest(values: NDArray[Any]) -> float:

@@ -50,6 +50,27 @@ public final class Refusals {
                 + " (Mosquitto: message_size_limit or max_packet_size)";
     }
 
+    public static String wrongLabel(Object name, Object place, Object value, Object last) {
+        return name + "[" + place + "] is " + value + ", the model has classes 0 to " + last;
+    }
+
+    public static String wrongElement(Object name, Object place, Object value, Object last, Object ignored) {
+        return name
+                + "["
+                + place
+                + "] is "
+                + value
+                + ", the model has classes 0 to "
+                + last
+                + "; "
+                + ignored
+                + " is for an element that does not count";
+    }
+
+    public static String nothingCounts(Object name, Object row, Object ignored) {
+        return name + "[" + row + "] holds " + ignored + " alone, so nothing of it counts: leave the row out";
+    }
+
     public static String wrongModel(Object where) {
         return where + ": model_hash does not match the model";
     }

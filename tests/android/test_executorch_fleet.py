@@ -1,21 +1,26 @@
 """A phone's job, on a JVM, and an agent in Python train the same .pte in one run."""
 
+import json
 import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from tests.android.classes import with_backends
 from tests.android.java import JAVA
 from tests.edge.backends.conftest import unpacked_wheel
+from tests.edge.java_core import HEAD_BYTES
 from tools.bench.parts.real_fleet import WITH_EXECUTORCH, RealFleet, wait_until
 
 from android.build import jni
+from sedge_edge.backends import open_trainer
 from sedge_edge.backends.executorch import PACKAGE
 from sedge_emulate.data.datasets import digits
 from sedge_export.exporter import export
 from sedge_export.models import mlp
+from sedge_protocol.wire.bundle import load
 
 pytestmark = pytest.mark.fleet
 
@@ -46,7 +51,7 @@ def start_phone(fleet: RealFleet, join_text: str, class_path: str) -> None:
 
 
 def test_a_phone_and_an_agent_in_python_train_together(
-    fleet: RealFleet, class_path: str, tmp_path: Path
+    fleet: RealFleet, class_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     export(
@@ -72,3 +77,14 @@ def test_a_phone_and_an_agent_in_python_train_together(
     newest = ROUND.search(log[log.index("Nothing to do") :])
     assert newest is not None
     assert all(int(newest[group]) > 100 for group in (4, 5))
+    (state,) = (fleet.folder / "private").glob("sedge/state-*")
+    journal = msgspec.msgpack.decode((state / "journal").read_bytes()[HEAD_BYTES:])
+    theta = np.fromfile(state / "blobs" / journal["runs"]["run"]["model"].hex(), np.float32)
+    monkeypatch.syspath_prepend(unpacked_wheel())
+    trainer = open_trainer(load(tmp_path / "digits")[0], "executorch", 1)
+    (expected,) = trainer.predictor(theta)(digits().inputs[:1])
+    assert log.count("predicts nothing: ") == log.count(
+        "expected a run with a model, none has come"
+    )
+    said = re.findall(r"^predicts (\[.*\]) true$", log, re.MULTILINE)[-1]
+    np.testing.assert_array_equal(np.float32(json.loads(said)), expected)

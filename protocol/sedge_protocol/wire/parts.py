@@ -86,10 +86,13 @@ def arranged(
     if tuple(found) == tuple(wanted):
         return rows
     given, held = unpack(rows, found), {part.name: part for part in found}
-    for part in wanted:
-        has = held.get(part.name)
-        if has is None or has.shape != part.shape or not _serves(given[part.name], part):
-            raise DataError(f"{where}: found {_words(found)}, the model takes {_words(wanted)}")
+
+    def has(part: InputPart) -> bool:
+        one = held.get(part.name)
+        return one is not None and one.shape == part.shape and _serves(given[part.name], part)
+
+    if not wanted or not all(map(has, wanted)):
+        raise DataError(f"{where}: found {_words(found)}, the model takes {_words(wanted)}")
     return pack({part.name: given[part.name] for part in wanted}, where)[1]
 
 

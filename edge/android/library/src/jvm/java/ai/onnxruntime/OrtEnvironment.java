@@ -9,6 +9,6 @@ public class OrtEnvironment {
     }
 
     public OrtSession createSession(byte[] model, OrtSession.SessionOptions options) throws OrtException {
-        return new OrtSession(options);
+        return new OrtSession(model, options);
     }
 }

@@ -2,16 +2,19 @@ package ai.onnxruntime;
 
 import java.nio.FloatBuffer;
 import java.nio.LongBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.LinkedHashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 
 /**
- * The AAR's class of this name, with one graph, whose names are not in the order of bundle.md: gradient is theta plus
- * the first of w, loss is the first of x times the first of y.
+ * The AAR's class of this name, with two graphs, whose names are not in the order of bundle.md. A file that names logits
+ * predicts by class means, as tests/android/class_means.py does. In any other gradient is theta plus the first of w, loss
+ * is the first of x times the first of y.
  */
 public class OrtSession implements AutoCloseable {
     private static final FloatBuffer GRADIENT = FloatBuffer.allocate(2);
@@ -55,23 +58,51 @@ public class OrtSession implements AutoCloseable {
         }
     }
 
-    OrtSession(SessionOptions options) throws OrtException {
+    private final boolean predicts;
+
+    OrtSession(byte[] model, SessionOptions options) throws OrtException {
         if (!"session.load_model_format=ONNX".equals(options.format)) {
             throw new OrtException("the file chooses its format");
         }
+        predicts = new String(model, StandardCharsets.ISO_8859_1).contains("logits");
         OrtEnvironment.open++;
     }
 
     public Set<String> getInputNames() {
-        return new LinkedHashSet<String>(Arrays.asList("w", "y", "x", "theta"));
+        List<String> names = predicts ? Arrays.asList("x", "theta") : Arrays.asList("w", "y", "x", "theta");
+        return new LinkedHashSet<String>(names);
     }
 
     public Set<String> getOutputNames() {
-        return new LinkedHashSet<String>(Arrays.asList("loss", "more", "gradient"));
+        List<String> names = predicts ? Arrays.asList("logits") : Arrays.asList("loss", "more", "gradient");
+        return new LinkedHashSet<String>(names);
+    }
+
+    /** Twice the product of x and the means, less the square of the means. */
+    private static OnnxTensor logits(FloatBuffer theta, OnnxTensor x) {
+        FloatBuffer rows = (FloatBuffer) x.data;
+        int batch = (int) x.getInfo().getShape()[0];
+        int size = rows.remaining() / batch;
+        int classes = theta.remaining() / size;
+        FloatBuffer found = FloatBuffer.allocate(batch * classes);
+        for (int i = 0; i < found.capacity(); i++) {
+            float sum = 0;
+            for (int f = 0; f < size; f++) {
+                float mean = theta.get(i % classes * size + f);
+                sum += mean * (2 * rows.get(i / classes * size + f) - mean);
+            }
+            found.put(i, sum);
+        }
+        return new OnnxTensor(found, batch, classes);
     }
 
     public Result run(Map<String, ? extends OnnxTensor> inputs) throws OrtException {
         FloatBuffer theta = (FloatBuffer) inputs.get("theta").data;
+        if (predicts) {
+            Result result = new Result();
+            result.made.put("logits", logits(theta, inputs.get("x")));
+            return result;
+        }
         if (theta.remaining() != GRADIENT.capacity()) {
             throw new OrtException("theta has another shape");
         }

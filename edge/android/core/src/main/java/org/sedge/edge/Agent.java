@@ -10,6 +10,7 @@ import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Journal;
 import org.sedge.edge.host.Link;
+import org.sedge.edge.host.LockFile;
 import org.sedge.edge.host.Machine;
 import org.sedge.edge.host.WebSpan;
 import org.sedge.edge.jobs.Job;
@@ -25,10 +26,6 @@ import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Messages.Hello;
 
 import java.io.File;
-import java.io.IOException;
-import java.io.RandomAccessFile;
-import java.nio.channels.FileLock;
-import java.nio.channels.OverlappingFileLockException;
 import java.security.SecureRandom;
 import java.util.ArrayList;
 import java.util.List;
@@ -61,7 +58,7 @@ public final class Agent {
     private final AgentCore core;
     private final JobRunner runner;
     private final Link link;
-    private final RandomAccessFile lockFile;
+    private final LockFile lock;
     private final SecureRandom random = new SecureRandom();
     /** Few, as each may hold a chunk: a link that is faster than the disk waits. */
     private final BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
@@ -94,7 +91,7 @@ public final class Agent {
         Examples[] parts = examples.split(TEST_FRACTION, 0);
         File programs = new File(stateFolder, "programs");
         Disk.makeFolder(programs);
-        lockFile = locked(stateFolder);
+        lock = locked(stateFolder);
         boolean opened = false;
         try {
             BlobFolder blobs = new BlobFolder(stateFolder, config.limits.diskShare);
@@ -107,7 +104,7 @@ public final class Agent {
             opened = true;
         } finally {
             if (!opened) {
-                close();
+                lock.close();
             }
         }
         link = new Link(config, keys.password, core.upTopic(), core.downTopic(), new Ends(), random, tasks);
@@ -124,26 +121,14 @@ public final class Agent {
                 .with(Hello.MEMORY_MB, Machine.memoryMb());
     }
 
-    private static RandomAccessFile locked(File folder) throws StorageError {
-        try {
-            RandomAccessFile open = new RandomAccessFile(new File(folder, "lock"), "rw");
-            FileLock lock = null;
-            try {
-                lock = open.getChannel().tryLock();
-            } finally {
-                if (lock == null) {
-                    open.close();
-                }
-            }
-            if (lock != null) {
-                return open;
-            }
-        } catch (OverlappingFileLockException inThisProcess) {
-            throw new StorageError(folder + ": this process is using this state folder", inThisProcess);
-        } catch (IOException error) {
-            throw new StorageError(folder + ": " + error.getMessage(), error);
+    private static LockFile locked(File folder) throws StorageError {
+        File file = new File(folder, "lock");
+        LockFile lock = LockFile.tryTake(file);
+        if (lock == null) {
+            String holder = LockFile.heldHere(file) ? "this process" : "another process";
+            throw new StorageError(folder + ": " + holder + " is using this state folder", null);
         }
-        throw new StorageError(folder + ": another process is using this state folder", null);
+        return lock;
     }
 
     /** Works until {@link #stop}. */
@@ -215,7 +200,7 @@ public final class Agent {
             link.close();
             abandonWorker();
             ended.countDown();
-            close();
+            lock.close();
         }
     }
 
@@ -231,14 +216,6 @@ public final class Agent {
         }
         if (interrupted) {
             Thread.currentThread().interrupt();
-        }
-    }
-
-    private void close() throws StorageError {
-        try {
-            lockFile.close();
-        } catch (IOException error) {
-            throw new StorageError("lock in " + stateFolder + ": " + error, error);
         }
     }
 

@@ -3,6 +3,7 @@ package org.sedge.android;
 import android.app.job.JobParameters;
 
 import org.sedge.edge.Examples;
+import org.sedge.edge.PersonalModel;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.backends.Backend;
 import org.sedge.edge.backends.BackendException;
@@ -11,6 +12,7 @@ import org.sedge.executorch.JvmExecutorch;
 
 import java.io.File;
 import java.io.IOException;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 
@@ -35,6 +37,16 @@ public final class RunJobs extends TrainingService {
         }
     }
 
+    /** Prints the outputs for the first example, or why there are none. */
+    private static void predict(RunJobs service) throws IOException, SedgeException {
+        try (PersonalModel model = Model.open(service, null, service.backends())) {
+            float[] outputs = model.predict(Npz.read(data).inputs).floats;
+            System.out.println("predicts " + Arrays.toString(Arrays.copyOf(outputs, 10)) + " " + model.trained());
+        } catch (SedgeException.ConfigError none) {
+            System.out.println("predicts nothing: " + none.getMessage());
+        }
+    }
+
     public static void main(String[] words) throws IOException, SedgeException, InterruptedException {
         data = new File(words[1]);
         RunJobs service = new RunJobs();
@@ -45,6 +57,7 @@ public final class RunJobs extends TrainingService {
             }
             service.onStopJob(new JobParameters(number == 1 ? 1 : 0));
             service.finished.acquire();
+            predict(service);
             RoundLog log = Membership.log(service);
             System.out.println(log.now());
             for (RoundLog.Round round : log.rounds()) {

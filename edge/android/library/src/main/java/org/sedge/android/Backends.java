@@ -9,6 +9,8 @@ import java.util.List;
 
 /** The runtimes for models that an app was built with. */
 public final class Backends {
+    static final String NONE = "This app was built without a runtime for models; see docs/android.md.";
+
     private Backends() {}
 
     /** Those whose classes are there: ExecuTorch, which needs less memory, before ONNX Runtime. */

@@ -99,7 +99,7 @@ public abstract class TrainingService extends JobService {
             }
             List<Backend> backends = backends();
             if (backends.isEmpty()) {
-                return "This app was built without a runtime for models; see docs/android.md.";
+                return Backends.NONE;
             }
             log.say("Connecting to " + config.url + " …");
             Progress progress = new Progress(log, notice);

@@ -26,7 +26,7 @@ final class Buffers {
         tensors.put("noise", Tensor.zeros(Tensor.Type.FLOAT32, bundle.noise));
     }
 
-    private static Tensor rows(Bundle.Row row, int count) {
+    static Tensor rows(Bundle.Row row, int count) {
         long[] shape = new long[1 + row.shape.length];
         shape[0] = count;
         System.arraycopy(row.shape, 0, shape, 1, row.shape.length);
@@ -67,7 +67,7 @@ final class Buffers {
         return found;
     }
 
-    private static void put(Rows rows, int[] chosen, ByteBuffer out) {
+    static void put(Rows rows, int[] chosen, ByteBuffer out) {
         for (int row : chosen) {
             rows.put(row, out);
         }

@@ -20,6 +20,12 @@ import java.util.function.BooleanSupplier;
 
 /** A bundle's programs, in the first backend that it has them for and in which they passed their trial. */
 public final class Programs implements Trainer.Opener {
+    private static final BooleanSupplier NEVER = new BooleanSupplier() {
+        @Override
+        public boolean getAsBoolean() {
+            return false;
+        }
+    };
     private final File folder;
     private final List<Backend> backends;
     private final Trials trials;
@@ -35,19 +41,41 @@ public final class Programs implements Trainer.Opener {
     @Override
     public Trainer open(Bundle bundle, Job job, BooleanSupplier stopped)
             throws CodecError, ConfigError, StorageError, JobStopped {
+        Backend backend;
+        try {
+            backend = passing(bundle, job.order.bundle.sha256, stopped, "gradient", "evaluate");
+        } catch (JobStopped stop) {
+            throw new JobStopped(stop.getMessage(), job.checkpoint);
+        }
+        return open(bundle, backend);
+    }
+
+    /** The bundle's {@code predict}, from a file of this name in the folder, which must stay as long as it is open. */
+    Predictor predictor(Bundle bundle, byte[] sha256, String file)
+            throws CodecError, ConfigError, StorageError, JobStopped {
+        Backend backend = passing(bundle, sha256, NEVER, "predict");
+        byte[] program = bundle.program("predict", backend.name());
+        return new Predictor(bundle, load(new File(folder, file), bundle, backend, "predict", program));
+    }
+
+    /** The first backend that has these programs, and in which all of the bundle's have passed their trial. */
+    private Backend passing(Bundle bundle, byte[] sha256, BooleanSupplier stopped, String... programs)
+            throws CodecError, ConfigError, StorageError, JobStopped {
         StringBuilder tried = new StringBuilder();
         StringBuilder faults = new StringBuilder();
         for (Backend backend : backends) {
-            byte[] gradient = bundle.program("gradient", backend.name());
-            byte[] evaluate = bundle.program("evaluate", backend.name());
-            if (gradient != null && evaluate != null) {
+            boolean complete = true;
+            for (String program : programs) {
+                complete &= bundle.program(program, backend.name()) != null;
+            }
+            if (complete) {
                 if (bundle.frozenLayout != null) {
                     throw new CodecError(
                             "bundle '" + bundle.name + "': frozen data, which this device has not announced");
                 }
-                String fault = trials.fault(bundle, backend, job, stopped);
+                String fault = trials.fault(bundle, sha256, backend, stopped);
                 if (fault.isEmpty()) {
-                    return open(bundle, backend, gradient, evaluate);
+                    return backend;
                 }
                 tried.append(tried.length() == 0 ? "" : ", ").append(backend.name());
                 faults.append("; ").append(backend.name()).append(": ").append(fault);
@@ -59,14 +87,15 @@ public final class Programs implements Trainer.Opener {
         throw new CodecError("bundle '" + bundle.name + "': no programs for any of this device's backends");
     }
 
-    private Trainer open(Bundle bundle, Backend backend, byte[] gradient, byte[] evaluate)
-            throws CodecError, StorageError {
+    private Trainer open(Bundle bundle, Backend backend) throws CodecError, StorageError {
+        byte[] gradient = bundle.program("gradient", backend.name());
+        byte[] evaluate = bundle.program("evaluate", backend.name());
         removeAllBut(file(folder, gradient), file(folder, evaluate));
         List<Program> loaded = new ArrayList<>();
         boolean opened = false;
         try {
-            loaded.add(load(folder, bundle, backend, "gradient", gradient));
-            loaded.add(load(folder, bundle, backend, "evaluate", evaluate));
+            loaded.add(load(file(folder, gradient), bundle, backend, "gradient", gradient));
+            loaded.add(load(file(folder, evaluate), bundle, backend, "evaluate", evaluate));
             Trainer trainer = new BundleTrainer(bundle, loaded.get(0), loaded.get(1));
             opened = true;
             return trainer;
@@ -89,7 +118,7 @@ public final class Programs implements Trainer.Opener {
         }
     }
 
-    private static File file(File folder, byte[] program) {
+    static File file(File folder, byte[] program) {
         return new File(folder, Hex.encode(Digests.sha256(program)));
     }
 
@@ -118,12 +147,11 @@ public final class Programs implements Trainer.Opener {
                 + error.getMessage(), error);
     }
 
-    /** Loads one program by way of a file in the folder. */
-    static Program load(File folder, Bundle bundle, Backend backend, String name, byte[] data)
+    /** Loads one program by way of a file. */
+    static Program load(File file, Bundle bundle, Backend backend, String name, byte[] data)
             throws CodecError, StorageError {
-        File file = file(folder, data);
         if (!file.isFile() || !Arrays.equals(Disk.read(file), data)) {
-            Disk.requireRoom(folder, data.length);
+            Disk.requireRoom(file.getParentFile(), data.length);
             Disk.replace(file, data);
         }
         try {

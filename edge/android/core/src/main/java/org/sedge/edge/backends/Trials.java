@@ -4,8 +4,8 @@ import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Journal;
+import org.sedge.edge.host.LockFile;
 import org.sedge.edge.jobs.Blobs;
-import org.sedge.edge.jobs.Job;
 import org.sedge.edge.training.JobStopped;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
@@ -55,6 +55,7 @@ public final class Trials {
     private final Sandbox sandbox;
     private final Blobs blobs;
     private final long timeoutMillis;
+    private final File busy;
     private final Map<String, String> known = new HashMap<>();
 
     /** @param blobs where the bundles are */
@@ -67,33 +68,65 @@ public final class Trials {
         this.blobs = blobs;
         this.timeoutMillis = timeoutMillis;
         folder = new File(stateFolder, "trial");
+        busy = new File(stateFolder, "trial.lock");
         journal = new Journal(new File(stateFolder, "trials"));
         Disk.makeFolder(folder);
     }
 
     /**
-     * Returns why this process must not run the programs of a job's bundle for a backend, or "" if it may.
+     * Returns why this process must not run the programs of a bundle, the blob {@code sha256}, for a backend, or "" if
+     * it may. There is one trial at a time, in all processes that use the state folder.
      *
      * <p>Throws {@code CodecError} for a program that no runtime may read, {@code JobStopped} once {@code stopped} says
      * so.
      */
-    String fault(Bundle bundle, Backend backend, Job job, BooleanSupplier stopped)
+    String fault(Bundle bundle, byte[] sha256, Backend backend, BooleanSupplier stopped)
             throws CodecError, StorageError, JobStopped {
         String subject = Hex.encode(Digests.sha256(MsgPack.pack(
                 Arrays.asList(backend.name(), sandbox.host(), bundle.programHashes(backend.name())))));
-        Map<String, String> kept = kept();
-        if (known.containsKey(subject) || kept.containsKey(subject)) {
-            return known.containsKey(subject) ? known.get(subject) : kept.get(subject);
+        String fault = verdict(subject, kept());
+        if (fault != null) {
+            return fault;
         }
-        Verdict verdict = tried(bundle, backend, job, stopped);
-        if (verdict.lasting && verdict.fault.isEmpty()) {
-            Programs.check(bundle, backend); // one of them may not be needed before somebody predicts
+        LockFile alone = taken(stopped);
+        try {
+            Map<String, String> kept = kept(); // the holder before may have tried the same
+            fault = verdict(subject, kept);
+            if (fault == null) {
+                Verdict verdict = tried(bundle, sha256, backend, stopped);
+                if (verdict.lasting && verdict.fault.isEmpty()) {
+                    Programs.check(bundle, backend); // one of them may not be needed before somebody predicts
+                }
+                fault = verdict.fault;
+                known.put(subject, fault);
+                if (verdict.lasting) {
+                    keep(kept, subject, fault);
+                }
+            }
+            return fault;
+        } finally {
+            alone.close();
         }
-        known.put(subject, verdict.fault);
-        if (verdict.lasting) {
-            keep(kept, subject, verdict.fault);
+    }
+
+    private String verdict(String subject, Map<String, String> kept) {
+        return known.containsKey(subject) ? known.get(subject) : kept.get(subject);
+    }
+
+    /** Waits until no other trial runs. */
+    private LockFile taken(BooleanSupplier stopped) throws StorageError, JobStopped {
+        LockFile lock = LockFile.tryTake(busy);
+        while (lock == null) {
+            if (stopsSoon(stopped) || Thread.currentThread().isInterrupted()) {
+                throw stopped();
+            }
+            lock = LockFile.tryTake(busy);
         }
-        return verdict.fault;
+        return lock;
+    }
+
+    private static JobStopped stopped() {
+        return new JobStopped("a trial run was stopped", null);
     }
 
     /** The verdicts in the folder; none where they cannot be read, as a trial can be repeated. */
@@ -131,10 +164,10 @@ public final class Trials {
         }
     }
 
-    private Verdict tried(Bundle bundle, Backend backend, Job job, BooleanSupplier stopped)
+    private Verdict tried(Bundle bundle, byte[] sha256, Backend backend, BooleanSupplier stopped)
             throws StorageError, JobStopped {
         clear();
-        byte[] packed = blobs.read(job.order.bundle.sha256);
+        byte[] packed = blobs.read(sha256);
         long room = packed.length;
         for (String name : Tryout.PROGRAMS) { // that process writes them as files
             byte[] program = bundle.program(name, backend.name());
@@ -143,7 +176,7 @@ public final class Trials {
         Disk.requireRoom(folder, room);
         Disk.replace(new File(folder, Tryout.BUNDLE), packed);
         try (Sandbox.Trial trial = sandbox.begin(folder, backend)) {
-            return watched(new Steps(trial), job, stopped);
+            return watched(new Steps(trial), stopped);
         } catch (IOException error) {
             return couldNotBegin(error);
         } finally {
@@ -163,7 +196,7 @@ public final class Trials {
     }
 
     /** Lets the steps run in a thread, as nothing bounds how long one takes. */
-    private Verdict watched(Steps steps, Job job, BooleanSupplier stopped) throws JobStopped {
+    private Verdict watched(Steps steps, BooleanSupplier stopped) throws JobStopped {
         FutureTask<Boolean> task = new FutureTask<>(steps);
         Thread thread = new Thread(task, "sedge-trial");
         thread.setDaemon(true);
@@ -187,7 +220,7 @@ public final class Trials {
                 break;
             }
         }
-        throw new JobStopped("a trial run was stopped", job.checkpoint);
+        throw stopped();
     }
 
     /** Whoever stops the agent may stop all of its processes at once, this trial's first. */

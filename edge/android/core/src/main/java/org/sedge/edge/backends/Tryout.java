@@ -54,7 +54,7 @@ public final class Tryout {
         byte[] data = bundle.program(name, backend.name());
         try {
             if (data != null && !loaded.containsKey(name)) {
-                loaded.put(name, Programs.load(folder, bundle, backend, name, data));
+                loaded.put(name, Programs.load(Programs.file(folder, data), bundle, backend, name, data));
             }
             if (data != null) {
                 loaded.get(name).run(inputs(name, sample));

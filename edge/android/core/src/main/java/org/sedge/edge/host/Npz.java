@@ -15,6 +15,7 @@ import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -28,6 +29,7 @@ public final class Npz {
 
     /** Names by which people call y. */
     private static final Pattern TARGET = Pattern.compile("(?im)^(?:y|y_.*|labels?|targets?)\\.npy$");
+    private static final List<String> NOT_INPUTS = Arrays.asList("y", "group");
     private static final int IMAGES_NDIM = 4;
 
     /** One array: its type by numpy's letter, its shape, its numbers. */
@@ -80,15 +82,7 @@ public final class Npz {
      * {@code DataError} for another file.
      */
     public static Examples read(File file) throws SedgeException {
-        Map<String, Array> arrays;
-        try {
-            arrays = arrays(file);
-            if (arrays.isEmpty()) {
-                throw new IllegalArgumentException("expected a zip archive of arrays");
-            }
-        } catch (IOException | RuntimeException error) {
-            throw new DataError(file + ": not an .npz with plain arrays x and y: " + error.getMessage());
-        }
+        Map<String, Array> arrays = read(file, "x and y");
         Array x = arrays.get("x.npy");
         Array y = arrays.get("y.npy");
         if (x == null || y == null && TARGET.matcher(String.join("\n", arrays.keySet())).find()) {
@@ -96,7 +90,7 @@ public final class Npz {
                     + ", expected the names x and y");
         }
         try {
-            Rows inputs = x.size == 1 && x.kind != 'i' ? bytes(x) : rows(x, "x");
+            Rows inputs = inputs(x, "x");
             if (y != null && y.kind == 'b') {
                 throw new DataError("y is bool, expected numbers: integers are labels");
             }
@@ -107,14 +101,42 @@ public final class Npz {
         }
     }
 
+    /** The inputs in a file by name, read as {@link #read} does: all arrays but y and group. */
+    public static Map<String, Rows> readInputs(File file) throws SedgeException {
+        Map<String, Rows> found = new LinkedHashMap<>();
+        for (Map.Entry<String, Array> entry : read(file, "of inputs by name").entrySet()) {
+            String name = entry.getKey().replaceFirst("\\.npy$", "");
+            if (!NOT_INPUTS.contains(name)) {
+                found.put(name, inputs(entry.getValue(), file + ": " + name));
+            }
+        }
+        return found;
+    }
+
+    private static Map<String, Array> read(File file, String expected) throws DataError {
+        try {
+            Map<String, Array> arrays = arrays(file);
+            if (arrays.isEmpty()) {
+                throw new IllegalArgumentException("expected a zip archive of arrays");
+            }
+            return arrays;
+        } catch (IOException | RuntimeException error) {
+            throw new DataError(file + ": not an .npz with plain arrays " + expected + ": " + error.getMessage());
+        }
+    }
+
+    private static Rows inputs(Array array, String name) throws SedgeException {
+        return array.size == 1 && array.kind != 'i' ? bytes(array, name) : rows(array, name);
+    }
+
     /** Unsigned bytes and truth values: pixels, or the numbers that they are. */
-    private static Rows bytes(Array x) throws SedgeException {
+    private static Rows bytes(Array x, String name) throws SedgeException {
         float full = x.kind == 'u' && x.shape.length == IMAGES_NDIM ? 255f : 1f;
         float[] scaled = new float[x.count()];
         for (int i = 0; i < scaled.length; i++) {
             scaled[i] = x.integer(i) / full;
         }
-        return new Rows(scaled, rowShape(x, "x"));
+        return new Rows(scaled, rowShape(x, name));
     }
 
     private static Rows rows(Array array, String name) throws SedgeException {

@@ -92,7 +92,7 @@ public final class GlobalModel {
         return found;
     }
 
-    /** The order's global model (n,), which is kept from now on. */
+    /** The order's global model (n,). */
     public static float[] read(Order order, Blobs blobs, int size) throws StorageError, CodecError {
         byte[] hash = order.modelHash;
         List<Step> left = stepsLeft(order, blobs);
@@ -112,12 +112,10 @@ public final class GlobalModel {
                 throw new BrokenSteps(where(order) + ": " + error.getMessage());
             }
         }
-        byte[] data = Vectors.bytes(theta);
-        if (!Arrays.equals(Digests.sha256(data), hash)) {
+        if (!Arrays.equals(Digests.sha256(Vectors.bytes(theta)), hash)) {
             throw left == null ? new CodecError(Refusals.wrongModel(where(order)))
                     : new BrokenSteps(Refusals.wrongSteps(where(order), left.size()));
         }
-        blobs.write(data);
         return theta;
     }
 

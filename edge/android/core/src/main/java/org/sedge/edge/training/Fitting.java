@@ -10,9 +10,9 @@ import java.util.Arrays;
 import java.util.Locale;
 
 /** Examples as a model takes them, or why it cannot; the texts are the Python agent's. */
-final class Fitting {
+public final class Fitting {
     /** float32 holds every integer up to this magnitude. */
-    private static final int MAX_INTEGER = 1 << 24;
+    static final int MAX_INTEGER = 1 << 24;
 
     private Fitting() {}
 
@@ -27,8 +27,7 @@ final class Fitting {
         if (bundle.target != null && examples.targets == null) {
             throw new DataError("there is no y, the model expects " + bundle.target.dtype + " targets");
         }
-        Rows inputs = typed(examples.inputs, bundle.input, "x");
-        check(inputs, bundle.input, "x");
+        Rows inputs = inputs(examples.inputs, bundle, "x");
         if (bundle.target == null) {
             return new Examples(inputs, examples.targets);
         }
@@ -42,6 +41,16 @@ final class Fitting {
             }
         }
         return new Examples(inputs, targets);
+    }
+
+    /** What is called {@code name} as inputs of the model. Throws {@code DataError} for what it does not take. */
+    public static Rows inputs(Rows rows, Bundle bundle, String name) throws SedgeException {
+        if (rows.count == 0) {
+            throw new DataError(name + " has no rows, expected at least one");
+        }
+        Rows inputs = typed(rows, bundle.input, name);
+        check(inputs, bundle.input, name);
+        return inputs;
     }
 
     /** The rows in the model's type; others where their shape is another, which is refused with better words. */

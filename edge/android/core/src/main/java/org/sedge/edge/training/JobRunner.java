@@ -16,6 +16,7 @@ import org.sedge.edge.jobs.GlobalModel;
 import org.sedge.edge.jobs.Job;
 import org.sedge.edge.jobs.Kept;
 import org.sedge.edge.jobs.Outcome;
+import org.sedge.edge.jobs.StartVector;
 import org.sedge.edge.jobs.Vectors;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Digests;
@@ -78,7 +79,7 @@ public final class JobRunner {
         Examples test = Fitting.fitted(this.test, bundle);
         List<Tensor> kept = bundle.layout.named(order.work.keep, "keep");
         List<Training> trainings = trainings(order.work, bundle.layout);
-        float[] start = start(job, bundle.layout.size, kept);
+        float[] start = StartVector.of(job, blobs, bundle.layout.size, kept);
         float[] correction = null;
         if (order.correction != null) {
             correction = new float[start.length];
@@ -125,27 +126,6 @@ public final class JobRunner {
         } catch (StorageError error) {
             return null;
         }
-    }
-
-    /** The global model, the patch over it, and over that the tensors that the device keeps (T1). */
-    private float[] start(Job job, int size, List<Tensor> kept) throws StorageError, CodecError {
-        Order order = job.order;
-        float[] theta = GlobalModel.read(order, blobs, size);
-        byte[] patch = order.patchBlob == null
-                ? order.patch : blobs.read(order.patchBlob.sha256);
-        if (patch.length > 0 || order.patchHash.length > 0) {
-            if (!Arrays.equals(Digests.sha256(patch), order.patchHash)) {
-                throw new CodecError(Refusals.wrongPatch(GlobalModel.where(order)));
-            }
-            SparseVector.decode(patch, size).writeTo(theta);
-        }
-        if (job.kept.model != null && !kept.isEmpty()) {
-            float[] own = Vectors.read(blobs, job.kept.model, size);
-            for (Tensor tensor : kept) {
-                System.arraycopy(own, tensor.from, theta, tensor.from, tensor.to - tensor.from);
-            }
-        }
-        return theta;
     }
 
     /** The report, the coded update, and what the device keeps. */

@@ -6,6 +6,8 @@ import org.sedge.edge.wire.Schema.Field;
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 
@@ -37,6 +39,12 @@ public final class Bundle {
     private static final Field<Record, Layout> FROZEN_LAYOUT = FROZEN.required("layout", Layout.TYPE);
     private static final Field<Record, Manifest> FROZEN_BLOB = FROZEN.required("blob", Manifest.IN_JSON);
 
+    private static final Schema<Record> PART = Record.schema();
+    private static final Field<Record, String> PART_NAME = PART.required("name", Type.text(0, MAX_BYTES));
+    private static final Field<Record, String> PART_DTYPE = PART.required("dtype", Type.oneOf("float32", "int64"));
+    private static final Field<Record, List<Long>> PART_SHAPE =
+            PART.required("shape", Type.list(Type.integer(1, 1 << 28), 0, 32));
+
     /** The loss, which only devices with training code of their own compute. */
     private static final Schema<Record> LOSS = Record.schema();
 
@@ -61,6 +69,10 @@ public final class Bundle {
             SCHEMA.required("programs", Type.list(PROGRAM, 0, MAX_BYTES));
     private static final Field<Record, Record> FROZEN_DATA = SCHEMA.optional("frozen", Type.orNil(FROZEN), null);
     private static final Field<Record, Metric> METRIC = SCHEMA.optional("metric", Metric.SCHEMA, Metric.ACCURACY);
+    private static final Field<Record, List<String>> LABELS =
+            SCHEMA.optional("labels", Type.list(Type.text(0, MAX_BYTES), 0, MAX_BYTES), Collections.<String>emptyList());
+    private static final Field<Record, List<Record>> PARTS =
+            SCHEMA.optional("parts", Type.list(PART, 0, MAX_BYTES), Collections.<Record>emptyList());
 
     static {
         SCHEMA.optional("loss", LOSS, null);
@@ -73,11 +85,35 @@ public final class Bundle {
         public final long[] shape;
 
         Row(Record row) {
-            dtype = row.get(DTYPE);
-            shape = new long[row.get(SHAPE).size()];
+            this(row.get(DTYPE), row.get(SHAPE));
+        }
+
+        private Row(String dtype, List<Long> extents) {
+            this.dtype = dtype;
+            shape = new long[extents.size()];
             for (int i = 0; i < shape.length; i++) {
-                shape[i] = row.get(SHAPE).get(i);
+                shape[i] = extents.get(i);
             }
+        }
+
+        /** The numbers in it. */
+        public long size() {
+            long size = 1;
+            for (long extent : shape) {
+                size = Math.multiplyExact(size, extent);
+            }
+            return size;
+        }
+    }
+
+    /** One of several inputs: its name, and a row of it. */
+    public static final class Part {
+        public final String name;
+        public final Row row;
+
+        Part(Record part) {
+            name = part.get(PART_NAME);
+            row = new Row(part.get(PART_DTYPE), part.get(PART_SHAPE));
         }
     }
 
@@ -95,6 +131,10 @@ public final class Bundle {
     /** The tensors that no device trains; null: there are none. */
     public final Layout frozenLayout;
     public final Metric metric;
+    /** The classes' names, for people; none where there are none. */
+    public final List<String> labels;
+    /** The inputs of a model that has several, in the order in which a row of {@code input} holds them; otherwise none. */
+    public final List<Part> parts;
     private final List<Record> programs;
     private final Map<String, byte[]> files;
 
@@ -109,6 +149,12 @@ public final class Bundle {
         usesBatchStatistics = manifest.get(USES_BATCH_STATISTICS);
         noise = manifest.get(NOISE).intValue();
         metric = manifest.get(METRIC);
+        labels = manifest.get(LABELS);
+        if (!labels.isEmpty() && labels.size() != numClasses) {
+            throw new IllegalArgumentException(labels.size() + " labels, expected " + numClasses
+                    + ", one for each class, or none");
+        }
+        parts = parts(manifest.get(PARTS));
         programs = manifest.get(PROGRAMS);
         for (Record program : programs) {
             check(program);
@@ -118,6 +164,22 @@ public final class Bundle {
         if (frozen != null) {
             checkFrozen(frozen.get(FROZEN_BLOB).size);
         }
+    }
+
+    private List<Part> parts(List<Record> rows) {
+        List<Part> found = new ArrayList<>();
+        long size = 0;
+        for (Record row : rows) {
+            Part part = new Part(row);
+            found.add(part);
+            size = Math.addExact(size, part.row.size());
+        }
+        boolean packed = input.dtype.equals("float32") && input.shape.length == 1 && input.shape[0] == size;
+        if (!found.isEmpty() && !packed) {
+            throw new IllegalArgumentException("parts of " + size + " numbers in an input of " + input.dtype + " "
+                    + Arrays.toString(input.shape));
+        }
+        return Collections.unmodifiableList(found);
     }
 
     private void check(Record program) {
@@ -155,7 +217,7 @@ public final class Bundle {
                 throw new IllegalArgumentException("bundle format " + format + ", this version reads " + FORMAT);
             }
             return new Bundle(SCHEMA.read(json), packed.get(FILES));
-        } catch (IllegalArgumentException error) {
+        } catch (IllegalArgumentException | ArithmeticException error) {
             throw new CodecError("bundle: " + error.getMessage(), error);
         }
     }

@@ -258,17 +258,19 @@ public class TrialsTest {
             throw new Sandbox.Crash("signal 9", false);
         };
         Trials trials = trials();
-        JobStopped stop = assertThrows(JobStopped.class, () -> trials.fault(
-                Bundle.unpack(packed), new Recording(), job, () -> running.getCount() == 0));
+        Programs programs = new Programs(state, Collections.singletonList(new Recording()), trials);
+        JobStopped stop = assertThrows(JobStopped.class, () -> programs.open(
+                Bundle.unpack(packed), job, () -> running.getCount() == 0));
         assertArrayEquals(job.checkpoint, stop.checkpoint);
         long began = System.nanoTime();
         ending = (program, sample) -> {
             throw new Sandbox.Crash("signal 15", false); // comes to all processes, and is noticed here first
         };
-        assertThrows(JobStopped.class, () -> trials.fault(
-                Bundle.unpack(packed), new Recording(), job, () -> System.nanoTime() - began > 50_000_000));
+        assertThrows(JobStopped.class, () -> programs.open(
+                Bundle.unpack(packed), job, () -> System.nanoTime() - began > 50_000_000));
         ending = (program, sample) -> true;
-        assertEquals("", trials.fault(Bundle.unpack(packed), new Recording(), job, () -> false));
+        assertEquals("", trials.fault(
+                Bundle.unpack(packed), job.order.bundle.sha256, new Recording(), () -> false));
         assertEquals(3, begun);
     }
 

@@ -1,0 +1,78 @@
+package org.sedge.edge;
+
+import org.sedge.edge.SedgeException.DataError;
+
+import java.util.Collections;
+import java.util.List;
+
+/** What a classifier says of N inputs: of each, or of each place in it (a pixel, a token), for C classes. */
+public final class Classified {
+    private final Rows outputs;
+    private final Rows classes;
+    private final Rows probabilities;
+    private final List<String> labels;
+
+    /** @param outputs (N, C, ...) */
+    Classified(Rows outputs, List<String> labels) throws SedgeException {
+        long[] shape = outputs.shape;
+        if (shape.length == 0) {
+            throw new DataError("found outputs of one number, expected (C, ...)");
+        }
+        int count = (int) shape[0];
+        int places = outputs.rowSize / count;
+        float[] powers = new float[outputs.floats.length];
+        long[] best = new long[outputs.count * places];
+        for (int row = 0; row < outputs.count; row++) {
+            for (int place = 0; place < places; place++) {
+                int from = row * outputs.rowSize + place;
+                best[row * places + place] = softmax(outputs.floats, powers, from, count, places);
+            }
+        }
+        long[] rest = new long[shape.length - 1];
+        System.arraycopy(shape, 1, rest, 0, rest.length);
+        this.outputs = outputs;
+        this.labels = Collections.unmodifiableList(labels);
+        classes = new Rows(best, rest);
+        probabilities = new Rows(powers, shape);
+    }
+
+    /** Fills the probabilities of one place; its class, as numpy's argmax finds it: the first of the largest, or of NaN. */
+    private static int softmax(float[] outputs, float[] powers, int from, int count, int step) {
+        int best = 0;
+        for (int c = 1; c < count; c++) {
+            float value = outputs[from + c * step];
+            float most = outputs[from + best * step];
+            best = value > most || Float.isNaN(value) && !Float.isNaN(most) ? c : best;
+        }
+        float most = outputs[from + best * step];
+        float sum = 0;
+        for (int c = 0; c < count; c++) {
+            powers[from + c * step] = (float) Math.exp(outputs[from + c * step] - most);
+            sum += powers[from + c * step];
+        }
+        for (int c = 0; c < count; c++) {
+            powers[from + c * step] /= sum;
+        }
+        return best;
+    }
+
+    /** What the model says, (N, C, ...): logits. */
+    public Rows outputs() {
+        return outputs;
+    }
+
+    /** The most likely class, (N, ...). */
+    public Rows classes() {
+        return classes;
+    }
+
+    /** How likely each class is, (N, C, ...). */
+    public Rows probabilities() {
+        return probabilities;
+    }
+
+    /** The name of each class; empty where the bundle has none. */
+    public List<String> labels() {
+        return labels;
+    }
+}

@@ -1,0 +1,101 @@
+package org.sedge.edge;
+
+import org.sedge.edge.SedgeException.ConfigError;
+import org.sedge.edge.SedgeException.DataError;
+import org.sedge.edge.backends.Backend;
+import org.sedge.edge.backends.OpenModel;
+import org.sedge.edge.backends.Sandbox;
+import org.sedge.edge.training.Fitting;
+import org.sedge.edge.training.NamedInputs;
+import org.sedge.edge.wire.Bundle;
+
+import java.io.File;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * A device's own model: always the newest that its agent has, or what the device would start from while it has trained
+ * none. Threads may share it.
+ *
+ * <p>No agent needs to run, and none is disturbed, in this process or another: it replaces its journal in one step, and
+ * the files that the journal names never change. Where a newer model cannot be read the old one serves on.
+ */
+public final class PersonalModel implements AutoCloseable {
+    private final OpenModel open;
+
+    /**
+     * Opens the model in an agent's state folder. Takes a moment, and minutes where the agent has not tried the bundle's
+     * programs yet: not for an app's main thread.
+     *
+     * @param run the run whose model it is; null: the newest
+     * @param backends what may run it, the preferred first
+     * @param sandbox where programs run before they run in this process
+     * @throws SedgeException {@code ConfigError} without a model, or a backend that runs it; {@code StorageError} or
+     *     {@code CodecError} for one that cannot be read
+     */
+    public PersonalModel(File stateFolder, String run, List<Backend> backends, Sandbox sandbox) throws SedgeException {
+        if (!new File(stateFolder, "journal").isFile()) {
+            throw new ConfigError("state_dir", "'" + stateFolder + "'", "an agent's folder, with its journal");
+        }
+        open = new OpenModel(stateFolder, run, backends, sandbox);
+    }
+
+    /** The outputs (N, ...) for inputs (N, ...). Throws {@code DataError} for what the model cannot take. */
+    public Rows predict(Rows inputs) throws SedgeException {
+        synchronized (open) {
+            Bundle bundle = open.newest();
+            return open.predict(Fitting.inputs(inputs, bundle, "inputs: x"));
+        }
+    }
+
+    /** The same for a model of several inputs, each by its name. */
+    public Rows predict(Map<String, Rows> inputs) throws SedgeException {
+        return predict(packed(inputs));
+    }
+
+    /** The class of each input, and how likely each class is. Throws {@code DataError} for a model that does not classify. */
+    public Classified classify(Rows inputs) throws SedgeException {
+        synchronized (open) {
+            Bundle bundle = open.newest();
+            if (bundle.numClasses == 0) {
+                throw new DataError("bundle '" + bundle.name + "': found outputs that are no classes");
+            }
+            return new Classified(open.predict(Fitting.inputs(inputs, bundle, "inputs: x")), bundle.labels);
+        }
+    }
+
+    /** The same for a model of several inputs, each by its name. */
+    public Classified classify(Map<String, Rows> inputs) throws SedgeException {
+        return classify(packed(inputs));
+    }
+
+    private Rows packed(Map<String, Rows> inputs) throws SedgeException {
+        synchronized (open) {
+            return NamedInputs.packed(inputs, open.newest(), "inputs");
+        }
+    }
+
+    /** Whether this device has trained the model; otherwise it is what the device would start from. */
+    public boolean trained() {
+        synchronized (open) {
+            open.newest();
+            return open.trained();
+        }
+    }
+
+    /** The names of the classes; empty where the model has none. */
+    public List<String> labels() {
+        synchronized (open) {
+            return Collections.unmodifiableList(open.newest().labels);
+        }
+    }
+
+    /** Frees the runtime's memory. */
+    @Override
+    public void close() {
+        synchronized (open) {
+            open.close();
+        }
+    }
+}

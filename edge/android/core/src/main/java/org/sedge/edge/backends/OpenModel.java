@@ -1,0 +1,163 @@
+package org.sedge.edge.backends;
+
+import org.sedge.edge.Rows;
+import org.sedge.edge.SedgeException;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.host.BlobFolder;
+import org.sedge.edge.host.Disk;
+import org.sedge.edge.host.LockFile;
+import org.sedge.edge.jobs.Blobs;
+import org.sedge.edge.rounds.ModelSource;
+import org.sedge.edge.training.JobStopped;
+import org.sedge.edge.wire.Bundle;
+import org.sedge.edge.wire.Hex;
+
+import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.attribute.BasicFileAttributes;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+
+/** The newest model of an agent's state folder, ready to run; it follows the agent's journal. Not thread-safe. */
+public final class OpenModel implements AutoCloseable {
+    /** While it is read the agent may replace it, and delete what it was. */
+    private static final int TRIES = 5;
+    private static final long PAUSE_MILLIS = 50;
+
+    private final File folder;
+    private final File files;
+    private final String run;
+    private final Blobs blobs;
+    private final Programs programs;
+    private ModelSource source;
+    private Bundle bundle;
+    private Predictor predictor;
+    private String seen;
+    private boolean closed;
+
+    /** Opens the model of a run; null: the newest. */
+    public OpenModel(File folder, String run, List<Backend> backends, Sandbox sandbox) throws SedgeException {
+        this.folder = folder;
+        this.run = run;
+        files = new File(folder, "predict");
+        Disk.makeFolder(files);
+        blobs = new BlobFolder(folder, 1);
+        programs = new Programs(files, backends, new Trials(folder, sandbox, blobs));
+        for (int left = TRIES; source == null; left--) {
+            String before = stamp();
+            try {
+                load();
+                seen = before;
+            } catch (StorageError error) {
+                if (left == 0 || before == null || before.equals(stamp())) {
+                    throw error;
+                }
+            }
+        }
+    }
+
+    /** Takes over a newer model. The old one serves on while that cannot be read. */
+    public Bundle newest() {
+        if (closed) {
+            throw new IllegalStateException("the model has been closed");
+        }
+        String stamp = stamp();
+        if (stamp != null && !stamp.equals(seen)) {
+            try {
+                load();
+                seen = stamp;
+            } catch (SedgeException error) {
+                // The next call tries again.
+            }
+        }
+        return bundle;
+    }
+
+    /** The outputs, a row for each row of inputs, which fit the bundle. */
+    public Rows predict(Rows inputs) throws SedgeException {
+        return predictor.predict(inputs);
+    }
+
+    /** Whether the device has trained it. */
+    public boolean trained() {
+        return source.trained;
+    }
+
+    /** Another one after each commit of the agent's journal; null while there is none. */
+    private String stamp() {
+        try {
+            BasicFileAttributes found =
+                    Files.readAttributes(new File(folder, "journal").toPath(), BasicFileAttributes.class);
+            return found.fileKey() + " " + found.lastModifiedTime().to(TimeUnit.NANOSECONDS);
+        } catch (IOException error) {
+            return null;
+        }
+    }
+
+    private void load() throws SedgeException {
+        ModelSource.Sources sources = new ModelSource.Sources(folder, blobs);
+        ModelSource found = sources.find(run);
+        if (source != null && found.identity.equals(source.identity)) {
+            source = found;
+            return;
+        }
+        boolean same = source != null && found.sameBundle(source);
+        Bundle newer = same ? bundle : Bundle.unpack(blobs.read(found.bundle));
+        float[] theta = found.read(blobs, newer.layout.size);
+        if (!same) {
+            Predictor opened = opened(newer, found, sources);
+            release(); // it has served until this one was ready
+            bundle = newer;
+            predictor = opened;
+        }
+        predictor.put(theta);
+        source = found;
+    }
+
+    /** Loads the program from a file of the bundle's name, and deletes those of bundles that the device has no more. */
+    private Predictor opened(Bundle newer, ModelSource found, ModelSource.Sources sources) throws SedgeException {
+        LockFile alone = taken();
+        try {
+            File[] old = files.listFiles();
+            for (File file : old == null ? new File[0] : old) {
+                if (!sources.bundles().contains(file.getName())) {
+                    Disk.remove(file);
+                }
+            }
+            return programs.predictor(newer, found.bundle, Hex.encode(found.bundle));
+        } catch (JobStopped stop) {
+            throw new StorageError("the thread was interrupted while the programs were tried", stop);
+        } finally {
+            alone.close();
+        }
+    }
+
+    private LockFile taken() throws StorageError {
+        File file = new File(folder, "predict.lock");
+        LockFile lock = LockFile.tryTake(file);
+        while (lock == null) {
+            try {
+                Thread.sleep(PAUSE_MILLIS);
+            } catch (InterruptedException error) {
+                Thread.currentThread().interrupt();
+                throw new StorageError("the thread was interrupted while another one opened the model", error);
+            }
+            lock = LockFile.tryTake(file);
+        }
+        return lock;
+    }
+
+    @Override
+    public void close() {
+        closed = true;
+        release();
+    }
+
+    private void release() {
+        if (predictor != null) {
+            predictor.close();
+            predictor = null;
+        }
+    }
+}

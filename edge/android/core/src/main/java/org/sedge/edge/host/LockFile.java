@@ -1,0 +1,74 @@
+package org.sedge.edge.host;
+
+import org.sedge.edge.SedgeException.StorageError;
+
+import java.io.File;
+import java.io.IOException;
+import java.io.RandomAccessFile;
+import java.util.HashSet;
+import java.util.Set;
+
+/** A file that one holder at a time has, of all threads of all processes. The system frees that of a process that ends. */
+public final class LockFile implements AutoCloseable {
+    // Closing any descriptor of a file frees the process's lock on it, so no second one may be opened.
+    private static final Set<String> HELD = new HashSet<>();
+
+    private final String path;
+    private final RandomAccessFile open;
+
+    private LockFile(String path, RandomAccessFile open) {
+        this.path = path;
+        this.open = open;
+    }
+
+    /** Takes the file; null where somebody has it. */
+    public static LockFile tryTake(File file) throws StorageError {
+        synchronized (HELD) {
+            if (heldHere(file)) {
+                return null;
+            }
+            RandomAccessFile open = null;
+            boolean taken = false;
+            try {
+                open = new RandomAccessFile(file, "rw");
+                taken = open.getChannel().tryLock() != null;
+                if (taken) {
+                    HELD.add(file.getAbsolutePath());
+                }
+            } catch (IOException error) {
+                throw Disk.failed("lock", file, error);
+            } finally {
+                if (!taken) {
+                    closed(file.getPath(), open);
+                }
+            }
+            return taken ? new LockFile(file.getAbsolutePath(), open) : null;
+        }
+    }
+
+    /** Whether this process has it. */
+    public static boolean heldHere(File file) {
+        synchronized (HELD) {
+            return HELD.contains(file.getAbsolutePath());
+        }
+    }
+
+    @Override
+    public void close() throws StorageError {
+        synchronized (HELD) {
+            if (HELD.remove(path)) {
+                closed(path, open);
+            }
+        }
+    }
+
+    private static void closed(String path, RandomAccessFile open) throws StorageError {
+        try {
+            if (open != null) {
+                open.close();
+            }
+        } catch (IOException error) {
+            throw Disk.failed("unlock", new File(path), error);
+        }
+    }
+}

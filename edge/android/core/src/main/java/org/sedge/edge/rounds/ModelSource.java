@@ -1,0 +1,127 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.SedgeException.ConfigError;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.host.Journal;
+import org.sedge.edge.jobs.Blobs;
+import org.sedge.edge.jobs.GlobalModel;
+import org.sedge.edge.jobs.Kept;
+import org.sedge.edge.jobs.StartVector;
+import org.sedge.edge.jobs.Vectors;
+import org.sedge.edge.wire.Digests;
+import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Manifest;
+import org.sedge.edge.wire.Messages.Order;
+
+import java.io.File;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+/** Where the model of a run is: what the device keeps of it, or an order whose blobs are all here. It is only read. */
+public final class ModelSource {
+    /** The bundle, a blob. */
+    public final byte[] bundle;
+    /** Whether the device has trained the model. */
+    public final boolean trained;
+    /** Another one when the model is another. */
+    public final String identity;
+    private final Kept kept;
+    private final Order order;
+
+    private ModelSource(Kept kept) {
+        this.kept = kept;
+        order = null;
+        bundle = kept.bundle;
+        trained = kept.model != null;
+        identity = Hex.encode(bundle) + Hex.encode(trained ? kept.model : kept.base);
+    }
+
+    private ModelSource(Order order) {
+        kept = null;
+        this.order = order;
+        bundle = order.bundle.sha256;
+        trained = false;
+        identity = Hex.encode(Digests.sha256(order.encode()));
+    }
+
+    /** The models of an agent's state. */
+    public static final class Sources {
+        private final File folder;
+        private final Map<String, ModelSource> byRun = new LinkedHashMap<>();
+        private final Set<String> bundles = new HashSet<>();
+
+        /** Those that the journal in the folder names now. */
+        public Sources(File folder, Blobs blobs) throws StorageError {
+            this.folder = folder;
+            byte[] saved = new Journal(new File(folder, "journal")).load();
+            State state;
+            try {
+                state = saved == null ? State.SCHEMA.empty() : State.SCHEMA.decode(saved);
+            } catch (IllegalArgumentException error) {
+                throw new StorageError("journal: damaged, " + error.getMessage(), error);
+            }
+            for (Order order : state.orders.values()) {
+                bundles.add(Hex.encode(order.bundle.sha256));
+                if (complete(order, blobs)) {
+                    byRun.put(order.run, new ModelSource(order));
+                }
+            }
+            for (Map.Entry<String, Kept> run : state.runs.entrySet()) {
+                bundles.add(Hex.encode(run.getValue().bundle));
+                if (blobs.has(run.getValue().base) && !byRun.containsKey(run.getKey())) {
+                    byRun.put(run.getKey(), new ModelSource(run.getValue()));
+                }
+            }
+            for (Map.Entry<String, Kept> run : state.runs.entrySet()) {
+                if (run.getValue().model != null) { // behind the others, the newest last
+                    byRun.remove(run.getKey());
+                    byRun.put(run.getKey(), new ModelSource(run.getValue()));
+                }
+            }
+        }
+
+        /** Whether all of its blobs are here: conditions may hold it up for long. */
+        private static boolean complete(Order order, Blobs blobs) {
+            boolean complete = true;
+            for (Manifest manifest : GlobalModel.needed(order, blobs)) {
+                complete &= blobs.has(manifest.sha256);
+            }
+            return complete;
+        }
+
+        /** The names of the bundles of all runs and orders, in hexadecimal digits. */
+        public Set<String> bundles() {
+            return bundles;
+        }
+
+        /** That of a run; null: the newest that the device has trained or, without one, received. */
+        public ModelSource find(String run) throws ConfigError {
+            List<String> names = new ArrayList<>(byRun.keySet());
+            String name = run == null && !names.isEmpty() ? names.get(names.size() - 1) : run;
+            if (!byRun.containsKey(name)) {
+                String expected = names.isEmpty() ? "a run with a model, none has come" : "one of: " + String.join(", ", names);
+                throw new ConfigError(folder + ": run", "'" + (run == null ? "newest" : run) + "'", expected);
+            }
+            return byRun.get(name);
+        }
+    }
+
+    /** The model (n,) in the bundle's layout of this size. */
+    public float[] read(Blobs blobs, int size) throws StorageError, CodecError {
+        if (order != null) {
+            return StartVector.received(order, blobs, size);
+        }
+        return Vectors.read(blobs, trained ? kept.model : kept.base, size);
+    }
+
+    /** Whether both are of one bundle. */
+    public boolean sameBundle(ModelSource other) {
+        return Arrays.equals(bundle, other.bundle);
+    }
+}

@@ -1,0 +1,91 @@
+package org.sedge.edge.training;
+
+import org.sedge.edge.Rows;
+import org.sedge.edge.SedgeException;
+import org.sedge.edge.SedgeException.DataError;
+import org.sedge.edge.wire.Bundle;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+
+/** Several inputs by name as the one row that programs take: wire/parts.py of the protocol, in its words. */
+public final class NamedInputs {
+    private NamedInputs() {}
+
+    /**
+     * Rows (N, K) of a model that takes several inputs. Throws {@code DataError} for others than the model's.
+     *
+     * @param given one array (N, ...) for each name
+     */
+    public static Rows packed(Map<String, Rows> given, Bundle bundle, String where) throws SedgeException {
+        if (given.isEmpty()) {
+            throw new DataError(where + ": no inputs, expected x or arrays by name");
+        }
+        int count = given.values().iterator().next().count;
+        for (Map.Entry<String, Rows> entry : given.entrySet()) {
+            check(entry.getKey(), entry.getValue(), count, where);
+        }
+        List<Rows> wanted = new ArrayList<>();
+        for (Bundle.Part part : bundle.parts) {
+            Rows rows = given.get(part.name);
+            if (rows == null || !Arrays.equals(rows.shape, part.row.shape) || !serves(rows, part.row)) {
+                throw new DataError(where + ": found " + words(given) + ", the model takes " + words(bundle.parts));
+            }
+            wanted.add(rows);
+        }
+        if (wanted.isEmpty()) {
+            throw new DataError(where + ": found " + words(given) + ", the model takes one input without a name");
+        }
+        float[] packed = new float[Math.multiplyExact(count, (int) bundle.input.size())];
+        for (int row = 0, at = 0; row < count; row++) {
+            for (Rows rows : wanted) {
+                for (int i = row * rows.rowSize; i < (row + 1) * rows.rowSize; i++) {
+                    packed[at++] = rows.floats == null ? rows.longs[i] : rows.floats[i];
+                }
+            }
+        }
+        return new Rows(packed, bundle.input.shape);
+    }
+
+    private static void check(String name, Rows rows, int count, String where) throws DataError {
+        if (rows.count != count) {
+            throw new DataError(where + ": " + name + " has " + rows.count + " rows, expected " + count + " as the first");
+        }
+        for (int i = 0; rows.longs != null && i < rows.longs.length; i++) {
+            if (Math.abs(rows.longs[i]) > Fitting.MAX_INTEGER || rows.longs[i] == Long.MIN_VALUE) {
+                throw new DataError(where + ": " + name + " holds " + rows.longs[i] + ", expected at most "
+                        + Fitting.MAX_INTEGER + " in magnitude");
+            }
+        }
+    }
+
+    /** Whether the values are of the part's type, or the same in it. */
+    private static boolean serves(Rows rows, Bundle.Row wanted) {
+        for (int i = 0; rows.floats != null && wanted.dtype.equals("int64") && i < rows.floats.length; i++) {
+            if (rows.floats[i] != Math.rint(rows.floats[i])) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private static String words(Map<String, Rows> given) {
+        List<String> named = new ArrayList<>();
+        for (Map.Entry<String, Rows> entry : given.entrySet()) {
+            Rows rows = entry.getValue();
+            named.add(entry.getKey() + " " + rows.type.name().toLowerCase(Locale.ROOT) + " " + Rows.tuple(rows.shape));
+        }
+        return String.join(", ", named);
+    }
+
+    private static String words(List<Bundle.Part> parts) {
+        List<String> named = new ArrayList<>();
+        for (Bundle.Part part : parts) {
+            named.add(part.name + " " + part.row.dtype + " " + Rows.tuple(part.row.shape));
+        }
+        return String.join(", ", named);
+    }
+}

@@ -1,0 +1,49 @@
+package org.sedge.android;
+
+import android.content.Context;
+
+import org.sedge.edge.AgentConfig;
+import org.sedge.edge.PersonalModel;
+import org.sedge.edge.SedgeException;
+import org.sedge.edge.backends.Backend;
+
+import java.io.IOException;
+import java.util.List;
+
+/**
+ * This phone's own model, for the app to predict with: {@code Model.open(context).predict(rows)}.
+ *
+ * <p>It works while a round trains, and follows what the rounds make of it. Opening it takes a moment, and minutes where
+ * the bundle's programs have not been tried yet ({@link TrialProcess}): not for an app's main thread.
+ */
+public final class Model {
+    private Model() {}
+
+    /**
+     * Opens the model of the newest run, in the runtimes that the app was built with.
+     *
+     * @throws SedgeException where this phone has not joined a fleet, has received no model yet, or cannot read or run
+     *     it
+     */
+    public static PersonalModel open(Context context) throws SedgeException, IOException {
+        return open(context, null, Backends.installed());
+    }
+
+    /**
+     * Opens the model of a run.
+     *
+     * @param run null: the newest
+     * @param backends the runtimes that may run it, the preferred one first
+     */
+    public static PersonalModel open(Context context, String run, List<Backend> backends)
+            throws SedgeException, IOException {
+        AgentConfig config = Membership.config(context);
+        if (config == null) {
+            throw new SedgeException.ConfigError("This phone has not joined a fleet.");
+        }
+        if (backends.isEmpty()) {
+            throw new SedgeException.ConfigError(Backends.NONE);
+        }
+        return new PersonalModel(Membership.state(context, config), run, backends, new TrialProcess(context));
+    }
+}

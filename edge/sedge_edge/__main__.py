@@ -38,7 +38,7 @@ from sedge_protocol.host.console import json_text, printing
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import Loop, lock_folder
-from sedge_protocol.host.memory_limit import memory_mb
+from sedge_protocol.host.memory_limit import memory_mb, unpool_large_arrays
 from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
@@ -137,6 +137,7 @@ def _once(arguments: argparse.Namespace) -> int:
 
 
 def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
+    unpool_large_arrays()
     config = load_config(path)
     log_to_stderr(config.log_level, status=True)
     examples = LiveData(config.data, path.absolute().parent)

@@ -27,7 +27,7 @@ from sedge_edge.training.examples import Examples, Inputs
 from sedge_edge.training.trainer import Trainer, TrainRequest
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.journal import Journal
-from sedge_protocol.host.memory_limit import release_memory
+from sedge_protocol.host.memory_limit import release_memory, unpool_large_arrays
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle, pack, unpack
 from sedge_protocol.wire.training import Training
@@ -196,6 +196,7 @@ def main() -> None:
 
     with suppress(OSError):  # where memory is short, the trial ends and not the agent
         Path("/proc/self/oom_score_adj").write_text("1000")
+    unpool_large_arrays()
     backend, threads = sys.argv[1], int(sys.argv[2])
     with suppress(Exception):
         bundle = unpack(sys.stdin.buffer.read())

@@ -101,7 +101,9 @@ class Adam:
             theta *= _float32(1 - rate * training.weight_decay, xp)
         elif training.weight_decay:
             gradient += training.weight_decay * theta
-        mean += (1 - beta1) * (gradient - mean)
+        change = gradient - mean
+        change *= 1 - beta1  # in place: a device holds one vector less
+        mean += change
         square *= beta2
         xp.multiply(gradient, gradient, out=gradient)
         gradient *= 1 - beta2

@@ -173,13 +173,23 @@ def _blocks(values: Floats, block: int) -> Floats:
 
 def _to_codes(values: Floats, block: int, most: int) -> tuple[NDArray[np.int8], list[Plane]]:
     """Codes (k,) from -most to most, and the planes of their scales."""
-    blocks = _blocks(values, block)
-    largest = np.abs(blocks).max(1, initial=0)  # (B,)
+    parts = [_part_to_codes(values[part], block, most) for part in blocks(values.size)]
+    nothing = np.empty(0, np.int8), np.empty(0, np.uint32)
+    codes, scale_bits = zip(nothing, *parts, strict=True)
+    return np.concatenate(codes), _split(np.concatenate(scale_bits), 2)
+
+
+def _part_to_codes(
+    values: Floats, block: int, most: int
+) -> tuple[NDArray[np.int8], NDArray[np.uint32]]:
+    """Codes (k,) from -most to most, and the bits of their scales."""
+    rows = _blocks(values, block)
+    largest = np.abs(rows).max(1, initial=0)  # (B,)
     # Rounded up to a bfloat16, so that no code exceeds ``most``.
     scale_bits = (largest / np.float32(most)).view(np.uint32) + 0xFFFF >> 16
     scales = (scale_bits << 16).view(np.float32)
-    codes = np.rint(blocks / np.where(scales > 0, scales, np.float32(1))[:, None]).astype(np.int8)
-    return codes.reshape(-1)[: values.size], _split(scale_bits, 2)
+    codes = np.rint(rows / np.where(scales > 0, scales, np.float32(1))[:, None]).astype(np.int8)
+    return codes.reshape(-1)[: values.size], scale_bits
 
 
 def _mean_magnitudes(values: Floats) -> list[Plane]:

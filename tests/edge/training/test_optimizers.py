@@ -1,5 +1,6 @@
 """Optimizers against torch.optim, which takes the same gradients."""
 
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -67,6 +68,19 @@ def test_numpy_and_torch_take_the_same_steps(training: Training) -> None:
         torchs.step(tensor, torch.from_numpy(gradient.copy()), RATE)  # type: ignore[arg-type]
         numpys.step(theta, gradient, RATE)
     np.testing.assert_allclose(tensor.numpy(), theta, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("training", [training for training, _ in PAIRS])
+def test_a_step_takes_one_more_vector_at_most(training: Training) -> None:
+    theta, gradient = np.ones((2, 1_000_000), np.float32)
+    moved = optimizer(structs.replace(training, clip_norm=2.0), theta)
+    tracemalloc.start()
+    try:
+        moved.step(theta, gradient, RATE)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.1 * theta.nbytes
 
 
 def test_clipping_limits_each_row_and_leaves_short_ones() -> None:

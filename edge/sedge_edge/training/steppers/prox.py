@@ -15,4 +15,6 @@ class Prox:
 
     def add(self, gradient: Theta, theta: Theta) -> None:
         """Add to a gradient (..., n) at theta (..., n), in place."""
-        gradient += self._mu * (theta - self._anchor)
+        pull = theta - self._anchor
+        pull *= self._mu
+        gradient += pull

@@ -7,17 +7,15 @@ checked by its digest, when an order needs it. Whatever a file does not have com
 import hashlib
 import logging
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from sedge_edge.rounds.frozen_data import known_base
+from sedge_protocol.codec.vector import HEAD_BYTES, stated
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.disk import opened, read_at
 from sedge_protocol.wire.transfer import Manifest
-
-# A base in another precision has so many times as many bytes.
-PRECISIONS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class DeviceBlobs(BlobFolder):
@@ -29,7 +27,6 @@ class DeviceBlobs(BlobFolder):
         super().__init__(root, share=share)
         self._files = dict(files or {})
         self._told: set[bytes] = set()
-        self._unreadable: set[Path] = set()
         self._log = logging.getLogger("sedge.edge")
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
@@ -37,7 +34,7 @@ class DeviceBlobs(BlobFolder):
         held = super().open_part(owner, manifest)
         path = self._files.get(manifest.sha256)
         if path is None:
-            self._tell_of_another(manifest)
+            self._tell_of_others(manifest)
             return held
         missing = [index for index in range(manifest.count) if index not in held]
         try:
@@ -65,29 +62,32 @@ class DeviceBlobs(BlobFolder):
             self._tell(manifest, f"{path}: {wrong}")
         return copied
 
-    def _tell_of_another(self, manifest: Manifest) -> None:
-        sizes = [self._size(path) for path in self._files.values()]
-        if any(manifest.size == size * times for size in sizes for times in PRECISIONS):
-            self._tell(manifest, f"{manifest.size} bytes that [frozen] has by no such name")
-
-    def _size(self, path: Path) -> int:
-        """The bytes of a file; 0 where there is none, or none that can be looked at, which is one line."""
-        try:
-            found = path.stat()
-        except FileNotFoundError:
-            return 0
-        except OSError as exc:
-            if path not in self._unreadable:
-                self._unreadable.add(path)
-                self._log.warning("[frozen] %s: %s, expected a readable file", path, exc.strerror)
-            return 0
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    def _tell_of_others(self, manifest: Manifest) -> None:
+        """A line on a base that is none of the device's files, and on those that could be meant for it."""
+        base = known_base(manifest.sha256)
+        if base is None or not self._files:
+            return
+        others = [_described(path, base.layout.size) for path in self._files.values()]
+        said = ["none of the files of [frozen]", *(text for text in others if text)]
+        self._tell(manifest, "; ".join(said))
 
     def _tell(self, manifest: Manifest, what: str) -> None:
         """One line for each blob: an order comes again, and so does the need."""
         if manifest.sha256 not in self._told:
             self._told.add(manifest.sha256)
             self._log.warning("base %s: %s; fetching it", manifest.sha256.hex()[:16], what)
+
+
+def _described(path: Path, size: int) -> str:
+    """What there is to say of a file as the base of ``size`` values; empty for another model's."""
+    try:
+        with opened(path, os.O_RDONLY) as descriptor:
+            head = stated(read_at(descriptor, HEAD_BYTES, 0))
+    except OSError as exc:
+        return f"{path}: {exc.strerror}"
+    if head is None or head.size != size:
+        return ""
+    return f"{path} has as many values, as {head.coding}: the base in another precision, or another one"
 
 
 def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:

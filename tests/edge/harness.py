@@ -40,13 +40,13 @@ from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import (
     Bundle,
     BundleManifest,
-    FrozenData,
     Program,
     TensorSpec,
     Verification,
 )
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, open_frame, seal
+from sedge_protocol.wire.frozen import FrozenData
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import (
     Committed,

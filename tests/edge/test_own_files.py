@@ -1,6 +1,5 @@
 """[frozen] of edge.toml: a base that is on the device already is not sent, and a wrong one costs a line."""
 
-import hashlib
 import logging
 from pathlib import Path
 
@@ -8,15 +7,17 @@ import numpy as np
 import pytest
 from tests.edge.harness import Harness
 from tests.edge.home import make_home
-from tests.edge.rounds.test_frozen_data import BLOB, VALUES, chunks, give
+from tests.edge.rounds.test_frozen_data import BLOB, CODED, VALUES, chunks, give
 
 from sedge_edge.config import load_config
 from sedge_edge.own_files import DeviceBlobs, check_files, own_files
+from sedge_protocol.codec.values import ValueCoding, decoded_values
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.wire.frozen import frozen_blob
 
-GOOD = VALUES.tobytes()
-WRONG = GOOD[:70_000] + bytes(10) + GOOD[70_010:]  # in the second of four chunks
+WRONG = CODED[:70_000] + bytes(10) + CODED[70_010:]  # in the second of four chunks
+OTHER = frozen_blob(decoded_values(VALUES, ValueCoding.BF16))
 
 
 class WithFiles(Harness):
@@ -33,9 +34,9 @@ class WithFiles(Harness):
 @pytest.mark.parametrize(
     ("data", "sent", "why"),
     [
-        (GOOD, 0, ""),
+        (CODED, 0, ""),
         (WRONG, 1, "1 of 4 chunks are not the base's"),
-        (GOOD[: len(GOOD) // 2], 4, "has 100000 bytes, expected 200000"),
+        (CODED[:99_000], 4, f"has 99000 bytes, expected {BLOB.size}"),
         (None, 4, "No such file or directory"),
     ],
 )
@@ -56,35 +57,33 @@ def test_a_base_that_is_here_is_not_sent(
     assert data is None or path.read_bytes() == data  # it stays as it is
 
 
-def test_the_base_in_another_precision_is_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (
+            OTHER,
+            "; {path} has as many values, as bf16: the base in another precision, or another one",
+        ),
+        (VALUES[:7].tobytes(), ""),
+        (frozen_blob(VALUES[:7]), ""),
+        (None, "; {path}: No such file or directory"),
+    ],
+    ids=["another precision", "not coded", "another model's", "missing"],
+)
+def test_a_base_that_is_none_of_the_files_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes | None, what: str
 ) -> None:
-    half = VALUES.astype(np.float16).tobytes()
-    (tmp_path / "half.bin").write_bytes(half)
-    with caplog.at_level(logging.WARNING, "sedge.edge"):
-        device = WithFiles(
-            tmp_path / "device", {hashlib.sha256(half).digest(): tmp_path / "half.bin"}
-        )
-        device.connect()
-        give(device)
-        device.settle()
-        give(device, 2)
-        device.settle()
-    (said,) = caplog.messages
-    assert "200000 bytes that [frozen] has by no such name; fetching it" in said
-
-
-def test_a_file_that_cannot_be_looked_at_is_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / ("x" * 300)  # raises an OSError for root, too
+    path = tmp_path / "other.bin"
+    if data is not None:
+        path.write_bytes(data)
     with caplog.at_level(logging.WARNING, "sedge.edge"):
         device = WithFiles(tmp_path / "device", {bytes(32): path})
         device.connect()
         for number in (1, 2):
             give(device, number)
             device.settle()
-    assert caplog.messages == [f"[frozen] {path}: File name too long, expected a readable file"]
+    said = f"none of the files of [frozen]{what.format(path=path)}; fetching it"
+    assert caplog.messages == [f"base {BLOB.sha256.hex()[:16]}: {said}"]
 
 
 @pytest.mark.parametrize("name", ["ab", "zz" * 32, "", "ab" * 33])
@@ -102,7 +101,7 @@ def test_a_file_may_be_named_from_the_configurations_folder(tmp_path: Path) -> N
 
 def test_what_the_doctor_says(tmp_path: Path) -> None:
     path = tmp_path / "base.bin"
-    path.write_bytes(GOOD)
+    path.write_bytes(CODED)
     files = own_files({BLOB.sha256.hex(): path})
     assert check_files(files, BLOB.sha256).endswith("the newest run's base is one of them")
     assert check_files(files, bytes(32)).endswith("the newest run's base is none of them")

@@ -21,6 +21,7 @@ from sedge_protocol.host.model_files import write_model
 from sedge_protocol.host.onnx_runtime import library
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load, pack
+from sedge_protocol.wire.frozen import frozen_blob
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_frozen_tensors_serve_and_are_in_the_files(tmp_path: Path) -> None:
     state = config.parent / "state"
     with pytest.raises(StorageError):  # not fetched, or lost
         Model(state)
-    BlobFolder(state, 0).write(bundle.frozen.tobytes())
+    BlobFolder(state, 0).write(frozen_blob(bundle.frozen))
     model, x = Model(state), rows(4)
     np.testing.assert_allclose(model.predict(x), forward(whole, x), rtol=1e-5, atol=1e-6)
     for name in ("model.npz", "model.onnx"):

@@ -24,8 +24,9 @@ from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, FrameError, UpdateRejected, VersionError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import messages
-from sedge_protocol.wire.bundle import Program, frozen_data
+from sedge_protocol.wire.bundle import Program
 from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, seal
+from sedge_protocol.wire.frozen import frozen_data
 from sedge_protocol.wire.messages import Decline, Order
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 from sedge_protocol.wire.peer import Peer

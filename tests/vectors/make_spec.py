@@ -398,7 +398,7 @@ def bundles() -> Events:
         first = {**layout["tensors"][0], **other}
         return {**manifest, "layout": {"tensors": [first, layout["tensors"][1]]}}
 
-    def frozen(blob: bytes = bytes(12), name: str = "base", **other: object) -> dict[str, Any]:
+    def frozen(blob: bytes = bytes(44), name: str = "base", **other: object) -> dict[str, Any]:
         held = {"tensors": [{"name": name, "shape": [3], "offset": 0}]}
         described = {**msgspec.to_builtins(describe(blob, 4096)), **other}
         return {**manifest, "frozen": {"layout": held, "blob": described}}
@@ -439,7 +439,7 @@ def bundles() -> Events:
         ("the defaults, written out (B5)", packed(
             {**tensor(role="parameter"), "axes": None, "dropped": 0}), True),
         ("frozen data (X14)", packed(frozen()), True),
-        ("frozen data of another size (X14)", packed(frozen(bytes(16))), False),
+        ("frozen data of more than 4 bytes a value and 32 (X14)", packed(frozen(bytes(45))), False),
         ("a frozen tensor that is in theta (X14)", packed(frozen(name="b")), False),
         ("frozen data with a digest too many (X14)",
          packed(frozen(digests=base64.b64encode(bytes(32)).decode())), False),

@@ -57,6 +57,7 @@ def start_run(
     with as_caller():
         bundle, init = bundles.load(folder)
         forms = [bundle, *(bundles.load(other)[0] for other in narrower)]
+        frozen = bundles.read_frozen_blob(folder, bundle.manifest)
     for form in forms:
         form.check_programs()
     require_forms(bundle.manifest, [form.manifest for form in forms[1:]])
@@ -64,7 +65,7 @@ def start_run(
     if source:
         init = first_model(store, source, bundle, init)
     with store.blobs_held():  # its blobs have no name until the end
-        return _begin(store, name, config, source, forms, init)
+        return _begin(store, name, config, source, forms, init, frozen)
 
 
 def _begin(
@@ -74,9 +75,9 @@ def _begin(
     source: str,
     forms: Sequence[bundles.Bundle],
     init: Theta,
+    frozen: bytes,
 ) -> tuple[str, ...]:
     """Store a run's blobs, then its row."""
-    bundle = forms[0]
     run_store = RunStore(store)
     model, model_hash, _ = run_store.write_model(init, config.broadcast.compression)
     whole, *others = [store.blobs.write(bundles.pack(form)) for form in forms]
@@ -88,7 +89,7 @@ def _begin(
         state=msgspec.msgpack.encode(RunState(model, model_hash, initial=model)),
         created=time.time(),
         narrower=msgspec.msgpack.encode(others) if others else b"",
-        frozen=b"" if bundle.frozen is None else store.blobs.write(bundle.frozen.tobytes()),
+        frozen=store.blobs.write(frozen) if frozen else b"",
     )
     run = Run(row, store)
     run.state = _first_state(run, run_store, exact=bool(source))

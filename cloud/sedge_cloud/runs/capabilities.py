@@ -61,7 +61,7 @@ def terms_of(run: Run) -> Terms:
         backends=_sorted({program.backend for program in manifest.programs} | WITHOUT_PROGRAMS),
         compressions=_sorted(compressions - {Compression.NONE, Compression.ZLIB}),
         codecs=_sorted({*codings, *([] if frozen is None else [FROZEN])}),
-        frozen_bytes=0 if frozen is None else frozen.blob.size,
+        frozen_bytes=0 if frozen is None else frozen.memory_bytes,
         memory_mb=memory_of(run, len(run.manifests) - 1 if run.strategy.widths_vary else 0),
         packets=packets_for(run),
         tensors={tensor.name: tensor.size for tensor in manifest.layout.tensors},

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from sedge_edge.jobs.job import OutOfMemory
 from sedge_edge.jobs.storage import ReadableBlobs
 from sedge_protocol.errors import CodecError
-from sedge_protocol.wire.bundle import Bundle, FrozenData, unpack
+from sedge_protocol.wire.bundle import Bundle, unpack
+from sedge_protocol.wire.frozen import FrozenData
 
 # More bundles than the runs that a device keeps. What a bundle says follows from its hash, so all devices
 # in one process share what was found.
@@ -47,6 +48,12 @@ def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
     return _known[bundle]
 
 
+def known_base(sha256: bytes) -> FrozenData | None:
+    """The frozen data with this blob, as a bundle says that this process has seen; None without one."""
+    named = (facts.frozen for facts in list(_known.values()))
+    return next((one for one in named if one is not None and one.blob.sha256 == sha256), None)
+
+
 def frozen_names(bundles: Iterable[bytes], blobs: ReadableBlobs) -> set[bytes]:
     """The blobs of the frozen data of these bundles, also of one that has been damaged since it came."""
     known = (_known.get(bundle) or bundle_facts(bundle, blobs) for bundle in bundles)
@@ -66,7 +73,7 @@ def read_bundle(
     if frozen is None:
         return bundle
     if not frozen.fits(memory_mb):
-        found = f"frozen data of {frozen.blob.size / 1e6:.0f} MB"
+        found = f"frozen data of {frozen.memory_bytes / 1e6:.0f} MB"
         expected = f"at most half of this device's {memory_mb} MB of memory"
         raise OutOfMemory(f"bundle {bundle.manifest.name!r}: {found}, expected {expected}")
     for other in others:

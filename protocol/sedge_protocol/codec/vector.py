@@ -31,6 +31,7 @@ from sedge_protocol.layout import MAX_PARAMETERS, Theta
 VERSION = 1
 # version, mask tag, value tag, order, n, k; then the length of the mask section and of each plane.
 _HEAD = struct.Struct("<BBBBII")
+HEAD_BYTES = _HEAD.size
 # A tag has the form or coding in its low four bits and the compression in its high ones; codes are never
 # reused.
 _COMPRESSIONS = (Compression.NONE, Compression.ZLIB, Compression.ZSTD)
@@ -44,6 +45,8 @@ _CODINGS = (
 )
 # Codings whose exponent ends in the plane below the highest, so that this one can be sorted by it.
 _BY_EXPONENT = (ValueCoding.FP32, ValueCoding.BF16)
+# What a coded vector of all n elements may have beyond 4 bytes for each: its head and five lengths.
+MAX_DENSE_OVERHEAD = _HEAD.size + 4 * 5
 # Below this number of values sorting saves nothing.
 _MIN_ORDERED = 512
 
@@ -160,6 +163,24 @@ def decode(data: bytes | memoryview, size: int, context: bytes | None = None) ->
     header, sections = _sections(memoryview(data), size)
     values = _decode_values(header, sections[1:])
     return SparseVector(size, _decode_mask(header, sections[0], context), values)
+
+
+class Stated(NamedTuple):
+    """What the head of a coded vector says: n, and how its values are coded."""
+
+    size: int
+    coding: ValueCoding
+
+
+def stated(head: bytes) -> Stated | None:
+    """What the first ``HEAD_BYTES`` say, where they are a coded vector's; nothing else is checked."""
+    if len(head) < HEAD_BYTES or head[0] != VERSION:
+        return None
+    try:
+        header = _read_head(memoryview(head), _HEAD.unpack_from(head)[4])
+    except CodecError:
+        return None
+    return Stated(header.size, header.coding)
 
 
 def mask_bitmap(vector: SparseVector) -> bytes:

@@ -1,10 +1,10 @@
 """A bundle: everything that a device needs to train one model, without any Python code.
 
 On disk it is a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32) and
-``frozen.bin`` (the tensors that no device trains, where there are any). On the wire it is one blob
-(``pack``) without ``init.bin``, which only the cloud needs, and without ``frozen.bin``, a blob of its own
-that the manifest names. A device runs a bundle only if its hash came in a frame with a valid MAC under the
-device's own key.
+``frozen.bin`` (the tensors that no device trains, where there are any, as a coded vector). On the wire it
+is one blob (``pack``) without ``init.bin``, which only the cloud needs, and without ``frozen.bin``, a blob
+of its own that the manifest names. A device runs a bundle only if its hash came in a frame with a valid MAC
+under the device's own key.
 """
 
 import hashlib
@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec.compression import decompress_zlib
+from sedge_protocol.codec.vector import MAX_DENSE_OVERHEAD
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Tensor, Theta
+from sedge_protocol.wire.frozen import FrozenData, frozen_blob
 from sedge_protocol.wire.objective import ACCURACY, Loss, Metric
 from sedge_protocol.wire.parts import ElementType, InputPart, Shape
 from sedge_protocol.wire.program import check_program
 from sedge_protocol.wire.programs import PROGRAM_NAMES, Signature, signatures
-from sedge_protocol.wire.transfer import Manifest, describe
 
 FORMAT = 1
 MANIFEST_NAME = "manifest.json"
@@ -94,33 +95,6 @@ class Verification(msgspec.Struct, frozen=True):
     kinks: tuple[str, ...] = ()
 
 
-class FrozenData(msgspec.Struct, frozen=True):
-    """The tensors that no device trains: their places in one vector (m,), and the blob with its values.
-
-    The blob is the vector's float32, little-endian. Bundles with the same values share it.
-    """
-
-    layout: Layout
-    blob: Manifest
-
-    def fits(self, memory_mb: int) -> bool:
-        """Whether the vector takes at most half of a machine's memory; 0 is unknown."""
-        return not memory_mb or 2 * self.blob.size <= memory_mb * 10**6
-
-    def cut_as(self, manifest: Manifest | None) -> Manifest:
-        """The blob, cut as an order's manifest of it says; as the bundle says where that is another's."""
-        if manifest is None or (manifest.sha256, manifest.size) != (
-            self.blob.sha256,
-            self.blob.size,
-        ):
-            return self.blob
-        return manifest
-
-    def values(self, data: bytes) -> Theta:
-        """The vector (m,) in the blob, whose hash has been checked; it shares the blob's memory."""
-        return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
-
-
 class BundleManifest(msgspec.Struct, frozen=True):
     """A bundle without its programs' bytes.
 
@@ -173,7 +147,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
         least = min((program.memory_bytes for program in runs), default=0)
         if not least or not WITHOUT_PROGRAMS.isdisjoint(backends):
             return 0
-        frozen = 0 if self.frozen is None else self.frozen.blob.size
+        frozen = 0 if self.frozen is None else self.frozen.memory_bytes
         return -(-(AGENT_BYTES + frozen + least) // 10**6)
 
     @property
@@ -261,8 +235,9 @@ def _decode_manifest(data: bytes, where: str) -> BundleManifest:
 
 
 def _check_frozen(frozen: FrozenData, layout: Layout, where: str) -> None:
-    if frozen.blob.size != 4 * frozen.layout.size:
-        expected = f"{4 * frozen.layout.size} for {frozen.layout.size} values"
+    most = frozen.memory_bytes + MAX_DENSE_OVERHEAD
+    if frozen.blob.size > most:
+        expected = f"at most {most} for {frozen.layout.size} values"
         raise CodecError(f"{where}: a blob of {frozen.blob.size} bytes, expected {expected}")
     if both := frozen.layout.by_name.keys() & layout.by_name.keys():
         raise CodecError(f"{where}: tensor {min(both)!r} is in the layout as well")
@@ -278,12 +253,6 @@ def _check_files(manifest: BundleManifest, files: Mapping[str, bytes], where: st
             raise CodecError(f"{where}: {program.file!r} does not have the manifest's sha256")
 
 
-def frozen_data(layout: Layout, values: Theta) -> FrozenData:
-    """What a manifest says of frozen values (m,)."""
-    layout.check(values)
-    return FrozenData(layout, describe(values.astype("<f4", copy=False).tobytes()))
-
-
 def save(folder: Path, bundle: Bundle, init: Theta) -> None:
     """Write a bundle and its initial theta (n,) into a folder, the manifest last.
 
@@ -296,7 +265,7 @@ def save(folder: Path, bundle: Bundle, init: Theta) -> None:
             (folder / name).write_bytes(data)
         (folder / INIT_NAME).write_bytes(init.astype("<f4").tobytes())
         if bundle.frozen is not None:
-            (folder / FROZEN_NAME).write_bytes(bundle.frozen.astype("<f4", copy=False).data)
+            (folder / FROZEN_NAME).write_bytes(frozen_blob(bundle.frozen))
         (folder / MANIFEST_NAME).write_bytes(_encode_manifest(bundle.manifest))
     except OSError as exc:
         raise StorageError(f"bundle {folder}: {exc}") from exc
@@ -313,23 +282,33 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
         files = {name: _read(folder / name) for name in sorted(names)}
         room = 4 * manifest.layout.size
         init = np.frombuffer(_read(folder / INIT_NAME, room), "<f4").astype(np.float32)
-        frozen = _read_frozen(folder / FROZEN_NAME, manifest.frozen)
     except OSError as exc:
         raise StorageError(f"bundle {folder}: {exc}") from exc
     except ValueError as exc:
         raise CodecError(f"bundle {folder}: {INIT_NAME}: {exc}") from exc
     _check_files(manifest, files, str(folder))
     manifest.layout.check(init)
+    coded = read_frozen_blob(folder, manifest)
+    frozen = None if manifest.frozen is None else manifest.frozen.values(coded)
     return Bundle(manifest, files, frozen), init
 
 
-def _read_frozen(path: Path, expected: FrozenData | None) -> Theta | None:
-    if expected is None:
-        return None
-    data = _read(path, expected.blob.size)
-    if hashlib.sha256(data).digest() != expected.blob.sha256:
+def read_frozen_blob(folder: Path, manifest: BundleManifest) -> bytes:
+    """The coded frozen values of a bundle folder; empty without any.
+
+    They are read and not made again, as another version of zlib would make other bytes of them. Raises
+    ``StorageError``, or ``CodecError`` for a file that is not the manifest's.
+    """
+    if manifest.frozen is None:
+        return b""
+    path, expected = folder / FROZEN_NAME, manifest.frozen.blob
+    try:
+        data = _read(path, expected.size)
+    except OSError as exc:
+        raise StorageError(f"bundle {folder}: {exc}") from exc
+    if hashlib.sha256(data).digest() != expected.sha256:
         raise CodecError(f"{path}: {len(data)} bytes do not have the manifest's sha256")
-    return expected.values(data)
+    return data
 
 
 def _read(path: Path, limit: int = MAX_BUNDLE_BYTES) -> bytes:

@@ -20,6 +20,7 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import BundleManifest
+from sedge_protocol.wire.frozen import FrozenData, frozen_blob, frozen_data
 from sedge_protocol.wire.messages import Refusal
 
 
@@ -43,7 +44,7 @@ ROLES = Layout.of(
     [("body.weight", (100, 60), Role.PARAMETER), ("head.bias", (100,), Role.STATISTIC)]
 )
 VALUES = np.arange(6, dtype=np.float32)
-HELD = bundles.frozen_data(Layout.of([("base", (2, 3), Role.PARAMETER)]), VALUES)
+HELD = frozen_data(Layout.of([("base", (2, 3), Role.PARAMETER)]), VALUES)
 PROGRAM = bundles.Program("gradient", "executorch", "train.pte", "")
 WRONG: dict[str, tuple[Callable[[BundleManifest], BundleManifest], str]] = {
     "input": (changed(input=bundles.TensorSpec("float32", (3,))), 'bundle 2: found "input'),
@@ -103,7 +104,7 @@ def test_a_run_keeps_its_frozen_data_(tmp_path: Path, monkeypatch: pytest.Monkey
     bundles.save(folder, bundles.Bundle(manifest, bundle.files, VALUES), init)
     start_run(cloud.store, "tuned", folder, CONFIG)
     cloud.core.garbage.collect()
-    assert cloud.store.blobs.read(HELD.blob.sha256) == VALUES.tobytes()
+    assert cloud.store.blobs.read(HELD.blob.sha256) == frozen_blob(VALUES)
     run = Run(next(row for row in cloud.store.runs() if row.run == "tuned"), cloud.store)
     assert run.manifest.frozen == HELD
     missing = lacking(run)
@@ -112,8 +113,8 @@ def test_a_run_keeps_its_frozen_data_(tmp_path: Path, monkeypatch: pytest.Monkey
     assert missing(unable) == ["frozen"]
     little = msgspec.structs.replace(able, memory_mb=1)
     assert missing(little) == []
-    blob = msgspec.structs.replace(HELD.blob, size=6 * 10**6, chunk_bytes=2**18, digests=bytes(368))
-    run.manifest = msgspec.structs.replace(manifest, frozen=bundles.FrozenData(HELD.layout, blob))
+    layout = Layout.of([("base", (1_500_000,), Role.PARAMETER)])
+    run.manifest = msgspec.structs.replace(manifest, frozen=FrozenData(layout, HELD.blob))
     assert lacking(run)(little) == ["memory for 6 MB of frozen data"]
 
 

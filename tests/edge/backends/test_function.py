@@ -20,7 +20,8 @@ from sedge_edge.training.trainer import (
 )
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.bundle import Bundle, frozen_data
+from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.frozen import frozen_data
 from sedge_protocol.wire.objective import LOSS, Metric
 from sedge_protocol.wire.training import Training
 

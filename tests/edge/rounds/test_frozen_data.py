@@ -8,12 +8,13 @@ from tests.edge.harness import Harness, make_bundle
 from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.bundle import FrozenData, frozen_data
+from sedge_protocol.wire.frozen import FrozenData, frozen_blob, frozen_data
 from sedge_protocol.wire.transfer import Manifest
 
-VALUES = np.random.default_rng(0).standard_normal(50_000).astype(np.float32)
-DATA = frozen_data(Layout.of([("base", (500, 100), Role.PARAMETER)]), VALUES)
-BLOB = DATA.blob  # 200 kB, 4 chunks
+VALUES = np.random.default_rng(0).standard_normal(64_000).astype(np.float32)
+CODED = frozen_blob(VALUES)
+DATA = frozen_data(Layout.of([("base", (640, 100), Role.PARAMETER)]), VALUES)
+BLOB = DATA.blob  # 211 kB, 4 chunks
 FILE = BLOB.sha256.hex()
 
 
@@ -25,7 +26,7 @@ def give(
     run: str = "run",
 ) -> Manifest:
     """An order with a bundle that names the data. Returns the bundle's manifest."""
-    device.serve(VALUES.tobytes(), BLOB)
+    device.serve(CODED, BLOB)
     bundle = device.serve(make_bundle(seed, frozen=data))
     device.give(device.order(number, bundle=bundle, run=run))
     return bundle
@@ -60,7 +61,7 @@ def test_it_comes_once_and_goes_with_the_last_bundle_that_names_it(device: Harne
 
 
 def test_a_transfer_goes_on_after_a_power_cut(device: Harness) -> None:
-    device.serve(VALUES.tobytes(), BLOB)
+    device.serve(CODED, BLOB)
     order = device.order(1, bundle=device.serve(make_bundle(frozen=DATA)))
     effects = device.tell(order)
     for manifest in (order.bundle, order.model):
@@ -88,7 +89,7 @@ def test_a_damaged_one_is_fetched_again(device: Harness) -> None:
     assert ("run", 2) in device.updates
     assert any("do not have its sha256" in note for note in device.notes)
     assert chunks(device) == BLOB.count + device.order(2).model.count
-    assert path.read_bytes() == VALUES.tobytes()
+    assert path.read_bytes() == CODED
 
 
 def test_one_that_is_too_large_for_the_device_is_not_fetched(device: Harness) -> None:
@@ -110,10 +111,10 @@ def test_one_that_is_too_large_for_the_device_is_not_fetched(device: Harness) ->
     [
         (
             FrozenData(Layout.of([("base", (7,), Role.PARAMETER)]), BLOB),
-            "bundle: frozen: a blob of 200000 bytes, expected 28 for 7 values",
+            f"bundle: frozen: a blob of {BLOB.size} bytes, expected at most 60 for 7 values",
         ),
         (
-            frozen_data(Layout.of([("head.bias", (500, 100), Role.PARAMETER)]), VALUES),
+            frozen_data(Layout.of([("head.bias", (640, 100), Role.PARAMETER)]), VALUES),
             "bundle: frozen: tensor 'head.bias' is in the layout as well",
         ),
     ],
@@ -132,13 +133,13 @@ def test_a_disk_without_room_waits(device: Harness, monkeypatch: pytest.MonkeyPa
 
     def refusing(owner: str, manifest: Manifest) -> set[int]:
         if full[0] and manifest == BLOB:
-            raise StorageError("disk full: it needs 200000 bytes, 5 are free")
+            raise StorageError("disk full: it needs 211000 bytes, 5 are free")
         return kept(owner, manifest)
 
     monkeypatch.setattr(blobs, "open_part", refusing)
     give(device)
     assert not device.updates
-    assert "disk full: it needs 200000 bytes, 5 are free" in device.notes
+    assert "disk full: it needs 211000 bytes, 5 are free" in device.notes
     full[0] = False
     device.settle()
     assert ("run", 1) in device.updates

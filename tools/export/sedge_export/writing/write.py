@@ -17,9 +17,9 @@ from sedge_protocol.wire.bundle import (
     Program,
     TensorSpec,
     Verification,
-    frozen_data,
     save,
 )
+from sedge_protocol.wire.frozen import frozen_data
 
 
 def write(

@@ -35,6 +35,9 @@ public final class Bundle {
     private static final Field<Record, String> FILE = PROGRAM.required("file", Type.text(1, MAX_BYTES));
     private static final Field<Record, String> SHA256 = PROGRAM.required("sha256", Type.text(64, 64));
 
+    /** What the coded vector of frozen data may have beyond 4 bytes for each value: its head and five lengths. */
+    private static final int MAX_DENSE_OVERHEAD = 32;
+
     private static final Schema<Record> FROZEN = Record.schema();
     private static final Field<Record, Layout> FROZEN_LAYOUT = FROZEN.required("layout", Layout.TYPE);
     private static final Field<Record, Manifest> FROZEN_BLOB = FROZEN.required("blob", Manifest.IN_JSON);
@@ -196,8 +199,9 @@ public final class Bundle {
     }
 
     private void checkFrozen(int size) {
-        if (size != 4L * frozenLayout.size) {
-            throw new IllegalArgumentException("frozen: a blob of " + size + " bytes, expected " + 4L * frozenLayout.size
+        long most = 4L * frozenLayout.size + MAX_DENSE_OVERHEAD;
+        if (size > most) {
+            throw new IllegalArgumentException("frozen: a blob of " + size + " bytes, expected at most " + most
                     + " for " + frozenLayout.size + " values");
         }
         for (Layout.Tensor tensor : frozenLayout.tensors) {

@@ -1,0 +1,66 @@
+"""The tensors that no device trains: one vector, which devices fetch once, as a coded vector."""
+
+import msgspec
+import numpy as np
+
+from sedge_protocol.codec.compression import Compression
+from sedge_protocol.codec.values import ValueCoding, decoded_values
+from sedge_protocol.codec.vector import SparseVector, decode, encode
+from sedge_protocol.errors import CodecError
+from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.transfer import Manifest, describe
+
+
+class FrozenData(msgspec.Struct, frozen=True):
+    """The tensors that no device trains: their places in one vector (m,), and the blob with its values.
+
+    The blob is the whole vector, coded. Bundles with the same values share it.
+    """
+
+    layout: Layout
+    blob: Manifest
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the vector takes on a device, where it is float32."""
+        return 4 * self.layout.size
+
+    def fits(self, memory_mb: int) -> bool:
+        """Whether the vector takes at most half of a machine's memory; 0 is unknown."""
+        return not memory_mb or 2 * self.memory_bytes <= memory_mb * 10**6
+
+    def cut_as(self, manifest: Manifest | None) -> Manifest:
+        """The blob, cut as an order's manifest of it says; as the bundle says where that is another's."""
+        if manifest is None or (manifest.sha256, manifest.size) != (
+            self.blob.sha256,
+            self.blob.size,
+        ):
+            return self.blob
+        return manifest
+
+    def values(self, data: bytes) -> Theta:
+        """The vector (m,) in the blob. Raises ``CodecError`` for anything but m coded values."""
+        try:
+            vector = decode(data, self.layout.size)
+        except CodecError as exc:
+            raise CodecError(f"frozen data: {exc}") from exc
+        if vector.indices is not None:
+            raise CodecError(f"frozen data: {vector.count} of {vector.size} values, expected all")
+        return vector.values
+
+
+def frozen_blob(values: Theta) -> bytes:
+    """Frozen values (m,), coded without a loss: as bf16 where all of them are, otherwise as float32.
+
+    Raises ``Unencodable`` for a value that is not finite.
+    """
+    bf16 = np.array_equal(decoded_values(values, ValueCoding.BF16), values)
+    coding = ValueCoding.BF16 if bf16 else ValueCoding.FP32
+    # Of the compressions the one that every device has: who trains with frozen data is not known yet.
+    return encode(SparseVector(values.size, None, values), coding, Compression.ZLIB)
+
+
+def frozen_data(layout: Layout, values: Theta) -> FrozenData:
+    """What a manifest says of frozen values (m,). Raises as ``frozen_blob``."""
+    layout.check(values)
+    return FrozenData(layout, describe(frozen_blob(values)))

@@ -1,0 +1,54 @@
+"""Frozen values as a blob and back."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from sedge_protocol.codec.values import ValueCoding
+from sedge_protocol.codec.vector import SparseVector, encode, stated
+from sedge_protocol.errors import CodecError
+from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.wire.frozen import frozen_blob, frozen_data
+
+VALUES = np.linspace(3, 4, 6).astype(np.float32)
+HELD = frozen_data(Layout.of([("base", (2, 3), Role.PARAMETER)]), VALUES)
+
+
+def test_half_of_the_memory_is_for_frozen_data() -> None:
+    data = msgspec.structs.replace(HELD, layout=Layout.of([("base", (500_000,), Role.PARAMETER)]))
+    assert [data.fits(memory_mb) for memory_mb in (0, 3, 4)] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("values", "coding"),
+    [
+        (VALUES, ValueCoding.FP32),
+        (
+            np.array([0.5, -3, 1e-40, -0.0, 0, 192], np.float32) * np.float32(1 << 16),
+            ValueCoding.FP32,
+        ),
+        (np.array([0.5, -3, 2.0**-100, -0.0, 0, 192], np.float32), ValueCoding.BF16),
+    ],
+)
+def test_frozen_values_lose_nothing(values: Theta, coding: ValueCoding) -> None:
+    blob = frozen_blob(values)
+    head = stated(blob)
+    assert head is not None
+    assert head.coding is coding
+    assert HELD.values(blob).tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("blob", "text"),
+    [
+        (bytes(24), "frozen data: coded vector: version 0"),
+        (frozen_blob(VALUES[:5]), "frozen data: coded vector: n=5, expected 6"),
+        (
+            encode(SparseVector(6, np.arange(2, dtype=np.uint32), VALUES[:2])),
+            "2 of 6 values, expected all",
+        ),
+    ],
+)
+def test_a_blob_that_is_not_the_frozen_values(blob: bytes, text: str) -> None:
+    with pytest.raises(CodecError, match=text):
+        HELD.values(blob)

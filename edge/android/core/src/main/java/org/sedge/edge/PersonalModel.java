@@ -3,7 +3,6 @@ package org.sedge.edge;
 import org.sedge.edge.SedgeException.ConfigError;
 import org.sedge.edge.SedgeException.DataError;
 import org.sedge.edge.backends.Backend;
-import org.sedge.edge.backends.OpenModel;
 import org.sedge.edge.backends.Sandbox;
 import org.sedge.edge.training.Fitting;
 import org.sedge.edge.training.NamedInputs;

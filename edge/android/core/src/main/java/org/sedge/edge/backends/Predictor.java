@@ -10,7 +10,7 @@ import org.sedge.edge.wire.Signature;
 import java.util.Arrays;
 
 /** A bundle's {@code predict} with a model. Not thread-safe. */
-final class Predictor implements AutoCloseable {
+public final class Predictor implements AutoCloseable {
     private final Bundle bundle;
     private final Program program;
     private final Tensor theta;
@@ -24,12 +24,12 @@ final class Predictor implements AutoCloseable {
     }
 
     /** Takes theta (n,). */
-    void put(float[] model) {
+    public void put(float[] model) {
         theta.data().asFloatBuffer().put(model);
     }
 
     /** The outputs, a row for each row of inputs, which fit the bundle. Throws {@code CodecError} for a program that fails. */
-    Rows predict(Rows inputs) throws SedgeException {
+    public Rows predict(Rows inputs) throws SedgeException {
         float[] outputs = null;
         long[] shape = null;
         for (Batches.Batch batch : Batches.inOrder(inputs.count, bundle.batchSize)) {

@@ -51,7 +51,7 @@ public final class Programs implements Trainer.Opener {
     }
 
     /** The bundle's {@code predict}, from a file of this name in the folder, which must stay as long as it is open. */
-    Predictor predictor(Bundle bundle, byte[] sha256, String file)
+    public Predictor predictor(Bundle bundle, byte[] sha256, String file)
             throws CodecError, ConfigError, StorageError, JobStopped {
         Backend backend = passing(bundle, sha256, NEVER, "predict");
         byte[] program = bundle.program("predict", backend.name());

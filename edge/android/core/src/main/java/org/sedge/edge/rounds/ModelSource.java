@@ -3,8 +3,8 @@ package org.sedge.edge.rounds;
 import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.ConfigError;
 import org.sedge.edge.SedgeException.StorageError;
-import org.sedge.edge.host.Journal;
 import org.sedge.edge.jobs.Blobs;
+import org.sedge.edge.jobs.DurableBytes;
 import org.sedge.edge.jobs.GlobalModel;
 import org.sedge.edge.jobs.Kept;
 import org.sedge.edge.jobs.StartVector;
@@ -14,7 +14,6 @@ import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
 import org.sedge.edge.wire.Messages.Order;
 
-import java.io.File;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
@@ -52,14 +51,14 @@ public final class ModelSource {
 
     /** The models of an agent's state. */
     public static final class Sources {
-        private final File folder;
+        private final String where;
         private final Map<String, ModelSource> byRun = new LinkedHashMap<>();
         private final Set<String> bundles = new HashSet<>();
 
-        /** Those that the journal in the folder names now. */
-        public Sources(File folder, Blobs blobs) throws StorageError {
-            this.folder = folder;
-            byte[] saved = new Journal(new File(folder, "journal")).load();
+        /** Those that the journal names now; {@code where} says for people where they are. */
+        public Sources(DurableBytes journal, String where, Blobs blobs) throws StorageError {
+            this.where = where;
+            byte[] saved = journal.load();
             State state;
             try {
                 state = saved == null ? State.SCHEMA.empty() : State.SCHEMA.decode(saved);
@@ -106,7 +105,7 @@ public final class ModelSource {
             String name = run == null && !names.isEmpty() ? names.get(names.size() - 1) : run;
             if (!byRun.containsKey(name)) {
                 String expected = names.isEmpty() ? "a run with a model, none has come" : "one of: " + String.join(", ", names);
-                throw new ConfigError(folder + ": run", "'" + (run == null ? "newest" : run) + "'", expected);
+                throw new ConfigError(where + ": run", "'" + (run == null ? "newest" : run) + "'", expected);
             }
             return byRun.get(name);
         }

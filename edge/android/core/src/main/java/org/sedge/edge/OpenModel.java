@@ -1,10 +1,14 @@
-package org.sedge.edge.backends;
+package org.sedge.edge;
 
-import org.sedge.edge.Rows;
-import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.backends.Backend;
+import org.sedge.edge.backends.Predictor;
+import org.sedge.edge.backends.Programs;
+import org.sedge.edge.backends.Sandbox;
+import org.sedge.edge.backends.Trials;
 import org.sedge.edge.host.BlobFolder;
 import org.sedge.edge.host.Disk;
+import org.sedge.edge.host.Journal;
 import org.sedge.edge.host.LockFile;
 import org.sedge.edge.jobs.Blobs;
 import org.sedge.edge.rounds.ModelSource;
@@ -20,7 +24,7 @@ import java.util.List;
 import java.util.concurrent.TimeUnit;
 
 /** The newest model of an agent's state folder, ready to run; it follows the agent's journal. Not thread-safe. */
-public final class OpenModel implements AutoCloseable {
+final class OpenModel implements AutoCloseable {
     /** While it is read the agent may replace it, and delete what it was. */
     private static final int TRIES = 5;
     private static final long PAUSE_MILLIS = 50;
@@ -37,7 +41,7 @@ public final class OpenModel implements AutoCloseable {
     private boolean closed;
 
     /** Opens the model of a run; null: the newest. */
-    public OpenModel(File folder, String run, List<Backend> backends, Sandbox sandbox) throws SedgeException {
+    OpenModel(File folder, String run, List<Backend> backends, Sandbox sandbox) throws SedgeException {
         this.folder = folder;
         this.run = run;
         files = new File(folder, "predict");
@@ -58,7 +62,7 @@ public final class OpenModel implements AutoCloseable {
     }
 
     /** Takes over a newer model. The old one serves on while that cannot be read. */
-    public Bundle newest() {
+    Bundle newest() {
         if (closed) {
             throw new IllegalStateException("the model has been closed");
         }
@@ -75,12 +79,12 @@ public final class OpenModel implements AutoCloseable {
     }
 
     /** The outputs, a row for each row of inputs, which fit the bundle. */
-    public Rows predict(Rows inputs) throws SedgeException {
+    Rows predict(Rows inputs) throws SedgeException {
         return predictor.predict(inputs);
     }
 
     /** Whether the device has trained it. */
-    public boolean trained() {
+    boolean trained() {
         return source.trained;
     }
 
@@ -96,7 +100,8 @@ public final class OpenModel implements AutoCloseable {
     }
 
     private void load() throws SedgeException {
-        ModelSource.Sources sources = new ModelSource.Sources(folder, blobs);
+        ModelSource.Sources sources = new ModelSource.Sources(
+                new Journal(new File(folder, "journal")), folder.getPath(), blobs);
         ModelSource found = sources.find(run);
         if (source != null && found.identity.equals(source.identity)) {
             source = found;

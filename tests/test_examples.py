@@ -19,7 +19,9 @@ from tools.bench.parts.real_fleet import free_port
 from sedge_cloud.config import load_run
 from sedge_emulate.__main__ import main as emulate
 from sedge_emulate.config import load_emulation
+from sedge_emulate.data.archives import user_datasets
 from sedge_emulate.data.datasets import find_fashion_mnist
+from sedge_emulate.data.phones import PHONES
 from sedge_emulate.headline import headline
 from sedge_emulate.result import Result, read_json
 
@@ -36,6 +38,9 @@ ENVIRONMENT = {
 }
 NEEDS_IMAGES = pytest.mark.skipif(
     find_fashion_mnist() is None, reason="Fashion-MNIST is not installed"
+)
+NEEDS_PHONES = pytest.mark.skipif(
+    not (user_datasets() / PHONES.file).is_file(), reason="the phones are not downloaded"
 )
 
 
@@ -114,6 +119,20 @@ def test_lora(tmp_path: Path) -> None:
     assert (first.newcomers, second.newcomers) == (10, 0)
     assert 10 * base < first.newcomer_down == first.bytes_down < 10 * (base + 200_000)
     assert second.bytes_down < 10 * 10_000
+
+
+@NEEDS_PHONES
+def test_phones(tmp_path: Path) -> None:
+    """``phones.py`` through ``phones.toml``, with four of the people."""
+    words = ["--devices", "4", "--rounds", "2", "--only=FedAvg"]
+    result = run_fleet("phones.toml", tmp_path, *words)
+    assert (result.dataset, result.model.parameters) == ("phones", 30_422)
+    assert result.split.endswith("on 4 devices, each a group of the data's own")
+    (fedavg,) = result.strategies
+    # Everybody tests on their last session.
+    assert all(device.num_test >= 66 for device in fedavg.devices)
+    assert fedavg.rounds[0].after_mean > fedavg.rounds[0].before_mean
+    assert fedavg.before.mean > 0.4
 
 
 def test_attacks(tmp_path: Path) -> None:

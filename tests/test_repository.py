@@ -106,6 +106,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/emulate/workers/test_workers_pool.py",
         "whose processes they are",
     ),
+    "sedge_emulate.data.archives": (
+        "tests/emulate/data/test_phones.py",
+        "with what it holds",
+    ),
     "sedge_protocol.host.struct_fields": (
         "tests/protocol/host/test_reference.py",
         "as the reference shows them",

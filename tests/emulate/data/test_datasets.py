@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sedge_emulate.data import datasets as data
+from sedge_emulate.data.archives import DATA_VARIABLE
 from sedge_emulate.data.datasets import FILES, Dataset, digits, fashion_mnist, load, read_idx
 from sedge_protocol.errors import DataError
 
@@ -42,7 +43,7 @@ def tiny(folder: Path, train: int = 5, test: int = 3) -> Path:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without any data set; the place is where a user's own would lie."""
-    monkeypatch.delenv(data.DATA_VARIABLE, raising=False)
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
     places = (tmp_path / "system", tmp_path / "home")
     monkeypatch.setattr(data, "_standard_places", lambda: places)
     return places[1]
@@ -152,7 +153,7 @@ def test_the_first_place_that_has_it_is_taken(
     tiny(elsewhere, 2, 2)
     assert len(load("auto").targets) == 4
     tiny(tmp_path / "named", 3, 2)
-    monkeypatch.setenv(data.DATA_VARIABLE, str(tmp_path / "named"))
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "named"))
     assert len(load("fashion-mnist").targets) == 5
     tiny(tmp_path / "given", 4, 2)
     assert len(load("auto", tmp_path / "given").targets) == 6
@@ -164,7 +165,7 @@ def test_a_place_that_was_asked_for_is_never_replaced(
     tiny(elsewhere)
     with pytest.raises(DataError, match="no Fashion-MNIST here"):
         load("auto", tmp_path)
-    monkeypatch.setenv(data.DATA_VARIABLE, str(tmp_path / "nowhere"))
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match="nowhere: no Fashion-MNIST here"):
         load("auto")
 

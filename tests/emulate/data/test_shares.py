@@ -165,6 +165,23 @@ def test_a_device_is_a_person(own: Path) -> None:
         share_out(NATURAL, 5, 0, own)
 
 
+def test_settings_are_chosen_on_the_last_training_examples_of_each_class(own: Path) -> None:
+    whole = share_out(NATURAL, 4, 0, own)[1]
+    config = msgspec.structs.replace(NATURAL, validation=0.5)
+    shares = share_out(config, 4, 0, own)[1]
+    for number in range(4):
+        usual = whole.examples(number)[0]
+        trained, tested = ([int(x) for x in p.inputs[:, 0]] for p in shares.examples(number))
+        for label in (0, 1):
+            members = [int(x) for x in usual.inputs[usual.targets == label, 0]]
+            count = int(0.5 * len(members))
+            last = members[len(members) - count :]
+            assert [x for x in tested if x % 2 == label] == last
+            # Windows overlap: the one before the first that is tested on is nobody's.
+            kept = members[: len(members) - count - 1] if count else members
+            assert [x for x in trained if x % 2 == label] == kept
+
+
 def test_a_function_names_the_groups_and_a_smaller_data_set_keeps_them(own: Path) -> None:
     (own / "grouped.py").write_text(
         "import numpy as np\n"

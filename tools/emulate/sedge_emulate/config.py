@@ -46,11 +46,13 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``auto`` is Fashion-MNIST where it is installed, otherwise digits. PFLlib's folders and a ``partition``
     may say themselves which examples are for tests. The groups of ``natural`` are, for example, persons.
+    ``validation`` is for choosing settings; it leaves out the example before the last ones, because windows
+    of a signal overlap.
     """
 
     dataset: Annotated[str, Meta(min_length=1)] = "auto"
-    """Data set: ``auto``, ``fashion-mnist``, ``digits``, or your own: ``module:function``, an .npz or
-    .csv file, or a folder of images or PFLlib data."""
+    """Data set: ``auto``, ``fashion-mnist``, ``digits``, ``phones``, or your own: ``module:function``, an
+    .npz or .csv file, or a folder of images or PFLlib data."""
     examples: Annotated[int, Meta(ge=0)] = 0
     """Number of examples of the data set to use; 0 uses all."""
     split: Literal["dirichlet", "pathological", "iid", "natural", "given"] = "dirichlet"
@@ -68,6 +70,9 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Minimum number of examples per device; ignored if a file assigns them."""
     test_fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.25
     """Share of each device's examples to set aside for testing."""
+    validation: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Share of each device's training examples, the last ones of each class, to test on instead of its
+    test examples; 0 means none."""
     central_test: Annotated[float, Meta(ge=0, lt=1)] | str = 0.0
     """Extra test set for every model: a share of the examples, withheld from all devices, or another
     source; 0 means none."""

@@ -1,10 +1,11 @@
-"""The data sets of the emulator: Fashion-MNIST and scikit-learn's handwritten digits.
+"""The data sets of the emulator: Fashion-MNIST, scikit-learn's handwritten digits, and people's phones.
 
 A ``Dataset`` is one pair of arrays for the whole fleet; a device's share is an array of indices
 (``split.py``), never a copy. Images are normalised once, in place: 70,000 Fashion-MNIST images are 220 MB
 of float32, four times their raw bytes, and in return every device gathers its batches straight from them.
 
-Nothing is downloaded. Fashion-MNIST (Xiao et al. 2017, arXiv 1708.07747, MIT) is looked for in
+Nothing is downloaded here. The phones are looked for in archives.py's places, and Fashion-MNIST (Xiao et
+al. 2017, arXiv 1708.07747, MIT) in
 
     the given folder, otherwise $SEDGE_DATA; where one is named, nowhere else
     /usr/share/datasets/fashion-mnist            apt-get install dataset-fashion-mnist
@@ -28,12 +29,13 @@ from numpy.typing import NDArray
 
 from sedge_edge.data import read_source
 from sedge_edge.training.examples import Examples, Inputs, check_labels, require_finite
+from sedge_emulate.data.archives import DATA_VARIABLE
 from sedge_emulate.data.pfllib import is_pfllib, joined, read_pfllib
+from sedge_emulate.data.phones import phones
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.objective import IGNORED, TargetKind
 from sedge_protocol.wire.parts import InputPart
 
-DATA_VARIABLE = "SEDGE_DATA"
 FILES = (
     ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
@@ -128,6 +130,8 @@ def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dat
     of class folders), or a folder of PFLlib's, looked up in ``base``. Raises ``DataError`` for what is
     missing or broken.
     """
+    if name == "phones":
+        return Dataset(name, **vars(phones(folder)))
     if name not in ("auto", "fashion-mnist", "digits"):
         return _own(name, base or Path.cwd())
     if name == "digits" or (name == "auto" and find_fashion_mnist(folder) is None):

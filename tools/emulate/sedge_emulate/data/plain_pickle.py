@@ -11,7 +11,7 @@ values. So values are counted. A tuple may not be named again: dicts hash their 
 import pickle
 import pickletools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from io import BytesIO
 from typing import BinaryIO, cast
 
@@ -22,8 +22,8 @@ from sedge_protocol.errors import DataError
 
 _NUMBER = re.compile(r"b1|[iu][1248]|f[248]")
 _OBJECT = "O8"
-# Lists in dicts in lists: deeper ones are not those of a split.
-_DEPTH = 8
+# A table of pandas is a dozen containers in each other; nothing that is read here is deeper.
+_DEPTH = 16
 # A value takes at least one byte of the pickle, unless it is named again.
 _VALUES_A_BYTE = 16
 _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
@@ -31,8 +31,11 @@ _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "L
 _TUPLES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "POP", "POP_MARK", *_GETS)
 
 
-def read_plain(file: BinaryIO, where: str) -> object:
+def read_plain(file: BinaryIO, where: str, hollow: Container[str] = ()) -> object:
     """The pickled value, of dict, list, tuple, numbers, text and numpy arrays.
+
+    An object of a class in ``hollow`` ("module.name"), which may also be a function, is read as its state
+    or, without one, as the list of its arguments.
 
     Raises ``DataError``, naming ``where``, for a damaged pickle, for one that names anything else, and for
     one that is far larger in memory than as bytes.
@@ -41,7 +44,7 @@ def read_plain(file: BinaryIO, where: str) -> object:
         data = file.read()
         _refuse_shared_tuples(data)
         left = iter(range(_VALUES_A_BYTE * len(data)))
-        return _unwrapped(_Unpickler(BytesIO(data)).load(), _DEPTH, left)
+        return _unwrapped(_Unpickler(BytesIO(data), hollow).load(), _DEPTH, left)
     except Exception as exc:  # whatever broken or hostile bytes lead to
         expected = "a pickle of numpy arrays, dicts and lists alone"
         raise DataError(f"{where}: {exc or type(exc).__name__}, expected {expected}") from exc
@@ -81,6 +84,16 @@ class _Array:
         else:
             flat = kind.array(cast(bytes, data))
             self.value = flat.reshape(shape, order="F" if fortran else "C")
+
+
+class _Hollow:
+    """An object whose class is not loaded: its arguments, then its state."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.value: object = arguments
+
+    def __setstate__(self, state: object) -> None:
+        self.value = state
 
 
 def _from_buffer(data: bytes, kind: _Type, shape: tuple[int, ...], order: str) -> _Array:
@@ -124,8 +137,14 @@ _KNOWN: Mapping[tuple[str, str], Callable[..., object] | None] = {
 
 
 class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: BinaryIO, hollow: Container[str]) -> None:
+        super().__init__(file)
+        self._hollow = hollow
+
     def find_class(self, module_name: str, global_name: str, /) -> object:
         name = (module_name, global_name)
+        if ".".join(name) in self._hollow:
+            return _Hollow
         if name not in _KNOWN:
             raise pickle.UnpicklingError(f"it names {module_name}.{global_name}")
         return _KNOWN[name]
@@ -151,7 +170,7 @@ def _unwrapped(value: object, depth: int, left: Iterator[int]) -> object:
     if next(left, None) is None:
         raise pickle.UnpicklingError("more values than so few bytes hold")
     match value:
-        case _Array():
+        case _Array() | _Hollow():
             return _unwrapped(value.value, depth - 1, left)
         case dict():
             items = cast(dict[object, object], value).items()

@@ -21,6 +21,7 @@ from sedge_emulate.data.split import (
     Indices,
     dirichlet,
     iid,
+    last_of_each,
     natural,
     pathological,
     subsample,
@@ -139,6 +140,9 @@ def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[
         part if isinstance(part, tuple) else train_test(part, config.test_fraction, rng)
         for part in parts
     ]
+    if config.validation:
+        labels = dataset.labels
+        tested = [last_of_each(train, labels[train], config.validation) for train, _ in tested]
     for device, (train, test) in enumerate(tested):
         if not (len(train) and len(test)):
             lacking = "test" if len(train) else "training"

@@ -5,6 +5,7 @@
     iid            equal parts at random
     natural        each device is one of the groups that the data set names, such as a person
     train_test     one device's examples, split at random
+    last_of_each   one device's examples, split by their order
     subsample      a smaller data set with the same proportion of classes
 
 Every split but ``natural``, which may leave groups out, uses each example exactly once. All are functions
@@ -187,6 +188,23 @@ def train_test(indices: Indices, test_fraction: float, rng: Generator) -> tuple[
     num_test = min(max(1, int(test_fraction * len(indices))), len(indices) - 1)
     shuffled = rng.permutation(indices)
     return np.sort(shuffled[num_test:]), np.sort(shuffled[:num_test])
+
+
+def last_of_each(
+    indices: Indices, targets: Indices, test_fraction: float
+) -> tuple[Indices, Indices]:
+    """One device's train and test examples of those at ``indices`` (n,) with ``targets`` (n,).
+
+    The test examples are the last ones of each class. The one before them is in neither part: where
+    examples are windows of a signal, neighbours overlap.
+    """
+    train, test = np.ones(len(indices), bool), np.zeros(len(indices), bool)
+    for members in _members(targets):
+        count = int(test_fraction * len(members))
+        if count:
+            train[members[-count - 1 :]] = False
+            test[members[-count:]] = True
+    return indices[train], indices[test]
 
 
 def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:

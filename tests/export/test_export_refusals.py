@@ -136,6 +136,13 @@ def fails(module: Hidden, x: Tensor) -> Tensor:
     raise KeyError("first\nsecond")
 
 
+def chosen(_m: nn.Module, x: Tensor) -> Tensor:
+    """As many numbers as the sample, by chance, has negative ones."""
+    x = x.clone()
+    x[x < 0] = torch.arange(8.0)
+    return x
+
+
 def branching(x: Tensor) -> Tensor:
     """A path that depends on the values of x."""
     return x if x.sum() > 0 else -x
@@ -171,7 +178,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "noise": (lambda: Model(lambda x: x + torch.randn(5)), r"aten\.randn.*py:\d+\).*random"),
     "branch": (lambda: Model(branching), "depend on the data"),
-    "shape from data": (lambda: Model(lambda x: x[x > 0][:5].expand(4, 5)), "boolean"),
+    "shape from data": (
+        lambda: Model(lambda x: x[x > 0][:5].expand(4, 5)),
+        r"x\[mask\] at test_export_refusals\.py:\d+ has as many .*: write torch\.where\(mask, value, x\)",
+    ),
+    "as many rows as a mask has": (
+        hiding(chosen),
+        r"x\[mask\] = value at test_export_refusals\.py:\d+: the value has 8 rows.*torch\.where",
+    ),
     "item": (lambda: Model(lambda x: x * x.sum().item()), r"aten\._local_scalar_dense.*py:\d+"),
     "mutated buffer": (
         lambda: Model(lambda x: x, Counting()),

@@ -12,10 +12,10 @@ from torch._ops import OpOverload
 from sedge_export.lowering.executorch import convolution
 from sedge_export.lowering.executorch import normalization as channels_last
 from sedge_export.lowering.executorch.loops import short_loop
-from sedge_export.lowering.executorch.pointwise import empty, gelu, threshold_backward
+from sedge_export.lowering.executorch.pointwise import empty, gelu, new_empty, threshold_backward
 from sedge_export.lowering.executorch.products import addmm, mm, vector_norm
 from sedge_export.lowering.onnx import normalization as channels_first
-from sedge_export.lowering.rules import pooling
+from sedge_export.lowering.rules import pooling, strided
 from sedge_export.lowering.rules.normalization import Normalization
 from sedge_export.lowering.rules.table import RULES
 from sedge_export.recurrent.loop import LOOP
@@ -245,6 +245,25 @@ def test_gelu(form: str) -> None:
 
 def test_empty_memory_is_zero() -> None:
     assert torch.equal(empty((2, 3), (1, 0), torch.int64), torch.zeros(2, 3, dtype=torch.int64))
+    assert torch.equal(new_empty(random(2), (2, 3), (3, 1)), random(2).new_zeros(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "offset"),
+    [
+        ((2, 3), (20, 1), 21),  # a slice of some axes
+        ((2, 2, 5), (20, 10, 2), None),  # with steps
+        ((3, 4), (7, 2), 1),  # none of any axes
+    ],
+)
+def test_views_of_memory(
+    size: tuple[int, ...], stride: tuple[int, ...], offset: int | None
+) -> None:
+    x, source = random(3, 2, 10), random(*size, seed=1)
+    view = (size, stride, offset)
+    same([strided.as_strided(x, *view)], [aten.as_strided(x, *view)])
+    expected = aten.as_strided_scatter(x, source, *view)
+    same([strided.as_strided_scatter(x, source, *view)], [expected])
 
 
 def test_every_rule_has_a_test_here() -> None:
@@ -258,7 +277,8 @@ def test_every_rule_has_a_test_here() -> None:
         aten.native_batch_norm_backward.default, aten.native_group_norm.default,
         aten.native_group_norm_backward.default, aten.mm.default, aten.addmm.default,
         aten.threshold_backward.default, aten.gelu.default, aten.linalg_vector_norm.default,
-        aten.empty_permuted.default,
+        aten.empty_permuted.default, aten.new_empty_strided.default,
+        aten.as_strided.default, aten.as_strided_scatter.default,
         aten.view.default, aten._unsafe_view.default, LOOP,
     }  # fmt: skip
     assert set(RULES) == tested

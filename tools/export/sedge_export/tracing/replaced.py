@@ -1,8 +1,9 @@
 """Functions of torch that a trace replaces by others with the same values and gradients.
 
-They are those whose gradient is an operator without a decomposition, and the layers that are loops
-(``recurrent``). What stands here is ordinary torch, so that autograd finds the gradient of each, and any
-runtime gets simple operators. Verification compares with the functions themselves.
+They are those whose gradient is an operator without a decomposition, masks as indices (``masks``), products
+and running extremes (``scans``), and the layers that are loops (``recurrent``). Their replacements are
+ordinary torch, so that autograd finds the gradient of each, and any runtime gets simple operators.
+Verification compares with the functions themselves.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from sedge_export.recurrent.layers import RECURRENT
+from sedge_export.tracing.masks import MASKS
+from sedge_export.tracing.scans import SCANS
 
 Replacement = Callable[..., Tensor | tuple[Tensor, ...] | None]
 Matrix = NDArray[np.float64]
@@ -188,6 +191,21 @@ def _margin(
     return (losses * others).sum(1) / input.shape[1]
 
 
+def _padded(
+    input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Tensor | None:
+    if mode != "replicate":
+        return None
+    for place in range(len(pad) // 2):
+        axis, (before, after) = input.ndim - 1 - place, pad[2 * place : 2 * place + 2]
+        first, last = max(-before, 0), input.shape[axis] - max(-after, 0) - 1
+        ends = [input.narrow(axis, at, 1) for at in (first, last)]
+        left = [ends[0]] * max(before, 0)
+        right = [ends[1]] * max(after, 0)
+        input = torch.cat([*left, input.narrow(axis, first, last + 1 - first), *right], axis)
+    return input
+
+
 def _response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
@@ -208,6 +226,9 @@ _TABLE: dict[Callable[..., Any], Replacement] = {
     functional.bilinear: _bilinear,
     functional.multi_margin_loss: _margin,
     functional.local_response_norm: _response_norm,
+    functional.pad: _padded,
     Tensor.unfold: _unfold,
+    **MASKS,
     **RECURRENT,
+    **SCANS,
 }

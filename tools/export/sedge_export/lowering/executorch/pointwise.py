@@ -37,6 +37,15 @@ def empty(
     return torch.zeros(size, dtype=dtype)
 
 
+@replaces(aten.new_empty_strided.default)
+def new_empty(
+    x: Tensor, size: Sequence[int], _stride: Sequence[int], dtype: torch.dtype | None = None,
+    **_where: object,
+) -> Tensor:  # fmt: skip
+    """Zeros of the type of x: what is written into an assigned slice covers all of it."""
+    return torch.zeros(size, dtype=dtype or x.dtype)
+
+
 @replaces(aten.view.default, aten._unsafe_view.default)
 def view(x: Tensor, size: Sequence[int]) -> Tensor:
     """x with another shape; the rules may have left it in an order that torch cannot view."""

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch._ops import OpOverload
 
 from sedge_export.lowering.onnx.graph import BOOL, FLOAT, INT, ElementType, Graph, Scalar, Value
 from sedge_export.lowering.onnx.table import LOWERINGS, lowers
@@ -12,9 +13,16 @@ from sedge_protocol.errors import ExportError
 aten = torch.ops.aten
 Operand = Value | Scalar
 
-DTYPES = {torch.float32: FLOAT, torch.int64: INT, torch.bool: BOOL}
+# torch's narrower integers are int64 in a program; ``wrapped`` gives them their range.
+_NARROW = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32}
+DTYPES = {torch.float32: FLOAT, torch.int64: INT, torch.bool: BOOL, **dict.fromkeys(_NARROW, INT)}
 # Type promotion among the three types that programs have.
 _RANK = {BOOL: 0, INT: 1, FLOAT: 2}
+# The operators whose result may leave the range of a narrower integer.
+_LEAVING = {
+    aten.abs, aten.add, aten._to_copy, aten.copy, aten.cumsum, aten.mul, aten.neg, aten.pow, aten.sub,
+    aten.sum,
+}  # fmt: skip
 
 _UNARY = {
     aten.abs: "Abs",
@@ -46,8 +54,20 @@ _COMPARISONS = {
 def element_type(dtype: torch.dtype) -> ElementType:
     """The ONNX element type of a torch type. Raises ``ExportError`` for one that programs do not have."""
     if dtype not in DTYPES:
-        raise ExportError(f"element type {dtype}, expected float32, int64 or bool")
+        raise ExportError(f"element type {dtype}, expected float32, bool or an integer")
     return DTYPES[dtype]
+
+
+def wrapped(graph: Graph, operator: OpOverload, result: Value, dtype: torch.dtype) -> Value:
+    """An operator's result, of this type in torch, where that overflows: modulo 2 to its bits."""
+    bits = _NARROW.get(dtype)
+    if bits is None or operator.overloadpacket not in _LEAVING:
+        return result
+    count = graph.scalar(2**bits, INT)
+    if dtype == torch.uint8:
+        return graph.binary("Mod", result, count)
+    half = graph.scalar(2 ** (bits - 1), INT)
+    return graph.sub(graph.binary("Mod", graph.add(result, half), count), half)
 
 
 def operands(graph: Graph, x: Operand, y: Operand) -> tuple[Value, Value]:
@@ -86,6 +106,12 @@ for _packet, _name in _COMPARISONS.items():
 def not_equal(graph: Graph, x: Value, y: Operand) -> Value:
     """x != y; ONNX has only equality."""
     return graph.unary("Not", graph.compare("Equal", *operands(graph, x, y)))
+
+
+@lowers(aten.isnan.default)
+def isnan(graph: Graph, x: Value) -> Value:
+    """Whether x is no number."""
+    return not_equal(graph, x, x)
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar)

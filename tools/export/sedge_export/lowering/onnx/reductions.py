@@ -49,6 +49,18 @@ def mean_dim(
     return graph.mean(graph.cast(x, kind), _axes(x, dim), keepdim)
 
 
+@lowers(aten.max.default)
+def max_all(graph: Graph, x: Value) -> Value:
+    """The largest of all elements."""
+    return amax(graph, x)
+
+
+@lowers(aten.min.default)
+def min_all(graph: Graph, x: Value) -> Value:
+    """The smallest of all elements."""
+    return amin(graph, x)
+
+
 @lowers(aten.amax.default)
 def amax(graph: Graph, x: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
     """The largest over some axes."""
@@ -94,12 +106,25 @@ def var(
 
 @lowers(aten.argmax.default)
 def argmax(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """The index of the first largest element along an axis."""
+    """The index of the first largest element along an axis, or of all."""
     if dim is None:
-        raise ExportError("argmax over all elements, expected one axis")
+        flat = argmax(graph, graph.reshape(x, (x.size,)), 0)
+        return graph.reshape(flat, (1,) * x.rank if keepdim else ())
     axis = dim % x.rank
     shape = [1 if a == axis else e for a, e in enumerate(x.shape) if keepdim or a != axis]
     return graph.op("ArgMax", x, shape=tuple(shape), dtype=INT, axis=axis, keepdims=int(keepdim))
+
+
+@lowers(aten.argmin.default)
+def argmin(graph: Graph, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """The index of the first smallest element along an axis, or of all."""
+    return argmax(graph, graph.unary("Neg", x), dim, keepdim)
+
+
+@lowers(aten.min.dim)
+def min_dim(graph: Graph, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The smallest along an axis and the index of its first occurrence."""
+    return amin(graph, x, [dim], keepdim), argmin(graph, x, dim, keepdim)
 
 
 @lowers(aten.max.dim)
@@ -110,8 +135,9 @@ def max_dim(graph: Graph, x: Value, dim: int, keepdim: bool = False) -> tuple[Va
 
 @lowers(aten.cumsum.default)
 def cumsum(graph: Graph, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    """Running sums along an axis."""
-    source = graph.cast(x, element_type(dtype)) if dtype else x
+    """Running sums along an axis; booleans are counted as torch does, in int64."""
+    kind = element_type(dtype) if dtype else INT if x.dtype == BOOL else x.dtype
+    source = graph.cast(x, kind)
     axis = graph.scalar(dim % x.rank, INT)
     return graph.op("CumSum", source, axis, shape=x.shape, dtype=source.dtype)
 

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from sedge_export.lowering.onnx.graph import BOOL, FLOAT, INT, Graph, Value
 from sedge_export.lowering.onnx.table import LOWERINGS, Lowered, Lowering, lowers
 from sedge_export.lowering.onnx.to_onnx import lowered
-from sedge_export.lowering.rules import pooling
+from sedge_export.lowering.rules import pooling, strided
 from sedge_export.lowering.rules.table import Rule, decompositions
 
 aten = torch.ops.aten
@@ -49,3 +49,5 @@ def by_rule(rule: Rule) -> Lowering:
 lowers(aten.max_pool2d_with_indices_backward.default)(by_rule(pooling.max_pool_backward))
 lowers(aten.avg_pool2d_backward.default)(by_rule(pooling.avg_pool_backward))
 lowers(aten._adaptive_avg_pool2d_backward.default)(by_rule(pooling.adaptive_avg_pool_backward))
+lowers(aten.as_strided.default)(by_rule(strided.as_strided))
+lowers(aten.as_strided_scatter.default)(by_rule(strided.as_strided_scatter))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sedge_export.lowering.onnx.graph import INT, Graph, Scalar, Value
+from sedge_export.lowering.onnx.graph import FLOAT, INT, Graph, Scalar, Value
 from sedge_export.lowering.onnx.pointwise import element_type, kind_of
 from sedge_export.lowering.onnx.table import lowers
 
@@ -182,7 +182,8 @@ def arange(
     **_placement: object,
 ) -> Value:  # fmt: skip
     """start, start + step, ... below end, as a constant."""
-    kind = element_type(dtype) if dtype else INT
+    bounds = [kind_of(bound) for bound in (start, end, step)]
+    kind = element_type(dtype) if dtype else FLOAT if FLOAT in bounds else INT
     return graph.constant(np.arange(start, end, step).astype(kind))
 
 

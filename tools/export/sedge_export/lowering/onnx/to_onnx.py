@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
 from sedge_export.lowering.onnx.graph import Array, Graph, Value
-from sedge_export.lowering.onnx.pointwise import element_type
+from sedge_export.lowering.onnx.pointwise import element_type, wrapped
 from sedge_export.lowering.onnx.table import LOWERINGS, Lowered, Lowering
 from sedge_export.stages import Where
 from sedge_protocol.errors import ExportError, LocalError
@@ -72,10 +72,10 @@ def _one(lowered: Lowered) -> Value:
 def _constant(graph: Graph, module: fx.GraphModule, target: str) -> Value:
     tensor = cast(Tensor, getattr(module, target)).detach()
     try:
-        element_type(tensor.dtype)
+        kind = element_type(tensor.dtype)
     except ExportError as exc:
         raise ExportError(f"model: a buffer or constant in its forward pass has {exc}") from exc
-    return graph.constant(cast(Array, tensor.numpy()))
+    return graph.constant(cast(Array, tensor.numpy()).astype(kind, copy=False))
 
 
 def _call(
@@ -96,6 +96,8 @@ def _call(
         result = table[target](graph, *arguments, **keywords)
     except ExportError as exc:
         raise ExportError(f"cannot lower {target}{where(target)}: {exc}") from exc
+    if isinstance(result, Value):
+        result = wrapped(graph, target, result, _spec(node).dtype)
     _check(node, result)
     return result
 

@@ -1,0 +1,102 @@
+"""Functions with integers, masks, ties and margins: exported for both runtimes, equal to eager torch.
+
+``export`` itself compares every program with eager torch in float64, and raises when one differs. The
+functions are branches of one network, behind one linear layer, whose outputs z are (B, 16).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sedge_export import export
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
+
+torch.set_num_threads(1)
+
+Function = Callable[[Tensor], Tensor]
+
+
+def image(z: Tensor) -> Tensor:
+    return z.reshape(-1, 1, 4, 4)
+
+
+def masked(z: Tensor) -> Tensor:
+    """Writes through masks of elements, columns, rows, and of a part of the axes."""
+    z = z.clone()
+    z[z < 0] = 0.0
+    z[:, torch.arange(16) > 12] = 0.5
+    z[z[:, 0] > 0] = torch.arange(16.0)
+    grid = z.reshape(-1, 4, 4).clone()
+    grid[..., 0, :][grid[..., 1, :] > 0] = -1.0
+    grid[grid[:, :, 1] > 0.5, 2] = 3
+    return grid
+
+
+FOR_EXECUTORCH = {"integers": "counts", "masks": "scattered", "margins": "replicated"}
+GROUPS: dict[str, dict[str, Function]] = {
+    "integers": {
+        "counts": lambda z: z * (z > 0).cumsum(1) + z * (z > 0).int().sum(1, keepdim=True),
+        "int16": lambda z: z * (z > 0).short().cumsum(1),
+        "int32": lambda z: z * ((z * 3).int() * 2 - 1).float(),
+        "uint8 wraps": lambda z: z * ((z > 0).to(torch.uint8) * 200 + 100) / 100,
+        "int8 wraps": lambda z: z * ((z > 0).to(torch.int8) * 100 + 100) / 100,
+        "constant uint8": lambda z: z * torch.arange(16, dtype=torch.uint8),
+    },
+    "masks": {
+        "written": masked,
+        "scattered": lambda z: z.masked_scatter(z < 0, z.flip(1) * 0.3),
+    },
+    "extremes": {
+        "of each row": lambda z: z * (z.min(1, keepdim=True)[0] + z.argmin(1, keepdim=True)),
+        "of all": lambda z: torch.stack([r * r.min() * r.max() + r.argmax() for r in z.unbind()]),
+        "running": lambda z: z.relu().cummax(1)[0] * z.cummin(1).values + z.cummin(1).indices,
+    },
+    "products": {
+        "of each row": lambda z: z * z.prod(1, keepdim=True) + (z > -2).prod(1, keepdim=True),
+        "with zeros": lambda z: z.relu()[:, 1:].reshape(-1, 5, 3).prod(2),
+        "running": lambda z: z.relu().cumprod(1),
+    },
+    "margins": {
+        "replicated": lambda z: functional.pad(image(z), (2, 1, 1, 3), mode="replicate"),
+        "and cut": lambda z: functional.pad(image(z), (2, -1, 1, -2), mode="replicate"),
+    },
+}
+FEW = {name: GROUPS[group][name] for group, name in FOR_EXECUTORCH.items()}
+EVERY = {name: each for group in GROUPS.values() for name, each in group.items()}
+
+
+class Branches(nn.Module):
+    """Functions side by side, each of a linear layer of its own, and a classifier."""
+
+    def __init__(self, functions: dict[str, Function]) -> None:
+        super().__init__()
+        self.functions = list(functions.values())
+        self.layers = nn.ModuleDict({name: nn.Linear(8, 16) for name in functions})
+        width = sum(function(torch.ones(1, 16)).numel() for function in self.functions)
+        self.last = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (B, 3) of x (B, 8)."""
+        pairs = zip(self.functions, self.layers.values(), strict=True)
+        logits: Tensor = self.last(torch.cat([f(layer(x)).flatten(1) for f, layer in pairs], 1))
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("functions", "backend"),
+    [
+        *((group, ONNXRUNTIME) for group in GROUPS.values()),
+        (FEW, EXECUTORCH),
+        pytest.param(EVERY, EXECUTORCH, marks=pytest.mark.slow),
+    ],
+    ids=[*GROUPS, "few", "every"],
+)
+def test_values_and_gradients(functions: dict[str, Function], backend: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+    model = Branches(functions)
+    export(model, x, batch_size=4, name="f", num_classes=3, folder=tmp_path, backends=(backend,))

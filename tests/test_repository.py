@@ -106,10 +106,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/emulate/workers/test_workers_pool.py",
         "whose processes they are",
     ),
-    "sedge_emulate.data.archives": (
-        "tests/emulate/data/test_phones.py",
-        "with what it holds",
-    ),
+    "sedge_emulate.data.archives": ("tests/emulate/data/test_phones.py", "with what it holds"),
     "sedge_protocol.host.struct_fields": (
         "tests/protocol/host/test_reference.py",
         "as the reference shows them",
@@ -156,10 +153,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/export/subject/test_several_inputs.py",
         "with a model that takes several inputs",
     ),
-    "sedge_protocol.host.posix": (
-        "tests/test_windows.py",
-        "with and without what Windows lacks",
-    ),
+    "sedge_protocol.host.posix": ("tests/test_windows.py", "with and without what Windows lacks"),
     "sedge_protocol.host.sockets": (
         "tests/protocol/test_mqtt_state.py",
         "on the sockets of a real link",
@@ -184,10 +178,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/system/test_doctors.py",
         "beside what a real broker has read",
     ),
-    "sedge_edge.question": (
-        "tests/system/test_doctors.py",
-        "asked through a real broker",
-    ),
+    "sedge_edge.question": ("tests/system/test_doctors.py", "asked through a real broker"),
     "sedge_protocol.host.broker_url": (
         "tests/protocol/test_mqtt_state.py",
         "every URL that is one, and those that are none",
@@ -241,10 +232,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/protocol/wire/test_program.py",
         "with the program around it",
     ),
-    "sedge_protocol.wire.work": (
-        "tests/edge/training/test_job.py",
-        "records, worked by a device",
-    ),
+    "sedge_protocol.wire.work": ("tests/edge/training/test_job.py", "records, worked by a device"),
     "sedge_protocol.wire.refusals": (
         "tests/android/test_java_words.py",
         "texts that both languages say",
@@ -324,10 +312,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/rounds/test_lifecycle.py",
         "with the round it is of",
     ),
-    "sedge_cloud.runs.capabilities": (
-        "tests/cloud/rounds/test_orders.py",
-        "with what is ordered",
-    ),
+    "sedge_cloud.runs.capabilities": ("tests/cloud/rounds/test_orders.py", "with what is ordered"),
     "sedge_cloud.processes.heartbeat": (
         "tests/cloud/processes/test_membership.py",
         "with the lease that it keeps",
@@ -342,18 +327,12 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/cloud/facts/test_problems.py",
         "what is seen, as an operator reads it",
     ),
-    "sedge_cloud.store.contract": (
-        "tests/cloud/store/test_database.py",
-        "by all that fulfil it",
-    ),
+    "sedge_cloud.store.contract": ("tests/cloud/store/test_database.py", "by all that fulfil it"),
     "sedge_cloud.store.settings": (
         "tests/cloud/store/test_opening.py",
         "with the stores that they name",
     ),
-    "sedge_cloud.store.sqlite": (
-        "tests/cloud/store/test_database.py",
-        "the store in a folder",
-    ),
+    "sedge_cloud.store.sqlite": ("tests/cloud/store/test_database.py", "the store in a folder"),
     "sedge_cloud.store.schema": (
         "tests/cloud/store/test_database.py",
         "the tables as they are used",
@@ -382,10 +361,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/emulate/training/test_module.py",
         "with its values in channels-last order; in a device's order by test_torch_module.py",
     ),
-    "sedge_emulate.summaries": (
-        "tests/emulate/test_watch.py",
-        "with the rounds that are watched",
-    ),
+    "sedge_emulate.summaries": ("tests/emulate/test_watch.py", "with the rounds that are watched"),
     "sedge_emulate.run": ("tests/emulate/test_emulate_main.py", "the command line, whole"),
     "sedge_export.__main__": ("tests/export/command_line/test_export_cli.py", "the command line"),
     "sedge_export.": ("tests/export/test_export_programs.py", "its parts are one compiler"),
@@ -408,10 +384,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "sedge_export.writing.": ("tests/export/test_export_programs.py", "what is read back"),
     "sedge_export.widths.": ("tests/export/widths/test_axis_rules.py", "operator by operator"),
-    "sedge_export.lowering.rules.": (
-        "tests/export/lowering/test_rules.py",
-        "rule by rule",
-    ),
+    "sedge_export.lowering.rules.": ("tests/export/lowering/test_rules.py", "rule by rule"),
     "sedge_export.lowering.executorch.": (
         "tests/export/lowering/test_rules.py",
         "operator by operator; the compiler's steps in test_executorch.py",
@@ -424,7 +397,7 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
 MAX_LINES = 400
 # Longer than that, and why they are not two files.
 LONG: dict[str, int] = {
-    "sedge_protocol.host.mqtt": 480,  # the one file that owns paho
+    "sedge_protocol.host.mqtt": 480  # the one file that owns paho
 }
 PUBLIC = {
     "sedge_protocol": "Codec Compression Layout Metrics Role SedgeError SparseVector Tensor Theta "

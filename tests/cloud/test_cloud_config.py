@@ -5,13 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sedge_cloud.config import (
-    BrokerConfig,
-    CloudConfig,
-    broker_settings,
-    load_cloud,
-    load_run,
-)
+from sedge_cloud.config import BrokerConfig, CloudConfig, broker_settings, load_cloud, load_run
 from sedge_protocol.errors import ConfigError
 
 SHIPPED = Path(__file__).parents[2] / "cloud" / "cloud.toml"

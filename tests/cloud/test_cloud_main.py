@@ -15,14 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import (
-    CONFIG,
-    LAYOUT,
-    Cloud,
-    as_nobody,
-    make_bundle,
-    update,
-)
+from tests.cloud.helper import CONFIG, LAYOUT, Cloud, as_nobody, make_bundle, update
 from tools.bench.parts.real_fleet import RealFleet, free_port
 
 from sedge_cloud.__main__ import main

@@ -18,10 +18,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         return None
 
     monkeypatch.setattr("sedge_cloud.compute.find_spec", nothing)
-    for asked in (
-        lambda: connected_ray("local", "compute.ray", 2),
-        ComputeConfig("local").compute,
-    ):
+    for asked in (lambda: connected_ray("local", "compute.ray", 2), ComputeConfig("local").compute):
         with pytest.raises(ConfigError, match=r"compute.ray: found 'local', .*'sedge-fl\[scale\]'"):
             asked()
 
@@ -35,9 +32,7 @@ def test_an_address_where_nothing_answers() -> None:
                 connected_ray(found, "--ray", 2)
 
 
-def test_without_its_cluster_a_coordinator_works_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_without_its_cluster_a_coordinator_works_alone(caplog: pytest.LogCaptureFixture) -> None:
     compute = ComputeConfig("nonsense").compute()
     assert list(compute.map(pow, 2, range(5))) == [1, 2, 4, 8, 16]
     assert "compute.ray: found 'nonsense'" in caplog.text

@@ -9,16 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud import given
-from tests.cloud.helper import (
-    CONFIG,
-    LAYOUT,
-    RUN,
-    Cloud,
-    Crash,
-    Faults,
-    a_hello,
-    report_for,
-)
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, Crash, Faults, a_hello, report_for
 from tests.cloud.stores import open_store
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
@@ -29,10 +20,7 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.records import Summary
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import StorageError
-from sedge_protocol.wire.messages import (
-    Committed,
-    Order,
-)
+from sedge_protocol.wire.messages import Committed, Order
 from sedge_protocol.wire.update import encode_update
 
 ROUGH = msgspec.structs.replace(

@@ -37,13 +37,7 @@ from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.web import Span
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import bundle as bundles
-from sedge_protocol.wire.bundle import (
-    Bundle,
-    BundleManifest,
-    Program,
-    TensorSpec,
-    Verification,
-)
+from sedge_protocol.wire.bundle import Bundle, BundleManifest, Program, TensorSpec, Verification
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, open_frame, seal
 from sedge_protocol.wire.frozen import FrozenData

@@ -138,10 +138,7 @@ def started(order: str, kept: str) -> StartJob:
     """A job, as far as a test looks at it."""
     entry = msgspec.msgpack.decode(bytes.fromhex(kept))
     return StartJob(
-        Job(
-            msgspec.msgpack.decode(bytes.fromhex(order), type=Order),
-            msgspec.convert(entry, Kept),
-        )
+        Job(msgspec.msgpack.decode(bytes.fromhex(order), type=Order), msgspec.convert(entry, Kept))
     )
 
 

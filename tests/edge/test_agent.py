@@ -368,10 +368,7 @@ def test_busy_waits(device: Harness) -> None:
     ],
 )
 def test_a_coordinator_that_is_back_is_offered_and_asked_at_once(
-    device: Harness,
-    says: Message | None,
-    incarnation: int,
-    answers: set[type[Message]],
+    device: Harness, says: Message | None, incarnation: int, answers: set[type[Message]]
 ) -> None:
     """It was away for two minutes, in the middle of an upload and a download."""
     pending(device)

@@ -16,14 +16,7 @@ from PIL import Image
 from tests.edge.harness import manifest_of
 
 from sedge_edge.config import DataConfig
-from sedge_edge.data import (
-    LiveData,
-    as_inputs,
-    load_data,
-    load_source,
-    memory,
-    read_source,
-)
+from sedge_edge.data import LiveData, as_inputs, load_data, load_source, memory, read_source
 from sedge_edge.training.examples import Examples, fitting, holdout_size, split, split_rows
 from sedge_protocol.errors import DataError
 from sedge_protocol.layout import Layout, Role

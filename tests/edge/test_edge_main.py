@@ -160,9 +160,7 @@ def test_run_works_until_it_is_told_to_stop(
 
 
 def test_a_running_agent_serves_its_model(
-    config: Path,
-    tiny: tuple[bytes, Theta],
-    handlers: dict[int, Callable[[int, object], None]],
+    config: Path, tiny: tuple[bytes, Theta], handlers: dict[int, Callable[[int, object], None]]
 ) -> None:
     put_models(config, tiny[0], {"first": tiny[1]})
     config.write_text(config.read_text() + '[serve]\nsocket = "model.sock"\n')

@@ -131,10 +131,7 @@ def other_quantile(result: Result) -> Result:
         (with_setting("rounds", "num_rounds", 9), r"rounds\.num_rounds: 2 in .*, 9 in"),
         (replaced(dataset="digits"), "data: 'fashion-mnist' in"),
         (replaced(data_sha256="ff"), "data_sha256: "),
-        (
-            replaced(metric=ABSOLUTE_ERROR),
-            "metric: 'accuracy' in .*, 'mean_abs",
-        ),
+        (replaced(metric=ABSOLUTE_ERROR), "metric: 'accuracy' in .*, 'mean_abs"),
         (other_quantile, r"strategies\[fedobp\]\.options\.quantile: 0\.99 in .*, 0\.5 in"),
         (replaced(settings={}), "no settings, expected .*: run it again"),
     ],

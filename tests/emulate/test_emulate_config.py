@@ -7,15 +7,8 @@ import msgspec
 import pytest
 
 from sedge_emulate.attack import AttackConfig
-from sedge_emulate.config import (
-    EmulationConfig,
-    TrainerConfig,
-    load_emulation,
-)
-from sedge_emulate.device_classes import (
-    ClassConfig,
-    LinkConfig,
-)
+from sedge_emulate.config import EmulationConfig, TrainerConfig, load_emulation
+from sedge_emulate.device_classes import ClassConfig, LinkConfig
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError
 

@@ -246,11 +246,7 @@ def test_what_was_set_up_is_taken_as_it_is(base: Path, out: Path) -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [
-        changed(workers=9),
-        changed(strategies=(LOCAL,)),
-        changed(rounds=RoundsConfig(num_rounds=77)),
-    ],
+    [changed(workers=9), changed(strategies=(LOCAL,)), changed(rounds=RoundsConfig(num_rounds=77))],
     ids=["workers", "strategies", "num_rounds"],
 )
 def test_some_things_may_change(config: EmulationConfig, base: Path, out: Path) -> None:

@@ -125,10 +125,7 @@ def test_the_live_table_follows_a_strategy() -> None:
     progress = Progress(Console(file=io.StringIO()), clock)
     assert shown(progress) == []
     progress.strategy("fedavg", 2)
-    assert shown(progress) == [
-        "fedavg 0/2 ↑ 0 B ↓ 0 B 0.0 s",
-        "waiting for devices",
-    ]
+    assert shown(progress) == ["fedavg 0/2 ↑ 0 B ↓ 0 B 0.0 s", "waiting for devices"]
     progress.round_opened(1, 10)
     progress.update_received(1, 7, 10)
     # A late update of another round says nothing about this one.

@@ -27,10 +27,7 @@ from sedge_emulate.config import (
     StrategyConfig,
     TrainerConfig,
 )
-from sedge_emulate.device_classes import (
-    ChurnConfig,
-    ClassConfig,
-)
+from sedge_emulate.device_classes import ChurnConfig, ClassConfig
 from sedge_emulate.emulation import Stage, set_up, strategy_run_of
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import StrategyResult

@@ -132,11 +132,7 @@ def test_it_runs_the_benchmark_where_it_was_carried(copy: Path) -> None:
     done = run(copy, "--stage", "tests")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["who"], found["version"], found["torch"]) == (
-        "the working tree",
-        "0.1.0",
-        False,
-    )
+    assert (found["who"], found["version"], found["torch"]) == ("the working tree", "0.1.0", False)
     assert found["tiny"].endswith("/packages/tiny.py")
     assert found["unused"] == []
     assert found["data"] == sorted(name for pair in FILES for name in pair)

@@ -112,10 +112,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
         text += TLS_LISTENER.format(folder=folder, tls=tls)
         text += WEB_LISTENER.format(folder=folder, ws=ws)
         patch.setattr(broker_module, "_SETTINGS", text)
-        with (
-            Broker() as broker,
-            tls_proxy(folder / "broker.crt", folder / "broker.key", ws) as wss,
-        ):
+        with Broker() as broker, tls_proxy(folder / "broker.crt", folder / "broker.key", ws) as wss:
             web = {"wss": f"wss://127.0.0.1:{wss}", "ws": f"ws://127.0.0.1:{ws}/mqtt"}
             yield Secure(broker.url, f"mqtts://127.0.0.1:{tls}", web, folder)
 

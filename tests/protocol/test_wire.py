@@ -17,15 +17,7 @@ from sedge_cloud.store import rows as store_rows
 from sedge_edge.rounds import state
 from sedge_protocol import layout
 from sedge_protocol.host import mqtt
-from sedge_protocol.wire import (
-    bundle,
-    frame,
-    messages,
-    reconnect,
-    topics,
-    transfer,
-    update,
-)
+from sedge_protocol.wire import bundle, frame, messages, reconnect, topics, transfer, update
 from sedge_protocol.wire.frame import HEADER, Kind, ReplayWindow
 from sedge_protocol.wire.messages import KINDS
 from sedge_protocol.wire.reasons import REASONS

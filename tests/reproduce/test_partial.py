@@ -7,13 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from tools.reproduce.cells import TABLES
-from tools.reproduce.partial import (
-    DEVICES,
-    EXAMPLES,
-    PARTICIPANTS,
-    PartialSetting,
-    draw,
-)
+from tools.reproduce.partial import DEVICES, EXAMPLES, PARTICIPANTS, PartialSetting, draw
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.runs.run import Run

@@ -30,11 +30,20 @@ def played(home: Path) -> Outcome:
     return play(TRIAL, home, 1, QUIET)
 
 
-def test_the_backend_that_was_asked_for(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The outcome of a trial that nothing disturbed, and of which nothing else is left."""
+    home = tmp_path_factory.mktemp("trial") / "whole"
+    found = played(home)
+    assert not home.exists()
+    return found
+
+
+def test_the_backend_that_was_asked_for(whole: Outcome, tmp_path: Path) -> None:
     found = play(replace(TRIAL, rounds=1, backend="autograd"), tmp_path, 1, QUIET)
     assert (found.trainer, found.backend) == ("autograd", "autograd")
     assert found.file == "tiny-fedavg-seed42-1-autograd.json"
-    assert played(tmp_path).backend == ""
+    assert whole.backend == ""
 
 
 class Broken(FedAvg, frozen=True):
@@ -68,10 +77,8 @@ def killed_after(number: int) -> Callable[[Log, Event], None]:
 
 
 def test_what_was_killed_goes_on_to_the_same_outcome(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = played(tmp_path / "whole")
-    assert not (tmp_path / "whole").exists()
     assert [point.round for point in whole.checkpoints] == [2, 3]
     assert whole.points[0].before < whole.checkpoints[0].before < 1
     home = tmp_path / "killed"

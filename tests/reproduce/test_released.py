@@ -7,14 +7,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from tools.reproduce.released import (
-    BATCH,
-    DEVICES,
-    Released,
-    ReleasedSetting,
-    name,
-    partition,
-)
+from tools.reproduce.released import BATCH, DEVICES, Released, ReleasedSetting, name, partition
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.runs.orders import order_seed

@@ -51,7 +51,7 @@ def evaluate(parameters, examples):
     return cross_entropy(found, y).item(), len(y), {"accuracy": right}
 """
 # Over four seeds of the run, ONNX Runtime alone ends at .97 .96 .88 .92, all four at .94 .93 .95 .94.
-NOISE = 0.1
+ALIKE, NOISE = 0.93, 0.1
 DEVICES = ("onnxruntime", "executorch", "torch", "my_client:fit")
 RUN = """\
 strategy = "fedobp"
@@ -106,18 +106,8 @@ def accuracy_of(fleet: RealFleet, bundle: Path, backends: Sequence[str]) -> floa
     return last.before
 
 
-def test_every_backend_trains_together(
-    fleet: RealFleet, two_runtimes: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """With Adam, which the runtimes know nothing of. As accurate as the same fleet in one runtime."""
-    mixed = accuracy_of(fleet, two_runtimes, DEVICES)
+def test_every_backend_trains_together(fleet: RealFleet, two_runtimes: Path) -> None:
+    """With Adam, which the runtimes know nothing of. As accurate as a fleet in one runtime."""
+    assert accuracy_of(fleet, two_runtimes, DEVICES) >= ALIKE - NOISE
     announced = [hello.backends for hello in fleet.hellos()]
     assert announced == [("onnxruntime",), ("executorch",), ("torch",), ("function",)]
-    fleet.close()
-    alike = RealFleet(tmp_path_factory.mktemp("alike"))
-    try:
-        single = accuracy_of(alike, two_runtimes, ["onnxruntime"] * len(DEVICES))
-    finally:
-        alike.close()
-    print(f"accuracy {mixed:.4f} in four backends, {single:.4f} in one")
-    assert abs(mixed - single) <= NOISE

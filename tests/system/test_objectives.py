@@ -74,10 +74,6 @@ CASES = {
         lambda output, y: (output.argmax(1) == y).float().mean(), "accuracy",
     ),
     "autoencoder": Case(None, "none", functional.mse_loss, functional.mse_loss, "loss", "autoencoder"),
-    "own": Case(
-        objective_models.own, "float", lambda output, y: ((output - y) ** 4).mean(),
-        lambda output, y: ((output - y) ** 4).mean(), "loss", "with_own",
-    ),
     "three outputs": Case(
         objective_models.bound, "none", lambda output, x: objective_models.bound(output, x).mean(),
         lambda output, x: objective_models.bound(output, x).mean(), "loss", "variational",

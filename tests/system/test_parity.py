@@ -358,13 +358,7 @@ def test_the_cloud_holds_start_and_delta_bit_for_bit(
         report = judge(order_context(run_store, run, round_, given), update).report
         assert report == outcome.report
         row = UpdateRow(
-            "run",
-            number,
-            "pi-1",
-            outcome.update,
-            msgspec.msgpack.encode(report),
-            len(update),
-            0,
+            "run", number, "pi-1", outcome.update, msgspec.msgpack.encode(report), len(update), 0
         )
         memory = ClientModelRow("run", "pi-1", number, round_.model, patch, outcome.update, b"")
         store.commit_receipt(row, memory)

@@ -440,12 +440,7 @@ def _refusal(rule: str, size: int, coded: bytes, context: bytes | None = None) -
 
 def main() -> None:
     """Write the file, one case a line."""
-    groups = (
-        _refused_heads(),
-        _refused_masks(),
-        _refused_values(),
-        _refused_streams(),
-    )
+    groups = (_refused_heads(), _refused_masks(), _refused_values(), _refused_streams())
     refused = [_refusal(*case) for group in groups for case in group]
     refused += [_refusal(*case) for case in _refused_changes()]
     accepted = [_case(*case) for case in _accepted()]

@@ -14,12 +14,7 @@ from tests.cloud.stores import open_store
 from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 from sedge_cloud.admin import enrolment
-from sedge_cloud.admin.enrolment import (
-    add_device,
-    add_devices,
-    join_text,
-    reissue_device,
-)
+from sedge_cloud.admin.enrolment import add_device, add_devices, join_text, reissue_device
 from sedge_cloud.admin.revocation import revoke_device
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.broker.accounts import add_passwords

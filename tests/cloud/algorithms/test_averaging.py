@@ -7,11 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sedge_cloud.algorithms.averaging import (
-    mean_change,
-    robust_change,
-    shared_mean_change,
-)
+from sedge_cloud.algorithms.averaging import mean_change, robust_change, shared_mean_change
 from sedge_cloud.algorithms.robust import Robust
 from sedge_cloud.strategy import Change, Update
 from sedge_protocol.codec import SparseVector

@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.cloud.forms import (
-    PLAIN,
-    RESIDUAL,
-    Plain,
-    Residual,
-    form,
-    random_theta,
-    rearranged,
-)
+from tests.cloud.forms import PLAIN, RESIDUAL, Plain, Residual, form, random_theta, rearranged
 
 from sedge_cloud.algorithms.neuron_alignment import Aligner, in_order, made_along
 from sedge_cloud.algorithms.optimal_transport import Solver

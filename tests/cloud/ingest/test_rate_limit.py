@@ -6,15 +6,7 @@ from collections.abc import Sequence
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, a_hello
 
-from sedge_cloud.ingest.rate_limit import (
-    BURST,
-    COST,
-    LINES,
-    LINES_S,
-    UNIT_BYTES,
-    TokenBucket,
-    cost,
-)
+from sedge_cloud.ingest.rate_limit import BURST, COST, LINES, LINES_S, UNIT_BYTES, TokenBucket, cost
 from sedge_cloud.store.rows import DeviceRow
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note

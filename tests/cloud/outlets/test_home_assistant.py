@@ -39,9 +39,7 @@ def test_the_fleet_and_its_devices(tmp_path: Path) -> None:
     seen.cloud.hello()
     seen.round("a", "b", "c")
     seen.gone("c")
-    with_store = open_store(
-        seen.state,
-    )
+    with_store = open_store(seen.state)
     with_store.revoke_device("b")
     with_store.close()
     seen.cloud.load()

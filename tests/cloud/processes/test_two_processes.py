@@ -8,16 +8,7 @@ import msgspec
 import pytest
 from tests.cloud import given
 from tests.cloud.given import assigned
-from tests.cloud.helper import (
-    BEGUN,
-    CONFIG,
-    FLEET,
-    RUN,
-    TRUSTING,
-    Cloud,
-    a_hello,
-    small_update,
-)
+from tests.cloud.helper import BEGUN, CONFIG, FLEET, RUN, TRUSTING, Cloud, a_hello, small_update
 from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import stop_run

@@ -35,15 +35,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
-from sedge_protocol.wire.messages import (
-    Cancel,
-    Committed,
-    Get,
-    Offer,
-    Order,
-    Reject,
-    Welcome,
-)
+from sedge_protocol.wire.messages import Cancel, Committed, Get, Offer, Order, Reject, Welcome
 from sedge_protocol.wire.transfer import describe
 
 

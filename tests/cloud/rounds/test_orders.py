@@ -63,11 +63,7 @@ def test_the_value_coding_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_a_run_leaves_out_of_its_codec_follows_from_the_strategy(
-    tmp_path: Path,
-    strategy: str,
-    options: dict[str, Any],
-    values: ValueCoding,
-    fraction: float,
+    tmp_path: Path, strategy: str, options: dict[str, Any], values: ValueCoding, fraction: float
 ) -> None:
     config = RunConfig(strategy=strategy, codec=CodecConfig(**options))
     cloud = Cloud(tmp_path, config)

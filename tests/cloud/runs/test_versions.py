@@ -10,12 +10,7 @@ from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, random_theta
 
 from sedge_cloud.coding import WHOLE, BroadcastConfig
 from sedge_cloud.config import RunConfig
-from sedge_cloud.runs.versions import (
-    first_version,
-    next_version,
-    summed,
-    worth_sending,
-)
+from sedge_cloud.runs.versions import first_version, next_version, summed, worth_sending
 from sedge_cloud.store.schema import StepRow
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode, encode
 from sedge_protocol.errors import Unencodable

@@ -92,11 +92,7 @@ def feeds(name: str) -> Arrays:
         ),
         ("x", np.zeros((B, F)), r"x: found float64 \(4, 5\), expected float32 \(4, 5\)"),
         ("y", np.zeros(B, np.int32), r"y: found int32 \(4,\), expected int64 \(4,\)"),
-        (
-            "w",
-            np.float32(1),
-            r"w: found float32 \(\), expected float32 \(4,\)",
-        ),
+        ("w", np.float32(1), r"w: found float32 \(\), expected float32 \(4,\)"),
     ],
 )
 def test_arrays_of_another_kind_never_reach_native_code(
@@ -187,10 +183,7 @@ except ConfigError as exc:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (None, "cannot open shared object file"),
-        (b"not a library", "too short|invalid ELF header"),
-    ],
+    [(None, "cannot open shared object file"), (b"not a library", "too short|invalid ELF header")],
 )
 def test_a_broken_installation(content: bytes | None, message: str, tmp_path: Path) -> None:
     if content is not None:

@@ -3,15 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.edge.harness import (
-    DEVICE,
-    FLEET,
-    MAX_PACKET,
-    UP,
-    Harness,
-    MakeDevice,
-    only,
-)
+from tests.edge.harness import DEVICE, FLEET, MAX_PACKET, UP, Harness, MakeDevice, only
 
 from sedge_edge.agent import AgentEffect
 from sedge_edge.rounds.handshake import HINT_EVERY_S, HINTS, WARN_AFTER_HELLOS

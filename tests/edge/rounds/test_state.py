@@ -9,14 +9,7 @@ import pytest
 from tests.edge.disk_faults import FullDisk
 
 from sedge_edge.jobs.job import Kept, Outcome
-from sedge_edge.rounds.state import (
-    MAX_RUNS,
-    SCHEMA,
-    AgentState,
-    Pending,
-    StateStore,
-    TooManyRuns,
-)
+from sedge_edge.rounds.state import MAX_RUNS, SCHEMA, AgentState, Pending, StateStore, TooManyRuns
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.frame import LATEST_CLOCK_S, MAX_INCARNATION
 from sedge_protocol.wire.messages import Order

@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sedge_edge.training.batches import (
-    Batch,
-    batches,
-    evaluation_batches,
-    permutations,
-    step_count,
-)
+from sedge_edge.training.batches import Batch, batches, evaluation_batches, permutations, step_count
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.training import LastBatch
 

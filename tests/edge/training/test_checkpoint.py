@@ -9,15 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.edge.harness import (
-    ONE_STEP,
-    DriftTrainer,
-    Harness,
-    MakeDevice,
-    drift,
-    examples,
-    only,
-)
+from tests.edge.harness import ONE_STEP, DriftTrainer, Harness, MakeDevice, drift, examples, only
 
 from sedge_edge.agent import GATE_RETRY_S, StartJob
 from sedge_edge.jobs.job import Job, Outcome
@@ -140,10 +132,7 @@ def test_the_time_of_every_attempt_counts(device: Harness) -> None:
 
 
 CHANGED: dict[str, Callable[[Harness, Job], tuple[Harness, Job]]] = {
-    "another order": lambda device, job: (
-        device,
-        replace(job, order=order_of(device, seed=5)),
-    ),
+    "another order": lambda device, job: (device, replace(job, order=order_of(device, seed=5))),
     "other labels": lambda device, job: (with_labels(device), job),
     "nonsense": lambda device, job: (device, replace(job, checkpoint=b"\xc1nonsense")),
     "another version's": lambda device, job: (device, replace(job, checkpoint=b"\x81\xa3job\xc0")),

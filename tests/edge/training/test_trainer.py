@@ -13,10 +13,7 @@ from sedge_edge.backends import Backend, open_trainer
 from sedge_edge.training.trainer import Trainer
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Layout, Role
-from sedge_protocol.wire.bundle import (
-    Bundle,
-    Program,
-)
+from sedge_protocol.wire.bundle import Bundle, Program
 
 
 def bundle(*backends: str) -> Bundle:
@@ -36,11 +33,7 @@ def test_onnxruntime_is_found(backend: str, offered: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("backend", "offered", "message"),
     [
-        (
-            "auto",
-            ("coreml",),
-            "found 'auto', expected one of those in the bundle: coreml",
-        ),
+        ("auto", ("coreml",), "found 'auto', expected one of those in the bundle: coreml"),
         (
             "onnxruntime",
             ("executorch",),
@@ -73,8 +66,7 @@ def costing(made_of: Bundle, *memory_bytes: int) -> Bundle:
 
 
 @pytest.mark.parametrize(
-    ("memory", "tried"),
-    [(0, ["a", "b"]), (164, ["a", "b"]), (163, ["b", "a"]), (100, ["b", "a"])],
+    ("memory", "tried"), [(0, ["a", "b"]), (164, ["a", "b"]), (163, ["b", "a"]), (100, ["b", "a"])]
 )
 def test_what_does_not_fit_into_memory_is_tried_last(
     memory: int, tried: list[str], monkeypatch: pytest.MonkeyPatch

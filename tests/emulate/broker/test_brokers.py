@@ -248,9 +248,7 @@ def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_without_any_broker_the_user_learns_how_to_get_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_any_broker_the_user_learns_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_module, "find_mosquitto", lambda: None)
     # None is what looking for it gives where it is not installed.
     monkeypatch.setitem(sys.modules, "amqtt", None)

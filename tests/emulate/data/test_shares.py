@@ -82,10 +82,7 @@ def test_each_device_tests_on_its_share() -> None:
 
 @pytest.mark.parametrize(
     ("devices", "names"),
-    [
-        (2, ["device-0", "device-1"]),
-        (11, [f"device-{i:02d}" for i in range(11)]),
-    ],
+    [(2, ["device-0", "device-1"]), (11, [f"device-{i:02d}" for i in range(11)])],
 )
 def test_names_sort_as_numbers(devices: int, names: list[str]) -> None:
     shares = share_out(DIRICHLET, devices, 0, BASE)[1]

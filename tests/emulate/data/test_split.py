@@ -159,10 +159,7 @@ def test_splits_are_functions_of_the_seed() -> None:
     ],
 )
 def test_dirichlet_refuses_the_impossible(
-    devices: int,
-    alpha: float,
-    min_examples: int,
-    message: str,
+    devices: int, alpha: float, min_examples: int, message: str
 ) -> None:
     with pytest.raises(SedgeError, match=message):
         dirichlet(TARGETS, devices, alpha, default_rng(0), min_examples)

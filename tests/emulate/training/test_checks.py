@@ -17,12 +17,7 @@ from sedge_edge.training.examples import Examples
 from sedge_edge.training.steppers.model import Differentiated
 from sedge_edge.training.trainer import Trained, TrainingDiverged
 from sedge_emulate.training.autograd import AutogradTrainer
-from sedge_emulate.training.checks import (
-    References,
-    Wrong,
-    check,
-    references,
-)
+from sedge_emulate.training.checks import References, Wrong, check, references
 from sedge_emulate.training.module import Module
 from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Task

@@ -18,13 +18,7 @@ from sedge_emulate.training.autograd import AutogradTrainer
 from sedge_emulate.training.checks import Wrong
 from sedge_emulate.training.choice import open_trainer, ruled
 from sedge_emulate.training.problem import Problem
-from sedge_emulate.training.tasks import (
-    Convolutions,
-    FleetTrainer,
-    Precision,
-    Task,
-    Unsupported,
-)
+from sedge_emulate.training.tasks import Convolutions, FleetTrainer, Precision, Task, Unsupported
 from sedge_export import export
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import TensorSpec, load

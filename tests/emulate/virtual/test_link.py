@@ -4,14 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sedge_emulate.config import (
-    EmulationConfig,
-    StrategyConfig,
-)
-from sedge_emulate.device_classes import (
-    ClassConfig,
-    LinkConfig,
-)
+from sedge_emulate.config import EmulationConfig, StrategyConfig
+from sedge_emulate.device_classes import ClassConfig, LinkConfig
 from sedge_emulate.meter import Meter, packet_bytes
 from sedge_emulate.virtual.clock import Clock
 from sedge_emulate.virtual.link import BROKER_S, MISSED_S, MemoryBroker, Port

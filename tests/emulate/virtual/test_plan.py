@@ -10,16 +10,8 @@ import pytest
 from msgspec.structs import replace
 from numpy.random import default_rng
 
-from sedge_emulate.config import (
-    EmulationConfig,
-    StrategyConfig,
-)
-from sedge_emulate.device_classes import (
-    ChurnConfig,
-    ClassConfig,
-    DutyConfig,
-    LinkConfig,
-)
+from sedge_emulate.config import EmulationConfig, StrategyConfig
+from sedge_emulate.device_classes import ChurnConfig, ClassConfig, DutyConfig, LinkConfig
 from sedge_emulate.virtual.plan import (
     REBOOT_S,
     DevicePlan,
@@ -209,10 +201,7 @@ def test_reboots_take_a_moment_and_come_as_often_as_asked() -> None:
 
 def test_cuts_and_full_disks_have_the_means_that_were_asked_for() -> None:
     kind = ClassConfig(
-        "pi",
-        link=LinkConfig(cut_every_s=600, cut_s=60),
-        disk_full_every_s=300,
-        disk_full_s=900,
+        "pi", link=LinkConfig(cut_every_s=600, cut_s=60), disk_full_every_s=300, disk_full_s=900
     )
     events = list(islice(plan(kind).device(0).events(), 8000))
     for name, begins, ends, wait_s, length_s in (

@@ -27,9 +27,7 @@ from sedge_edge.jobs.job import Job, Kept
 from sedge_edge.rounds.waiting import OPEN, Closed
 from sedge_edge.training.job import CODECS
 from sedge_edge.training.trainer import TrainingDiverged
-from sedge_emulate.device_classes import (
-    LinkConfig,
-)
+from sedge_emulate.device_classes import LinkConfig
 from sedge_emulate.virtual import device as virtual_device
 from sedge_emulate.virtual.clock import Clock
 from sedge_emulate.virtual.device import MemoryRecord, VirtualDevice, World

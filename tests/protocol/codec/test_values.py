@@ -8,12 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sedge_protocol.codec import ValueCoding, decoded_values
-from sedge_protocol.codec.values import (
-    INT4_BLOCK,
-    INT8_BLOCK,
-    SIGN_BLOCK,
-    to_planes,
-)
+from sedge_protocol.codec.values import INT4_BLOCK, INT8_BLOCK, SIGN_BLOCK, to_planes
 from sedge_protocol.errors import Unencodable
 
 Floats = NDArray[np.float32]

@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sedge_protocol.host.systemd import (
-    JournalFormatter,
-    is_journal,
-    notify,
-    watchdog_interval_s,
-)
+from sedge_protocol.host.systemd import JournalFormatter, is_journal, notify, watchdog_interval_s
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -253,9 +253,13 @@ def _predict(arguments: argparse.Namespace) -> int:
             with translated("write the outputs to", arguments.out):
                 np.save(arguments.out, outputs)
     if arguments.out is None:
-        labels = model.bundle.manifest.labels
-        for row in outputs.argmax(axis=1) if model.num_classes else outputs:
-            print(labels[row] if labels else row)
+        manifest = model.bundle.manifest
+        if model.num_classes:
+            found = outputs.argmax(axis=manifest.class_axis(outputs.shape))
+            named = np.array(manifest.labels)[found] if manifest.labels else found
+            print(*(row.tolist() for row in named), sep="\n")
+        else:
+            print(*outputs, sep="\n")
     return 0
 
 

@@ -131,7 +131,7 @@ def personal_model(state_dir: Path, run: str | None = None) -> PersonalModel:
 def predict_file(
     model: PersonalModel, path: Path, backend: BackendConfig, folder: Path = Path()
 ) -> NDArray[np.float32]:
-    """The model's outputs (N, C) for the inputs in a file; ``folder`` holds the user's code.
+    """The model's outputs (N, C, ...) for the inputs in a file; ``folder`` holds the user's code.
 
     Raises ``DataError`` for a bad file, ``ConfigError`` for a backend or code that fails.
     """

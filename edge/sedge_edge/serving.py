@@ -31,7 +31,11 @@ Given: TypeAlias = NDArray[np.generic] | Mapping[str, NDArray[np.generic]]
 
 @dataclass(frozen=True, eq=False)
 class Classified:
-    """Outputs (N, C), classes (N,), probabilities (N, C), and the classes' names, if the bundle has any."""
+    """Outputs (N, C), classes (N,), probabilities (N, C), and the classes' names, if the bundle has any.
+
+    Of a model with a label for each token or pixel, classes are (N, ...), outputs and probabilities (N, C,
+    ...) or (N, ..., C).
+    """
 
     outputs: NDArray[np.float32]
     classes: NDArray[np.intp]
@@ -64,7 +68,7 @@ class Model:
         self._load()
 
     def predict(self, inputs: Given) -> NDArray[np.float32]:
-        """The outputs (N, C) for inputs (N, ...). Raises ``DataError`` for what the model cannot take."""
+        """The outputs (N, C, ...) for inputs (N, ...). Raises ``DataError`` for inputs of another model."""
         return self._predicted(inputs)[1]
 
     @property
@@ -79,7 +83,9 @@ class Model:
         manifest, outputs = self._predicted(inputs)
         if not manifest.num_classes:
             raise DataError(f"bundle {manifest.name!r}: found outputs that are no classes")
-        return Classified(outputs, outputs.argmax(axis=1), _softmax(outputs), manifest.labels)
+        axis = manifest.class_axis(outputs.shape)
+        likely = _softmax(outputs, axis)
+        return Classified(outputs, outputs.argmax(axis=axis), likely, manifest.labels)
 
     def _predicted(self, inputs: Given) -> tuple[BundleManifest, NDArray[np.float32]]:
         with self._lock:
@@ -123,9 +129,9 @@ class Model:
         return found.st_ino, found.st_mtime_ns
 
 
-def _softmax(outputs: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Probabilities (N, C) of logits (N, C)."""
+def _softmax(outputs: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
+    """Probabilities of logits (N, ...) along an axis."""
     with np.errstate(invalid="ignore"):  # infinite outputs give NaN
-        powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
-    found: NDArray[np.float32] = powers / powers.sum(axis=1, keepdims=True)
+        powers = np.exp(outputs - outputs.max(axis=axis, keepdims=True))
+    found: NDArray[np.float32] = powers / powers.sum(axis=axis, keepdims=True)
     return found

@@ -37,7 +37,7 @@ from sedge_export.models import avgcnn
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, DataError
 from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, load, pack
+from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, TensorSpec, load, pack
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
@@ -94,6 +94,12 @@ KINDS = {
         ),
     ),
     "regression": Kind(lambda: nn.Linear(6, 2), {"num_classes": 0}, (6,), "numbers"),
+    "tokens": Kind(
+        lambda: nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 5)),
+        {"num_classes": 5, "target": TensorSpec("int64", (3,)), "metric": "perplexity"},
+        (3,),
+        "tokens",
+    ),
     "autoencoder": Kind(
         lambda: nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 6)),
         {"num_classes": 0, "target": "none"},
@@ -109,7 +115,8 @@ def exported(name: str) -> Path:
     kind, folder = KINDS[name], Path(tempfile.mkdtemp(prefix="sedge-java-jobs-")) / name
     torch.manual_seed(0)
     words: dict[str, Any] = {"batch_size": B, "name": name, **kind.words}
-    sample = torch.randn(words["batch_size"], *kind.row)
+    shape = words["batch_size"], *kind.row
+    sample = torch.randint(7, shape) if kind.y == "tokens" else torch.randn(shape)
     export(kind.model(), sample, folder=folder, backends=("executorch",), **words)
     return folder
 
@@ -131,6 +138,10 @@ class Pair:
         """x, and y as the model's kind has it."""
         rng = np.random.default_rng(seed)
         x = rng.standard_normal((count, *self.kind.row)).astype(np.float32)
+        if self.kind.y == "tokens":
+            y = rng.integers(0, 5, (count, 3))
+            y[::2, 1] = -100
+            return {"x": rng.integers(0, 7, (count, 3)), "y": y}
         classes = self.bundle.manifest.num_classes
         ys = {
             "labels": rng.integers(0, max(classes, 1), count),
@@ -285,6 +296,14 @@ UNFIT = {
         {"x": np.zeros((4, 6)), "y": np.array([0, 1, np.nan, 0])},
         {"x": np.zeros((4, 6))},
         {"x": np.zeros((0, 6)), "y": np.zeros(0, int)},
+    ],
+    "tokens": [
+        {"x": np.array([[0, 1, 2], [3, 7, 0]]), "y": np.zeros((2, 3), int)},
+        {"x": np.array([[0, 1, 2], [3, 0, -1]]), "y": np.zeros((2, 3), int)},
+        {"x": np.zeros((2, 3), int), "y": np.array([[0, -100, 4], [5, 0, 0]])},
+        {"x": np.zeros((2, 3), int), "y": np.array([[0, -100, 4], [0, 0, -1]])},
+        {"x": np.zeros((2, 3), int), "y": np.array([[0, -100, 4], [-100] * 3])},
+        {"x": np.zeros((2, 3), int), "y": np.zeros(2, int)},
     ],
     "regression": [
         {"x": np.zeros((4, 6)), "y": np.zeros((4, 3))},

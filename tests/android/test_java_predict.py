@@ -27,7 +27,7 @@ from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, load, pack, save
+from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, TensorSpec, load, pack, save
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.work import Codec
@@ -211,7 +211,7 @@ def test_several_inputs_by_name_and_outputs_of_any_shape(
     )  # fmt: skip
     grid = nn.Sequential(nn.Linear(6, 10), nn.Unflatten(1, (2, 5)))
     export(
-        grid, torch.randn(B, 6), batch_size=B, name="grid", num_classes=0,
+        grid, torch.randn(B, 6), batch_size=B, name="grid", num_classes=5, target=TensorSpec("int64", (2,)),
         folder=tmp_path / "grid-bundle", backends=("executorch",),
     )  # fmt: skip
     word = np.array([0, 4, 2, 1, 3])
@@ -225,13 +225,18 @@ def test_several_inputs_by_name_and_outputs_of_any_shape(
         given, out = phone.inputs(inputs), tmp_path / name / "out"
         wrong = phone.inputs({"word": np.full(2, 0.5), "numbers": rows(2, 3)}, "wrong")
         words = phone.keep("run", None, phone.init)
-        said = phone.ask(words, "open", f"predict {given} {out}", f"predict {wrong} {out}.none")
+        asked = f"predict {given} {out}", f"predict {wrong} {out}.none", f"classify {given}"
+        said = phone.ask(words, "open", *(asked if "x" in inputs else asked[:2]))
         model = phone.python(phone.init)
         assert said[0] == f"{shape} true"
         assert out.read_bytes() == model.predict(inputs.get("x", inputs)).tobytes()
         with pytest.raises(DataError) as error, np.load(wrong) as arrays:
             model.predict(dict(arrays))
         assert said[1] == str(error.value)
+        if "x" in inputs:  # the classes of a row are its last axis
+            classes = model.classify(inputs["x"]).classes
+            assert classes.shape == (9, 2)
+            assert said[2].startswith(f"{classes.ravel().tolist()} []")
 
 
 PREDICT = """

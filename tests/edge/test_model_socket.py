@@ -15,16 +15,20 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from tests.edge.home import make_home, put_models
 from tests.edge.test_prediction import forward, rows
 from tools.bench.parts.real_fleet import wait_until
+from torch import nn
 
 from sedge_edge import Model, model_socket
+from sedge_edge.__main__ import main
 from sedge_edge.model_socket import MAX_BODY, MAX_JSON, ModelSocket
+from sedge_export import export
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import pack, unpack
+from sedge_protocol.wire.bundle import TensorSpec, load, pack, unpack
 
 JSON = {"Content-Type": "application/json"}
 LABELS = ("cat", "dog", "fish")
@@ -98,6 +102,30 @@ def test_arrays_and_json(home: Path, served: Path, tiny: tuple[bytes, Theta]) ->
         "num_classes": 3,
         "labels": list(LABELS),
     }
+
+
+def test_a_class_for_each_token(
+    home: Path, served: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The classes are the outputs' last axis, as only that fits the labels; so ``predict`` prints them."""
+    module = nn.Sequential(nn.Linear(6, 6), nn.Unflatten(1, (2, 3)))
+    export(
+        module, torch.randn(4, 6), batch_size=4, name="tokens", num_classes=3, labels=LABELS,
+        target=TensorSpec("int64", (2,)), folder=tmp_path / "tokens",
+    )  # fmt: skip
+    bundle, theta = load(tmp_path / "tokens")
+    put_models(home, pack(bundle), {"run": theta})
+    found = json.loads(
+        ask(served, "POST", "/predict", json.dumps(rows().tolist()).encode(), JSON)[1]
+    )
+    logits = module(torch.from_numpy(rows())).detach()
+    assert found["classes"] == logits.argmax(2).tolist()
+    np.testing.assert_allclose(found["probabilities"], logits.softmax(2), rtol=1e-4)
+    names = np.array(LABELS)[logits.argmax(2)].tolist()
+    assert found["labels"] == names
+    np.save(tmp_path / "x.npy", rows())
+    assert main(["-c", str(home), "predict", str(tmp_path / "x.npy")]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(row) for row in names]
 
 
 def test_whoever_may_open_it_may_ask(served: Path) -> None:

@@ -432,6 +432,9 @@ def bundles() -> Events:
               ("of 33 extents", {"shape": [1] * 33}, False),
           )),
         ("fewer classes than none (B5)", packed({**manifest, "num_classes": -1}), False),
+        ("fewer tokens than none (B5)", packed({**manifest, "vocabulary": -1}), False),
+        ("tokens, and a label for each of 2 x 2 pixels", packed({
+            **manifest, "vocabulary": 9, "target": {"dtype": "int64", "shape": [2, 2]}}), True),
         ("a share of channels that lacks, 0.0 (B5)", packed({**manifest, "dropped": 0.0}), True),
         ("batches of no rows", packed({**manifest, "batch_size": 0}), False),
         ("a name of 256 code points, 512 bytes (B6)", packed(tensor(name="ä" * 256)), True),

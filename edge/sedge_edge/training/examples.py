@@ -71,18 +71,19 @@ def check_labels(labels: Inputs, num_classes: int, name: str) -> None:
     if several:
         wrong &= labels != IGNORED
     if wrong.any():
-        place = np.unravel_index(np.argmax(wrong), wrong.shape)
         text = refusals.WRONG_ELEMENT if several else refusals.WRONG_LABEL
-        where = ", ".join(map(str, place))
-        raise DataError(
-            text.format(
-                name=name, place=where, value=labels[place], last=num_classes - 1, ignored=IGNORED
-            )
-        )
+        raise DataError(_at_first(text, labels, wrong, name, num_classes))
     empty = (labels == IGNORED).reshape(len(labels), -1).all(1)
     if empty.any():
         row = int(np.argmax(empty))
         raise DataError(refusals.NOTHING_COUNTS.format(name=name, row=row, ignored=IGNORED))
+
+
+def _at_first(text: str, rows: Inputs, wrong: NDArray[np.bool_], name: str, count: int) -> str:
+    """A refusal of the first number that is wrong of those that must be 0 to ``count`` less one."""
+    place = np.unravel_index(np.argmax(wrong), wrong.shape)
+    where = ", ".join(map(str, place))
+    return text.format(name=name, place=where, value=rows[place], last=count - 1, ignored=IGNORED)
 
 
 def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
@@ -148,6 +149,12 @@ def check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
     if len(inputs) == 0:
         raise DataError(f"{name} has no rows, expected at least one")
     _check_rows(inputs, manifest.input, name)
+    if manifest.vocabulary:
+        wrong = (inputs < 0) | (inputs >= manifest.vocabulary)
+        if wrong.any():
+            raise DataError(
+                _at_first(refusals.WRONG_TOKEN, inputs, wrong, name, manifest.vocabulary)
+            )
 
 
 def _check_rows(rows: Inputs, expected: TensorSpec, name: str) -> None:

@@ -105,7 +105,8 @@ class BundleManifest(msgspec.Struct, frozen=True):
     is None where every tensor is in ``layout``. ``verification`` is None without programs.
     ``noise`` counts the random numbers that a step takes. Without a ``target`` the input is the target.
     ``labels`` are the classes' names, for people: one for each, or none. ``parts`` are the inputs of a
-    model that has several, in the order in which a row of ``input`` holds them; otherwise none.
+    model that has several, in the order in which a row of ``input`` holds them; otherwise none. Integers of
+    x are 0 to ``vocabulary`` less one, where that is known; 0 is unknown.
     """
 
     format: int
@@ -126,6 +127,12 @@ class BundleManifest(msgspec.Struct, frozen=True):
     metric: Metric = ACCURACY
     labels: tuple[str, ...] = ()
     parts: tuple[InputPart, ...] = ()
+    vocabulary: Count = 0
+
+    def class_axis(self, outputs: Shape) -> int:
+        """The axis of the classes in outputs (N, C, ...), or (N, ..., C) where only that fits y."""
+        last = self.target is not None and outputs[2:] != self.target.shape
+        return len(outputs) - 1 if last else 1
 
     @property
     def row_target(self) -> TensorSpec:

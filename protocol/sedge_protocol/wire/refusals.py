@@ -25,6 +25,9 @@ WRONG_ELEMENT = (
     "{name}[{place}] is {value}, the model has classes 0 to {last}; {ignored} is for an element that "
     "does not count"
 )
+WRONG_TOKEN = (
+    "{name}[{place}] is {value}, the model knows 0 to {last}: use one of these for all others"
+)
 NOTHING_COUNTS = "{name}[{row}] holds {ignored} alone, so nothing of it counts: leave the row out"
 WRONG_MODEL = "{where}: model_hash does not match the model"
 WRONG_STEPS = "{where}: model_hash does not match the last of {steps} steps"

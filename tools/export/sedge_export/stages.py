@@ -53,15 +53,17 @@ class Subject:
 class Inspected:
     """The subject at the width that is exported. ``outputs`` is the shape of a row of its outputs.
 
-    ``noise`` is how many random numbers a batch takes in training, ``target`` a row of y, or None where
-    the input is the target; ``sources`` are rows for verification, random ones first. ``axes`` says how
-    the model can be narrowed, if it can; ``dropped`` is the share of the channels that is left out.
+    ``noise`` is how many random numbers a batch takes in training; integers of x are below
+    ``vocabulary``, where that is not 0. ``target`` is a row of y, or None where the input is the target;
+    ``sources`` are rows for verification, random ones first. ``axes`` says how the model can be narrowed,
+    if it can; ``dropped`` is the share of the channels that is left out.
     """
 
     subject: Subject
     where: Where
     outputs: tuple[int, ...]
     noise: int
+    vocabulary: int
     axes: Axes | None
     dropped: float
     target: TensorSpec | None

@@ -35,7 +35,8 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
 def _input(manifest: BundleManifest) -> str:
     whole = f"{manifest.input.dtype} {_shape(manifest.input.shape)}"
     parts = [f"{part.name} {part.dtype} {_shape(part.shape)}" for part in manifest.parts]
-    return f"{whole}: {', '.join(parts)}" if parts else whole
+    below = f", below {manifest.vocabulary:,}" if manifest.vocabulary else ""
+    return f"{whole}: {', '.join(parts)}" if parts else f"{whole}{below}"
 
 
 def _target(manifest: BundleManifest) -> str:

@@ -48,7 +48,8 @@ def inspect(subject: Subject, *, dropped: float, target: TensorSpec | None, seed
     axes = found.axes.narrowed(dropped) if found.axes.channels else None
     row = target or _row_target(subject, seen.outputs)
     return Inspected(
-        subject, seen.recorder.where, seen.outputs, seen.recorder.noise, axes, dropped, row,
+        subject, seen.recorder.where, seen.outputs, seen.recorder.noise, seen.recorder.vocabulary,
+        axes, dropped, row,
         _sources(subject, seen, row, torch.Generator().manual_seed(seed)),
     )  # fmt: skip
 

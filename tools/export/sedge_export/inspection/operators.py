@@ -29,7 +29,9 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.model = model
         self.noise = 0  # how many random numbers the last run in training mode took
+        self.vocabulary = 0  # integers of x are below it, where they are looked up in an embedding
         self.sums: dict[bool, Sums] = {}  # of the last run in training mode, or in evaluation mode
+        self._x = torch.empty(0)
         self._inside: list[str] = []
         self._origins: dict[str, str] = {}
         self._watch = Watch(model, self._here)
@@ -40,6 +42,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def run(self, x: Tensor) -> object:
         """The model's output for x; records every operator."""
+        self._x = x
         hooks = [
             hook
             for name, module in self.model.named_modules()
@@ -90,7 +93,15 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"cannot lower {func}{self._origins[name]}: a program cannot be given its random"
                 " numbers; those of dropout and torch.bernoulli in training it can"
             )
+        if func is torch.ops.aten.embedding.default and self._is_input(args[1]):
+            rows = len(args[0])
+            self.vocabulary = min(rows, self.vocabulary) if self.vocabulary else rows
         return func(*args, **(kwargs or {}))
+
+    def _is_input(self, indices: Tensor) -> bool:
+        """Whether these are the whole input, in any shape."""
+        storages = indices.untyped_storage(), self._x.untyped_storage()
+        return indices.numel() == self._x.numel() and len({s.data_ptr() for s in storages}) == 1
 
     def _here(self) -> str:
         origin = [f"module {self._inside[-1]!r}"] if self._inside and self._inside[-1] else []

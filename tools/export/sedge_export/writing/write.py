@@ -73,6 +73,7 @@ def _manifest(
         num_classes=subject.num_classes,
         labels=tuple(labels),
         parts=subject.parts,
+        vocabulary=inspected.vocabulary,
         frozen=None if layout is None or values is None else frozen_data(layout, values),
         noise=inspected.noise,
         loss=subject.choice.loss,

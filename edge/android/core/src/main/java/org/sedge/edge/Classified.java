@@ -1,6 +1,7 @@
 package org.sedge.edge;
 
 import org.sedge.edge.SedgeException.DataError;
+import org.sedge.edge.wire.Bundle;
 
 import java.util.Collections;
 import java.util.List;
@@ -12,26 +13,27 @@ public final class Classified {
     private final Rows probabilities;
     private final List<String> labels;
 
-    /** @param outputs (N, C, ...) */
-    Classified(Rows outputs, List<String> labels) throws SedgeException {
+    /** @param outputs (N, C, ...), or (N, ..., C) where the bundle's labels are (N, ...) */
+    Classified(Rows outputs, Bundle bundle) throws SedgeException {
         long[] shape = outputs.shape;
         if (shape.length == 0) {
             throw new DataError("found outputs of one number, expected (C, ...)");
         }
-        int count = (int) shape[0];
+        boolean first = bundle.classesFirst(shape);
+        int count = (int) shape[first ? 0 : shape.length - 1];
         int places = outputs.rowSize / count;
         float[] powers = new float[outputs.floats.length];
         long[] best = new long[outputs.count * places];
         for (int row = 0; row < outputs.count; row++) {
             for (int place = 0; place < places; place++) {
-                int from = row * outputs.rowSize + place;
-                best[row * places + place] = softmax(outputs.floats, powers, from, count, places);
+                int from = row * outputs.rowSize + place * (first ? 1 : count);
+                best[row * places + place] = softmax(outputs.floats, powers, from, count, first ? places : 1);
             }
         }
         long[] rest = new long[shape.length - 1];
-        System.arraycopy(shape, 1, rest, 0, rest.length);
+        System.arraycopy(shape, first ? 1 : 0, rest, 0, rest.length);
         this.outputs = outputs;
-        this.labels = Collections.unmodifiableList(labels);
+        labels = Collections.unmodifiableList(bundle.labels);
         classes = new Rows(best, rest);
         probabilities = new Rows(powers, shape);
     }
@@ -56,7 +58,7 @@ public final class Classified {
         return best;
     }
 
-    /** What the model says, (N, C, ...): logits. */
+    /** What the model says, (N, C, ...) or (N, ..., C): logits. */
     public Rows outputs() {
         return outputs;
     }
@@ -66,7 +68,7 @@ public final class Classified {
         return classes;
     }
 
-    /** How likely each class is, (N, C, ...). */
+    /** How likely each class is, in the shape of the outputs. */
     public Rows probabilities() {
         return probabilities;
     }

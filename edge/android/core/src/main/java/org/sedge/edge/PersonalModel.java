@@ -60,7 +60,7 @@ public final class PersonalModel implements AutoCloseable {
             if (bundle.numClasses == 0) {
                 throw new DataError("bundle '" + bundle.name + "': found outputs that are no classes");
             }
-            return new Classified(open.predict(Fitting.inputs(inputs, bundle, "inputs: x")), bundle.labels);
+            return new Classified(open.predict(Fitting.inputs(inputs, bundle, "inputs: x")), bundle);
         }
     }
 

@@ -69,6 +69,17 @@ public final class Rows {
         out.position(out.position() + type.size * rowSize);
     }
 
+    /** Where an element is, as numpy says it: its row, and its place in it. */
+    public String place(int element) {
+        StringBuilder place = new StringBuilder();
+        int rest = element % rowSize;
+        for (int i = shape.length - 1; i >= 0; i--) {
+            place.insert(0, ", " + rest % shape[i]);
+            rest /= (int) shape[i];
+        }
+        return element / rowSize + place.toString();
+    }
+
     /** A shape as people write it: (), (3,), (1, 28, 28). */
     public static String tuple(long[] shape) {
         String inner = Arrays.toString(shape);

@@ -60,8 +60,9 @@ final class BundleTrainer implements Trainer {
             }
         }
         Loop.requireFinite(sums[0] / sums[2], "evaluation: the mean loss");
-        Loop.requireFinite(sums[1] / sums[2], "evaluation: the mean metric");
-        return Metrics.SCHEMA.empty().with(Metrics.LOSS, sums[0] / sums[2]).with(Metrics.METRIC, sums[1] / sums[2])
+        double metric = bundle.metric.reported(sums[1] / sums[2]);
+        Loop.requireFinite(metric, "evaluation: the mean metric");
+        return Metrics.SCHEMA.empty().with(Metrics.LOSS, sums[0] / sums[2]).with(Metrics.METRIC, metric)
                 .with(Metrics.NUM_EXAMPLES, (long) examples.count());
     }
 

@@ -5,6 +5,7 @@ import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.DataError;
 import org.sedge.edge.wire.Bundle;
+import org.sedge.edge.wire.Refusals;
 
 import java.util.Arrays;
 import java.util.Locale;
@@ -13,6 +14,8 @@ import java.util.Locale;
 public final class Fitting {
     /** float32 holds every integer up to this magnitude. */
     static final int MAX_INTEGER = 1 << 24;
+    /** The label, in rows of several, that counts in neither loss nor metric. */
+    private static final long IGNORED = -100;
 
     private Fitting() {}
 
@@ -33,14 +36,31 @@ public final class Fitting {
         }
         Rows targets = typed(column(examples.targets, bundle.target), bundle.target, "y");
         check(targets, bundle.target, "y");
-        long[] labels = targets.longs;
-        for (int i = 0; bundle.numClasses > 0 && labels != null && i < labels.length; i++) {
-            if (labels[i] < 0 || labels[i] >= bundle.numClasses) {
-                throw new DataError("y[" + i / targets.rowSize + "] is " + labels[i]
-                        + ", the model has classes 0 to " + (bundle.numClasses - 1));
-            }
+        if (bundle.numClasses > 0 && targets.longs != null) {
+            checkLabels(targets, bundle.numClasses);
         }
         return new Examples(inputs, targets);
+    }
+
+    /** Of several labels in a row some, but not all, may be {@link #IGNORED}. */
+    private static void checkLabels(Rows targets, long classes) throws DataError {
+        boolean several = targets.shape.length > 0;
+        boolean[] counts = new boolean[targets.count];
+        for (int i = 0; i < targets.longs.length; i++) {
+            long label = targets.longs[i];
+            boolean is = !several || label != IGNORED;
+            counts[i / targets.rowSize] |= is;
+            if (is && (label < 0 || label >= classes)) {
+                String place = targets.place(i);
+                throw new DataError(several ? Refusals.wrongElement("y", place, label, classes - 1, IGNORED)
+                        : Refusals.wrongLabel("y", place, label, classes - 1));
+            }
+        }
+        for (int row = 0; row < targets.count; row++) {
+            if (!counts[row]) {
+                throw new DataError(Refusals.nothingCounts("y", row, IGNORED));
+            }
+        }
     }
 
     /** What is called {@code name} as inputs of the model. Throws {@code DataError} for what it does not take. */
@@ -50,6 +70,12 @@ public final class Fitting {
         }
         Rows inputs = typed(rows, bundle.input, name);
         check(inputs, bundle.input, name);
+        for (int i = 0; bundle.vocabulary > 0 && inputs.longs != null && i < inputs.longs.length; i++) {
+            if (inputs.longs[i] < 0 || inputs.longs[i] >= bundle.vocabulary) {
+                throw new DataError(
+                        Refusals.wrongToken(name, inputs.place(i), inputs.longs[i], bundle.vocabulary - 1));
+            }
+        }
         return inputs;
     }
 

@@ -74,6 +74,8 @@ public final class Bundle {
     private static final Field<Record, Metric> METRIC = SCHEMA.optional("metric", Metric.SCHEMA, Metric.ACCURACY);
     private static final Field<Record, List<String>> LABELS =
             SCHEMA.optional("labels", Type.list(Type.text(0, MAX_BYTES), 0, MAX_BYTES), Collections.<String>emptyList());
+    private static final Field<Record, Long> VOCABULARY =
+            SCHEMA.optional("vocabulary", Type.integer(0, 1L << 50), 0L);
     private static final Field<Record, List<Record>> PARTS =
             SCHEMA.optional("parts", Type.list(PART, 0, MAX_BYTES), Collections.<Record>emptyList());
 
@@ -128,6 +130,8 @@ public final class Bundle {
     public final Row target;
     /** Labels are below this; 0 for a model that does not classify. */
     public final long numClasses;
+    /** Integers of x are below this; 0 where it is not known. */
+    public final long vocabulary;
     public final boolean usesBatchStatistics;
     /** Random numbers that a step takes. */
     public final int noise;
@@ -149,6 +153,7 @@ public final class Bundle {
         input = new Row(manifest.get(INPUT));
         target = manifest.get(TARGET) == null ? null : new Row(manifest.get(TARGET));
         numClasses = manifest.get(NUM_CLASSES);
+        vocabulary = manifest.get(VOCABULARY);
         usesBatchStatistics = manifest.get(USES_BATCH_STATISTICS);
         noise = manifest.get(NOISE).intValue();
         metric = manifest.get(METRIC);
@@ -224,6 +229,11 @@ public final class Bundle {
         } catch (IllegalArgumentException | ArithmeticException error) {
             throw new CodecError("bundle: " + error.getMessage(), error);
         }
+    }
+
+    /** Whether outputs (C, ...) of a row have the classes first; otherwise they are (..., C), with the labels' extents. */
+    public boolean classesFirst(long[] outputs) {
+        return target == null || Arrays.equals(Arrays.copyOfRange(outputs, 1, outputs.length), target.shape);
     }
 
     /** Whether a step may be padded with rows of weight 0. */

@@ -37,6 +37,11 @@ public final class Metric extends Struct<Metric> {
         share = SHARE.in(values);
     }
 
+    /** What is reported where the rows' values have this mean. */
+    public double reported(double mean) {
+        return name.equals("perplexity") ? Math.exp(mean) : mean;
+    }
+
     /** A value with the name, as people read it: {@code accuracy 81.3 %}, {@code mean absolute error 0.0421}. */
     public String said(double value) {
         return name.replace('_', ' ') + " "

@@ -67,6 +67,17 @@ public final class Refusals {
                 + " is for an element that does not count";
     }
 
+    public static String wrongToken(Object name, Object place, Object value, Object last) {
+        return name
+                + "["
+                + place
+                + "] is "
+                + value
+                + ", the model knows 0 to "
+                + last
+                + ": use one of these for all others";
+    }
+
     public static String nothingCounts(Object name, Object row, Object ignored) {
         return name + "[" + row + "] holds " + ignored + " alone, so nothing of it counts: leave the row out";
     }

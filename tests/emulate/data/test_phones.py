@@ -2,19 +2,16 @@
 
 import copyreg
 import gzip
-import hashlib
-import io
 import os
 import pickle
-import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.emulate.data.archive import packed
 
 from sedge_emulate.config import DataConfig
 from sedge_emulate.data.archives import DATA_VARIABLE, Archive, user_datasets
@@ -89,12 +86,7 @@ def pickled(people: Mapping[int, Sequence[Session]]) -> bytes:
 
 def archive_of(folder: Path, content: bytes, path: str = MEMBER) -> Archive:
     """The archive with this file in it, and its own hash."""
-    with tarfile.open(folder / PHONES.file, "w:gz") as tar:
-        info = tarfile.TarInfo(f"{PHONES.package}-{PHONES.version}/{path}")
-        info.size = len(content)
-        tar.addfile(info, io.BytesIO(content))
-    sha256 = hashlib.sha256((folder / PHONES.file).read_bytes()).hexdigest()
-    return replace(PHONES, sha256=sha256)
+    return packed(folder, PHONES, {path: content})
 
 
 def test_windows_are_of_one_activity_and_the_last_session_is_for_tests(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ class DataConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     dataset: Annotated[str, Meta(min_length=1)] = "auto"
-    """Data set: ``auto``, ``fashion-mnist``, ``digits``, ``phones``, or your own: ``module:function``, an
-    .npz or .csv file, or a folder of images or PFLlib data."""
+    """Data set: ``auto``, ``fashion-mnist``, ``digits``, ``phones``, ``shakespeare``, or your own:
+    ``module:function``, an .npz or .csv file, or a folder of images or PFLlib data."""
     examples: Annotated[int, Meta(ge=0)] = 0
     """Number of examples of the data set to use; 0 uses all."""
     split: Literal["dirichlet", "pathological", "iid", "natural", "given"] = "dirichlet"

@@ -14,7 +14,7 @@ import hashlib
 import os
 import tarfile
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -102,11 +102,9 @@ def user_datasets() -> Path:
     return Path.home() / ".local/share/datasets"
 
 
-def member(tar: tarfile.TarFile, path: str, where: str) -> bytes:
-    """The bytes of the file at ``path`` below the archive's one folder. Raises ``DataError``."""
+def files(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+    """Each file's path below the archive's one folder, and its bytes, as they follow."""
     for info in tar:
-        if info.isreg() and info.name.partition("/")[2] == path:
-            file = tar.extractfile(info)
-            if file is not None:
-                return file.read()
-    raise DataError(f"{where}: no {path} in it")
+        file = tar.extractfile(info) if info.isreg() else None
+        if file is not None:
+            yield info.name.partition("/")[2], file.read()

@@ -1,10 +1,10 @@
-"""The data sets of the emulator: Fashion-MNIST, scikit-learn's handwritten digits, and people's phones.
+"""The data sets of the emulator: Fashion-MNIST, scikit-learn's digits, people's phones, Shakespeare.
 
 A ``Dataset`` is one pair of arrays for the whole fleet; a device's share is an array of indices
 (``split.py``), never a copy. Images are normalised once, in place: 70,000 Fashion-MNIST images are 220 MB
 of float32, four times their raw bytes, and in return every device gathers its batches straight from them.
 
-Nothing is downloaded here. The phones are looked for in archives.py's places, and Fashion-MNIST (Xiao et
+Nothing is downloaded here. The last two are looked for in archives.py's places, Fashion-MNIST (Xiao et
 al. 2017, arXiv 1708.07747, MIT) in
 
     the given folder, otherwise $SEDGE_DATA; where one is named, nowhere else
@@ -32,10 +32,13 @@ from sedge_edge.training.examples import Examples, Inputs, check_labels, require
 from sedge_emulate.data.archives import DATA_VARIABLE
 from sedge_emulate.data.pfllib import is_pfllib, joined, read_pfllib
 from sedge_emulate.data.phones import phones
+from sedge_emulate.data.shakespeare import shakespeare
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.objective import IGNORED, TargetKind
 from sedge_protocol.wire.parts import InputPart
 
+# The data sets that say whose each example is.
+PEOPLE = {"phones": phones, "shakespeare": shakespeare}
 FILES = (
     ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
@@ -130,8 +133,8 @@ def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dat
     of class folders), or a folder of PFLlib's, looked up in ``base``. Raises ``DataError`` for what is
     missing or broken.
     """
-    if name == "phones":
-        return Dataset(name, **vars(phones(folder)))
+    if name in PEOPLE:
+        return Dataset(name, **vars(PEOPLE[name](folder)))
     if name not in ("auto", "fashion-mnist", "digits"):
         return _own(name, base or Path.cwd())
     if name == "digits" or (name == "auto" and find_fashion_mnist(folder) is None):

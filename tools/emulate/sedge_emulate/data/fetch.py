@@ -13,9 +13,10 @@ from pathlib import Path
 
 from sedge_emulate.data.archives import Archive, user_datasets
 from sedge_emulate.data.phones import PHONES
+from sedge_emulate.data.shakespeare import SHAKESPEARE
 from sedge_protocol.errors import DataError
 
-ARCHIVES = {archive.name: archive for archive in (PHONES,)}
+ARCHIVES = {archive.name: archive for archive in (PHONES, SHAKESPEARE)}
 # setuptools/build_meta.py, with the two hooks of PEP 517 that pip calls where there is no pyproject.toml.
 _STAND_IN = """
 import os

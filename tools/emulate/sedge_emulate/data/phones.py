@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sedge_emulate.data.archives import Archive, Grouped, member
+from sedge_emulate.data.archives import Archive, Grouped, files
 from sedge_emulate.data.plain_pickle import read_plain
 from sedge_protocol.errors import DataError
 
@@ -69,7 +69,10 @@ def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
     ``DataError`` where the archive is missing or broken.
     """
     with archive.open(folder) as (tar, where):
-        people = _people(member(tar, MEMBER, where), where)
+        found = next((data for path, data in files(tar) if path == MEMBER), None)
+        if found is None:
+            raise DataError(f"{where}: no {MEMBER} in it")
+        people = _people(found, where)
     notes: list[str] = []
     kept: list[tuple[_Session, _Session]] = []
     for person, tables in sorted(people.items()):

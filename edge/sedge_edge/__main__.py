@@ -78,6 +78,10 @@ def _parser() -> argparse.ArgumentParser:
     pruning = commands.add_parser("prune", help="delete what [keep] does not allow")
     pruning.add_argument("--dry-run", action="store_true", help="only say what would go")
     pruning.set_defaults(call=_prune)
+    leaving = commands.add_parser(
+        "leave", help="leave the fleet: tell the coordinator, delete the state and the secret"
+    )
+    leaving.set_defaults(call=_leave)
     keys = commands.add_parser("reference", help="every key of edge.toml")
     keys.set_defaults(call=_reference)
     predict = commands.add_parser(
@@ -230,6 +234,20 @@ def _prune(arguments: argparse.Namespace) -> int:
             freed = blobs.collect(store.state.needed(blobs), 0.0)
             print(f"freed: {freed / 1e6:.1f} MB")
     return 0
+
+
+def _leave(arguments: argparse.Namespace) -> int:
+    from sedge_edge.leaving import leave
+
+    config = load_config(arguments.config)
+    why = leave(config, act_as_owner(config.state_dir))
+    with as_caller(), translated("delete", config.secret_file):
+        config.secret_file.unlink(missing_ok=True)
+    print(f"{config.device} has left {config.fleet}: its state and its secret are deleted")
+    if why:
+        print(f"the coordinator has not heard of it: {why}", file=sys.stderr)
+        print(f"there: sedge-cloud device revoke {config.device}", file=sys.stderr)
+    return 1 if why else 0
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

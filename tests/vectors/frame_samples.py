@@ -153,6 +153,7 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
     ):
         yield msgspec.structs.replace(plain, **picks, work=Work(choice=choice))
     yield messages.Hello(NONCE, "0.3.0", codecs=("optimizer", "schedule"))
+    yield messages.Hello(NONCE, "0.3.0", leaves=True)
     moving = Training(5, 0.05, warmup_steps=10, end_factor=0.25)
     yield msgspec.structs.replace(plain, work=Work(training=moving))
     averaging = Training(5, 0.05, average=0.5)

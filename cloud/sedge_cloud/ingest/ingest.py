@@ -59,6 +59,8 @@ from sedge_protocol.wire.frame import Frame, asks, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
 from sedge_protocol.wire.transfer import from_bitmap
 
+# The disk has refused; the device asks again.
+BUSY = messages.Busy(RETRY_MS, "storage")
 # What it does, and what it tells the leader.
 Effects: TypeAlias = list[CloudEffect | Hint]
 
@@ -241,8 +243,7 @@ class Ingest:
                 continue
             device = self.devices[name]
             if isinstance(answer, StorageError):
-                busy = messages.Busy(RETRY_MS, "storage")
-                effects.append(device.peer.message(busy, transfer))
+                effects.append(device.peer.message(BUSY, transfer))
                 if answer is not failed:  # one for all if all have failed
                     effects += self._failed(answer)
                 failed = answer
@@ -327,13 +328,14 @@ class Ingest:
         except VersionError:  # whatever it spoke before, no order reaches it now
             self._left(device, now)
             raise
+        if hello.leaves:
+            return [*self.devices.revoke(name, now)]
         hello = self.devices.limited(hello)
         is_renewed = device.is_another(hello, frame.incarnation)
         save_hello(self.store, device, hello, frame.incarnation)
         effects: Effects = [*self.devices.unheard.greet(device, hello, now)]
         effects.append(device.peer.message(self.devices.welcome(hello.nonce)))
-        if not device.online:
-            effects.append(Note(logging.INFO, f"device {name} is online"))
+        effects += [] if device.online else [Note(logging.INFO, f"device {name} is online")]
         self.devices.arrive(device, hello, now)
         for run in self._runs.running():
             effects += self.devices.refuse_unable(run, [name])
@@ -343,8 +345,8 @@ class Ingest:
         current, name = self.open.round(get.run), device.row.device
         run = self._runs.get(get.run)
         if run is None or current is None or self.open.find(get.run, get.round, name) is None:
-            text = "the round is over"
-            return [device.peer.message(messages.Cancel(get.run, get.round, text))]
+            over = messages.Cancel(get.run, get.round, "the round is over")
+            return [device.peer.message(over)]
         orders, wanted = self.open.orders, from_bitmap(get.missing, 8 * len(get.missing))
         served = orders.served(run, current, name)
         others = self.broadcast.others
@@ -356,8 +358,7 @@ class Ingest:
             return []
         if not current.orders[name].holds or run.config.broadcast.whole:
             return []
-        # It fetches the whole model, although it had one and the run broadcasts changes. That is stored at
-        # once: a restart within the round forgets everything else about its bytes.
+        # The whole model, although it had one: stored at once, as a restart forgets its other bytes.
         if self.traffic.fell_back(get.run, name):
             self.counters["whole_models"] += 1
             self.store.save_traffic([TrafficRow(get.run, get.round, name, 0, 0, True)])
@@ -381,8 +382,7 @@ class Ingest:
         return self._answer(device, frame.transfer, answer)
 
     def _busy(self, device: Device, transfer: bytes, error: StorageError) -> Effects:
-        later = messages.Busy(RETRY_MS, "storage")
-        return [device.peer.message(later, transfer), *self._failed(error)]
+        return [device.peer.message(BUSY, transfer), *self._failed(error)]
 
     def _answer(self, device: Device, transfer: bytes, answer: Answer) -> Effects:
         effects: Effects = []

@@ -139,6 +139,11 @@ class Fleet:
             Note(logging.WARNING, f"device {name} is revoked"),
         ]
 
+    def revoke(self, device: str, now: float) -> list[Effect]:
+        """A device leaves the fleet: nobody listens to it again, and it is told so."""
+        self._store.revoke_device(device)
+        return [Note(logging.INFO, f"device {device} leaves the fleet"), *self.load(now)]
+
     def lose(self, shards: Collection[str]) -> None:
         """These shards are another process's now."""
         self._kept.lose(shards)

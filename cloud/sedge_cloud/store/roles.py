@@ -170,6 +170,10 @@ class Rows(Seen, Protocol):
         """The orders of a round, by device."""
         ...
 
+    def revoke_device(self, device: str) -> None:
+        """Never listen to a device again. Raises ``ConfigError`` when there is no such device."""
+        ...
+
     def round_models(self, run: str, numbers: Collection[int]) -> dict[int, tuple[bytes, bytes]]:
         """Blob and hash of the global models of these rounds."""
         ...

@@ -76,6 +76,8 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     holds: Annotated[tuple[Id, ...], Meta(max_length=16)] | None = None
     """The runs of which it keeps anything (5.12), so that an order does not rely on what is not there; nil:
     not said."""
+    leaves: bool = False
+    """The device leaves the fleet for good (5.4)."""
 
 
 class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):

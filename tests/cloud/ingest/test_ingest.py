@@ -254,6 +254,15 @@ def test_strangers_and_the_revoked_are_not_heard(cloud: Cloud, tmp_path: Path) -
     assert cloud.core.counters["foreign"] == 10
 
 
+def test_a_device_that_leaves_is_revoked_and_told_so(cloud: Cloud) -> None:
+    cloud.hello()
+    for _ in range(2):  # the answer is lost
+        cloud.say("b", msgspec.structs.replace(a_hello("b"), leaves=True))
+    assert "device b leaves the fleet" in cloud.notes(logging.INFO)
+    assert "device b is revoked" in cloud.notes(logging.WARNING)
+    assert [one.reason for one in cloud.messages("b", Refusal)] == ["revoked", "revoked"]
+
+
 def test_a_frame_for_nobody(cloud: Cloud) -> None:
     frame = cloud.devices["a"].peer.seal(a_hello("a"))
     for topic in ("", "sedge", topics.down(FLEET, "a"), "sedge/1/bench/device/A/up", "x" * 70_000):

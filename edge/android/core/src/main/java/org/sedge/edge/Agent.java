@@ -172,6 +172,17 @@ public final class Agent {
         watch.start();
     }
 
+    /**
+     * Leaves the fleet for good: tells the coordinator, which hears the device no more, and deletes what the state folder
+     * holds, models and all. The secret is the caller's to delete. Waits for an agent that is being stopped.
+     *
+     * @return whether the coordinator has answered in this time; otherwise somebody has to revoke the device there
+     * @throws SedgeException while an agent uses the folder, and where the disk refuses
+     */
+    public static boolean leave(AgentConfig config, File stateFolder, long maxMillis) throws SedgeException {
+        return Leaving.leave(config, stateFolder, maxMillis);
+    }
+
     /** Whether the coordinator has welcomed the device, and there has been neither order nor update for a while. */
     public boolean idle() {
         return idle;

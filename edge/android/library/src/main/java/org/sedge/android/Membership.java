@@ -2,6 +2,7 @@ package org.sedge.android;
 
 import android.content.Context;
 
+import org.sedge.edge.Agent;
 import org.sedge.edge.AgentConfig;
 import org.sedge.edge.SedgeException;
 
@@ -19,6 +20,8 @@ import java.nio.file.StandardCopyOption;
  * copies them: a restored state would count its frames from an old number, and the coordinator would drop them.
  */
 public final class Membership {
+    private static final long LEAVE_MILLIS = 90_000;
+
     private Membership() {}
 
     /**
@@ -45,6 +48,22 @@ public final class Membership {
             return null;
         }
         return AgentConfig.fromJoinText(new String(Files.readAllBytes(place.toPath()), StandardCharsets.US_ASCII));
+    }
+
+    /**
+     * Leaves the fleet for good: no job trains any more, the coordinator is told, and the phone's state, its secret and
+     * its log are deleted. Takes up to a minute and a half: not for an app's main thread.
+     *
+     * @return whether the coordinator has heard it; otherwise its operator has to revoke the device
+     * @throws SedgeException while a training goes on all the same, and where the disk refuses
+     */
+    public static boolean leave(Context context) throws SedgeException, IOException {
+        AgentConfig config = config(context);
+        Conditions.cancel(context);
+        boolean heard = config == null || Agent.leave(config, state(context, config), LEAVE_MILLIS);
+        Files.deleteIfExists(file(context).toPath());
+        Files.deleteIfExists(new File(folder(context), "rounds").toPath());
+        return heard;
     }
 
     /** Where the agent keeps its state: one folder for each fleet and device, so that joining another loses nothing. */

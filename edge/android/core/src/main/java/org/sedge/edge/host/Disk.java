@@ -70,6 +70,17 @@ public final class Disk {
         }
     }
 
+    /** Removes everything in a folder, and below it, but one file. */
+    public static void removeAllBut(File folder, File kept) throws StorageError {
+        File[] files = folder.listFiles();
+        for (File file : files == null ? new File[0] : files) {
+            if (!file.equals(kept)) {
+                removeAllBut(file, kept);
+                remove(file);
+            }
+        }
+    }
+
     /** Makes an empty file, for this user alone. */
     static void create(File file) throws IOException {
         Files.createFile(file.toPath(), OWNERS_FILE);

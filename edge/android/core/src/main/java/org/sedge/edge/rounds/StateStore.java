@@ -54,6 +54,11 @@ public final class StateStore {
         }
     }
 
+    /** The device's start count in a journal. */
+    public static long starts(DurableBytes journal) throws StorageError {
+        return new StateStore(journal, null).state.incarnation;
+    }
+
     void spends(Budget spending) {
         budget = spending;
     }

@@ -431,6 +431,7 @@ public final class Messages {
                 SCHEMA.optional("padding", Type.bytes(0, 262144), new byte[0]);
         public static final Field<Hello, List<String>> HOLDS =
                 SCHEMA.optional("holds", Type.orNil(Type.list(Type.ID, 0, 16)), null);
+        public static final Field<Hello, Boolean> LEAVES = SCHEMA.optional("leaves", Type.BOOL, false);
 
         /** Random, new with every connection. */
         public final byte[] nonce;
@@ -467,6 +468,8 @@ public final class Messages {
          * said.
          */
         public final List<String> holds;
+        /** The device leaves the fleet for good (5.4). */
+        public final boolean leaves;
 
         private Hello(Object[] given) {
             super(SCHEMA, given);
@@ -483,6 +486,7 @@ public final class Messages {
             maxPacket = MAX_PACKET.in(given);
             padding = PADDING.in(given);
             holds = HOLDS.in(given);
+            leaves = LEAVES.in(given);
         }
     }
 

@@ -1,0 +1,30 @@
+package org.sedge.android;
+
+import android.content.Context;
+
+import org.sedge.edge.AgentConfig;
+import org.sedge.edge.SedgeException;
+
+import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.util.Arrays;
+
+/** A phone that leaves what it has joined: {@code JOIN-TEXT}. Prints whether the coordinator has heard it, and its files. */
+public final class LeaveFleet {
+    private LeaveFleet() {}
+
+    public static void main(String[] words) throws IOException, SedgeException {
+        Context context = new Context();
+        AgentConfig config = Membership.join(context, words[0]);
+        File models = new File(Membership.state(context, config), "blobs");
+        Files.createDirectories(models.toPath());
+        Files.write(new File(models, "a model").toPath(), new byte[1]);
+        Membership.log(context).say("Connected.");
+        boolean heard = Membership.leave(context);
+        File state = Membership.state(context, config);
+        System.out.println(heard + " " + Arrays.toString(state.list()) + " " + Arrays.toString(state.getParentFile().list())
+                + " " + Membership.config(context) + " '" + Membership.log(context).now() + "'");
+        System.out.println(Membership.leave(context));
+    }
+}

@@ -1,0 +1,67 @@
+"""Leaving a fleet for good: the coordinator is told, then the device's state is deleted."""
+
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+from sedge_edge import VERSION
+from sedge_edge.config import EdgeConfig
+from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_protocol.errors import LinkError, RemoteError, StorageError
+from sedge_protocol.host.disk import translated
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.host.loop import lock_folder
+from sedge_protocol.host.probe import ask
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.frame import VERSIONS, next_incarnation
+from sedge_protocol.wire.messages import Hello, Refusal, decode_body
+from sedge_protocol.wire.peer import Peer
+
+ANSWER_S = 30.0
+
+
+def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:
+    """Leave the fleet. Returns why the coordinator has not heard of it, or "" when it has.
+
+    What the device keeps in its state ``folder`` is deleted in either case. Raises ``StorageError`` while
+    an agent uses the folder, and when the disk refuses.
+    """
+    with lock_folder(folder):
+        why = ""
+        try:
+            _tell(config, folder, timeout_s)
+        except LinkError as exc:
+            why = str(exc)
+        with translated("delete", folder):
+            for path in folder.iterdir():
+                if path.name != "lock":
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return why
+
+
+def _tell(config: EdgeConfig, folder: Path, timeout_s: float) -> None:
+    """Say that the device leaves until the coordinator refuses it. Raises ``LinkError`` for no answer."""
+    keys, topic = config.keys(), topics.down(config.fleet, config.device)
+    start = next_incarnation(_starts(folder), int(time.time()))
+    peer = Peer(topics.up(config.fleet, config.device), keys.up, keys.down, start, 0)
+    hello = peer.message(Hello(secrets.token_bytes(16), VERSION, versions=VERSIONS, leaves=True))
+
+    def refuses(payload: bytes) -> bool:
+        try:
+            frame = peer.peek(payload, topic)
+            message = decode_body(frame.kind, frame.body)
+        except RemoteError:
+            return False
+        return isinstance(message, Refusal) and message.reason == "revoked"
+
+    ask(config.broker_settings(), topic, (hello.topic, hello.payload), refuses, timeout_s)
+
+
+def _starts(folder: Path) -> int:
+    """The device's start count; 0 where its state cannot be read, as it is about to be deleted."""
+    try:
+        state = Journal(folder / "journal", AgentState, SCHEMA).load()
+    except StorageError:
+        return 0
+    return 0 if state is None else state.incarnation

@@ -82,38 +82,21 @@ def test_the_largest_report_is_taken() -> None:
         decode_update(blob_of(fields(padding="x" * (padding + 1))))
 
 
+# Limits are in the tables that test_spec_command.py compares.
 CHANGES = [
-    Change("run", "Digits", "run"),
     Change("run", "digits\n", "run"),
-    Change("round", 0, "round"),
-    Change("round", 2**31 + 1, "round"),
-    Change("task", "predict", "task"),
-    Change("layout_hash", bytes(31), "layout_hash"),
-    Change("model_hash", bytes(33), "model_hash"),
-    Change("patch_hash", bytes(33), "patch_hash"),
-    Change("num_examples", -1, "num_examples"),
-    Change("num_examples", 10**18, "num_examples"),
-    Change("num_examples", 1.5, "num_examples"),
-    Change("steps", -1, "steps"),
-    Change("seconds", -0.1, "seconds"),
     Change("seconds", NAN, "seconds"),
     Change("seconds", INFINITY, "seconds: inf, expected at most 3.4028235e\\+38"),
     Change("train_loss", NAN, "train_loss: nan, expected"),
     Change("train_loss", -INFINITY, "train_loss: -inf, expected"),
-    Change(
-        "train_loss", 3.5e38, "train_loss: 3.5e"
-    ),  # of the sum of three of 1.8e308 there is no mean
+    # Of the sum of three of 1.8e308 there is no mean.
+    Change("train_loss", 3.5e38, "train_loss: 3.5e"),
     Change("before", {"loss": NAN, "metric": 0.5, "num_examples": 1}, "before.loss: nan"),
     Change("after", {"loss": INFINITY, "metric": 0.5, "num_examples": 1}, "after.loss: inf"),
     Change("before", {"loss": 1.0, "metric": NAN, "num_examples": 1}, "metric"),
     Change("after", {"loss": 1.0, "metric": 3.5e38, "num_examples": 1}, "after.metric: 3.5e"),
-    Change("after", {"loss": 1.0, "metric": 0.5, "num_examples": -1}, "num_examples"),
-    Change("after", None, "after"),
     Change("mix", NAN, "mix"),
-    Change("mix", 1.1, "mix"),
-    Change("mix", "most", "mix"),
     Change("sparse", {"loss": NAN, "metric": 0.5, "num_examples": 1}, "sparse.loss: nan"),
-    Change("sparse", 0.5, "sparse"),
 ]
 
 

@@ -163,9 +163,29 @@ class Network:
 
         statistics = set(self.layout.statistics)
         trainable = {n: values[n] for n in self.layout.by_name if n not in statistics}
-        gradient, (loss, updated) = grad_and_value(mean_loss, has_aux=True)(trainable)
+        gradient, (loss, updated) = _differentiate(mean_loss, trainable)
         zeros = {name: torch.zeros_like(values[name]) for name in self.layout.statistics}
         return {**gradient, **zeros}, updated, loss
+
+
+Aux: TypeAlias = tuple[Tensor, dict[str, Tensor]]
+
+
+def _differentiate(
+    function: Callable[[dict[str, Tensor]], Aux], of: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], Aux]:
+    """The gradient of a function's first result, and its results.
+
+    It is autograd's, which runs a ``Function`` of the user's as it is. Under vmap only torch.func's can be.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return grad_and_value(function, has_aux=True)(of)
+    leaves = {name: values.detach().requires_grad_() for name, values in of.items()}
+    results = function(leaves)
+    found = torch.autograd.grad(
+        results[0], list(leaves.values()), allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(leaves, found, strict=True)), results
 
 
 def random_numbers(model: nn.Module, x: Tensor) -> int:

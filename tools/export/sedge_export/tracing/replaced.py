@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from sedge_export.recurrent.layers import RECURRENT
+from sedge_export.tracing.constants import lifted, values
 from sedge_export.tracing.masks import MASKS
 from sedge_export.tracing.scans import SCANS
 
@@ -34,8 +35,8 @@ class Replacing(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the replacement, or the function."""
-        keywords = dict(kwargs or {})
+        """Call the replacement, or the function, on tensors that may be written into."""
+        args, keywords = lifted((args, dict(kwargs or {})))
         replacement = _TABLE.get(func)
         found = replacement(*args, **keywords) if replacement else None
         return func(*args, **keywords) if found is None else found
@@ -215,7 +216,20 @@ def _response_norm(
     return input / (total * (alpha / size) + k) ** beta
 
 
-_TABLE: dict[Callable[..., Any], Replacement] = {
+def _array(tensor: Tensor, dtype: Any = None, **_: bool) -> NDArray[Any]:
+    return np.asarray(values(tensor).numpy(), dtype)
+
+
+def _list(tensor: Tensor) -> list[Any]:
+    listed: list[Any] = values(tensor).tolist()
+    return listed
+
+
+_TABLE: dict[Callable[..., Any], Callable[..., Any]] = {
+    # These three read the memory of a tensor, and a traced one has none.
+    Tensor.__array__: _array,
+    Tensor.numpy: _array,
+    Tensor.tolist: _list,
     functional.adaptive_avg_pool1d: _adaptive_average(1),
     functional.adaptive_avg_pool2d: _adaptive_average(2),
     torch.adaptive_avg_pool1d: _adaptive_average(1),

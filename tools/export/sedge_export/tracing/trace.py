@@ -4,23 +4,23 @@ import functools
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 
+from sedge_edge.backends.replaced import replaced
 from sedge_export.lowering.onnx.table import LOWERINGS
 from sedge_export.lowering.rules.table import decompositions
 from sedge_export.subject.source import place, reason
-from sedge_export.tracing.own_functions import fit_for_tracing
+from sedge_export.tracing.constants import compact, functionalised, lifted, unlifted
 from sedge_export.tracing.replaced import Replacing
 from sedge_export.tracing.rewrite import pool_before_relu
 from sedge_protocol.errors import ExportError
@@ -39,6 +39,7 @@ def trace(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
         if any(_writes(node) for node in traced.graph.nodes):
             # Some decompositions write in place after functionalisation; trace once more to remove that.
             traced = _traced(traced, inputs)
+    compact(traced)
     pool_before_relu(traced.graph)
     traced.graph.eliminate_dead_code()
     traced.recompile()
@@ -81,12 +82,13 @@ def _decompositions() -> dict[OpOverload, Function]:
 
 
 def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
-    def call(*tensors: Tensor) -> Tensor | tuple[Tensor, ...]:  # make_fx counts a method's self
-        with Replacing(), fit_for_tracing():
-            return function(*tensors)
+    def call(*tensors: Tensor) -> Any:  # make_fx counts a method's self
+        with functionalised(), Replacing(), replaced(torch.compiler, "_is_compiling_flag", True):
+            results = function(*lifted(tensors))
+        return tree_map_only(Tensor, unlifted, results)
 
     tracer = make_fx(
-        functionalize(call, remove="mutations"),
+        call,
         decomposition_table=_decompositions(),
         tracing_mode="fake",
         _allow_non_fake_inputs=True,

@@ -46,7 +46,10 @@ def _prepared(traced: fx.GraphModule, where: Where) -> torch.export.ExportedProg
     )
     rules = {target: _guarded(target, rule, where) for target, rule in RULES.items()}
     table = {**decompositions(), **rules}
-    module = make_fx(traced, decomposition_table=table, tracing_mode="fake")(*inputs)
+    retrace = make_fx(
+        traced, decomposition_table=table, tracing_mode="fake", _allow_non_fake_inputs=True
+    )
+    module = retrace(*inputs)
     module.graph.eliminate_dead_code()
     module = simplified(module)
     _check_kernels(module.graph, where)

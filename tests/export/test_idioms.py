@@ -1,0 +1,193 @@
+"""Idioms of people's models: what ``forward`` makes without its input, writes, draws and differentiates.
+
+Each is a branch of one network. ``export`` compares every branch's gradients with autograd's in float64.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from sedge_export import export
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
+
+torch.set_num_threads(1)
+
+BATCH, UNITS = 4, 16
+TABLE = torch.zeros(UNITS)
+
+
+class Idiom(nn.Module):
+    """A function of itself and of z (B, 16); ``table`` is a buffer (16, 16)."""
+
+    def __init__(self, function: "Function") -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, UNITS)
+        self.function = function
+        self.table: Tensor
+        self.register_buffer("table", torch.rand(UNITS, UNITS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (B, F) of x (B, 6, 8)."""
+        return self.function(self, self.layer(x[:, 0])).flatten(1)
+
+
+Function: TypeAlias = Callable[[Idiom, Tensor], Tensor]
+
+
+class Masked(nn.Module):
+    """A layer over time and the keyword arguments that it is called with, made in ``forward``."""
+
+    def __init__(self, layer: nn.Module, call: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.call = layer, call
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (B, F) of x (B, 6, 8)."""
+        return self.call(self.layer, x).flatten(1)
+
+
+class Branches(nn.Module):
+    """Idioms on the same input, and a classifier."""
+
+    def __init__(self, branches: list[nn.Module]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+        self.classifier = nn.LazyLinear(3)
+        self.eval()(torch.zeros(BATCH, 6, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (B, 3)."""
+        outputs: Tensor = self.classifier(torch.cat([branch(x) for branch in self.branches], 1))
+        return outputs
+
+
+def causal() -> Tensor:
+    return nn.Transformer.generate_square_subsequent_mask(6)
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+
+def questioned(_: Idiom, z: Tensor) -> Tensor:
+    """A path that depends on a constant's values."""
+    mask = torch.tril(torch.ones(UNITS, UNITS)).bool()
+    if mask.all():
+        return z + 1
+    return z.masked_fill(~mask[3], 0)
+
+
+def diagonal(m: Idiom, z: Tensor) -> Tensor:
+    """A copy of a buffer that is written into, by places."""
+    table, places = m.table.clone(), torch.arange(UNITS)
+    table[places, places] = 2.0
+    return z @ table
+
+
+def written(m: Idiom, z: Tensor) -> Tensor:
+    """Copies of a buffer and of a global that are written into, by slices."""
+    table, row = m.table.clone(), TABLE.clone()
+    table[:, :4] = 0.5
+    row[2:] = 1.0
+    return z @ table * row
+
+
+def relative(m: Idiom, z: Tensor) -> Tensor:
+    """A bias by clipped distance."""
+    places = torch.arange(4)
+    distance = (places[:, None] - places).abs().clamp(max=2)
+    return z.view(-1, 4, 4) + m.table[:3, 0][distance]
+
+
+def read(_: Idiom, z: Tensor) -> Tensor:
+    """A constant's values, in numpy and in Python."""
+    places = torch.arange(UNITS)
+    scale = torch.from_numpy(places.numpy() * 2).float() + np.asarray(places).max()
+    found: Tensor = z[:, places[:3].tolist()] * scale[:3] * float(places[1])
+    return found
+
+
+def interpolated(m: Idiom, z: Tensor) -> Tensor:
+    """A table that is resized before it is added."""
+    table = F.interpolate(m.table[None, None], size=(4, 4), mode="bicubic", antialias=True)
+    found: Tensor = z.view(-1, 4, 4) + table[0]
+    return found
+
+
+def mapped(m: Idiom, z: Tensor) -> Tensor:
+    """A mask and a product by torch.vmap."""
+    places = torch.arange(UNITS)
+
+    def product(row: Tensor) -> Tensor:
+        later: Tensor = torch.vmap(places.__le__)(places)
+        return row @ (m.table * later)
+
+    found: Tensor = torch.vmap(product)(z)
+    return found
+
+
+def checkpointed(_: Idiom, z: Tensor) -> Tensor:
+    """A layer that is computed again in the backward pass."""
+    found: Tensor = checkpoint(torch.tanh, z, use_reentrant=False)
+    return found
+
+
+class Rectified(torch.autograd.Function):
+    """The old form of a function: one ``forward`` with its context."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        slope: Tensor = x > 0
+        return gradients[0] * slope
+
+
+# Bound here, where nothing that is replaced later can reach it.
+rectified: Callable[[Tensor], Tensor] = Rectified.apply
+
+FUNCTIONS: dict[str, Function] = {
+    "a constant's path": questioned,
+    "one-hot constants": lambda m, z: F.one_hot(torch.arange(UNITS) % 4).sum(1) * z,
+    "identity": lambda m, z: z @ torch.eye(UNITS),
+    "index arithmetic": lambda m, z: z[:, (torch.arange(UNITS) // 4 * 4 ^ 3) % UNITS],
+    "diagonal": diagonal,
+    "written": written,
+    "relative positions": relative,
+    "read": read,
+    "interpolated": interpolated,
+    "mapped": mapped,
+    "function": lambda m, z: rectified(z),
+    "checkpoint": checkpointed,
+}
+MASKED: list[Callable[[], nn.Module]] = [
+    lambda: Masked(encoder(), lambda layer, x: layer(x, mask=causal())),
+    lambda: Masked(
+        nn.Transformer(8, 2, 1, 1, 16, batch_first=True),
+        lambda layer, x: layer(x, x, tgt_mask=causal()),
+    ),
+]
+
+
+@pytest.mark.parametrize("backend", [ONNXRUNTIME, pytest.param(EXECUTORCH, marks=pytest.mark.slow)])
+def test_idioms(backend: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Branches([*map(Idiom, FUNCTIONS.values()), *(build() for build in MASKED)])
+    manifest = export(
+        model, torch.randn(BATCH, 6, 8), batch_size=BATCH, name="idioms", num_classes=3,
+        folder=tmp_path, backends=(backend,),
+    )  # fmt: skip
+    assert manifest.verification is not None
+    assert manifest.verification.step_error <= manifest.verification.tolerance

@@ -38,6 +38,7 @@ class Coded(nn.Module):
 
 def build(): return nn.Linear(6, beside.OUTPUTS)
 def one(): return nn.Linear(6, 1)
+def tuned(): return nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.Linear(8, beside.OUTPUTS))
 def tokens(): return nn.Sequential(nn.Linear(6, 10), nn.Unflatten(1, (2, 5)))
 def three(): return 3
 def leaves(): raise SystemExit(0)
@@ -171,6 +172,17 @@ def test_the_exported_model_is_the_one_that_workers_build(base: Path) -> None:
     assert manifest.input.shape == (6,)
     weights = torch.nn.utils.parameters_to_vector(source.build(3).parameters())
     np.testing.assert_array_equal(theta, weights.detach().numpy())
+
+
+def test_a_base_may_be_rounded(base: Path) -> None:
+    config = ModelConfig(factory="own_model:tuned", batch_size=4, frozen="int8")
+    source = ModelSource.of(config, dataset(6), base)
+    export_model(source, Sample.of(source, dataset(6)), 3, base / "bundle")
+    bundle, _ = load(base / "bundle")
+    assert bundle.frozen is not None
+    exact = next(source.build(3).parameters()).detach().numpy().ravel()
+    error = np.abs(bundle.frozen[: exact.size] - exact).max() / np.sqrt(np.square(exact).mean())
+    assert 1 / 64 < error < 1 / 16
 
 
 def exported(

@@ -84,7 +84,7 @@ class Verification(msgspec.Struct, frozen=True):
     ``torch_error`` is the largest of eager torch in float32 at the same steps. Each tensor's gradient is
     off by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error;
     otherwise no bundle is written. ``kinks`` names the operator of each batch that was replaced because
-    rounding decides its gradient.
+    rounding decides its gradient. ``frozen`` says what rounded frozen data cost, where that was measured.
     """
 
     step_error: float
@@ -93,6 +93,7 @@ class Verification(msgspec.Struct, frozen=True):
     versions: dict[str, str]
     torch_error: float = 0.0
     kinks: tuple[str, ...] = ()
+    frozen: str = ""
 
 
 class BundleManifest(msgspec.Struct, frozen=True):

@@ -96,6 +96,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     widths: Annotated[tuple[Rate, ...], Meta(min_length=1, max_length=16)] = (0.0,)
     """Model widths that devices may get, each as the share of channels removed; the first must be 0, the
     whole model."""
+    frozen: Literal["float32", "bf16", "int8"] = "float32"
+    """Precision of parameters that are not trained; what it costs shows in the results."""
     loss: str = ""
     """Loss function, as for ``sedge-export``; if empty, the usual one for the target."""
     label_smoothing: Rate = 0.0

@@ -230,6 +230,7 @@ def export_model(
         metric=OwnMetric(metric, judged) if metric and judged else source.config.metric or None,
         folder=folder,
         dropped=dropped,
+        frozen=source.config.frozen,
     )
 
 

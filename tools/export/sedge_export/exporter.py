@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec import structs
 from torch import Tensor, nn
 
 from sedge_edge.backends.rows import Rows
@@ -15,6 +16,7 @@ from sedge_export.defaults import TOLERANCE
 from sedge_export.inspection.inspect import inspect
 from sedge_export.lowering.lower import check_backends, lower
 from sedge_export.subject.objective import OwnMetric, chosen
+from sedge_export.subject.precision import in_precision, require_finite
 from sedge_export.subject.several_inputs import Given
 from sedge_export.subject.source import place, reason
 from sedge_export.subject.subject import take
@@ -44,6 +46,7 @@ def export(
     backends: Sequence[str] = (ONNXRUNTIME,),
     measure: bool = False,
     labels: Sequence[str] = (),
+    frozen: str = "float32",
 ) -> BundleManifest:
     """Write the model's bundle. Returns its manifest.
 
@@ -59,7 +62,9 @@ def export(
     narrower form, without this share of the channels of every axis: its tensors have the names and the
     order of the whole model's, and are slices of them. ``backends`` are the runtimes that get programs,
     names of ``lowering.target.TARGETS``. With ``measure`` the memory of a step is measured in each, which
-    takes a second or more (``writing.step_memory``). ``labels`` are the classes' names.
+    takes a second or more (``writing.step_memory``). ``labels`` are the classes' names. ``frozen`` is the
+    precision of the tensors that are not trained (``defaults.FROZEN_PRECISIONS``); what another one than
+    float32 costs is measured on ``real_data``, where there are any (``subject.precision``).
 
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.
@@ -73,11 +78,15 @@ def export(
             model, sample_input, real_data,
             batch_size=batch_size, num_classes=num_classes, choice=choice,
         )  # fmt: skip
+        require_finite(subject)
+        cost = ""
+        if frozen != "float32":
+            subject, cost = in_precision(subject, frozen, seed)
         row = target if isinstance(target, TensorSpec) else None
         inspected = inspect(subject, dropped=dropped, target=row, seed=seed)
         traced = trace_programs(inspected)
         lowered = lower(traced, backends)
-        verification = verify(inspected, lowered, tolerance, seed)
+        verification = structs.replace(verify(inspected, lowered, tolerance, seed), frozen=cost)
     return write(
         folder, inspected, traced, lowered, verification,
         name=name, labels=labels, measure=measure,

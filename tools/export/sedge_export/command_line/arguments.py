@@ -4,7 +4,7 @@ import argparse
 import math
 from typing import NamedTuple, cast, get_args
 
-from sedge_export.defaults import BACKENDS, LARGEST_LOSS, TOLERANCE
+from sedge_export.defaults import BACKENDS, FROZEN_PRECISIONS, LARGEST_LOSS, TOLERANCE
 from sedge_protocol.wire.bundle import ONNXRUNTIME, TensorSpec
 from sedge_protocol.wire.objective import LOSSES, METRICS, Metric, TargetKind, own_metric
 from sedge_protocol.wire.parts import MAX_INTEGER
@@ -183,6 +183,14 @@ def export_parser() -> argparse.ArgumentParser:
         type=_backends,
         default=(ONNXRUNTIME,),
         help=f"runtimes that get programs, of {', '.join(BACKENDS)} (default {ONNXRUNTIME})",
+    )
+    parser.add_argument(
+        "--frozen",
+        choices=FROZEN_PRECISIONS,
+        default=FROZEN_PRECISIONS[0],
+        help="precision of parameters that are not trained, which each device fetches once (default"
+        " %(default)s); others need --data, and are refused where they cost more than half a point of the"
+        " metric on rows kept for that",
     )
     parser.add_argument(
         "--tolerance",

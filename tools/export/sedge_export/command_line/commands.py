@@ -29,6 +29,8 @@ def export_bundles(parser: argparse.ArgumentParser, options: argparse.Namespace)
     Raises ``ConfigError`` and ``ExportError``.
     """
     num_classes, target = objective(parser, options)
+    if options.frozen != "float32" and not options.data:
+        parser.error(f"--frozen {options.frozen} needs --data, on which its cost is measured")
     torch.manual_seed(options.seed)
     model = _model(options.model)
     loss, metric = _loss(options), _metric(options)
@@ -57,6 +59,7 @@ def export_bundles(parser: argparse.ArgumentParser, options: argparse.Namespace)
                 backends=options.backend,
                 measure=True,
                 labels=options.labels,
+                frozen=options.frozen,
             )
             for dropped, folder in folders.items()
         }

@@ -17,6 +17,7 @@ def summary(manifest: BundleManifest, folder: Path) -> str:
         ("bundle", f"{manifest.name} in {folder}"),
         ("parameters", f"{layout.size:,} in {len(layout.tensors)} tensors"),
         ("frozen", _frozen(manifest)),
+        *_precision_rows(manifest.verification),
         ("statistics", ", ".join(layout.statistics) or "none"),
         ("random numbers", f"{manifest.noise:,} in a step" if manifest.noise else "none"),
         ("input", _input(manifest)),
@@ -60,6 +61,10 @@ def _frozen(manifest: BundleManifest) -> str:
     layout = manifest.frozen.layout
     size = f"{manifest.frozen.blob.size / 1e6:.1f} MB, which each device fetches once"
     return f"{layout.size:,} in {len(layout.tensors)} tensors, {size}"
+
+
+def _precision_rows(checked: Verification | None) -> list[tuple[str, str]]:
+    return [("frozen, rounded", checked.frozen)] if checked is not None and checked.frozen else []
 
 
 def _verification_rows(checked: Verification | None) -> list[tuple[str, str]]:

@@ -1,0 +1,168 @@
+"""Frozen tensors in fewer bits than float32, and what that costs in accuracy.
+
+Rounding happens before a program is traced and verified, so the rounded model is the one that is exported:
+its values are what every device has, bit for bit, and travel without a further loss.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from sedge_export.stages import Subject
+from sedge_export.subject.batches import Samples
+from sedge_export.subject.network import Network, copied
+from sedge_protocol.codec.grid import on_own_grid
+from sedge_protocol.codec.values import ValueCoding, decoded_values
+from sedge_protocol.errors import ExportError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.objective import Metric
+
+# Multiples of a sixteenth of a tensor's root mean square: a byte for all but outliers, and six bits once
+# they are compressed. All-MiniLM-L6-v2 takes 17.4 MB and loses .2 points of accuracy (as measured on
+# examples/pretrained.py); with an eighth 14.7 MB and .2, with a sixth 14.1 MB and .5. Blocks of 64 values
+# with a scale for each, which are int8 as well, take 21.9 MB and lose .2.
+LEVELS = 16
+# What a base may lose, as a share of held-out rows or, where the metric is no share, of its value.
+LARGEST_LOSS = 0.005
+# Below this number of held-out rows one of them is more than that.
+MIN_HELD_OUT = 200
+MAX_HELD_OUT = 1000
+# The gate's training: enough for a head and adapters to depend on the base.
+TRAINING_ROWS, EPOCHS, LEARNING_RATE = 512, 4, 2e-3
+
+
+def _bf16(values: Theta) -> Theta:
+    return decoded_values(values, ValueCoding.BF16)
+
+
+def _int8(values: Theta) -> Theta:
+    return _bf16(on_own_grid(values, LEVELS))
+
+
+# How a tensor of two and more dimensions is rounded. The others, such as biases, are few, and are bf16.
+ROUNDED: dict[str, Callable[[Theta], Theta]] = {"bf16": _bf16, "int8": _int8}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The metric on held-out ``rows`` after the same training, with the base in float32 and rounded."""
+
+    precision: str
+    metric: Metric
+    exact: float
+    rounded: float
+    rows: int
+
+    @property
+    def loss(self) -> float:
+        """What is lost, as a share of 1 or, where the metric is none, of its value."""
+        lost = self.exact - self.rounded
+        lost = lost if self.metric.better == "higher" else -lost
+        return lost if self.metric.share else lost / max(abs(self.exact), 1e-12)
+
+    def __str__(self) -> str:
+        figures = f"{self.rounded:.4f}, {self.exact:.4f} with the base in float32"
+        return f"{self.precision}: {self.metric.name} {figures}, on {self.rows} held-out rows"
+
+
+def in_precision(subject: Subject, precision: str, seed: int) -> tuple[Subject, str]:
+    """The subject with its frozen tensors rounded, and what that costs on its real rows; empty without any.
+
+    Raises ``ExportError`` for a model without frozen tensors, for too few rows, and where it costs more
+    than ``LARGEST_LOSS``.
+    """
+    if subject.network.frozen is None:
+        expected = "parameters with requires_grad=False to round"
+        raise ExportError(f"frozen in {precision}: every parameter is trained, expected {expected}")
+    model = copied(subject.model)
+    for name in subject.network.frozen.by_name:
+        _round(_tensors(model)[name], precision)
+    rounded = replace(subject, model=model, network=Network(model, subject.choice.rows))
+    if subject.real is None:
+        return rounded, ""
+    cost = _cost(subject, rounded, precision, seed)
+    if cost.loss > LARGEST_LOSS:
+        lost = f"it loses more than {LARGEST_LOSS:g}, expected another precision"
+        raise ExportError(f"frozen in {cost}: {lost}")
+    return rounded, str(cost)
+
+
+def _round(tensor: Tensor, precision: str) -> None:
+    values = tensor.detach().numpy().ravel()
+    found = (ROUNDED[precision] if tensor.ndim > 1 else _bf16)(values)
+    with torch.no_grad():
+        tensor.copy_(torch.from_numpy(found.reshape(tensor.shape)))
+
+
+def _cost(exact: Subject, rounded: Subject, precision: str, seed: int) -> Cost:
+    """Train with the exact base on some of the rows, and evaluate with both on others."""
+    assert exact.real is not None
+    rng = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(exact.real.x), generator=rng)
+    count = min(TRAINING_ROWS, len(order) // 2)
+    held_out = order[count:][:MAX_HELD_OUT]
+    if len(order) < 2 * MIN_HELD_OUT:
+        found, expected = (
+            f"{len(order)} rows",
+            f"at least {2 * MIN_HELD_OUT}, half of them to measure on",
+        )
+        raise ExportError(f"frozen in {precision}: {found}, expected {expected}")
+    batches = [order[:count][torch.randperm(count, generator=rng)] for _ in range(EPOCHS)]
+    theta = _trained(
+        exact, [rows for epoch in batches for rows in torch.split(epoch, len(exact.x))]
+    )
+    metrics = [_metric(subject, theta, exact.real, held_out) for subject in (exact, rounded)]
+    return Cost(precision, exact.choice.metric, metrics[0], metrics[1], len(held_out))
+
+
+def _trained(subject: Subject, batches: list[Tensor]) -> Tensor:
+    """Theta (n,) after a step of Adam on each of the batches, which are places in the real rows."""
+    network, real = subject.network, subject.real
+    assert real is not None
+    theta = torch.from_numpy(network.theta.copy())
+    optimizer = torch.optim.Adam([theta], LEARNING_RATE)
+    statistics = [t.slice for t in network.layout.tensors if t.name in network.layout.statistics]
+    network.model.train()
+    for rows in batches:
+        with network.unchanged():
+            gradient, _, *moved = network.gradient(
+                theta, real.x[rows], real.y[rows], torch.ones(len(rows))
+            )
+        theta.grad = gradient.detach()
+        optimizer.step()
+        for place, values in zip(statistics, _parts(moved, statistics), strict=True):
+            theta[place] = values.detach()
+    return theta
+
+
+def _parts(moved: list[Tensor], places: list[slice]) -> tuple[Tensor, ...]:
+    sizes = [place.stop - place.start for place in places]
+    return moved[0].split_with_sizes(sizes) if moved else ()
+
+
+def _metric(subject: Subject, theta: Tensor, real: Samples, rows: Tensor) -> float:
+    network: Network = subject.network
+    network.model.eval()
+    sums = torch.zeros(3)
+    with torch.no_grad(), network.unchanged():
+        for part in torch.split(rows, len(subject.x)):
+            sums += torch.stack(
+                network.evaluate(theta, real.x[part], real.y[part], torch.ones(len(part)))
+            )
+    network.model.train()
+    return subject.choice.rows.reported(float(sums[1] / sums[2]))
+
+
+def require_finite(subject: Subject) -> None:
+    """Raise ``ExportError`` for a frozen tensor that holds NaN or inf, which does not travel."""
+    frozen, tensors = subject.network.frozen, _tensors(subject.model)
+    for name in () if frozen is None else frozen.by_name:
+        if not tensors[name].isfinite().all():
+            expected = "finite numbers; a mask of -inf can be a buffer"
+            raise ExportError(f"{name!r}: frozen with NaN or inf, expected {expected}")
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -5,9 +5,13 @@ BIN = $(VENV)/bin
 SOURCES = cloud edge protocol tools tests examples
 RESULTS = tools/bench/results
 
-# Tests that begin first, so that neither of two processes is left alone with a long file at the end.
-LONGEST = tests/export tests/system tests/emulate
-FLEETS = tests/cloud tests/test_examples.py tests/emulate tests/system tests/android tests/bench tests/reproduce
+# Files go to two processes in this order, the longest first: neither is left alone with one of them at the end.
+# By itself xdist begins with the files of the most tests, and so ends with those of a single long one; and
+# pytest forgets about a folder of which one below is named, too.
+PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
+LONGEST = tests/reproduce tests/emulate tests/export tests/android tests/system tests/bench
+OTHERS = $(filter-out $(LONGEST) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/test_*.py tests/*/)))
+FLEETS = tests/system tests/android tests/test_examples.py tests/emulate tests/bench tests/reproduce tests/cloud
 
 .PHONY: demo docs spec native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check figures bench-gpu reproduce reproduce-all clean
 
@@ -15,11 +19,11 @@ demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
 
 test: $(VENV)/dev.ready
-	$(BIN)/pytest -n 2 --dist loadfile -m "not fleet and not slow and not gpu and not arm64 and not boot and not android and not deb" $(LONGEST) tests
+	$(BIN)/pytest $(PARALLEL) -m "not fleet and not slow and not gpu and not arm64 and not boot and not android and not deb" $(LONGEST) $(OTHERS)
 
 # Whole fleets, most of them of real processes with a real broker.
 test-fleet: $(VENV)/dev.ready
-	$(BIN)/pytest -n 2 --dist loadfile -m "fleet and not slow and not gpu" $(FLEETS)
+	$(BIN)/pytest $(PARALLEL) -m "fleet and not slow and not gpu" $(FLEETS)
 
 test-slow: $(VENV)/dev.ready
 	$(BIN)/pytest -m "slow"

@@ -36,7 +36,7 @@ def masked(z: Tensor) -> Tensor:
     return grid
 
 
-FOR_EXECUTORCH = {"integers": "counts", "masks": "scattered", "margins": "replicated"}
+FOR_EXECUTORCH = {"integers": "counts", "masks": "scattered", "order": "largest"}
 GROUPS: dict[str, dict[str, Function]] = {
     "integers": {
         "counts": lambda z: z * (z > 0).cumsum(1) + z * (z > 0).int().sum(1, keepdim=True),
@@ -54,6 +54,12 @@ GROUPS: dict[str, dict[str, Function]] = {
         "of each row": lambda z: z * (z.min(1, keepdim=True)[0] + z.argmin(1, keepdim=True)),
         "of all": lambda z: torch.stack([r * r.min() * r.max() + r.argmax() for r in z.unbind()]),
         "running": lambda z: z.relu().cummax(1)[0] * z.cummin(1).values + z.cummin(1).indices,
+    },
+    "order": {
+        "largest": lambda z: z.topk(4, 1)[0] * z.gather(1, z.topk(4, 1, largest=False).indices),
+        "sorted": lambda z: z.relu().sort(1, descending=True)[0] * z.argsort(1),
+        "sorted columns": lambda z: z.reshape(-1, 4, 4).sort(dim=1, stable=True)[0].cumsum(1),
+        "middle": lambda z: z * z.median(1, keepdim=True)[0] * z.kthvalue(3, 1, keepdim=True)[0],
     },
     "products": {
         "of each row": lambda z: z * z.prod(1, keepdim=True) + (z > -2).prod(1, keepdim=True),

@@ -91,6 +91,9 @@ POOLS = [
     nn.AvgPool2d(2),
     nn.AvgPool2d(3, 2, 1),
     nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+    nn.AvgPool2d((2, 3), 3, ceil_mode=True, count_include_pad=False),
+    nn.AvgPool2d(3, 2, 1, divisor_override=5),
     nn.AdaptiveAvgPool2d(1),
     nn.AdaptiveAvgPool2d((2, 7)),
 ]
@@ -108,6 +111,7 @@ NORMS = [
     nn.InstanceNorm2d(4, affine=True),
     nn.BatchNorm2d(4),
     nn.BatchNorm2d(4, affine=False),
+    nn.BatchNorm2d(4, track_running_stats=False),
     nn.Sequential(nn.Flatten(), nn.Linear(224, 7), nn.BatchNorm1d(7), nn.Tanh()),
 ]
 FUNCTIONS: dict[str, tuple[Function, nn.Module]] = {

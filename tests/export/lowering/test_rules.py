@@ -15,7 +15,7 @@ from sedge_export.lowering.executorch.loops import short_loop
 from sedge_export.lowering.executorch.pointwise import empty, gelu, new_empty, threshold_backward
 from sedge_export.lowering.executorch.products import addmm, mm, vector_norm
 from sedge_export.lowering.onnx import normalization as channels_first
-from sedge_export.lowering.rules import pooling, strided
+from sedge_export.lowering.rules import pooling, sorting, strided
 from sedge_export.lowering.rules.normalization import Normalization
 from sedge_export.lowering.rules.table import RULES
 from sedge_export.recurrent.loop import LOOP
@@ -109,22 +109,26 @@ def test_max_pool_and_its_ties(setting: Setting, values: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "stride", "padding", "with_margin"),
+    ("kernel", "stride", "padding", "ceil_mode", "with_margin", "divisor"),
     [
-        ([2], [], [0], True),
-        ([3, 3], [2, 2], [1, 1], True),
-        ([3, 3], [2, 2], [1, 1], False),
-        ([2, 3], [1, 3], [0, 1], False),
+        ([2], [], [0], False, True, None),
+        ([3, 3], [2, 2], [1, 1], False, True, None),
+        ([3, 3], [2, 2], [1, 1], False, False, None),
+        ([2, 3], [1, 3], [0, 1], False, False, None),
+        ([3, 3], [2, 2], [1, 1], True, True, None),
+        ([3, 3], [2, 3], [1, 0], True, False, None),
+        ([2, 2], [3, 3], [0, 0], True, True, 5),
     ],
 )
 def test_average_pool(
-    kernel: list[int], stride: list[int], padding: list[int], with_margin: bool
-) -> None:
+    kernel: list[int], stride: list[int], padding: list[int], ceil_mode: bool, with_margin: bool,
+    divisor: int | None,
+) -> None:  # fmt: skip
     x = random(2, 3, 9, 8)
-    options = (kernel, stride, padding, False, with_margin)
+    options = (kernel, stride, padding, ceil_mode, with_margin, divisor)
     expected = aten.avg_pool2d(x, *options)
     same([pooling.avg_pool(x, *options)], [expected])
-    backward = (random(*expected.shape, seed=1), x, *options, None)
+    backward = (random(*expected.shape, seed=1), x, *options)
     same([pooling.avg_pool_backward(*backward)], [aten.avg_pool2d_backward(*backward)])
 
 
@@ -138,8 +142,6 @@ def test_adaptive_average_pool() -> None:
 def test_pools_that_are_refused() -> None:
     with pytest.raises(ExportError, match="which overlaps"):
         pooling.adaptive_avg_pool(random(1, 1, 5, 5), [2, 2])
-    with pytest.raises(ExportError, match="ceil_mode or divisor_override"):
-        pooling.avg_pool(random(1, 1, 5, 5), [2], ceil_mode=True)
 
 
 ORDERS = pytest.mark.parametrize(
@@ -248,6 +250,24 @@ def test_empty_memory_is_zero() -> None:
     assert torch.equal(new_empty(random(2), (2, 3), (3, 1)), random(2).new_zeros(2, 3))
 
 
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorting_keeps_the_order_of_equals(descending: bool) -> None:
+    x = torch.randint(5, (2, 9, 3), generator=torch.Generator().manual_seed(0)).double()
+    values, places = torch.sort(x, dim=1, descending=descending, stable=True)
+    same(sorting.sort(x, 1, descending, stable=True), [values, places])
+    same(sorting.topk(x, 4, 1, descending), [values[:, :4], places[:, :4]])
+    ascending = torch.sort(x, dim=1, stable=True)
+    for found, wanted in (
+        (sorting.kth_value(x, 3, 1), [each[:, 2] for each in ascending]),
+        (sorting.median(x, 1, True), [each[:, 4:5] for each in ascending]),
+    ):
+        same(found, wanted)
+    with pytest.raises(
+        ExportError, match="sorts 5000 elements in each of 2 rows, expected at most"
+    ):
+        sorting.sort(random(2, 5000))
+
+
 @pytest.mark.parametrize(
     ("size", "stride", "offset"),
     [
@@ -278,7 +298,8 @@ def test_every_rule_has_a_test_here() -> None:
         aten.native_group_norm_backward.default, aten.mm.default, aten.addmm.default,
         aten.threshold_backward.default, aten.gelu.default, aten.linalg_vector_norm.default,
         aten.empty_permuted.default, aten.new_empty_strided.default,
-        aten.as_strided.default, aten.as_strided_scatter.default,
+        aten.topk.default, aten.sort.default, aten.sort.stable, aten.kthvalue.default,
+        aten.median.dim, aten.as_strided.default, aten.as_strided_scatter.default,
         aten.view.default, aten._unsafe_view.default, LOOP,
     }  # fmt: skip
     assert set(RULES) == tested

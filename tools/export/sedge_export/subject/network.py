@@ -44,7 +44,7 @@ class Network:
     def __init__(self, model: nn.Module, objective: Objective) -> None:
         self.model = copied(model).train()
         for name, module in self.model.named_modules():
-            if isinstance(module, BATCH_NORMS):
+            if isinstance(module, BATCH_NORMS) and module.track_running_stats:
                 _make_functional(name, module)
         self.objective = objective
         self._tensors = _tensors(self.model)
@@ -85,7 +85,11 @@ class Network:
     @property
     def uses_batch_statistics(self) -> bool:
         """Whether a row's result in training depends on the other rows of its batch."""
-        return bool(self.layout.statistics)
+        untracked = (
+            isinstance(module, BATCH_NORMS) and not module.track_running_stats
+            for module in self.model.modules()
+        )
+        return bool(self.layout.statistics) or any(untracked)
 
     @contextmanager
     def unchanged(self) -> Generator[None]:
@@ -213,10 +217,9 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
     aten.native_batch_norm changes its arguments without declaring it in its schema, so a trace loses the
     update. The functional operator has the same kernel and returns the statistics.
     """
-    if not norm.track_running_stats or norm.momentum is None:
+    if norm.momentum is None:
         raise ExportError(
-            f"module {name!r}: BatchNorm with track_running_stats=False or momentum=None,"
-            " expected running statistics with a fixed momentum"
+            f"module {name!r}: BatchNorm with momentum=None, expected a fixed momentum such as 0.1"
         )
     momentum = norm.momentum
 

@@ -54,10 +54,14 @@ def _gap(rows: Tensor) -> list[Tensor]:
 
 
 def _of_windows(
-    x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, *_: object
-) -> list[Tensor]:
+    x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, *_: object,
+) -> list[Tensor]:  # fmt: skip
     pads = [padding] * 2 if isinstance(padding, int) else list(padding) * (3 - len(padding))
-    framed = torch.nn.functional.pad(x, (pads[1], pads[1], pads[0], pads[0]), value=-1e30)
+    steps = stride or kernel
+    far = max([steps] if isinstance(steps, int) else steps) - 1 if ceil_mode else 0
+    margins = (pads[1], pads[1] + far, pads[0], pads[0] + far)
+    framed = torch.nn.functional.pad(x, margins, value=-1e30)
     planes = framed.reshape(-1, 1, *framed.shape[-2:])
     columns = torch.nn.functional.unfold(planes, kernel, dilation=dilation, stride=stride or kernel)
     return _gap(columns.mT.reshape(-1, columns.shape[1]))
@@ -76,6 +80,37 @@ def _least(of: Distances) -> Distances:
         return of(-x, *rest)
 
     return distances
+
+
+def _neighbours(x: Tensor, dim: int, count: int, descending: bool) -> list[Tensor]:
+    """The distances between the first ``count`` elements along an axis, in order."""
+    ordered = x.sort(dim, descending).values.narrow(dim, 0, min(count, x.shape[dim]))
+    return [ordered.diff(dim=dim)]
+
+
+def _of_top(x: Tensor, k: int, dim: int = -1, largest: bool = True, *_: object) -> list[Tensor]:
+    return _neighbours(x, dim, k + 1, largest)
+
+
+def _of_sorted(x: Tensor, dim: int = -1, *_: object, **_named: object) -> list[Tensor]:
+    return _neighbours(x, dim, x.shape[dim], False)
+
+
+def _of_places(x: Tensor, _k: int, dim: int = -1, *_: object) -> list[Tensor]:
+    return _of_sorted(x, dim)
+
+
+def _of_running(x: Tensor, dim: int, *_: object) -> list[Tensor]:
+    """The distance of each element to the largest before it."""
+    largest = x.cummax(dim).values
+    return [x.narrow(dim, 1, x.shape[dim] - 1) - largest.narrow(dim, 0, x.shape[dim] - 1)]
+
+
+def _from_whole(
+    x: Tensor, *_: object, dtype: torch.dtype | None = None, **_named: object
+) -> list[Tensor]:
+    """The distance to whole numbers, of what becomes one."""
+    return [x - x.round()] if dtype is None or not dtype.is_floating_point else []
 
 
 def _between(x: Tensor, y: Any, *_: object) -> list[Tensor]:
@@ -102,10 +137,14 @@ _DISTANCES: dict[str, Distances] = {
     "clamp_min": _from_bounds,
     "clamp_max": _from_bounds,
     "max_pool2d_with_indices": _of_windows,
-    "amax": _of_axes,
-    "amin": _least(_of_axes),
-    "max": _of_axes,
-    "min": _least(_of_axes),
+    **dict.fromkeys(("amax", "max", "argmax"), _of_axes),
+    **dict.fromkeys(("amin", "min", "argmin"), _least(_of_axes)),
+    "topk": _of_top,
+    **dict.fromkeys(("sort", "median"), _of_sorted),
+    "kthvalue": _of_places,
+    "cummax": _of_running,
+    "cummin": _least(_of_running),
+    **dict.fromkeys(("ceil", "floor", "trunc", "to_copy"), _from_whole),
     **dict.fromkeys(("maximum", "minimum", "gt", "ge", "lt", "le"), _between),
 }
 

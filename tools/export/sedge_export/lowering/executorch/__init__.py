@@ -9,4 +9,5 @@ from sedge_export.lowering.executorch import normalization as normalization
 from sedge_export.lowering.executorch import pointwise as pointwise
 from sedge_export.lowering.executorch import products as products
 from sedge_export.lowering.rules import pooling as pooling
+from sedge_export.lowering.rules import sorting as sorting
 from sedge_export.lowering.rules import strided as strided

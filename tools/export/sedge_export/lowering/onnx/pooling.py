@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from sedge_export.lowering.onnx.graph import FLOAT, INT, Graph, Value
 from sedge_export.lowering.onnx.table import lowers
-from sedge_export.lowering.rules.pooling import count_of, even_windows, pair
-from sedge_protocol.errors import ExportError
+from sedge_export.lowering.rules.pooling import axes_of, count_of, counted, even_windows, pair
 
 aten = torch.ops.aten
 
@@ -45,21 +45,29 @@ def avg_pool(
     padding: Sequence[int] = (0, 0), ceil_mode: bool = False, count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Value:  # fmt: skip
-    """The mean of each window."""
-    if ceil_mode or divisor_override is not None:
-        raise ExportError("average pooling with ceil_mode or divisor_override")
-    kernel = pair(kernel_size)
-    strides, pads = pair(stride, kernel), pair(padding)
-    settings = zip(x.shape[2:], kernel, strides, pads, (1, 1), strict=True)
-    return graph.op(
+    """The mean of each window, or its sum divided by the divisor."""
+    axes = axes_of(x.shape, kernel_size, stride, padding, (1,), ceil_mode)
+    plain = not ceil_mode and divisor_override is None
+    missing = [(a.count - 1) * a.stride + a.kernel - a.extent - a.padding for a in axes]
+    pads = [axis.padding for axis in axes]
+    means = graph.op(
         "AveragePool",
         x,
-        shape=(*x.shape[:2], *(count_of(*each, ceil_mode) for each in settings)),
-        kernel_shape=kernel,
-        strides=strides,
-        pads=[*pads, *pads],
-        count_include_pad=int(count_include_pad),
+        shape=(*x.shape[:2], *(axis.count for axis in axes)),
+        kernel_shape=[axis.kernel for axis in axes],
+        strides=[axis.stride for axis in axes],
+        pads=[*pads, *(pads if plain else (max(far, 0) for far in missing))],
+        count_include_pad=int(count_include_pad or not plain),
     )
+    if plain:
+        return means
+    # onnxruntime has divided each window by the size of the whole kernel.
+    rows, columns = (counted(axis, count_include_pad) for axis in axes)
+    sizes = (
+        np.outer(rows, columns) if divisor_override is None else np.full((1, 1), divisor_override)
+    )
+    factors = math.prod(axis.kernel for axis in axes) / sizes
+    return graph.mul(means, graph.constant(factors.astype(np.float32)))
 
 
 @lowers(aten._adaptive_avg_pool2d.default)

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from sedge_export.lowering.onnx.graph import BOOL, FLOAT, INT, Graph, Value
 from sedge_export.lowering.onnx.table import LOWERINGS, Lowered, Lowering, lowers
 from sedge_export.lowering.onnx.to_onnx import lowered
-from sedge_export.lowering.rules import pooling, strided
+from sedge_export.lowering.rules import pooling, sorting, strided
 from sedge_export.lowering.rules.table import Rule, decompositions
 
 aten = torch.ops.aten
@@ -26,15 +26,16 @@ def by_rule(rule: Rule) -> Lowering:
     """The lowering that a rule gives. It is traced once for the same shapes and settings."""
     known: dict[str, fx.GraphModule] = {}
 
-    def lower(graph: Graph, *arguments: Any) -> Lowered:
+    def lower(graph: Graph, *arguments: Any, **settings: Any) -> Lowered:
         values = [each for each in arguments if isinstance(each, Value)]
 
         def call(*tensors: Tensor) -> Any:
             remaining = iter(tensors)
             given = (next(remaining) if isinstance(each, Value) else each for each in arguments)
-            return rule(*given)
+            return rule(*given, **settings)
 
-        key = repr([(e.shape, e.dtype) if isinstance(e, Value) else e for e in arguments])
+        shapes = [(e.shape, e.dtype) if isinstance(e, Value) else e for e in arguments]
+        key = repr((shapes, settings))
         examples = [torch.zeros(value.shape, dtype=_TYPES[value.dtype]) for value in values]
         table = {op: how for op, how in decompositions().items() if op not in LOWERINGS}
         if key not in known:
@@ -51,3 +52,7 @@ lowers(aten.avg_pool2d_backward.default)(by_rule(pooling.avg_pool_backward))
 lowers(aten._adaptive_avg_pool2d_backward.default)(by_rule(pooling.adaptive_avg_pool_backward))
 lowers(aten.as_strided.default)(by_rule(strided.as_strided))
 lowers(aten.as_strided_scatter.default)(by_rule(strided.as_strided_scatter))
+lowers(aten.topk.default)(by_rule(sorting.topk))
+lowers(aten.sort.default, aten.sort.stable)(by_rule(sorting.sort))
+lowers(aten.kthvalue.default)(by_rule(sorting.kth_value))
+lowers(aten.median.dim)(by_rule(sorting.median))

@@ -9,9 +9,9 @@ reduced before rows, so the first row wins, and in it the first column.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import reduce
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,14 +49,14 @@ def count_of(extent: int, kernel: int, stride: int, margin: int, gap: int, ceil_
     return count - 1 if (count - 1) * stride >= extent + margin else count
 
 
-def _axes(
-    x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+def axes_of(
+    shape: Sequence[int], kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], ceil_mode: bool,
 ) -> list[Axis]:  # fmt: skip
-    """Rows and columns of an image (B, C, H, W), as axes of (B, H, W, C)."""
+    """Rows and columns of an image of shape (B, C, H, W), as axes of (B, H, W, C)."""
     kernel = pair(kernel_size)
     settings = zip(
-        x.shape[-2:], kernel, pair(stride, kernel), pair(padding), pair(dilation), strict=True
+        shape[-2:], kernel, pair(stride, kernel), pair(padding), pair(dilation), strict=True
     )
     return [
         Axis(1 + n, extent, count_of(extent, k, s, p, d, ceil_mode), k, s, p, d)
@@ -75,7 +75,7 @@ def max_pool(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The maximum of each window; in place of indices, the maxima, because the gradient needs none."""
     largest = channels_last(x)
-    for axis in reversed(_axes(x, kernel_size, stride, padding, dilation, ceil_mode)):
+    for axis in reversed(axes_of(x.shape, kernel_size, stride, padding, dilation, ceil_mode)):
         largest = _largest(axis.taps(largest, LOWEST))
     result = channels_first(largest)
     return result, result.to(torch.int64)
@@ -87,7 +87,7 @@ def max_pool_backward(
     padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, indices: Tensor,
 ) -> Tensor:  # fmt: skip
     """grad at the first largest element of each window, 0 elsewhere."""
-    rows, columns = _axes(x, kernel_size, stride, padding, dilation, ceil_mode)
+    rows, columns = axes_of(x.shape, kernel_size, stride, padding, dilation, ceil_mode)
     by_column = columns.taps(channels_last(x), LOWEST)
     by_row = rows.taps(_largest(by_column), LOWEST)
     for_rows = rows.sum(_handed_on(channels_last(grad), by_row))
@@ -112,11 +112,11 @@ def avg_pool(
     divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
     """The mean of each window."""
-    axes = _axes(x, kernel_size, stride, padding, (1,), ceil_mode)
+    axes = axes_of(x.shape, kernel_size, stride, padding, (1,), ceil_mode)
     total = channels_last(x)
     for axis in axes:
         total = reduce(torch.add, axis.taps(total))
-    return channels_first(_shared(total, axes, ceil_mode, count_include_pad, divisor_override))
+    return channels_first(_shared(total, axes, count_include_pad, divisor_override))
 
 
 @replaces(aten.avg_pool2d_backward.default)
@@ -125,26 +125,33 @@ def avg_pool_backward(
     padding: Sequence[int], ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Tensor:  # fmt: skip
     """Each window's gradient divided by its count and laid over the window."""
-    axes = _axes(x, kernel_size, stride, padding, (1,), ceil_mode)
-    laid = _shared(channels_last(grad), axes, ceil_mode, count_include_pad, divisor_override)
+    axes = axes_of(x.shape, kernel_size, stride, padding, (1,), ceil_mode)
+    laid = _shared(channels_last(grad), axes, count_include_pad, divisor_override)
     for axis in axes:
         laid = axis.sum([laid] * axis.kernel)
     return channels_first(laid)
 
 
 def _shared(
-    windows: Tensor, axes: Sequence[Axis], ceil_mode: bool, with_margin: bool, divisor: int | None
+    windows: Tensor, axes: Sequence[Axis], with_margin: bool, divisor: int | None
 ) -> Tensor:
-    """Each window's number (B, H, W, C) divided by the count of its elements."""
-    if ceil_mode or divisor is not None:
-        raise ExportError("average pooling with ceil_mode or divisor_override")
-    if with_margin or not any(axis.padding for axis in axes):
-        return windows * (1.0 / math.prod(axis.kernel for axis in axes))
-    for number, axis in enumerate(axes):
-        ones = windows.new_ones(1, axis.extent)
-        counts = reduce(torch.add, replace(axis, axis=1).taps(ones))
-        windows = windows / counts.reshape(axis.count, *[1] * (2 - number))
+    """Each window's number (B, H, W, C) divided by the count of its elements, or by the divisor."""
+    counts = [counted(axis, with_margin) for axis in axes]
+    if divisor is not None or all(len({*each}) == 1 for each in counts):
+        return windows * (1.0 / (divisor or math.prod(each[0] for each in counts)))
+    for number, each in enumerate(counts):
+        sizes = torch.from_numpy(np.array(each, np.float32)).to(windows.dtype)
+        windows = windows / sizes.reshape(-1, *[1] * (2 - number))
     return windows
+
+
+def counted(axis: Axis, with_margin: bool) -> list[float]:
+    """The elements of each window, with those in the margin or without; none counts beyond the margin."""
+    far = axis.padding if with_margin else 0
+    starts = [at * axis.stride - axis.padding for at in range(axis.count)]
+    return [
+        float(min(start + axis.kernel, axis.extent + far) - max(start, -far)) for start in starts
+    ]
 
 
 @replaces(aten._adaptive_avg_pool2d.default)

@@ -1,0 +1,66 @@
+"""Sorting by counting, for both runtimes: an element's place is how many others come before it.
+
+Equal elements keep their order, as in a stable sort, on every runtime and processor; neither onnxruntime's
+nor ExecuTorch's own operator promises that. Every pair is compared, at once: 64 elements in each of 32 rows
+take as long as a product of matrices of this size.
+"""
+
+import torch
+from torch import Tensor
+
+from sedge_export.lowering.rules.table import replaces
+from sedge_protocol.errors import ExportError
+
+aten = torch.ops.aten
+
+MAX_PAIRS = 2**24  # 64 MiB as float32
+
+
+def _sorted(x: Tensor, count: int, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
+    """The first ``count`` elements along an axis in order, and where each of them was."""
+    x = x.reshape(1) if not x.ndim else x
+    rows = x.movedim(dim, -1)
+    extent = rows.shape[-1]
+    if rows.numel() * extent > MAX_PAIRS:
+        raise ExportError(
+            f"sorts {extent} elements in each of {rows.numel() // extent} rows, expected at most"
+            f" {MAX_PAIRS} pairs to compare in all: pool or cut the axis first"
+        )
+    own, other = rows.unsqueeze(-1), rows.unsqueeze(-2)
+    places = torch.arange(extent, device=x.device)
+    before = other > own if descending else other < own
+    tied = (other == own) & (places < places.unsqueeze(-1))
+    ranks = (before | tied).to(torch.float32).sum(-1).to(torch.int64)
+    order = torch.zeros_like(ranks).scatter(-1, ranks, places.expand(ranks.shape))
+    indices = order.narrow(-1, 0, count)
+    return rows.gather(-1, indices).movedim(-1, dim), indices.movedim(-1, dim)
+
+
+@replaces(aten.topk.default)
+def topk(
+    x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The k largest or smallest along an axis, in order, and their places."""
+    return _sorted(x, k, dim, largest)
+
+
+@replaces(aten.sort.default, aten.sort.stable)
+def sort(
+    x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> tuple[Tensor, Tensor]:
+    """All along an axis, in order, and their places."""
+    return _sorted(x, x.shape[dim], dim, descending)
+
+
+@replaces(aten.kthvalue.default)
+def kth_value(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The k-th smallest along an axis, and its place."""
+    last = [each.narrow(dim, k - 1, 1) for each in _sorted(x, k, dim, False)]
+    values, places = last if keepdim else (each.squeeze(dim) for each in last)
+    return values, places
+
+
+@replaces(aten.median.dim)
+def median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The middle along an axis, the lower of two, and its place."""
+    return kth_value(x, (x.shape[dim] + 1) // 2, dim, keepdim)

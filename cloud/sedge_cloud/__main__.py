@@ -218,7 +218,7 @@ def _run_start(arguments: argparse.Namespace) -> int:
         store, arguments.name, whole, config, narrower, arguments.source
     )
     for folder in arguments.bundle:
-        for line in costs(folder):
+        for line in costs(folder, config.training):
             print(line)
     for remark in remarks:
         print(remark)

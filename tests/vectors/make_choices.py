@@ -22,11 +22,9 @@ from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_edge.jobs.global_model import needed_blobs, with_held_steps
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, FrameError, UpdateRejected, VersionError
-from sedge_protocol.layout import Layout, Role
+from sedge_protocol.layout import Layout
 from sedge_protocol.wire import messages
-from sedge_protocol.wire.bundle import Program
 from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, seal
-from sedge_protocol.wire.frozen import frozen_data
 from sedge_protocol.wire.messages import Decline, Order
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 from sedge_protocol.wire.peer import Peer
@@ -367,38 +365,4 @@ def halvings() -> Events:
                 upload.connected(0.0)
             sizes.append(upload.manifest.chunk_bytes)
         found.append({"name": name, "size": size, "connections": connections, "chunk_bytes": sizes})
-    return found
-
-
-def memory() -> Events:
-    """10.2: the memory in MB that a step takes, 0 where it is not known."""
-    both: list[tuple[str, str, int]]
-    both = [("gradient", "onnxruntime", 9_000_000), ("gradient", "executorch", 7_000_000)]
-    cases: list[tuple[list[tuple[str, str, int]], list[str], int]] = [
-        ([("gradient", "onnxruntime", 57_000_001)], ["onnxruntime"], 0),
-        ([("gradient", "onnxruntime", 57_000_000)], ["onnxruntime"], 0),
-        ([("gradient", "onnxruntime", 57_000_000)], ["onnxruntime"], 4000),
-        (both, ["onnxruntime", "executorch"], 0),
-        (both, ["onnxruntime"], 0),
-        ([both[0], ("evaluate", "onnxruntime", 5_000_000)], ["onnxruntime"], 0),
-        ([("gradient", "onnxruntime", 9_000_000)], ["onnxruntime", "torch"], 0),
-        ([("gradient", "onnxruntime", 9_000_000)], ["function"], 0),
-        ([("gradient", "onnxruntime", 0)], ["onnxruntime"], 0),
-        ([], ["torch"], 0),
-    ]
-    found: Events = []
-    for programs, backends, frozen in cases:
-        made = tuple(
-            Program(name, backend, "x", "", memory_bytes=size) for name, backend, size in programs
-        )
-        held = None
-        if frozen:
-            layout = Layout.of([("base", (frozen // 4,), Role.PARAMETER)])
-            held = frozen_data(layout, np.zeros(frozen // 4, np.float32))
-        manifest = bundle("a", 4, False).manifest
-        manifest = msgspec.structs.replace(manifest, programs=made, frozen=held)
-        found.append({
-            "programs": programs, "backends": backends, "frozen_bytes": frozen,
-            "memory_mb": manifest.memory_mb(backends),
-        })  # fmt: skip
     return found

@@ -53,9 +53,8 @@ ABOUT = (
     "where the update is taken; model is the order's. join_texts: E7, null is refused. agreements: 3.4, "
     "the version of a control frame before the WELCOME and after it, null where none is in common. "
     "openings: 3.6 and 3.8, frames as kind, incarnation, seq and what of them: a bad body, or the nonce "
-    "that the device awaits. memory: 10.2, in MB, 0 where it is not known; programs are name, backend "
-    "and memory_bytes. noises: T12. further_seeds: T6. halvings: 7.5, on each connection nothing is sent "
-    "(offered), a chunk is sent, one arrives, or an OFFER after it is answered without it (lost); "
+    "that the device awaits. noises: T12. further_seeds: T6. halvings: 7.5, on each connection nothing is "
+    "sent (offered), a chunk is sent, one arrives, or an OFFER after it is answered without it (lost); "
     "chunk_bytes, 16384 at first, of an update of so many bytes on the next one. Seeds may be above 2^53."
 )
 Events = list[dict[str, Any]]
@@ -502,7 +501,7 @@ def vectors() -> dict[str, object]:
         "rounds": rounds.rounds(), "extended_rounds": extended_rounds(),
         "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),
         "openings": choices.openings(), "needs": choices.needs(), "verdicts": choices.verdicts(),
-        "memory": choices.memory(), "halvings": choices.halvings(), "join_texts": choices.join_texts(),
+        "halvings": choices.halvings(), "join_texts": choices.join_texts(),
         "agreements": choices.agreements(),
     }  # fmt: skip
 

@@ -6,14 +6,16 @@ from pathlib import Path
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.bundle import BundleManifest, load
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Work
 
 
-def costs(folder: Path) -> Iterator[str]:
-    """What a step of a bundle costs a device in each runtime, where the bundle says so."""
+def costs(folder: Path, training: Training) -> Iterator[str]:
+    """What a job with a bundle costs a device in each runtime, where the bundle says so."""
     with as_caller():
         manifest = load(folder)[0].manifest
     for program in manifest.programs:
-        needed = manifest.memory_mb([program.backend])
+        needed = manifest.memory_mb([program.backend], Work().vectors(training))
         if program.name == "gradient" and needed:
             step = f"{program.multiply_adds / 1e6:,.1f} million multiply-adds a step"
             yield f"{folder} in {program.backend}: a device needs {needed} MB; {step}"

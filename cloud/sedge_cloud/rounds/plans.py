@@ -83,7 +83,7 @@ def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) 
         needed |= {CORRECTION}
     if hello is None:
         return needed
-    memory = without_memory(memory_of(run, assignment.width), hello)
+    memory = without_memory(memory_of(run, assignment.width, work), hello)
     return needed.difference(hello.codecs) | frozenset(memory)
 
 
@@ -92,7 +92,8 @@ def save_terms(run: Run, run_store: RunStore, stored: bytes) -> None:
     terms = terms_of(run)
     with suppress(StrategyError, ConfigError):  # planning a round will say so
         assignment = run.strategy.plan(run_store.context(run), ClientModel())
-        features = _lacking(run, assignment, check_assignment(run, NEWCOMER, assignment), None)
+        work = check_assignment(run, NEWCOMER, assignment)
+        terms, features = terms_of(run, work), _lacking(run, assignment, work, None)
         if run.config.schedule.steps:  # in some rounds
             features |= {"schedule"}
         terms = msgspec.structs.replace(terms, features=tuple(sorted(features)))

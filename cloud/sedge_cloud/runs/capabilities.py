@@ -19,8 +19,10 @@ from sedge_protocol.wire.transfer import (
     chunk_size,
     fitting_chunk,
 )
-from sedge_protocol.wire.work import Codec
+from sedge_protocol.wire.work import Codec, Work
 
+# Of a strategy that asks for no more than the run's training.
+PLAIN_WORK = Work()
 # What an order takes besides its digests of bundle and model: keys, work, one step, a small patch.
 ORDER_BYTES = 2048
 
@@ -46,10 +48,10 @@ def outline(config: RunConfig) -> Terms:
     )
 
 
-def terms_of(run: Run) -> Terms:
-    """What a run asks of its devices, but for the features that its next orders need.
+def terms_of(run: Run, work: Work = PLAIN_WORK) -> Terms:
+    """What a run asks of its devices for this work, but for the features that its next orders need.
 
-    They must decode broadcasts and patches, and have memory for a step of the smallest form that the run's
+    They must decode broadcasts and patches, and have memory for a job with the smallest form that the run's
     strategy may give them.
     """
     config, manifest, frozen = run.config, run.manifest, run.manifest.frozen
@@ -62,7 +64,7 @@ def terms_of(run: Run) -> Terms:
         compressions=_sorted(compressions - {Compression.NONE, Compression.ZLIB}),
         codecs=_sorted({*codings, *([] if frozen is None else [FROZEN])}),
         frozen_bytes=0 if frozen is None else frozen.memory_bytes,
-        memory_mb=memory_of(run, len(run.manifests) - 1 if run.strategy.widths_vary else 0),
+        memory_mb=memory_of(run, len(run.manifests) - 1 if run.strategy.widths_vary else 0, work),
         packets=packets_for(run),
         tensors={tensor.name: tensor.size for tensor in manifest.layout.tensors},
     )
@@ -72,11 +74,12 @@ def _sorted(names: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(str(name) for name in names))
 
 
-def memory_of(run: Run, width: int) -> dict[str, int]:
-    """The memory for a step of one of the run's forms, in MB by backend; 0 where it is unknown."""
+def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
+    """The memory for work with one of the run's forms, in MB by backend; 0 where it is unknown."""
     form = run.manifests[width]
     backends = {program.backend for program in form.programs if program.name == "gradient"}
-    return {backend: form.memory_mb([backend]) for backend in backends}
+    vectors = work.vectors(run.config.training)
+    return {backend: form.memory_mb([backend], vectors) for backend in backends}
 
 
 def lacking(run: Run) -> Callable[[Hello], list[str]]:

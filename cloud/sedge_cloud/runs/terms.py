@@ -11,7 +11,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a run asks for: devices that match ``select``, a condition, if there is one.
 
     A device must run one of the ``backends``, know the ``compressions`` and ``codecs`` and, for what it
-    would be asked now, the ``features``; take ``frozen_bytes`` of frozen data, and a step in ``memory_mb``
+    would be asked now, the ``features``; take ``frozen_bytes`` of frozen data, and a job in ``memory_mb``
     by backend (0: unknown). ``packets`` are the packet sizes that have room for its orders. ``tensors`` has
     the size of each of the model's.
     """
@@ -52,12 +52,12 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
-    """The memory that a device lacks for a step, in words; nothing if it fits, or is unknown."""
+    """The memory that a device lacks for a job, in words; nothing if it fits, or is unknown."""
     able = [memory_mb[name] for name in hello.backends if name in memory_mb]
     needed = min(able, default=0) if WITHOUT_PROGRAMS.isdisjoint(hello.backends) else 0
     if not 0 < hello.memory_mb < needed:
         return []
-    return [f"memory for a step: {needed} MB, of which it has {hello.memory_mb}"]
+    return [f"memory for a job: {needed} MB, of which it has {hello.memory_mb}"]
 
 
 def without_link(packets: tuple[int, ...], limit: int) -> list[str]:

@@ -20,8 +20,12 @@ from sedge_protocol.wire.bundle import (
     WITHOUT_PROGRAMS,
     Bundle,
 )
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Work
 
 AUTO = "auto"
+# Which optimizer the orders will ask for is not known when a bundle is opened.
+_VECTORS = Work().vectors(Training(optimizer="adam"))
 
 
 class UserCode(NamedTuple):
@@ -148,7 +152,8 @@ def open_trainer(
     No program runs in this process that has not passed a trial in another one (trial.py), whose verdict is
     kept in ``state_dir``, the agent's folder.
 
-    Where none fits into the device's memory, by the bundle's own figures, that is the one that needs least.
+    Where none fits into the device's memory, by the bundle's figures for a training with Adam, that is the
+    one that needs least.
 
     Raises ``ConfigError`` when there is none or user code fails, ``CodecError`` for a program that cannot
     be loaded.
@@ -160,7 +165,7 @@ def open_trainer(
         expected = f"one of those in the bundle: {', '.join(bundle.backends()) or 'none'}"
         raise ConfigError("backend.name", backend, expected)
     room = memory_mb()
-    needed = {name: bundle.manifest.memory_mb([name]) for name in known}
+    needed = {name: bundle.manifest.memory_mb([name], _VECTORS) for name in known}
     if room:  # the order of those that fit stays as it is
         known.sort(key=lambda name: needed[name] if needed[name] > room else 0)
     faults: list[str] = []

@@ -42,10 +42,8 @@ EXECUTORCH = "executorch"
 TORCH = "torch"
 FUNCTION = "function"
 WITHOUT_PROGRAMS = frozenset({TORCH, FUNCTION})
-# What an agent takes with its runtime's library: 61 MiB measured on x86-64, 44 of them without it. With
-# it, a step of the 4-layer CNN needs 105 MB and one of ResNet-8 144 (batch 32, onnxruntime); measured
-# were 103 and 145 (agent_memory.py).
-AGENT_BYTES = 64 * 10**6
+# What an agent takes with a runtime's library, on x86-64.
+AGENT_BYTES = {ONNXRUNTIME: 70 * 10**6, EXECUTORCH: 52 * 10**6}
 # A train program of ResNet-8 has 0.2 MB, as weights are inputs, not constants. 64 MiB leave room for
 # programs with delegated blobs and still fit the smallest device.
 MAX_BUNDLE_BYTES = 64 * 2**20
@@ -64,8 +62,9 @@ class TensorSpec(msgspec.Struct, frozen=True):
 class Program(msgspec.Struct, frozen=True):
     """One executable graph: its name, the backend that runs it, its file and the file's hash.
 
-    ``memory_bytes`` is what a process needs for a run beside its runtime's libraries, as the exporter
-    measured it, and ``multiply_adds`` what convolutions and products of a batch take; 0 is unknown.
+    ``memory_bytes`` of ``gradient`` is what the runtime takes in a job for all programs, without its
+    library and the model's vectors, as the exporter measured it; ``multiply_adds`` counts those of a
+    batch's convolutions and products. 0 is unknown.
     """
 
     name: str
@@ -146,17 +145,18 @@ class BundleManifest(msgspec.Struct, frozen=True):
         frozen = () if self.frozen is None else self.frozen.layout.tensors
         return (*self.layout.tensors, *frozen)
 
-    def memory_mb(self, backends: Collection[str]) -> int:
-        """The memory, in MB, that an agent with these backends needs to train; 0 where that is unknown.
+    def memory_mb(self, backends: Collection[str], vectors: int) -> int:
+        """The memory, in MB, that an agent with these backends needs for a job; 0 where that is unknown.
 
-        It is that of the program that takes least; the device's data come on top.
+        The job holds so many ``vectors`` of the model (``Work.vectors``). It is that of the backend that
+        takes least; the device's data come on top.
         """
         runs = [p for p in self.programs if p.name == "gradient" and p.backend in backends]
-        least = min((program.memory_bytes for program in runs), default=0)
-        if not least or not WITHOUT_PROGRAMS.isdisjoint(backends):
+        if not all(p.memory_bytes for p in runs) or not WITHOUT_PROGRAMS.isdisjoint(backends):
             return 0
+        least = min((AGENT_BYTES.get(p.backend, 0) + p.memory_bytes for p in runs), default=0)
         frozen = 0 if self.frozen is None else self.frozen.memory_bytes
-        return -(-(AGENT_BYTES + frozen + least) // 10**6)
+        return -(-(least + frozen + 4 * vectors * self.layout.size) // 10**6) if least else 0
 
     @property
     def signatures(self) -> dict[str, Signature]:

@@ -85,3 +85,18 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether every device has its optimizer: SGD with momentum and nothing more."""
         extras = self.nesterov, self.weight_decay, self.clip_norm, self.keeps_state
         return self.optimizer == "sgd" and not any(extras)
+
+    @property
+    def state_vectors(self) -> int:
+        """How many vectors of the model the optimizer's state has."""
+        return 1 if self.optimizer == "sgd" else 2
+
+    @property
+    def vectors(self) -> int:
+        """The most vectors of the model that a training holds at once, without the one it starts from.
+
+        They are the model, the optimizer's state, the gradient, one that is made of it, and the mean.
+        """
+        adds = self.weight_decay or self.clip_norm or self.nesterov or self.prox
+        made = bool(adds) or self.optimizer != "sgd"
+        return 2 + self.state_vectors + made + bool(self.average)

@@ -154,3 +154,14 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         first = (self.training,) if self.training is not None else ()
         own = (self.own_model.training,) if self.own_model is not None else ()
         return (*first, *self.then, *own)
+
+    def vectors(self, training: Training) -> int:
+        """The most vectors of the model that a job holds at once; ``training`` is the run's."""
+        first, own = self.training or training, self.own_model
+        held = 1 + max(each.vectors for each in (first, *self.trainings))
+        held += bool(self.choice) + 2 * sum(map(bool, (self.then, self.select, self.scoring)))
+        if first.keeps_state:
+            held += 1 + first.state_vectors
+        if own is not None:
+            held += 4 + first.state_vectors if own.mixes else 2
+        return held

@@ -22,6 +22,7 @@ from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import BundleManifest
 from sedge_protocol.wire.frozen import FrozenData, frozen_blob, frozen_data
 from sedge_protocol.wire.messages import Refusal
+from sedge_protocol.wire.work import Work
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +122,10 @@ def test_a_run_keeps_its_frozen_data_(tmp_path: Path, monkeypatch: pytest.Monkey
 def costing(folder: Path, memory_mb: int) -> Path:
     """A bundle, now with a program with which a device needs so much memory."""
     bundle, init = bundles.load(folder)
-    needed = memory_mb * 10**6 - bundles.AGENT_BYTES
-    program = msgspec.structs.replace(bundle.manifest.programs[0], memory_bytes=needed)
+    program = bundle.manifest.programs[0]
+    vectors = 4 * bundle.manifest.layout.size * Work().vectors(CONFIG.training)
+    needed = memory_mb * 10**6 - bundles.AGENT_BYTES[program.backend] - vectors
+    program = msgspec.structs.replace(program, memory_bytes=needed)
     manifest = msgspec.structs.replace(bundle.manifest, programs=(program,))
     bundles.save(folder, bundles.Bundle(manifest, bundle.files), init)
     return folder
@@ -163,7 +166,7 @@ def test_a_device_gets_what_fits_into_its_memory(
             continue
         (refusal,) = cloud.messages(name, Refusal)
         least = 400 if strategy == "fedavg" else 200
-        what = f"memory for a step: {least} MB, of which it has {memory_mb}"
+        what = f"memory for a job: {least} MB, of which it has {memory_mb}"
         text = f"run {RUN} has no work for {name}: it lacks {what}"
         assert refusal == Refusal("unable", text)
         hello = msgspec.structs.replace(a_hello(name), memory_mb=memory_mb)

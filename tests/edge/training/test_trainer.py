@@ -66,7 +66,7 @@ def costing(made_of: Bundle, *memory_bytes: int) -> Bundle:
 
 
 @pytest.mark.parametrize(
-    ("memory", "tried"), [(0, ["a", "b"]), (164, ["a", "b"]), (163, ["b", "a"]), (100, ["b", "a"])]
+    ("memory", "tried"), [(0, ["a", "b"]), (101, ["a", "b"]), (100, ["b", "a"]), (50, ["b", "a"])]
 )
 def test_what_does_not_fit_into_memory_is_tried_last(
     memory: int, tried: list[str], monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from sedge_protocol.wire.bundle import BundleManifest, Program, Verification
 from sedge_protocol.wire.objective import Loss
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Work
 
 QUARTERS = (0.25, 0.5, 0.75)
 SHOWN = 4  # tensors of an axis that ``show`` names
@@ -86,17 +88,22 @@ def _program_rows(manifest: BundleManifest, folder: Path) -> list[tuple[str, str
         programs = list(group)
         names = ", ".join(program.name for program in programs)
         rows.append((f"{names} ({programs[0].backend})", f"{_size(folder / file):,} bytes"))
-        rows += [("a step", text) for text in map(_cost, programs) if text]
+        for program in programs:
+            if program.name == "gradient":
+                rows += _cost_rows(manifest, program)
     return rows
 
 
-def _cost(program: Program) -> str:
-    """What a training step costs; empty for another program, or where nothing is known."""
-    if program.name != "gradient":
-        return ""
-    memory = program.memory_bytes / 1e6
-    parts = [f"{program.multiply_adds / 1e6:,.1f} million multiply-adds"]
-    return ", ".join([*([f"{memory:.0f} MB of memory"] if memory else []), *parts])
+def _cost_rows(manifest: BundleManifest, program: Program) -> list[tuple[str, str]]:
+    """What training costs a device: a step, and a job where its memory is known."""
+    rows = [("a step", f"{program.multiply_adds / 1e6:,.1f} million multiply-adds")]
+    sgd, adam = (
+        manifest.memory_mb([program.backend], Work().vectors(Training(optimizer=name)))
+        for name in ("sgd", "adam")
+    )
+    if not sgd:
+        return rows
+    return [*rows, ("a job", f"{sgd} MB of a device's memory with SGD, {adam} MB with Adam")]
 
 
 def _axes_rows(manifest: BundleManifest) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from tools.bench.parts.real_fleet import free_port
@@ -22,6 +23,7 @@ from sedge_emulate.config import load_emulation
 from sedge_emulate.data.archives import user_datasets
 from sedge_emulate.data.datasets import find_fashion_mnist
 from sedge_emulate.data.phones import PHONES
+from sedge_emulate.data.shakespeare import SHAKESPEARE
 from sedge_emulate.headline import headline
 from sedge_emulate.result import Result, read_json
 
@@ -41,6 +43,9 @@ NEEDS_IMAGES = pytest.mark.skipif(
 )
 NEEDS_PHONES = pytest.mark.skipif(
     not (user_datasets() / PHONES.file).is_file(), reason="the phones are not downloaded"
+)
+NEEDS_PLAYS = pytest.mark.skipif(
+    not (user_datasets() / SHAKESPEARE.file).is_file(), reason="the plays are not downloaded"
 )
 
 
@@ -133,6 +138,22 @@ def test_phones(tmp_path: Path) -> None:
     assert all(device.num_test >= 66 for device in fedavg.devices)
     assert fedavg.rounds[0].after_mean > fedavg.rounds[0].before_mean
     assert fedavg.before.mean > 0.4
+
+
+@NEEDS_PLAYS
+def test_shakespeare(tmp_path: Path) -> None:
+    """``shakespeare.py`` through ``shakespeare.toml``, with two of the roles; then one for a device."""
+    words = ["--devices", "2", "--rounds", "1", "--only=FedAvg"]
+    result = run_fleet("shakespeare.toml", tmp_path, *words)
+    assert (result.dataset, result.metric.name) == ("shakespeare", "perplexity")
+    assert result.model.parameters == 67_664
+    (fedavg,) = result.strategies
+    assert fedavg.rounds[0].before_mean > 70 > 40 > fedavg.before.mean
+    words = [sys.executable, str(EXAMPLES / "shakespeare.py"), "111", str(tmp_path)]
+    assert subprocess.run(words, env=ENVIRONMENT, timeout=120, check=False).returncode == 0
+    with np.load(tmp_path / "train.npz") as train, np.load(tmp_path / "test.npz") as test:
+        assert (train["x"][0, 1:] == train["y"][0, :-1]).all()
+        assert (len(train["x"]), len(test["y"])) == (568, 143)
 
 
 def test_attacks(tmp_path: Path) -> None:

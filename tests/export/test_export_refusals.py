@@ -59,6 +59,29 @@ class Counting(nn.Module):
         return x
 
 
+class SimpleOutput(dict[str, object]):
+    """As transformers' ModelOutput: a dict whose values are attributes, too."""
+
+    @property
+    def logits(self) -> object:
+        """The outputs."""
+        return self["logits"]
+
+
+class Named(nn.Module):
+    """Gives its outputs, and other tensors, by their names."""
+
+    def __init__(self, kind: type[dict[str, object]]) -> None:
+        super().__init__()
+        self.kind, self.layer = kind, nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> object:
+        """A dict; with ``logits`` only where they are an attribute."""
+        outputs = self.layer(x)
+        names = ("loss", "logits") if self.kind is SimpleOutput else ("loss",)
+        return self.kind({"cache": None, **dict.fromkeys(names, outputs)})
+
+
 class Shift(nn.Module):
     """Adds a constant of a type that programs do not have."""
 
@@ -239,6 +262,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "not a tensor": (
         lambda: nn.Sequential(nn.LSTM(5, 3)),
         r"output is a tuple, expected a tensor float32 \(4, 3\)",
+    ),
+    "a dict": (
+        lambda: Named(dict),
+        r"output is a dict, expected .*; let forward return .*, as in `return self\.model\(x\)\['loss'\]`",
+    ),
+    "an output of Hugging Face's": (
+        lambda: Named(SimpleOutput),
+        r"output is a SimpleOutput, expected .*, as in `return self\.model\(x\)\.logits`",
     ),
     "wrong width": (lambda: nn.Linear(5, 4), r"\(4, 4\), expected float32 \(4, 3\)"),
     "wrong rank": (

@@ -29,7 +29,7 @@ from sedge_protocol.host.sockets import socket_bytes
 from sedge_protocol.host.web import Span
 from sedge_protocol.wire.transfer import describe
 
-ROWS, WIDTH = 20_000, 250  # 20 MB
+ROWS, WIDTH = 24_000, 250  # coded 20 MB
 RUN = """\
 strategy = "fedavg"
 num_rounds = 1

@@ -7,7 +7,7 @@ line. The record later names the module of an operator that cannot be lowered.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -176,7 +176,7 @@ def _check_output(
     if not isinstance(output, Tensor):
         raise ExportError(
             f"model: output is a {type(output).__name__}, expected a tensor float32 {expected};"
-            " several become one in forward (torch.cat), and a loss of your own splits it"
+            f" {_one_output(output)}"
         )
     shape = tuple(output.shape)
     right = len(shape) > 1 and shape[0] == batch_size
@@ -188,6 +188,17 @@ def _check_output(
             f"model: output is {output.dtype} {shape}, expected float32 {expected}{hint}"
         )
     return shape[1:]
+
+
+def _one_output(output: object) -> str:
+    """What to write for an output that is no tensor, such as those of Hugging Face's models."""
+    items = cast(Mapping[object, object], output) if isinstance(output, Mapping) else {}
+    names = [name for name, value in items.items() if isinstance(value, Tensor)]
+    if not names:
+        return "several become one in forward (torch.cat), and a loss of your own splits it"
+    name = "logits" if "logits" in names else names[0]
+    one = f".{name}" if hasattr(output, str(name)) else f"[{name!r}]"
+    return f"let forward return one of its tensors, as in `return self.model(x){one}`"
 
 
 def _hint(row: tuple[int, ...], num_classes: int, labels: tuple[int, ...]) -> str:

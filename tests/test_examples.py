@@ -114,6 +114,16 @@ def test_anomaly(tmp_path: Path) -> None:
     assert all(strategy.before.mean < 0.03 for strategy in result.strategies)
 
 
+@NEEDS_IMAGES
+def test_segmentation(tmp_path: Path) -> None:
+    """``segmentation.py`` through ``segmentation.toml``; a device in one round, from what it drew."""
+    words = "--rounds", "1", "--devices", "1", "--only=fedavg"
+    result = run_fleet("segmentation.toml", tmp_path, *words)
+    assert (result.metric.name, result.model.parameters) == ("accuracy", 25_843)
+    (fedavg,) = result.strategies
+    assert fedavg.rounds[0].before_mean < 0.5 < fedavg.rounds[0].after_mean
+
+
 def test_lora(tmp_path: Path) -> None:
     """``lora.py`` through ``lora.toml``: adapters and head travel, the base once."""
     result = run_fleet("lora.toml", tmp_path, "--rounds", "2", "--only=fedavg")

@@ -134,7 +134,32 @@ def test_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     options = {"sample_shape": "3", "vocabulary": "9", "model": "words_model:build"}
     assert main(arguments(tmp_path / "b", **options)) == 0
-    assert bundle.load(tmp_path / "b")[0].manifest.input.dtype == "int64"
+    manifest = bundle.load(tmp_path / "b")[0].manifest
+    assert (manifest.input.dtype, manifest.vocabulary) == ("int64", 9)
+
+
+def test_a_class_and_numbers_are_one_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which the loss takes apart; random numbers are no classes, so that y is the user's rows."""
+    (tmp_path / "two_targets.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "from torch.nn import functional\n"
+        "def build(): return nn.Linear(4, 5)\n"
+        "def loss(output, y):\n"
+        "    classes = functional.cross_entropy(output[:, :3], y[:, 0].long(), reduction='none')\n"
+        "    return classes + (output[:, 3:] - y[:, 1:]).square().mean(1)\n"
+        "def rows():\n"
+        "    return torch.randn(30, 4), torch.cat([torch.arange(30)[:, None] % 3, torch.randn(30, 2)], 1)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = {"sample_shape": "4", "num_classes": "0", "target": "float", "target_shape": "3"}
+    own = {part: f"two_targets:{name}" for part, name in
+           (("model", "build"), ("loss", "loss"), ("data", "rows"))}  # fmt: skip
+    assert main(arguments(tmp_path / "b", **options, **own)) == 0
+    target = bundle.load(tmp_path / "b")[0].manifest.target
+    assert target == bundle.TensorSpec("float32", (3,))
 
 
 def test_category_codes_among_numbers_need_real_rows(
@@ -218,6 +243,7 @@ def test_show_of_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         {"vocabulary": "-1"},
         {"metric": "mine:f1"},
         {"metric": "f1:higher"},
+        {"target": "none", "num_classes": "0", "target_shape": "3"},
         {"out": ""},
     ],
     ids=str,

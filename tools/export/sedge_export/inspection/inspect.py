@@ -91,6 +91,10 @@ def _sources(
     require_like("y", subject.real.y, samples.y)
     if subject.num_classes:
         _require_classes(subject.real.y, subject.num_classes)
+    if row is not None and subject.choice.loss.name not in LOSSES:
+        # Numbers of a row may be of several kinds, which only a loss of the user's takes apart.
+        drawn = torch.randint(len(subject.real.y), (len(samples.x),), generator=rng)
+        samples = Samples(samples.x, subject.real.y[drawn])
     return samples, subject.real
 
 

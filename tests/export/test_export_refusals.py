@@ -201,6 +201,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "noise": (lambda: Model(lambda x: x + torch.randn(5)), r"aten\.randn.*py:\d+\).*random"),
     "branch": (lambda: Model(branching), "depend on the data"),
+    "angle": (
+        lambda: Model(lambda x: torch.fft.fft(x).angle()),
+        r"angle of complex numbers at test_export_refusals\.py:\d+: programs have abs, real",
+    ),
+    "a transform of many samples": (
+        lambda: Model(lambda x: torch.fft.rfft(x.repeat(1, 1000)).abs()[:, :5]),
+        r"Fourier transform of 5000 samples at test_export_refusals\.py:\d+: .*torch\.stft",
+    ),
     "shape from data": (
         lambda: Model(lambda x: x[x > 0][:5].expand(4, 5)),
         r"x\[mask\] at test_export_refusals\.py:\d+ has as many .*: write torch\.where\(mask, value, x\)",

@@ -36,6 +36,15 @@ def masked(z: Tensor) -> Tensor:
     return grid
 
 
+def short_frames(z: Tensor) -> Tensor:
+    found: Tensor = torch.stft(
+        z, 8, win_length=6, window=WINDOW, center=False, normalized=True, return_complex=True
+    )
+    return torch.view_as_real(found).tanh()
+
+
+FILTER = torch.randn(9, 2, generator=torch.Generator().manual_seed(2))
+WINDOW = torch.hann_window(6)
 FOR_EXECUTORCH = {"integers": "counts", "masks": "scattered", "order": "largest"}
 GROUPS: dict[str, dict[str, Function]] = {
     "integers": {
@@ -60,6 +69,21 @@ GROUPS: dict[str, dict[str, Function]] = {
         "sorted": lambda z: z.relu().sort(1, descending=True)[0] * z.argsort(1),
         "sorted columns": lambda z: z.reshape(-1, 4, 4).sort(dim=1, stable=True)[0].cumsum(1),
         "middle": lambda z: z * z.median(1, keepdim=True)[0] * z.kthvalue(3, 1, keepdim=True)[0],
+    },
+    "Fourier": {
+        "magnitudes": lambda z: torch.fft.rfft(z.relu() * (z > 0.5)).abs(),
+        "filtered": lambda z: torch.fft.irfft(
+            torch.fft.rfft(z) * torch.view_as_complex(FILTER), n=16
+        ),
+        "parts of an odd number": lambda z: torch.view_as_real(
+            torch.fft.rfft(z, n=15, norm="ortho")
+        ).tanh(),
+        "of two axes": lambda z: torch.fft.fft2(z.reshape(-1, 4, 4)).real,
+        "and back": lambda z: torch.fft.irfft2(torch.fft.rfft2(z.reshape(-1, 4, 4))[..., :2] * 2),
+        "of frames": lambda z: abs(
+            torch.stft(z.repeat(1, 3), 16, 8, window=torch.hann_window(16), return_complex=True)
+        ),
+        "of short frames": short_frames,
     },
     "products": {
         "of each row": lambda z: z * z.prod(1, keepdim=True) + (z > -2).prod(1, keepdim=True),

@@ -7,6 +7,7 @@ import onnx
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from sedge_export import export
 from sedge_export.recurrent.loop import LOOP
@@ -82,6 +83,52 @@ def test_projected_states_are_not_a_loop() -> None:
 
     graph = trace(outputs, [torch.randn(2, BATCH, INPUTS)])
     assert not graph.graph.find_nodes(op="call_function", target=LOOP)
+
+
+class Packed(nn.Module):
+    """The last state of a packed GRU, all outputs of a packed LSTM, filled up, and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.lstm = nn.GRU(INPUTS, UNITS), nn.LSTM(INPUTS, UNITS, bidirectional=True)
+        self.head = nn.Linear(UNITS + 8 * 2 * UNITS, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, steps = x.shape[:2]
+        listed = pack_padded_sequence(x, [steps] * rows, batch_first=True)
+        tensor = torch.full((rows,), steps)
+        unsorted = pack_padded_sequence(x, tensor, batch_first=True, enforce_sorted=False)
+        outputs, _ = pad_packed_sequence(
+            self.lstm(unsorted)[0], batch_first=True, total_length=steps + 2
+        )
+        found: Tensor = self.head(torch.cat([self.gru(listed)[1][0], outputs.flatten(1)], 1))
+        return found
+
+
+def test_packed_sequences_of_all_steps(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sample = torch.randn(BATCH, 6, INPUTS)
+    export(Packed(), sample, batch_size=BATCH, name="m", num_classes=3, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "pattern"),
+    [
+        (lambda x: [5] * BATCH, r"test_recurrent\.py:\d+: lengths 5 to 5, expected 6 for each row"),
+        (lambda x: (x[..., 0] > 9).sum(1) + 6, r"lengths that depend on the data.*output\.gather"),
+    ],
+)
+def test_packed_sequences_of_other_lengths(
+    lengths: Callable[[Tensor], Tensor | list[int]], pattern: str
+) -> None:
+    of = nn.GRU(INPUTS, UNITS)
+
+    def last(x: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, lengths(x), batch_first=True)
+        return of(packed)[1]  # type: ignore[no-any-return]
+
+    with pytest.raises(ExportError, match=pattern):
+        trace(last, [torch.randn(BATCH, 6, INPUTS)])
 
 
 def test_a_sequence_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """The layers RNN, GRU and LSTM: what a trace puts in the place of torch's functions.
 
-The products with the input are taken for all steps at once, in front of the loop (``cells``). An LSTM with
-projected states, dropout between layers and packed sequences stay as they are.
+The products with the input are taken for all steps at once, in front of the loop (``cells``). A packed
+sequence (``packed``) is one of all steps. An LSTM with projected states and dropout between layers stay as
+they are.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from torch.nn import functional
 
 from sedge_export.recurrent import cells
 from sedge_export.recurrent.loop import Tensors
+from sedge_export.recurrent.packed import Sizes
+from sedge_protocol.errors import ExportError
 
 # (x (T, B, I), first states (B, H), weights, reverse) to all outputs (T, B, H) and the last states.
 Direction: TypeAlias = Callable[[Tensor, Tensors, Tensors, bool], tuple[Tensor, Tensors]]
@@ -22,12 +25,11 @@ Layers: TypeAlias = Callable[..., tuple[Tensor, ...] | None]
 
 def _layers(
     one: Direction, gates: int,
-    input: Tensor, hx: Tensor | Tensors, params: Tensors, has_biases: bool | Tensors, num_layers: int,
+    input: Tensor, hx: Tensor | Tensors, params: Tensors, has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...] | None:  # fmt: skip
     """Outputs and last states of a stack of layers, each of one or two directions with so many gates."""
-    packed = not isinstance(has_biases, bool)  # then the arguments have other places
-    if packed or (dropout and train and num_layers > 1) or not input.numel():
+    if (dropout and train and num_layers > 1) or not input.numel():
         return None
     first = [hx] if isinstance(hx, Tensor) else hx
     if first[0].shape[2] * gates != len(params[1]):  # projected
@@ -84,10 +86,29 @@ def _lstm(x: Tensor, states: Tensors, weights: Tensors, reverse: bool) -> tuple[
     return h, [_last(h, reverse), last_c]
 
 
+def _any(layers: Layers) -> Layers:
+    """The same for a packed sequence, which has its sizes in second place."""
+
+    def call(input: Tensor, *arguments: Any) -> tuple[Tensor, ...] | None:
+        if not isinstance(arguments[0], Sizes):
+            return layers(input, *arguments)
+        sizes, *rest = arguments
+        x = input.reshape(sizes.steps, sizes.rows, -1)
+        found = layers(x, *rest, False)
+        if found is None:
+            raise ExportError(
+                "model: a packed sequence in a layer with projected states or dropout between layers,"
+                " expected a plain one"
+            )
+        return found[0].flatten(0, 1), *found[1:]
+
+    return call
+
+
 # The functions of torch that its layers call, and what replaces each; None leaves a call as it is.
 RECURRENT: dict[Callable[..., Any], Layers] = {
-    torch.rnn_tanh: partial(_layers, partial(_rnn, "rnn_tanh"), 1),
-    torch.rnn_relu: partial(_layers, partial(_rnn, "rnn_relu"), 1),
-    torch.gru: partial(_layers, _gru, 3),
-    torch.lstm: partial(_layers, _lstm, 4),
+    torch.rnn_tanh: _any(partial(_layers, partial(_rnn, "rnn_tanh"), 1)),
+    torch.rnn_relu: _any(partial(_layers, partial(_rnn, "rnn_relu"), 1)),
+    torch.gru: _any(partial(_layers, _gru, 3)),
+    torch.lstm: _any(partial(_layers, _lstm, 4)),
 }

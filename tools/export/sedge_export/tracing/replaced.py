@@ -1,9 +1,9 @@
 """Functions of torch that a trace replaces by others with the same values and gradients.
 
 They are those whose gradient is an operator without a decomposition, masks as indices (``masks``), products
-and running extremes (``scans``), and the layers that are loops (``recurrent``). Their replacements are
-ordinary torch, so that autograd finds the gradient of each, and any runtime gets simple operators.
-Verification compares with the functions themselves.
+and running extremes (``scans``), Fourier transforms (``fourier``), and the layers that are loops
+(``recurrent``). Their replacements are ordinary torch, so that autograd finds the gradient of each, and any
+runtime gets simple operators. Verification compares with the functions themselves.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from sedge_export.recurrent.layers import RECURRENT
+from sedge_export.recurrent.packed import packer, padded
 from sedge_export.tracing.constants import lifted, values
+from sedge_export.tracing.fourier import FOURIER
 from sedge_export.tracing.masks import MASKS
 from sedge_export.tracing.scans import SCANS
 
@@ -242,7 +244,10 @@ _TABLE: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.local_response_norm: _response_norm,
     functional.pad: _padded,
     Tensor.unfold: _unfold,
+    **FOURIER,
     **MASKS,
     **RECURRENT,
+    torch._pack_padded_sequence: packer(values),
+    torch._pad_packed_sequence: padded,
     **SCANS,
 }

@@ -1,0 +1,230 @@
+"""Fourier transforms of a fixed length as products with constant matrices: no runtime has complex numbers.
+
+A ``Spectrum`` is a pair of real tensors. It knows the functions that lead back to real numbers, products,
+and changes of shape; others are refused, with the user's line.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from sedge_export.subject.source import here
+from sedge_protocol.errors import ExportError
+
+MAX_ELEMENTS = 2**22  # of a matrix; as float32 16 MiB
+_SHAPING = {
+    "contiguous", "flatten", "movedim", "narrow", "permute", "reshape", "squeeze", "transpose", "unflatten",
+    "unsqueeze", "view",
+}  # fmt: skip
+
+
+class Spectrum:
+    """Complex numbers as their real and imaginary parts, two tensors of one shape."""
+
+    def __init__(self, real: Tensor, imag: Tensor) -> None:
+        self.real, self.imag = real, imag
+        self.shape, self.ndim, self.size = real.shape, real.ndim, real.size
+
+    def abs(self) -> Tensor:
+        """Magnitudes, with the gradient 0 at 0, as torch has it."""
+        square = self.real * self.real + self.imag * self.imag
+        zero = square == 0
+        return torch.where(zero, 0.0, torch.where(zero, 1.0, square).sqrt())
+
+    __abs__ = abs
+
+    def conj(self) -> "Spectrum":
+        """The same with the other sign of the imaginary part."""
+        return Spectrum(self.real, -self.imag)
+
+    def __getitem__(self, key: Any) -> "Spectrum":
+        return Spectrum(self.real[key], self.imag[key])
+
+    def __mul__(self, other: Any) -> "Spectrum":
+        if not isinstance(other, Spectrum):
+            return Spectrum(self.real * other, self.imag * other)
+        real = self.real * other.real - self.imag * other.imag
+        return Spectrum(real, self.real * other.imag + self.imag * other.real)
+
+    __rmul__ = __mul__
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in _SHAPING:
+            raise _refusal(name)
+
+        def both(*args: Any, **kwargs: Any) -> Spectrum:
+            return Spectrum(*(getattr(p, name)(*args, **kwargs) for p in (self.real, self.imag)))
+
+        return both
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__):
+            return args[1] * args[0] if isinstance(args[1], Spectrum) else args[0] * args[1]
+        raise _refusal(getattr(func, "__name__", str(func)))
+
+
+def _refusal(name: str) -> ExportError:
+    return ExportError(
+        f"model: {name} of complex numbers at {here()}: programs have abs, real, imag, conj, view_as_real,"
+        " products, changes of shape and inverse transforms of them; compute the rest on the two parts"
+    )
+
+
+def _waves(length: int, rows: int, columns: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Cosines and sines (rows, columns) of 2 pi row column / length."""
+    if rows * columns > MAX_ELEMENTS:
+        raise ExportError(
+            f"model: a Fourier transform of {length} samples at {here()}: it is a product with a matrix"
+            f" ({rows}, {columns}), expected at most {MAX_ELEMENTS} elements; cut it into frames, as"
+            " torch.stft does"
+        )
+    turns = np.outer(np.arange(rows), np.arange(columns)) % length * (2 * math.pi / length)
+    waves = np.cos(turns), np.sin(turns)
+    return tuple(np.where(np.abs(each) < 1e-12, 0.0, each) for each in waves)  # type: ignore[return-value]
+
+
+def _scale(length: int, norm: str | None, inverse: bool) -> float:
+    if norm == "ortho":
+        return 1 / math.sqrt(length)
+    return 1 / length if inverse == (norm in (None, "backward")) else 1.0
+
+
+def _product(x: Tensor, matrix: NDArray[Any]) -> Tensor:
+    return x @ torch.from_numpy(matrix.astype(np.float32)).to(x.dtype)
+
+
+def _fitted(x: Tensor, count: int) -> Tensor:
+    """The first so many along the last axis, filled up with zeros."""
+    return functional.pad(x, (0, count - x.shape[-1])) if count != x.shape[-1] else x
+
+
+def _forward(
+    half: bool, inverse: bool,
+    input: Any, n: int | None = None, dim: int = -1, norm: str | None = None,
+) -> Spectrum:  # fmt: skip
+    """``fft``, ``ifft`` and ``rfft``."""
+    parts = [input.real, input.imag] if isinstance(input, Spectrum) else [input]
+    length = n or int(parts[0].shape[dim])
+    cosines, sines = _waves(length, length, length // 2 + 1 if half else length)
+    scale = _scale(length, norm, inverse)
+    cosines, sines = cosines * scale, sines * (scale if inverse else -scale)
+    rows = [_fitted(part.movedim(dim, -1), length) for part in parts]
+    real, imag = _product(rows[0], cosines), _product(rows[0], sines)
+    if len(rows) == 2:
+        real, imag = real - _product(rows[1], sines), imag + _product(rows[1], cosines)
+    return Spectrum(real.movedim(-1, dim), imag.movedim(-1, dim))
+
+
+def _to_real(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
+    """``irfft``: all but the ends of half a spectrum stand for two."""
+    given = input if isinstance(input, Spectrum) else Spectrum(input, torch.zeros_like(input))
+    length = n or 2 * (given.shape[dim] - 1)
+    count = length // 2 + 1
+    cosines, sines = _waves(length, count, length)
+    twice = np.full((count, 1), 2.0)
+    twice[0] = twice[length // 2 if length % 2 == 0 else 0] = 1.0
+    weights = twice * _scale(length, norm, True)
+    real, imag = (_fitted(part.movedim(dim, -1), count) for part in (given.real, given.imag))
+    return (_product(real, cosines * weights) - _product(imag, sines * weights)).movedim(-1, dim)
+
+
+def _forward_2d(
+    half: bool,
+    inverse: bool,
+    input: Any,
+    s: Any = None,
+    dim: Any = (-2, -1),
+    norm: str | None = None,
+) -> Spectrum:
+    """``fft2``, ``ifft2`` and ``rfft2``: one axis after the other, the last one first."""
+    sizes = s or (None, None)
+    last = _forward(half, inverse, input, sizes[1], dim[1], norm)
+    return _forward(False, inverse, last, sizes[0], dim[0], norm)
+
+
+def _to_real_2d(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
+    sizes = s or (None, None)
+    return _to_real(_forward(False, True, input, sizes[0], dim[0], norm), sizes[1], dim[1], norm)
+
+
+def _frames(
+    input: Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
+    window: Tensor | None = None, center: bool = True, pad_mode: str = "reflect",
+    normalized: bool = False, onesided: bool | None = None, return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> Any:  # fmt: skip
+    """``stft``: one convolution, of which the kernels are the window's waves."""
+    x = input.reshape(-1, 1, input.shape[-1])
+    if center:
+        x = functional.pad(x, (n_fft // 2, n_fft // 2), mode=pad_mode)
+    count = n_fft if onesided is False else n_fft // 2 + 1
+    cosines, sines = _waves(n_fft, count, n_fft)
+    kernels = torch.from_numpy(np.concatenate([cosines, -sines]).astype(np.float32)).to(x.dtype)
+    if window is not None:
+        before = (n_fft - window.shape[0]) // 2
+        kernels = kernels * functional.pad(window, (before, n_fft - window.shape[0] - before))
+    elif win_length is not None and win_length != n_fft:
+        before = (n_fft - win_length) // 2
+        kernels = kernels * functional.pad(
+            x.new_ones(win_length), (before, n_fft - win_length - before)
+        )
+    both = functional.conv1d(x, kernels.unsqueeze(1), stride=hop_length or n_fft // 4)
+    both = both * n_fft**-0.5 if normalized else both
+    both = both.reshape(*input.shape[:-1], *both.shape[1:])
+    spectrum = Spectrum(*both.split_with_sizes([count, count], -2))
+    return spectrum if return_complex else _as_real(spectrum)
+
+
+def _as_real(input: Spectrum) -> Tensor:
+    return torch.stack([input.real, input.imag], -1)
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(*_arguments: Any, **_settings: Any) -> Any:
+        raise _refusal(name)
+
+    return refuse
+
+
+def _of_spectra(function: Callable[[Spectrum], Any]) -> Callable[[Any], Any]:
+    """The function of a spectrum; None, which leaves the call as it is, of real numbers."""
+    return lambda input: function(input) if isinstance(input, Spectrum) else None
+
+
+_OTHERS = ["fftn", "ifftn", "rfftn", "irfftn", "hfft", "ihfft"]
+_ABS = _of_spectra(Spectrum.abs)
+
+# The functions of torch that lead to complex numbers and back.
+FOURIER: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.fft.fft: partial(_forward, False, False),
+    torch.fft.ifft: partial(_forward, False, True),
+    torch.fft.rfft: partial(_forward, True, False),
+    torch.fft.irfft: _to_real,
+    torch.fft.fft2: partial(_forward_2d, False, False),
+    torch.fft.ifft2: partial(_forward_2d, False, True),
+    torch.fft.rfft2: partial(_forward_2d, True, False),
+    torch.fft.irfft2: _to_real_2d,
+    **{getattr(torch.fft, name): _refused(f"torch.fft.{name}") for name in _OTHERS},
+    torch.stft: _frames,
+    torch.istft: _refused("torch.istft"),
+    torch.complex: Spectrum,
+    torch.view_as_complex: lambda input: Spectrum(input[..., 0], input[..., 1]),
+    torch.view_as_real: _as_real,
+    torch.abs: _ABS,
+    torch.absolute: _ABS,
+    torch.conj: _of_spectra(Spectrum.conj),
+    torch.real: _of_spectra(lambda spectrum: spectrum.real),
+    torch.imag: _of_spectra(lambda spectrum: spectrum.imag),
+}

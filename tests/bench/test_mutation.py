@@ -86,13 +86,13 @@ def test_tests_run_nearest_first(root: Path) -> None:
 
 def test_what_survives_is_shown(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A number may be noted or not: no test asks for the note."""
-    assert main(["--sample", "4", "--seed", "12", str(MODULE)], root) == 0
+    assert main(["--sample", "2", "--seed", "124", str(MODULE)], root) == 0
     *said, last = capsys.readouterr().out.splitlines()
     row = json.loads(last)
     assert row | {"seconds": 0} == {
-        "sample": 4, "killed": 3, "survivors": [f"{MODULE}:23"], "seconds": 0, "seed": 12,
+        "sample": 2, "killed": 1, "survivors": [f"{MODULE}:23"], "seconds": 0, "seed": 124,
     }  # fmt: skip
-    assert sum(line.startswith("killed") for line in said) == 3
+    assert sum(line.startswith("killed") for line in said) == 1
     assert f"SURVIVED {MODULE}:23" in said and "-    note.append(number)" in said
     assert (root / MODULE).read_text() == SOURCE
 

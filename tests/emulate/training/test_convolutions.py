@@ -56,12 +56,15 @@ def test_what_cannot_be_unfolded_is_refused() -> None:
         nn.Conv3d(1, 1, 2)(torch.zeros(1, 1, 4, 4, 4))
 
 
-@pytest.mark.parametrize("model", ["cnn", "batchnorm"])
-@pytest.mark.parametrize("convolutions", ["grouped", "unfold"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("model", "convolutions", "precision"),
+    [("cnn", "unfold", "fp32"), ("batchnorm", "unfold", "fp32"), ("cnn", "unfold", "bf16"),
+     ("cnn", "grouped", "bf16")],
+)  # fmt: skip
 def test_both_forms_train_like_float64(
     model: str, convolutions: Convolutions, precision: Precision
 ) -> None:
+    """In fp32 grouped ones: test_checks.py."""
     of = problem(model)
     trainer = VectorisedTrainer(of, precision, CPU, 2, convolutions=convolutions)
     check(trainer, of, precision, references(of))

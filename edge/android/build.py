@@ -20,6 +20,7 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT = ROOT / "runs" / "android"
 PACKAGE = "org.sedge.app"
-MIN_SDK, TARGET_SDK = 26, 30
+MIN_SDK, TARGET_SDK = 26, 36
 # From 26 on the dexer would pass lambdas, which then fail on every phone.
 DEX_SDK = MIN_SDK - 1
 ABIS = ("arm64-v8a",)
@@ -129,10 +130,16 @@ def jar(folder: Path, out: Path) -> Path:
     return out
 
 
+@lru_cache(maxsize=1)
+def nullness() -> Path:
+    """JSpecify's annotations, to compile against: no phone needs them."""
+    return compile_java(sources("nullness"), [], KEPT / "nullness")
+
+
 def core_jar(out: Path) -> Path:
     """The protocol and the rounds, without any class of Android."""
     with tempfile.TemporaryDirectory() as temporary:
-        classes = compile_java(sources("core"), [], Path(temporary))
+        classes = compile_java(sources("core"), [nullness()], Path(temporary))
         return jar(classes, out / "sedge-core.jar")
 
 
@@ -141,7 +148,7 @@ def library_jar(core: Path, out: Path) -> Path:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         stubs = compile_java(sources("stubs"), [framework().classes], folder / "stubs")
-        path = [stubs, framework().classes, core]
+        path = [stubs, framework().classes, core, nullness()]
         classes = compile_java(sources("library"), path, folder / "classes")
         return jar(classes, out / "sedge-android.jar")
 
@@ -155,6 +162,8 @@ def manifest(folder: Path) -> Path:
     root.set("package", PACKAGE)
     root.set(f"{_ANDROID}versionCode", "1")
     root.set(f"{_ANDROID}versionName", "0.1.0")
+    for service in root.iter("service"):  # aapt takes no attribute that Debian's framework lacks
+        service.attrib.pop(f"{_ANDROID}foregroundServiceType", None)
     sdk = {"minSdkVersion": str(MIN_SDK), "targetSdkVersion": str(TARGET_SDK)}
     uses = ElementTree.Element(
         "uses-sdk", {f"{_ANDROID}{name}": value for name, value in sdk.items()}
@@ -209,7 +218,7 @@ def apk(core: Path, library: Path, aars: Sequence[Path], out: Path) -> Path:
         resources += ["-I", str(classes)]
         _run("aapt", "package", "-f", "-m", "-J", folder / "generated", *resources)
         generated = sorted((folder / "generated").rglob("*.java"))
-        path = [classes, core, library]
+        path = [classes, core, library, nullness()]
         app = compile_java([*sources("app"), *generated], path, folder / "app")
         jars = [core, library, jar(app, folder / "app.jar")]
         jars += [found for aar in aars for found in unpack_aar(aar, folder)]
@@ -243,7 +252,8 @@ def jvm_jar(core: Path, out: Path) -> Path:
     """The ExecuTorch backend for a JVM; it needs the JNI library."""
     with tempfile.TemporaryDirectory() as temporary:
         return jar(
-            compile_java(sources("jvm"), [core], Path(temporary)), out / "sedge-executorch.jar"
+            compile_java(sources("jvm"), [core, nullness()], Path(temporary)),
+            out / "sedge-executorch.jar",
         )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-CORE, JVM = (Path(__file__).parents[2] / "edge" / "android" / name for name in ("core", "jvm"))
+ANDROID = Path(__file__).parents[2] / "edge" / "android"
+CORE, JVM, NULLNESS = (ANDROID / name for name in ("core", "jvm", "nullness"))
 VECTORS = Path(__file__).parents[1] / "vectors"
 JARS = Path("/usr/share/java")
 PACKAGES = "openjdk-17-jdk-headless junit4"
@@ -27,7 +28,8 @@ def compiled(folder: Path) -> str:
         for path in (CORE / "src" / "main", JVM / "src" / "main", CORE / "src" / "test")
     )
     options = ("javac", "--release", "8", "-Xlint:all,-options", "-Werror", "-d", str(folder))
-    run([*options, *product])  # against nothing but the standard library
+    nullness = map(str, (NULLNESS / "src").rglob("*.java"))
+    run([*options, *nullness, *product])  # against nothing but the standard library
     run([*options, "-cp", str(folder), *host])
     run([*options, "-cp", f"{folder}:{libraries}", *tests])
     return f"{folder}:{libraries}"

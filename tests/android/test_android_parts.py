@@ -1,6 +1,7 @@
 """The Android layer without Android: join texts, the log of rounds, .npz files."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from tests.android.classes import java
 from tests.android.java import VECTORS
 from tests.system.test_mosquitto_conf import Authority
 
+from android.build import HERE
 from sedge_cloud.admin.enrolment import join_text
 from sedge_cloud.config import BrokerConfig, CloudConfig
 
@@ -59,6 +61,58 @@ def test_the_log_keeps_the_last_hundred_rounds(class_path: str, tmp_path: Path) 
     assert rounds[0] == "103000 first 103 mean absolute error 0.250 0.5 2000 3000 one line\ttab"
     assert rounds[1] == "102000 first 102 accuracy 25.0 % NaN 2000 3000 one line\ttab"
     assert rounds[-1] == "4000 first 4 mean absolute error 0.250 NaN 2000 3000 one line\ttab"
+
+
+def test_a_screen_hears_of_every_change_of_the_log(class_path: str, tmp_path: Path) -> None:
+    said = java(class_path, "org.sedge.android.WatchLog", tmp_path / "rounds")
+    assert said == ["Training.", "Done.", "null"]
+
+
+def test_classes_for_apps_hold_no_state_that_others_can_change() -> None:
+    """No field of theirs can be set from outside, and none is an array."""
+    for package in ("core/src/main/java/org/sedge/edge", "library/src/main/java/org/sedge/android"):
+        files = sorted((HERE / package).glob("*.java"))
+        assert len(files) > 10
+        for path in files:
+            for line in re.findall(
+                r"^ +public (?!class|interface|enum)[^(\n;=]*[;=]", path.read_text(), re.M
+            ):
+                assert " final " in line and "[]" not in line.partition("=")[0], (
+                    f"{path.name}: {line}"
+                )
+
+
+def test_the_kotlin_example_calls_what_there_is() -> None:
+    """No compiler of Kotlin is at hand: its imports are classes, its calls their methods or Kotlin's."""
+    example = (HERE.parents[1] / "examples/android/WalkModel.kt").read_text()
+    sources = [HERE / f"{module}/src/main/java" for module in ("core", "library")]
+    files = [
+        next(
+            one
+            for one in (source / f"{name.replace('.', '/')}.java" for source in sources)
+            if one.exists()
+        )
+        for name in re.findall(r"^import (org\.sedge\..+)$", example, re.MULTILINE)
+    ]
+    names = [path.stem for path in files] + ["Classified", "PersonalModel"]
+    text = "".join(
+        path.read_text()
+        for source in sources
+        for name in names
+        for path in source.rglob(f"{name}.java")
+    )
+    has = set(re.findall(r"^ +public [^=;]*?(\w+)\(", text, re.MULTILINE))
+    called = set(re.findall(r"\.([a-z]\w*)(?:\(| \{)", example)) - {
+        "use",
+        "map",
+        "getOrElse",
+        "toInt",
+        "firstOrNull",
+    }
+    assert len(files) == 4 and called == {
+        "open", "classify", "classes", "longs", "labels", "log", "listen", "now", "rounds", "leave",
+    }  # fmt: skip
+    assert called <= has
 
 
 def test_android_is_asked_for_what_the_conditions_say(class_path: str) -> None:

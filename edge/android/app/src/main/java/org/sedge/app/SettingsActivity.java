@@ -140,7 +140,7 @@ public final class SettingsActivity extends Activity {
     }
 
     private String described(Examples examples) {
-        return getString(R.string.examples, examples.count(), Rows.tuple(examples.inputs.shape));
+        return getString(R.string.examples, examples.count(), Rows.tuple(examples.inputs.shape()));
     }
 
     private void say(int view, String text) {

@@ -2,6 +2,8 @@ package org.sedge.app;
 
 import android.app.Activity;
 import android.content.Intent;
+import android.os.AsyncTask;
+import android.os.Build;
 import android.os.Bundle;
 import android.os.Handler;
 import android.os.Looper;
@@ -15,9 +17,15 @@ import android.widget.Toast;
 
 import org.sedge.android.Conditions;
 import org.sedge.android.Membership;
+import org.sedge.android.Model;
 import org.sedge.android.RoundLog;
 import org.sedge.edge.AgentConfig;
+import org.sedge.edge.Classified;
+import org.sedge.edge.Examples;
+import org.sedge.edge.PersonalModel;
+import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
+import org.sedge.edge.host.Npz;
 
 import java.io.IOException;
 import java.util.ArrayList;
@@ -25,16 +33,16 @@ import java.util.List;
 
 /** What this phone does in its fleet: now, and round by round. */
 public final class StatusActivity extends Activity {
-    private static final long EVERY_MILLIS = 1000;
+    private static final int NOTIFICATIONS = 1;
 
     private final Handler handler = new Handler(Looper.getMainLooper());
     private final Runnable refresh = new Runnable() {
         @Override
         public void run() {
             refresh();
-            handler.postDelayed(this, EVERY_MILLIS);
         }
     };
+    private RoundLog.Subscription changes;
     private final List<String> shown = new ArrayList<String>();
     private ArrayAdapter<String> rounds;
 
@@ -52,6 +60,15 @@ public final class StatusActivity extends Activity {
                 startActivity(new Intent(StatusActivity.this, SettingsActivity.class));
             }
         });
+        findViewById(R.id.predict).setOnClickListener(new View.OnClickListener() {
+            @Override
+            public void onClick(View view) {
+                predict();
+            }
+        });
+        if (Build.VERSION.SDK_INT >= 33) { // the notification of a training is shown only to whom allows it
+            requestPermissions(new String[] {"android.permission.POST_NOTIFICATIONS"}, NOTIFICATIONS);
+        }
         findViewById(R.id.train).setOnClickListener(new View.OnClickListener() {
             @Override
             public void onClick(View view) {
@@ -67,13 +84,56 @@ public final class StatusActivity extends Activity {
     @Override
     protected void onResume() {
         super.onResume();
-        handler.post(refresh);
+        changes = Membership.log(this).listen(new RoundLog.Listener() {
+            @Override
+            public void changed() {
+                handler.removeCallbacks(refresh); // once for several at a time
+                handler.post(refresh);
+            }
+        });
+        refresh();
     }
 
     @Override
     protected void onPause() {
+        changes.close();
         handler.removeCallbacks(refresh);
         super.onPause();
+    }
+
+    /** Lets this phone's model name the person's own examples. */
+    private void predict() {
+        text(R.id.prediction, getString(R.string.predicting));
+        new AsyncTask<Void, Void, String>() {
+            @Override
+            protected String doInBackground(Void... nothing) {
+                try (PersonalModel model = Model.open(StatusActivity.this)) {
+                    return predicted(model, Npz.read(FileTraining.file(StatusActivity.this)));
+                } catch (SedgeException | IOException error) {
+                    return error.getMessage();
+                } catch (OutOfMemoryError error) {
+                    return getString(R.string.too_large);
+                }
+            }
+
+            @Override
+            protected void onPostExecute(String found) {
+                text(R.id.prediction, found);
+            }
+        }.execute();
+    }
+
+    private String predicted(PersonalModel model, Examples examples) throws SedgeException {
+        Classified found = model.classify(examples.inputs);
+        Rows classes = found.classes();
+        Rows labels = examples.targets;
+        int right = 0;
+        for (int i = 0; labels != null && i < Math.min(labels.size(), classes.size()); i++) {
+            right += (labels.isFloat() ? labels.floatAt(i) : labels.longAt(i)) == classes.longAt(i) ? 1 : 0;
+        }
+        long first = classes.longAt(0);
+        String name = found.labels().isEmpty() ? String.valueOf(first) : found.labels().get((int) first);
+        return getString(model.trained() ? R.string.predicted : R.string.predicted_untrained, right, classes.size(), name);
     }
 
     private void refresh() {

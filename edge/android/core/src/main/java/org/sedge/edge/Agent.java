@@ -87,7 +87,7 @@ public final class Agent {
             Examples examples, AgentListener listener) throws SedgeException {
         this.listener = listener;
         this.stateFolder = stateFolder;
-        DeviceKeys keys = new DeviceKeys(config.secret);
+        DeviceKeys keys = new DeviceKeys(config.secret());
         Examples[] parts = examples.split(TEST_FRACTION, 0);
         File programs = new File(stateFolder, "programs");
         Disk.makeFolder(programs);

@@ -1,5 +1,7 @@
 package org.sedge.edge;
 
+import org.jspecify.annotations.Nullable;
+
 import java.io.ByteArrayInputStream;
 import java.io.InputStream;
 import java.net.URI;
@@ -19,22 +21,28 @@ public final class AgentConfig {
     public final String fleet;
     /** {@code mqtt://host[:port]} or {@code mqtts://host[:port]}. */
     public final String url;
-    /** The 32 bytes that device and coordinator share. */
-    public final byte[] secret;
     /** The certificate authority of the broker, PEM; null: the system's authorities. */
-    public final String caPem;
+    public final @Nullable String caPem;
     /** Host, port and TLS of {@link #url}. */
     public final String host;
     public final int port;
     public final boolean tls;
-    /** What the device does at most; to be set before the agent is made. */
-    public Limits limits = Limits.DEFAULT;
-    /** Which web servers it may ask for large blobs; to be set before the agent is made. */
-    public Downloads downloads = Downloads.ANY;
+    /** What the device does at most. */
+    public final Limits limits;
+    /** Which web servers it may ask for large blobs. */
+    public final Downloads downloads;
+    private final byte[] secret;
 
     /** Throws {@code ConfigError} for a value that cannot be used. */
-    public AgentConfig(String device, String fleet, String url, byte[] secret, String caPem)
+    public AgentConfig(String device, String fleet, String url, byte[] secret, @Nullable String caPem)
             throws SedgeException {
+        this(device, fleet, url, secret, caPem, Limits.DEFAULT, Downloads.ANY);
+    }
+
+    private AgentConfig(String device, String fleet, String url, byte[] secret, String caPem, Limits limits,
+            Downloads downloads) throws SedgeException {
+        this.limits = limits;
+        this.downloads = downloads;
         this.device = id("device", device);
         this.fleet = id("fleet", fleet);
         if (secret == null || secret.length != 32) {
@@ -55,13 +63,28 @@ public final class AgentConfig {
         }
     }
 
+    /** The same with other limits. */
+    public AgentConfig with(Limits others) throws SedgeException {
+        return new AgentConfig(device, fleet, url, secret, caPem, others, downloads);
+    }
+
+    /** The same with other web servers. */
+    public AgentConfig with(Downloads others) throws SedgeException {
+        return new AgentConfig(device, fleet, url, secret, caPem, limits, others);
+    }
+
+    /** The 32 bytes that device and coordinator share; a copy. */
+    public byte[] secret() {
+        return secret.clone();
+    }
+
     /** The configuration in a join text, as {@code sedge-cloud device add --join} prints it. */
     public static AgentConfig fromJoinText(String text) throws SedgeException {
         return JoinText.parse(text);
     }
 
     /** The certificates of {@link #caPem}; null: the system's count. Throws {@code ConfigError} for a text without any. */
-    public Collection<? extends Certificate> certificates() throws SedgeException {
+    public @Nullable Collection<? extends Certificate> certificates() throws SedgeException {
         return caPem == null ? null : certificates(caPem, "broker.ca_file");
     }
 

@@ -15,19 +15,19 @@ public final class Classified {
 
     /** @param outputs (N, C, ...), or (N, ..., C) where the bundle's labels are (N, ...) */
     Classified(Rows outputs, Bundle bundle) throws SedgeException {
-        long[] shape = outputs.shape;
+        long[] shape = outputs.shape();
         if (shape.length == 0) {
             throw new DataError("found outputs of one number, expected (C, ...)");
         }
         boolean first = bundle.classesFirst(shape);
         int count = (int) shape[first ? 0 : shape.length - 1];
         int places = outputs.rowSize / count;
-        float[] powers = new float[outputs.floats.length];
+        float[] powers = new float[outputs.size()];
         long[] best = new long[outputs.count * places];
         for (int row = 0; row < outputs.count; row++) {
             for (int place = 0; place < places; place++) {
                 int from = row * outputs.rowSize + place * (first ? 1 : count);
-                best[row * places + place] = softmax(outputs.floats, powers, from, count, first ? places : 1);
+                best[row * places + place] = softmax(outputs, powers, from, count, first ? places : 1);
             }
         }
         long[] rest = new long[shape.length - 1];
@@ -39,17 +39,17 @@ public final class Classified {
     }
 
     /** Fills the probabilities of one place; its class, as numpy's argmax finds it: the first of the largest, or of NaN. */
-    private static int softmax(float[] outputs, float[] powers, int from, int count, int step) {
+    private static int softmax(Rows outputs, float[] powers, int from, int count, int step) {
         int best = 0;
         for (int c = 1; c < count; c++) {
-            float value = outputs[from + c * step];
-            float most = outputs[from + best * step];
+            float value = outputs.floatAt(from + c * step);
+            float most = outputs.floatAt(from + best * step);
             best = value > most || Float.isNaN(value) && !Float.isNaN(most) ? c : best;
         }
-        float most = outputs[from + best * step];
+        float most = outputs.floatAt(from + best * step);
         float sum = 0;
         for (int c = 0; c < count; c++) {
-            powers[from + c * step] = (float) Math.exp(outputs[from + c * step] - most);
+            powers[from + c * step] = (float) Math.exp(outputs.floatAt(from + c * step) - most);
             sum += powers[from + c * step];
         }
         for (int c = 0; c < count; c++) {

@@ -1,5 +1,7 @@
 package org.sedge.edge;
 
+import org.jspecify.annotations.Nullable;
+
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.security.cert.Certificate;
@@ -17,7 +19,7 @@ public final class Downloads {
     private static final int MAX_URL = 2048;
 
     /** The certificates of the servers' authority; null: the system's count. */
-    public final Collection<? extends Certificate> authorities;
+    public final @Nullable Collection<? extends Certificate> authorities;
     private final boolean secure;
     private final boolean plain;
     private final Set<String> hosts;
@@ -37,7 +39,7 @@ public final class Downloads {
      * @param caPem the authority of their certificates, PEM; null: the system's authorities
      * @throws SedgeException for a text without certificates
      */
-    public static Downloads from(boolean plain, Collection<String> hosts, String caPem) throws SedgeException {
+    public static Downloads from(boolean plain, Collection<String> hosts, @Nullable String caPem) throws SedgeException {
         Set<String> names = new HashSet<>();
         for (String host : hosts) {
             names.add(host.toLowerCase(Locale.ROOT));

@@ -1,5 +1,7 @@
 package org.sedge.edge;
 
+import org.jspecify.annotations.Nullable;
+
 import org.sedge.edge.SedgeException.DataError;
 import org.sedge.edge.training.CounterStream;
 
@@ -9,10 +11,10 @@ import java.util.Arrays;
 public final class Examples {
     public final Rows inputs;
     /** Labels, or other numbers to learn; null for models whose input is the target. */
-    public final Rows targets;
+    public final @Nullable Rows targets;
 
     /** Throws {@code DataError} unless there is a target for each input, or {@code targets} is null. */
-    public Examples(Rows inputs, Rows targets) throws SedgeException {
+    public Examples(Rows inputs, @Nullable Rows targets) throws SedgeException {
         if (targets != null && targets.count != inputs.count) {
             throw new DataError("x has " + inputs.count + " rows and y " + targets.count
                     + ", expected the same number");

@@ -39,7 +39,7 @@ final class Leaving implements Link.Owner {
     private Leaving(AgentConfig config, long starts) {
         SecureRandom random = new SecureRandom();
         random.nextBytes(nonce);
-        keys = new DeviceKeys(config.secret);
+        keys = new DeviceKeys(config.secret());
         downTopic = Topics.down(config.fleet, config.device);
         long start = Frame.nextIncarnation(starts, System.currentTimeMillis() / 1000);
         peer = new Peer(Topics.up(config.fleet, config.device), keys, start, 0);

@@ -1,5 +1,7 @@
 package org.sedge.edge;
 
+import org.jspecify.annotations.Nullable;
+
 import org.sedge.edge.SedgeException.ConfigError;
 import org.sedge.edge.SedgeException.DataError;
 import org.sedge.edge.backends.Backend;
@@ -33,7 +35,8 @@ public final class PersonalModel implements AutoCloseable {
      * @throws SedgeException {@code ConfigError} without a model, or a backend that runs it; {@code StorageError} or
      *     {@code CodecError} for one that cannot be read
      */
-    public PersonalModel(File stateFolder, String run, List<Backend> backends, Sandbox sandbox) throws SedgeException {
+    public PersonalModel(File stateFolder, @Nullable String run, List<Backend> backends, Sandbox sandbox)
+            throws SedgeException {
         if (!new File(stateFolder, "journal").isFile()) {
             throw new ConfigError("state_dir", "'" + stateFolder + "'", "an agent's folder, with its journal");
         }

@@ -9,15 +9,12 @@ import java.util.Arrays;
 /** Rows of numbers, all of one shape: float32, or int64. */
 public final class Rows {
     public final Tensor.Type type;
-    /** Shape of one row; empty for a single number. */
-    public final long[] shape;
     /** Numbers in one row. */
     public final int rowSize;
     public final int count;
-    /** The rows one after the other, each in row-major order; null where they are integers. */
-    public final float[] floats;
-    /** The same of integers; null where they are floats. */
-    public final long[] longs;
+    private final long[] shape;
+    private final float[] floats;
+    private final long[] longs;
 
     /** The values are kept, not copied. Throws {@code DataError} unless they are rows of the shape. */
     public Rows(float[] values, long... shape) throws SedgeException {
@@ -46,6 +43,46 @@ public final class Rows {
         this.shape = shape.clone();
         rowSize = (int) size;
         count = found / rowSize;
+    }
+
+    /** Shape of one row; empty for a single number. */
+    public long[] shape() {
+        return shape.clone();
+    }
+
+    /** Whether they are float32. */
+    public boolean isFloat() {
+        return floats != null;
+    }
+
+    /** The numbers in all rows. */
+    public int size() {
+        return count * rowSize;
+    }
+
+    /** A number of float32 rows, which lie one after the other, each in row-major order. */
+    public float floatAt(int i) {
+        return floats[i];
+    }
+
+    /** A number of int64 rows. */
+    public long longAt(int i) {
+        return longs[i];
+    }
+
+    /** A copy of all numbers of float32 rows. */
+    public float[] floats() {
+        return floats.clone();
+    }
+
+    /** A copy of all numbers of int64 rows. */
+    public long[] longs() {
+        return longs.clone();
+    }
+
+    /** The same numbers in rows of another shape. */
+    public Rows reshaped(long... other) throws SedgeException {
+        return new Rows(type, floats, longs, size(), other);
     }
 
     /** These rows. */

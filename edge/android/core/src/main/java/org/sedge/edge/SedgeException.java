@@ -107,12 +107,16 @@ public abstract class SedgeException extends Exception {
 
     /** The message in a genuine frame breaks its schema. */
     public static final class BodyError extends FrameError {
-        /** The body of an ORDER, of which run and round may still be readable; empty for other kinds. */
-        public final byte[] order;
+        private final byte[] order;
 
         public BodyError(String message, byte[] order) {
             super("BodyError", message);
-            this.order = order;
+            this.order = order.clone();
+        }
+
+        /** The body of an ORDER, of which run and round may still be readable; empty for other kinds. */
+        public byte[] order() {
+            return order.clone();
         }
     }
 

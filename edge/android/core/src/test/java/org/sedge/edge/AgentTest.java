@@ -65,7 +65,7 @@ public class AgentTest {
                 "device", "pi-1", "fleet", "home", "url", "mqtt://example.org", "secret", SECRET)) + "\n");
         assertEquals(Arrays.asList("pi-1", "home", "example.org", 1883, false),
                 Arrays.asList(plain.device, plain.fleet, plain.host, plain.port, plain.tls));
-        assertArrayEquals(Hex.decode(SECRET), plain.secret);
+        assertArrayEquals(Hex.decode(SECRET), plain.secret());
         assertNull(plain.caPem);
         AgentConfig secured = AgentConfig.fromJoinText(joinText(json("device", "pi-1", "fleet", "home", "url",
                 "mqtts://[::1]:1234", "secret", SECRET, "ca", PEM.replace("\n", "\\n"), "later", "ignored")));
@@ -97,8 +97,8 @@ public class AgentTest {
         long[] labels = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
         Examples[] parts = new Examples(new Rows(new float[20], 2), new Rows(labels)).split(0.2, 1);
         // Seed 1, N = 10 begins with 4 5 (protocol/spec/training.md).
-        assertArrayEquals(new long[] {4, 5}, parts[1].targets.longs);
-        assertArrayEquals(new long[] {0, 1, 2, 3, 6, 7, 8, 9}, parts[0].targets.longs);
+        assertArrayEquals(new long[] {4, 5}, parts[1].targets.longs());
+        assertArrayEquals(new long[] {0, 1, 2, 3, 6, 7, 8, 9}, parts[0].targets.longs());
         assertThrows(DataError.class, () -> new Rows(new float[5], 2));
         assertThrows(DataError.class, () -> new Rows(new float[0], 0));
         assertThrows(DataError.class, () -> new Examples(new Rows(new float[2], 2), new Rows(new long[1])).split(0.2, 0));

@@ -551,7 +551,7 @@ public class VectorsTest {
             read.put("device", found.device);
             read.put("fleet", found.fleet);
             read.put("url", found.url);
-            read.put("secret", Hex.encode(found.secret));
+            read.put("secret", Hex.encode(found.secret()));
             if (found.caPem != null) {
                 read.put("ca", found.caPem);
             }

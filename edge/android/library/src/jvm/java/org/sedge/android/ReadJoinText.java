@@ -14,7 +14,7 @@ public final class ReadJoinText {
                 AgentConfig config = AgentConfig.fromJoinText(word);
                 String ca = config.caPem == null ? "no authority" : config.caPem.replace("\n", "|");
                 System.out.println(config.device + " " + config.fleet + " " + config.url + " "
-                        + Hex.encode(config.secret) + " " + ca);
+                        + Hex.encode(config.secret()) + " " + ca);
             } catch (SedgeException error) {
                 System.out.println(error.getMessage());
             }

@@ -13,8 +13,8 @@ public final class ReadNpz {
     private ReadNpz() {}
 
     private static String said(Rows rows) {
-        return rows == null ? "none" : Rows.tuple(rows.shape) + " "
-                + (rows.floats == null ? Arrays.toString(rows.longs) : Arrays.toString(rows.floats));
+        return rows == null ? "none" : Rows.tuple(rows.shape()) + " "
+                + (rows.isFloat() ? Arrays.toString(rows.floats()) : Arrays.toString(rows.longs()));
     }
 
     public static void main(String[] words) {

@@ -40,7 +40,7 @@ public final class RunJobs extends TrainingService {
     /** Prints the outputs for the first example, or why there are none. */
     private static void predict(RunJobs service) throws IOException, SedgeException {
         try (PersonalModel model = Model.open(service, null, service.backends())) {
-            float[] outputs = model.predict(Npz.read(data).inputs).floats;
+            float[] outputs = model.predict(Npz.read(data).inputs).floats();
             System.out.println("predicts " + Arrays.toString(Arrays.copyOf(outputs, 10)) + " " + model.trained());
         } catch (SedgeException.ConfigError none) {
             System.out.println("predicts nothing: " + none.getMessage());

@@ -12,10 +12,7 @@ public final class ScheduleJobs {
         Conditions conditions = new Conditions();
         conditions.schedule(context, RunJobs.class);
         System.out.println(JobScheduler.jobs());
-        conditions.charging = false;
-        conditions.idle = false;
-        conditions.unmetered = false;
-        conditions.everyMillis = 900_000;
+        conditions = conditions.charging(false).idle(false).unmetered(false).every(900_000);
         conditions.schedule(context, RunJobs.class);
         System.out.println(JobScheduler.jobs());
         Conditions.trainNow(context, RunJobs.class);

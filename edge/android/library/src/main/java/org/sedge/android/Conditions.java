@@ -5,19 +5,50 @@ import android.app.job.JobScheduler;
 import android.content.ComponentName;
 import android.content.Context;
 
-/** When a phone trains. Android keeps the job over restarts, and holds the phone awake while it runs. */
+/**
+ * When a phone trains: by default on a charger, on a network that costs nothing by volume, while nobody uses the phone,
+ * and once an hour. Android keeps the job over restarts, and holds the phone awake while it runs.
+ */
 public final class Conditions {
     private static final int REGULAR = 0x5ed6e;
     private static final int AT_ONCE = REGULAR + 1;
 
-    /** Only on a charger. */
-    public boolean charging = true;
-    /** Only on a network that costs nothing by volume. */
-    public boolean unmetered = true;
-    /** Only while nobody uses the phone. */
-    public boolean idle = true;
-    /** How often the device asks its coordinator for work, in milliseconds; Android takes 15 minutes at least. */
-    public long everyMillis = 60 * 60 * 1000;
+    private final boolean charging;
+    private final boolean unmetered;
+    private final boolean idle;
+    private final long everyMillis;
+
+    /** The default. */
+    public Conditions() {
+        this(true, true, true, 60 * 60 * 1000);
+    }
+
+    private Conditions(boolean charging, boolean unmetered, boolean idle, long everyMillis) {
+        this.charging = charging;
+        this.unmetered = unmetered;
+        this.idle = idle;
+        this.everyMillis = everyMillis;
+    }
+
+    /** The same, but whether only on a charger. */
+    public Conditions charging(boolean only) {
+        return new Conditions(only, unmetered, idle, everyMillis);
+    }
+
+    /** The same, but whether only on a network that costs nothing by volume. */
+    public Conditions unmetered(boolean only) {
+        return new Conditions(charging, only, idle, everyMillis);
+    }
+
+    /** The same, but whether only while nobody uses the phone. */
+    public Conditions idle(boolean only) {
+        return new Conditions(charging, unmetered, only, everyMillis);
+    }
+
+    /** The same, but how often the device asks its coordinator for work; Android takes 15 minutes at least. */
+    public Conditions every(long millis) {
+        return new Conditions(charging, unmetered, idle, millis);
+    }
 
     /** Lets the service train under these conditions from now on, in place of earlier ones. */
     public void schedule(Context context, Class<? extends TrainingService> service) {

@@ -2,6 +2,8 @@ package org.sedge.android;
 
 import android.content.Context;
 
+import org.jspecify.annotations.Nullable;
+
 import org.sedge.edge.Agent;
 import org.sedge.edge.AgentConfig;
 import org.sedge.edge.SedgeException;
@@ -42,7 +44,7 @@ public final class Membership {
     }
 
     /** The stored configuration, or null where this phone has not joined. */
-    public static AgentConfig config(Context context) throws SedgeException, IOException {
+    public static @Nullable AgentConfig config(Context context) throws SedgeException, IOException {
         File place = file(context);
         if (!place.exists()) {
             return null;

@@ -2,6 +2,8 @@ package org.sedge.android;
 
 import android.content.Context;
 
+import org.jspecify.annotations.Nullable;
+
 import org.sedge.edge.AgentConfig;
 import org.sedge.edge.PersonalModel;
 import org.sedge.edge.SedgeException;
@@ -35,7 +37,7 @@ public final class Model {
      * @param run null: the newest
      * @param backends the runtimes that may run it, the preferred one first
      */
-    public static PersonalModel open(Context context, String run, List<Backend> backends)
+    public static PersonalModel open(Context context, @Nullable String run, List<Backend> backends)
             throws SedgeException, IOException {
         AgentConfig config = Membership.config(context);
         if (config == null) {

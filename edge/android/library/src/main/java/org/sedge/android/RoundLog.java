@@ -1,5 +1,9 @@
 package org.sedge.android;
 
+import android.os.FileObserver;
+
+import org.jspecify.annotations.Nullable;
+
 import org.sedge.edge.wire.Metric;
 
 import java.io.File;
@@ -63,11 +67,54 @@ public final class RoundLog {
         }
     }
 
+    /** Hears of changes. */
+    public interface Listener {
+        /** The log is another now; on a thread of Android's, which must not be held up. */
+        void changed();
+    }
+
+    /** What a listener hears until it is closed. */
+    public interface Subscription extends AutoCloseable {
+        @Override
+        void close();
+    }
+
+    /** Sees each replacement of the file, whichever process makes it. */
+    private static final class Watch extends FileObserver implements Subscription {
+        private final String name;
+        private final Listener listener;
+
+        @SuppressWarnings("deprecation") // the constructor with a File came with API 29
+        Watch(File file, Listener listener) {
+            super(file.getParent(), FileObserver.MOVED_TO);
+            name = file.getName();
+            this.listener = listener;
+            startWatching();
+        }
+
+        @Override
+        public void onEvent(int event, @Nullable String path) {
+            if (name.equals(path)) {
+                listener.changed();
+            }
+        }
+
+        @Override
+        public void close() {
+            stopWatching();
+        }
+    }
+
     private final File file;
 
     /** The log in a file, which need not exist. */
     public RoundLog(File file) {
         this.file = file;
+    }
+
+    /** Calls the listener after each change from now on; keep the result, and close it. */
+    public Subscription listen(Listener listener) {
+        return new Watch(file, listener);
     }
 
     /** What the device is doing, or what went wrong, in one sentence; empty before the first. */

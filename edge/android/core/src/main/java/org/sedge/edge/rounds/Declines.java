@@ -70,7 +70,7 @@ final class Declines {
     /** Declines an order with a value that is not known; dropped in silence it would come again for ever. */
     void unreadable(BodyError error) {
         try {
-            OrderName name = OrderName.SCHEMA.decode(error.order);
+            OrderName name = OrderName.SCHEMA.decode(error.order());
             send(name.run, name.round, error);
         } catch (IllegalArgumentException unnamed) { // or no order
             effects.note(Level.INFO, "a message that cannot be answered");

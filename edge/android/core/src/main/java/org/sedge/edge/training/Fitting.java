@@ -36,7 +36,7 @@ public final class Fitting {
         }
         Rows targets = typed(column(examples.targets, bundle.target), bundle.target, "y");
         check(targets, bundle.target, "y");
-        if (bundle.numClasses > 0 && targets.longs != null) {
+        if (bundle.numClasses > 0 && !targets.isFloat()) {
             checkLabels(targets, bundle.numClasses);
         }
         return new Examples(inputs, targets);
@@ -44,10 +44,10 @@ public final class Fitting {
 
     /** Of several labels in a row some, but not all, may be {@link #IGNORED}. */
     private static void checkLabels(Rows targets, long classes) throws DataError {
-        boolean several = targets.shape.length > 0;
+        boolean several = targets.shape().length > 0;
         boolean[] counts = new boolean[targets.count];
-        for (int i = 0; i < targets.longs.length; i++) {
-            long label = targets.longs[i];
+        for (int i = 0; i < targets.size(); i++) {
+            long label = targets.longAt(i);
             boolean is = !several || label != IGNORED;
             counts[i / targets.rowSize] |= is;
             if (is && (label < 0 || label >= classes)) {
@@ -70,10 +70,10 @@ public final class Fitting {
         }
         Rows inputs = typed(rows, bundle.input, name);
         check(inputs, bundle.input, name);
-        for (int i = 0; bundle.vocabulary > 0 && inputs.longs != null && i < inputs.longs.length; i++) {
-            if (inputs.longs[i] < 0 || inputs.longs[i] >= bundle.vocabulary) {
+        for (int i = 0; bundle.vocabulary > 0 && !inputs.isFloat() && i < inputs.size(); i++) {
+            if (inputs.longAt(i) < 0 || inputs.longAt(i) >= bundle.vocabulary) {
                 throw new DataError(
-                        Refusals.wrongToken(name, inputs.place(i), inputs.longs[i], bundle.vocabulary - 1));
+                        Refusals.wrongToken(name, inputs.place(i), inputs.longAt(i), bundle.vocabulary - 1));
             }
         }
         return inputs;
@@ -81,25 +81,25 @@ public final class Fitting {
 
     /** The rows in the model's type; others where their shape is another, which is refused with better words. */
     private static Rows typed(Rows rows, Bundle.Row wanted, String name) throws SedgeException {
-        if (type(rows).equals(wanted.dtype) || !Arrays.equals(rows.shape, wanted.shape)) {
+        if (type(rows).equals(wanted.dtype) || !Arrays.equals(rows.shape(), wanted.shape)) {
             return rows;
         }
         int count = rows.count * rows.rowSize;
-        float[] floats = new float[rows.floats == null ? count : 0];
-        long[] longs = new long[rows.floats == null ? 0 : count];
+        float[] floats = new float[!rows.isFloat() ? count : 0];
+        long[] longs = new long[!rows.isFloat() ? 0 : count];
         for (int i = 0; i < count; i++) {
-            if (rows.floats == null) {
-                exact(Math.abs(rows.longs[i]) <= MAX_INTEGER && rows.longs[i] != Long.MIN_VALUE,
-                        rows, wanted, name, i, String.valueOf(rows.longs[i]));
-                floats[i] = rows.longs[i];
+            if (!rows.isFloat()) {
+                exact(Math.abs(rows.longAt(i)) <= MAX_INTEGER && rows.longAt(i) != Long.MIN_VALUE,
+                        rows, wanted, name, i, String.valueOf(rows.longAt(i)));
+                floats[i] = rows.longAt(i);
             } else {
-                float value = rows.floats[i];
+                float value = rows.floatAt(i);
                 exact(Math.abs(value) <= MAX_INTEGER && value == Math.rint(value),
                         rows, wanted, name, i, String.valueOf(value).replace("NaN", "nan").replace("Infinity", "inf"));
                 longs[i] = (long) value;
             }
         }
-        return rows.floats == null ? new Rows(floats, rows.shape) : new Rows(longs, rows.shape);
+        return !rows.isFloat() ? new Rows(floats, rows.shape()) : new Rows(longs, rows.shape());
     }
 
     private static void exact(boolean isExact, Rows rows, Bundle.Row wanted, String name, int i, String value)
@@ -113,12 +113,12 @@ public final class Fitting {
 
     /** Single numbers (N,) for a column (N, 1), or the other way round, as the model has them. */
     private static Rows column(Rows targets, Bundle.Row wanted) throws SedgeException {
-        boolean single = targets.rowSize == 1 && targets.shape.length + wanted.shape.length == 1
+        boolean single = targets.rowSize == 1 && targets.shape().length + wanted.shape.length == 1
                 && (wanted.shape.length == 0 || wanted.shape[0] == 1);
         if (!single) {
             return targets;
         }
-        return targets.floats == null ? new Rows(targets.longs, wanted.shape) : new Rows(targets.floats, wanted.shape);
+        return targets.reshaped(wanted.shape);
     }
 
     private static String type(Rows rows) {
@@ -129,12 +129,12 @@ public final class Fitting {
         if (!type(rows).equals(expected.dtype)) {
             throw new DataError(name + " is " + type(rows) + ", the model expects " + expected.dtype);
         }
-        if (!Arrays.equals(rows.shape, expected.shape)) {
-            throw new DataError(name + " has rows of shape " + Rows.tuple(rows.shape) + ", the model expects "
+        if (!Arrays.equals(rows.shape(), expected.shape)) {
+            throw new DataError(name + " has rows of shape " + Rows.tuple(rows.shape()) + ", the model expects "
                     + Rows.tuple(expected.shape));
         }
-        for (int i = 0; rows.floats != null && i < rows.floats.length; i++) {
-            if (Float.isNaN(rows.floats[i]) || Float.isInfinite(rows.floats[i])) {
+        for (int i = 0; rows.isFloat() && i < rows.size(); i++) {
+            if (Float.isNaN(rows.floatAt(i)) || Float.isInfinite(rows.floatAt(i))) {
                 throw new DataError(name + "[" + i / rows.rowSize
                         + "] holds NaN or inf, expected finite numbers, as float32");
             }

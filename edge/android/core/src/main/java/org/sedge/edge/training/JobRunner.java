@@ -183,7 +183,7 @@ public final class JobRunner {
     private static byte[] jobHash(Job job, Bundle bundle, Examples train) {
         List<Long> shape = new ArrayList<>();
         shape.add((long) train.count());
-        for (long extent : train.inputs.shape) {
+        for (long extent : train.inputs.shape()) {
             shape.add(extent);
         }
         MessageDigest digest = Digests.sha256();

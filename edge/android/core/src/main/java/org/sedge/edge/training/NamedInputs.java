@@ -31,7 +31,7 @@ public final class NamedInputs {
         List<Rows> wanted = new ArrayList<>();
         for (Bundle.Part part : bundle.parts) {
             Rows rows = given.get(part.name);
-            if (rows == null || !Arrays.equals(rows.shape, part.row.shape) || !serves(rows, part.row)) {
+            if (rows == null || !Arrays.equals(rows.shape(), part.row.shape) || !serves(rows, part.row)) {
                 throw new DataError(where + ": found " + words(given) + ", the model takes " + words(bundle.parts));
             }
             wanted.add(rows);
@@ -43,7 +43,7 @@ public final class NamedInputs {
         for (int row = 0, at = 0; row < count; row++) {
             for (Rows rows : wanted) {
                 for (int i = row * rows.rowSize; i < (row + 1) * rows.rowSize; i++) {
-                    packed[at++] = rows.floats == null ? rows.longs[i] : rows.floats[i];
+                    packed[at++] = !rows.isFloat() ? rows.longAt(i) : rows.floatAt(i);
                 }
             }
         }
@@ -54,9 +54,9 @@ public final class NamedInputs {
         if (rows.count != count) {
             throw new DataError(where + ": " + name + " has " + rows.count + " rows, expected " + count + " as the first");
         }
-        for (int i = 0; rows.longs != null && i < rows.longs.length; i++) {
-            if (Math.abs(rows.longs[i]) > Fitting.MAX_INTEGER || rows.longs[i] == Long.MIN_VALUE) {
-                throw new DataError(where + ": " + name + " holds " + rows.longs[i] + ", expected at most "
+        for (int i = 0; !rows.isFloat() && i < rows.size(); i++) {
+            if (Math.abs(rows.longAt(i)) > Fitting.MAX_INTEGER || rows.longAt(i) == Long.MIN_VALUE) {
+                throw new DataError(where + ": " + name + " holds " + rows.longAt(i) + ", expected at most "
                         + Fitting.MAX_INTEGER + " in magnitude");
             }
         }
@@ -64,8 +64,8 @@ public final class NamedInputs {
 
     /** Whether the values are of the part's type, or the same in it. */
     private static boolean serves(Rows rows, Bundle.Row wanted) {
-        for (int i = 0; rows.floats != null && wanted.dtype.equals("int64") && i < rows.floats.length; i++) {
-            if (rows.floats[i] != Math.rint(rows.floats[i])) {
+        for (int i = 0; rows.isFloat() && wanted.dtype.equals("int64") && i < rows.size(); i++) {
+            if (rows.floatAt(i) != Math.rint(rows.floatAt(i))) {
                 return false;
             }
         }
@@ -76,7 +76,7 @@ public final class NamedInputs {
         List<String> named = new ArrayList<>();
         for (Map.Entry<String, Rows> entry : given.entrySet()) {
             Rows rows = entry.getValue();
-            named.add(entry.getKey() + " " + rows.type.name().toLowerCase(Locale.ROOT) + " " + Rows.tuple(rows.shape));
+            named.add(entry.getKey() + " " + rows.type.name().toLowerCase(Locale.ROOT) + " " + Rows.tuple(rows.shape()));
         }
         return String.join(", ", named);
     }

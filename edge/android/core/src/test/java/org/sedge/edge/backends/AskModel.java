@@ -72,13 +72,13 @@ public final class AskModel {
                 break;
             case "predict":
                 Rows outputs = predicted(Npz.readInputs(new File(question[1])));
-                Disk.replace(new File(question[2]), Vectors.bytes(outputs.floats));
-                System.out.println(Rows.tuple(outputs.shape) + " " + model.trained());
+                Disk.replace(new File(question[2]), Vectors.bytes(outputs.floats()));
+                System.out.println(Rows.tuple(outputs.shape()) + " " + model.trained());
                 break;
             default:
                 Classified found = model.classify(Npz.readInputs(new File(question[1])).get("x"));
-                System.out.println(Arrays.toString(found.classes().longs) + " " + found.labels() + " "
-                        + Arrays.toString(found.probabilities().floats));
+                System.out.println(Arrays.toString(found.classes().longs()) + " " + found.labels() + " "
+                        + Arrays.toString(found.probabilities().floats()));
         }
     }
 

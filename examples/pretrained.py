@@ -46,7 +46,8 @@ class Classifier(nn.Module):
         # would look at its values first, which a program that is written once for all rows cannot.
         added = (1 - mask)[:, None, None, :] * torch.finfo(torch.float32).min
         hidden = self.encoder(tokens, attention_mask=added).last_hidden_state
-        mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        # A row of padding alone has no mean: it is 0, and not the NaN that would end a training.
+        mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
         found: Tensor = self.head(mean)
         return found
 

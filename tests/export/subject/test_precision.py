@@ -101,9 +101,7 @@ def test_a_frozen_infinity() -> None:
 
 
 def test_the_command_wants_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    words: str = (
-        "m:f --sample-shape 8 --batch-size 8 --num-classes 2 --name t --out t --frozen int8"
-    )
+    words = "m:f --sample-shape 8 --batch-size 8 --num-classes 2 --name t --out t --frozen int8"
     with pytest.raises(SystemExit):
-        main(words.split())
+        main(list[str](words.split()))
     assert "--frozen int8 needs --data" in capsys.readouterr().err

@@ -222,6 +222,8 @@ def test_int8(
     assert complaints == ""
     found = re.search(r"^accuracy float32 1.0000, int8 (.*) on 30 held-out rows$", printed, re.M)
     assert found is not None and float(found[1]) >= 0.9
+    cost = r"[\d,]+ bytes, [\d.e-]+ ms a batch"
+    assert re.search(rf"^float32 {cost}; int8 {cost}: [\d.]+ of the size", printed, re.M)
     expected = trained()(rows(8)).detach().numpy()
     outputs = FORMATS[ending].load(out.read_bytes())(rows(8).numpy())
     error = np.abs(outputs - expected).max() / np.abs(expected).max()
@@ -229,6 +231,32 @@ def test_int8(
     if ending == ".onnx":
         kinds = {node.op_type for node in onnx.load(out).graph.node}
         assert {"QuantizeLinear", "DequantizeLinear"} < kinds
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer and a head."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.layer(x)[0][:, -1])
+        return outputs
+
+
+def test_int8_of_a_recurrent_layer(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Recurrent(nn.GRU(16, 64, batch_first=True)).eval()
+    x = torch.randn(60, 5, 16)
+    weights = tmp_path / "weights.npz"
+    np.savez(weights, **{name: value.numpy() for name, value in model.state_dict().items()})
+    made = export_personal(
+        model, x[:1], weights=weights, out=tmp_path / "m.onnx", data=(x, model(x).argmax(1)),
+        largest_loss=0.2,
+    )  # fmt: skip
+    assert made.costs is not None and made.costs[1].size == made.size
+    assert made.size < 0.45 * made.costs[0].size
 
 
 def test_int8_of_a_regression(weights: Path, tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ written unless the file agrees with eager torch.
 """
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -32,6 +34,8 @@ TOLERANCE = 1e-4
 MIN_HELD_OUT = 20
 # More rows hardly change the ranges of activations, and take long.
 MAX_CALIBRATION_ROWS = 512
+# Of these the median is the time of a batch.
+TIMED_BATCHES = 20
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,22 @@ class Quality:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a file costs: its bytes, and the seconds of a processor for a batch."""
+
+    size: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes, {1e3 * self.seconds:.3g} ms a batch"
+
+
+@dataclass(frozen=True)
 class Personal:
     """A file for apps: its runtime, its size in bytes, and how it compares with eager torch.
 
-    ``error`` is the largest difference as a share of the largest logit; int8 has ``quality`` instead.
+    ``error`` is the largest difference as a share of the largest logit; int8 has ``quality`` instead, and
+    the ``costs`` of float32 and of int8.
     """
 
     path: Path
@@ -66,6 +82,7 @@ class Personal:
     size: int
     error: float | None
     quality: Quality | None
+    costs: tuple[Cost, Cost] | None = None
 
 
 def export_personal(
@@ -97,7 +114,7 @@ def export_personal(
     operators, outputs = inspect_model(copied(model), x, 0, modes=(False,))
     model.eval()
     halves = None if data is None else _halves(*data, x, outputs, largest_loss)
-    error = quality = None
+    error = quality = costs = None
     if halves is None:
         program = form.compiled(model, x, operators.where)
         error = _error(form, form.load(program), model, x)
@@ -105,12 +122,16 @@ def export_personal(
         seen, held_out = halves
         batches = whole_batches(seen[:MAX_CALIBRATION_ROWS], batch_size)
         program = form.quantized(model, x, operators.where, batches)
-        quality = _quality(form.load(program), model, *held_out, batch_size)
+        run = form.load(program)
+        quality = _quality(run, model, *held_out, batch_size)
         if not quality.loss <= largest_loss:
             raise ExportError(f"int8: {quality}, expected a loss of at most {largest_loss:g}")
+        whole = form.compiled(model, x, operators.where)
+        plain = Cost(len(whole), _seconds(form.load(whole), x))
+        costs = plain, Cost(len(program), _seconds(run, x))
     with translated("write the model to", out):
         replace_file(out, program, out.with_name(f"{out.name}.part"))
-    return Personal(out, form.name, len(program), error, quality)
+    return Personal(out, form.name, len(program), error, quality, costs)
 
 
 def with_weights(model: nn.Module, path: Path) -> nn.Module:
@@ -223,6 +244,16 @@ def _quality(run: Run, model: nn.Module, x: Tensor, y: Tensor, batch_size: int) 
         scale = max(float(np.linalg.norm(targets)), 1e-30)
         measured = [float(np.linalg.norm(outputs - targets)) / scale for outputs in both]
     return Quality(measured[0], measured[1], len(x), classifies)
+
+
+def _seconds(run: Run, x: Tensor) -> float:
+    """The processor's seconds for a batch: the median of a few, after the first."""
+    batch, times = x.numpy(), list[float]()
+    for _ in range(TIMED_BATCHES + 1):
+        started = time.process_time()
+        run(batch)
+        times.append(time.process_time() - started)
+    return median(times[1:])
 
 
 def _torch(model: nn.Module, rows: Tensor, batch_size: int) -> NDArray[np.float32]:

@@ -1,4 +1,8 @@
-"""Static int8 quantisation by each runtime's own tools, weights by channel."""
+"""Static int8 quantisation by each runtime's own tools, weights by channel.
+
+What these tools leave in float32 of an ONNX file, such as the weights within a recurrent layer's loop, is
+stored in int8 and computed in float32.
+"""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -12,6 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sedge_protocol.host.onnx_runtime import library
+
+# A smaller tensor is not worth the nodes around it.
+MIN_STORED = 512
 
 
 def quantized_onnx(program: bytes, batches: Iterable[Tensor]) -> bytes:
@@ -31,7 +38,32 @@ def quantized_onnx(program: bytes, batches: Iterable[Tensor]) -> bytes:
             per_channel=True, reduce_range=True,
             activation_type=ort.QuantType.QUInt8, weight_type=ort.QuantType.QInt8,
         )  # fmt: skip
-        return path.read_bytes()
+        return _stored_in_int8(onnx.load(path))
+
+
+def _stored_in_int8(model: Any) -> bytes:
+    """The program, each large float32 matrix of which is in int8 with a scale for each row."""
+    onnx: Any = import_module("onnx")
+    graph, kept, nodes = model.graph, list[Any](), list[Any]()
+    for tensor in graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        if values.dtype != np.float32 or values.ndim < 2 or values.size < MIN_STORED:
+            kept.append(tensor)
+            continue
+        rows = np.abs(values).reshape(len(values), -1).max(axis=1)
+        scales = np.where(rows > 0, rows / 127, 1).astype(np.float32)
+        codes = np.rint(values / scales.reshape(-1, *[1] * (values.ndim - 1))).astype(np.int8)
+        stored, scale = f"{tensor.name}_stored", f"{tensor.name}_row_scales"
+        kept += [onnx.numpy_helper.from_array(codes, stored)]
+        kept += [onnx.numpy_helper.from_array(scales, scale)]
+        inputs, outputs = [stored, scale], [tensor.name]
+        nodes.append(onnx.helper.make_node("DequantizeLinear", inputs, outputs, axis=0))
+    nodes += graph.node
+    for field, now in ((graph.initializer, kept), (graph.node, nodes)):
+        del field[:]
+        field.extend(now)
+    program: bytes = model.SerializeToString()
+    return program
 
 
 class _Feeds:

@@ -127,8 +127,12 @@ def personal_model(parser: argparse.ArgumentParser, options: argparse.Namespace)
         largest_loss=options.largest_loss,
     )
     size = f"{made.path}: {made.size:,} bytes for {made.runtime}"
-    if made.quality is not None:
-        return f"{size}\n{made.quality}"
+    if made.costs is not None:
+        plain, small = made.costs
+        shares = f"{small.size / plain.size:.2f} of the size"
+        if plain.seconds:
+            shares += f" and {small.seconds / plain.seconds:.2f} of the time"
+        return f"{size}\n{made.quality}\nfloat32 {plain}; int8 {small}: {shares}"
     return f"{size}\nlargest difference from torch {made.error:.1e} of the largest logit"
 
 

@@ -11,7 +11,8 @@ RESULTS = tools/bench/results
 PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
 LONGEST = tests/reproduce tests/emulate tests/export tests/android tests/system tests/bench
 OTHERS = $(filter-out $(LONGEST) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/test_*.py tests/*/)))
-FLEETS = tests/system tests/android tests/test_examples.py tests/emulate tests/bench tests/reproduce tests/cloud
+FLEETS = tests/system tests/android tests/test_examples.py tests/edge/backends tests/emulate tests/bench \
+	tests/reproduce tests/test_windows.py tests/test_output.py tests/cloud
 
 .PHONY: demo docs spec native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check figures bench-gpu reproduce reproduce-all clean
 

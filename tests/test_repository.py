@@ -677,6 +677,16 @@ def test_every_module_has_a_test() -> None:
         assert reason
 
 
+def test_every_fleet_is_played() -> None:
+    """``make test-fleet`` names its folders: others have no test that is marked as one."""
+    named = re.search(r"^FLEETS = ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert named is not None
+    folders = tuple(named[1].replace("\\", "").split())
+    for path in found(ROOT / "tests", "test_*.py"):
+        if path != Path(__file__) and "mark.fleet" in path.read_text():
+            assert str(path.relative_to(ROOT)).startswith(folders), path
+
+
 def test_names_of_tests_are_unique() -> None:
     """Two files of one name are one module for mypy."""
     names = [path.name for path in found(ROOT / "tests", "test_*.py")]

@@ -51,6 +51,11 @@ GROUPS: dict[str, dict[str, Function]] = {
         "counts": lambda z: z * (z > 0).cumsum(1) + z * (z > 0).int().sum(1, keepdim=True),
         "int16": lambda z: z * (z > 0).short().cumsum(1),
         "int32": lambda z: z * ((z * 3).int() * 2 - 1).float(),
+        "quotients": lambda z: z * ((z * 10).int() // 3 + (z * 10).long() % -3),
+        "of floats": lambda z: (
+            z % 0.7 + (z // 0.3).detach() + torch.div(z, 0.5, rounding_mode="trunc")
+        ),
+        "one of two": lambda z: z * ((z > 0) ^ (z > 1)),
         "uint8 wraps": lambda z: z * ((z > 0).to(torch.uint8) * 200 + 100) / 100,
         "int8 wraps": lambda z: z * ((z > 0).to(torch.int8) * 100 + 100) / 100,
         "constant uint8": lambda z: z * torch.arange(16, dtype=torch.uint8),

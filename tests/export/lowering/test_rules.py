@@ -12,7 +12,13 @@ from torch._ops import OpOverload
 from sedge_export.lowering.executorch import convolution
 from sedge_export.lowering.executorch import normalization as channels_last
 from sedge_export.lowering.executorch.loops import short_loop
-from sedge_export.lowering.executorch.pointwise import empty, gelu, new_empty, threshold_backward
+from sedge_export.lowering.executorch.pointwise import (
+    empty,
+    gelu,
+    new_empty,
+    remainder,
+    threshold_backward,
+)
 from sedge_export.lowering.executorch.products import addmm, mm, vector_norm
 from sedge_export.lowering.onnx import normalization as channels_first
 from sedge_export.lowering.rules import pooling, sorting, strided
@@ -245,6 +251,13 @@ def test_gelu(form: str) -> None:
     assert isinstance(found, Tensor) == (form == "tanh"), "the exact one has a kernel"
 
 
+@pytest.mark.parametrize("y", [3, -3])
+def test_remainders(y: int) -> None:
+    x = torch.arange(-7, 8)
+    same([remainder(x, y)], [torch.remainder(x, y)])
+    same([remainder(x / 2, y)], [torch.remainder(x / 2, y)])
+
+
 def test_empty_memory_is_zero() -> None:
     assert torch.equal(empty((2, 3), (1, 0), torch.int64), torch.zeros(2, 3, dtype=torch.int64))
     assert torch.equal(new_empty(random(2), (2, 3), (3, 1)), random(2).new_zeros(2, 3))
@@ -298,7 +311,8 @@ def test_every_rule_has_a_test_here() -> None:
         aten.native_group_norm_backward.default, aten.mm.default, aten.addmm.default,
         aten.threshold_backward.default, aten.gelu.default, aten.linalg_vector_norm.default,
         aten.empty_permuted.default, aten.new_empty_strided.default,
-        aten.topk.default, aten.sort.default, aten.sort.stable, aten.kthvalue.default,
+        aten.remainder.Scalar, aten.remainder.Tensor, aten.topk.default,
+        aten.sort.default, aten.sort.stable, aten.kthvalue.default,
         aten.median.dim, aten.as_strided.default, aten.as_strided_scatter.default,
         aten.view.default, aten._unsafe_view.default, LOOP,
     }  # fmt: skip

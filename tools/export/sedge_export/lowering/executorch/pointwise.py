@@ -19,6 +19,16 @@ def threshold_backward(grad: Tensor, x: Tensor, threshold: bool | int | float) -
     return grad * positive(x if threshold == 0 else x - threshold)
 
 
+@replaces(aten.remainder.Scalar, aten.remainder.Tensor)
+def remainder(x: Tensor, y: Any) -> Tensor:
+    """The remainder with the sign of y; the kernel's, of whole numbers, has that of x."""
+    if not (x.is_floating_point() or isinstance(y, float)):
+        return x - torch.div(x, y, rounding_mode="floor") * y
+    found = torch.fmod(x, y)
+    other = (found != 0) & ((found < 0) != (y < 0))
+    return torch.where(other, found + y, found)
+
+
 @replaces(aten.gelu.default)
 def gelu(x: Tensor, approximate: str = "none") -> Any:
     """x Phi(x); XNNPACK takes the exact one for the approximate one."""

@@ -210,6 +210,34 @@ def fmod(graph: Graph, x: Value, y: Scalar) -> Value:
     return graph.op("Mod", left, right, shape=left.shape, dtype=left.dtype, fmod=1)
 
 
+@lowers(aten.remainder.Scalar, aten.remainder.Tensor)
+def remainder(graph: Graph, x: Value, y: Operand) -> Value:
+    """The remainder with the sign of y."""
+    left, right = operands(graph, x, y)
+    if left.dtype == INT:
+        return graph.binary("Mod", left, right)
+    shape = np.broadcast_shapes(left.shape, right.shape)
+    found = graph.op("Mod", left, right, shape=shape, dtype=FLOAT, fmod=1)
+    below = [graph.compare("Less", each, graph.scalar(0.0)) for each in (found, right)]
+    other = graph.compare("And", not_equal(graph, *below), not_equal(graph, found, 0.0))
+    return where(graph, other, graph.add(found, right), found)
+
+
+@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def whole_div(graph: Graph, x: Value, y: Operand, rounding_mode: str | None = None) -> Value:
+    """x / y, rounded down or towards 0."""
+    left, right = operands(graph, x, y)
+    if rounding_mode == "floor":
+        # What is left has a whole quotient, which floats may miss by their rounding.
+        quotient = graph.binary("Div", graph.sub(left, remainder(graph, left, right)), right)
+        return quotient if left.dtype == INT else graph.unary("Round", quotient)
+    if rounding_mode is None or left.dtype == INT:
+        return graph.binary("Div", left, right) if rounding_mode else div(graph, x, y)
+    quotient = graph.binary("Div", left, right)
+    size = graph.unary("Floor", graph.unary("Abs", quotient))
+    return graph.mul(size, graph.unary("Sign", quotient))
+
+
 @lowers(aten.where.self)
 def where(graph: Graph, condition: Value, x: Value, y: Value) -> Value:
     """x where the condition holds, y elsewhere."""
@@ -228,6 +256,12 @@ def logical_and(graph: Graph, x: Value, y: Value) -> Value:
 def logical_or(graph: Graph, x: Value, y: Value) -> Value:
     """x or y."""
     return graph.compare("Or", _boolean(x), _boolean(y))
+
+
+@lowers(aten.logical_xor.default, aten.bitwise_xor.Tensor)
+def logical_xor(graph: Graph, x: Value, y: Value) -> Value:
+    """Either x or y."""
+    return not_equal(graph, _boolean(x), _boolean(y))
 
 
 @lowers(aten.logical_not.default, aten.bitwise_not.default)

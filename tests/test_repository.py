@@ -162,6 +162,10 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/protocol/test_transfer_download.py",
         "with the end that asks",
     ),
+    "sedge_edge.backends.random_operators": (
+        "tests/edge/backends/test_draws.py",
+        "which uses them",
+    ),
     "sedge_edge.backends.several_inputs": (
         "tests/export/subject/test_several_inputs.py",
         "beside the programs of the same model",

@@ -190,16 +190,40 @@ def mean_loss(logits: Tensor, y: Tensor) -> Tensor:
     return logits.mean()
 
 
+def detached(logits: Tensor, y: Tensor) -> Tensor:
+    """No gradient."""
+    losses: Tensor = logits.detach().sum(1)
+    return losses
+
+
+def bessel(logits: Tensor, y: Tensor) -> Tensor:
+    """An operator without a lowering."""
+    losses: Tensor = torch.special.i0(logits).sum(1)
+    return losses
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "operator": (
         lambda: Model(lambda x: x, nn.Sequential(nn.Identity(), Phase())),
         r"cannot lower aten\.atan2.* \(module 'inner\.1', test_export_refusals\.py:\d+\)",
     ),
-    "dropout between layers": (
-        lambda: Model(lambda x: x[0], nn.LSTM(5, 5, 2, dropout=0.5)),
-        r"cannot lower aten\..* \(module 'inner'.*cannot be given its random numbers",
+    "noise": (
+        lambda: Model(lambda x: x + torch.randn(5)),
+        r"aten\.randn.*py:\d+\).*in evaluation mode.*`if self\.training`",
     ),
-    "noise": (lambda: Model(lambda x: x + torch.randn(5)), r"aten\.randn.*py:\d+\).*random"),
+    "permutation": (
+        hiding(lambda m, x: x[:, torch.randperm(5)] if m.training else x),
+        r"aten\.randperm.*py:\d+\).*write it with torch\.rand",
+    ),
+    "own generator": (
+        hiding(lambda m, x: torch.rand(5, generator=torch.Generator()) * x if m.training else x),
+        r"aten\.rand\..*py:\d+\).*leave out generator=",
+    ),
+    "own gradient": (
+        hiding(lambda m, x: torch.autograd.grad(x.sum(), x)[0]),
+        r"in Hidden at test_export_refusals\.py:\d+, .*a forward that differentiates is not",
+    ),
+    "another device": (hiding(lambda m, x: x.to("cuda")), r"py:\d+, .*write \.to\(x\.device\)"),
     "branch": (lambda: Model(branching), "depend on the data"),
     "angle": (
         lambda: Model(lambda x: torch.fft.fft(x).angle()),
@@ -327,6 +351,8 @@ def test_a_cache_is_no_hidden_state(tmp_path: Path) -> None:
         ({"batch_size": 0}, "batch_size: 0"),
         ({"sample": torch.zeros(4, 5, dtype=torch.float64)}, "sample_input: torch.float64"),
         ({"sample": (torch.zeros(4, 5), torch.zeros(4, 5))}, "sample_input: a tuple, expected one"),
+        ({"loss": detached}, "loss: does not depend on the model's parameters"),
+        ({"loss": bessel}, r"cannot lower aten\..*i0.* \(test_export_refusals\.py:\d+\)"),
         ({"sample": torch.zeros(0, 5)}, r"sample_input: shape \(0, 5\)"),
         ({"loss": mean_loss}, r"loss: returns shape \(\), expected .*\(4,\)"),
         (

@@ -60,7 +60,8 @@ class Branches(nn.Module):
         super().__init__()
         self.branches = nn.ModuleList(branches)
         self.classifier = nn.LazyLinear(3)
-        self.eval()(torch.zeros(BATCH, 6, 8))
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            self.eval()(torch.zeros(BATCH, 6, 8))
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs (B, 3)."""
@@ -151,12 +152,22 @@ class Rectified(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        slope: Tensor = x > 0
-        return gradients[0] * slope
+        gradient = gradients[0].clone()
+        gradient[x < 0] = 0
+        return gradient
 
 
 # Bound here, where nothing that is replaced later can reach it.
 rectified: Callable[[Tensor], Tensor] = Rectified.apply
+
+
+def drawn(draw: Function) -> Function:
+    """A function that draws random numbers, in training alone."""
+    return lambda m, z: draw(m, z) if m.training else z
+
+
+# Bound here, as by ``from torch.nn.functional import dropout``.
+dropout = F.dropout
 
 FUNCTIONS: dict[str, Function] = {
     "a constant's path": questioned,
@@ -171,6 +182,14 @@ FUNCTIONS: dict[str, Function] = {
     "mapped": mapped,
     "function": lambda m, z: rectified(z),
     "checkpoint": checkpointed,
+    "one-hot classes": lambda m, z: F.one_hot(z.argmax(1), UNITS) * z,
+    "exclusive or": lambda m, z: ((z > 0) ^ (z > 1)) * z,
+    "bicubic": lambda m, z: F.interpolate(z.view(-1, 1, 4, 4), size=(7, 6), mode="bicubic"),
+    "uniform": drawn(lambda m, z: z * torch.empty(len(z), 1).uniform_(0.8, 1.2)),
+    "normal": drawn(lambda m, z: z + 0.1 * torch.randn_like(z)),
+    "exponential": drawn(lambda m, z: F.gumbel_softmax(z)),
+    "alpha dropout": drawn(lambda m, z: F.alpha_dropout(z, 0.3, training=True)),
+    "dropout bound at import": lambda m, z: dropout(z, 0.2, m.training),
 }
 MASKED: list[Callable[[], nn.Module]] = [
     lambda: Masked(encoder(), lambda layer, x: layer(x, mask=causal())),
@@ -178,13 +197,18 @@ MASKED: list[Callable[[], nn.Module]] = [
         nn.Transformer(8, 2, 1, 1, 16, batch_first=True),
         lambda layer, x: layer(x, x, tgt_mask=causal()),
     ),
+    lambda: Masked(
+        nn.LSTM(8, 8, 2, dropout=0.2, batch_first=True), lambda layer, x: layer(x)[0][:, -1]
+    ),
 ]
 
 
 @pytest.mark.parametrize("backend", [ONNXRUNTIME, pytest.param(EXECUTORCH, marks=pytest.mark.slow)])
 def test_idioms(backend: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = Branches([*map(Idiom, FUNCTIONS.values()), *(build() for build in MASKED)])
+    compiled: Callable[[Tensor], Tensor] = torch.compile(torch.sin, backend="eager")
+    functions: list[Function] = [*FUNCTIONS.values(), lambda m, z: compiled(z)]
+    model = Branches([*map(Idiom, functions), *(build() for build in MASKED)])
     manifest = export(
         model, torch.randn(BATCH, 6, 8), batch_size=BATCH, name="idioms", num_classes=3,
         folder=tmp_path, backends=(backend,),

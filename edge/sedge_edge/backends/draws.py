@@ -1,8 +1,11 @@
 """A torch module's forward pass with random numbers that it is given, such as those of ``training.noise``.
 
-torch's own random functions draw from a stream that no other runtime has. Within ``draws`` the functions
-below take the next numbers of a tensor instead: dropout of elements and channels, the dropout of attention,
-Bernoulli masks (stochastic depth) and uniform numbers. Others, such as Gaussian noise, stay torch's own.
+torch's own random functions draw from a stream that no other runtime has. Within ``draws`` they take the
+next numbers of a tensor instead: dropout, Bernoulli masks (stochastic depth), uniform, normal and
+exponential numbers. Others, such as permutations, stay torch's own, and so does a call with a generator.
+
+Functions are replaced by name where vmap must see through them: it lets no random operator pass. Operators
+are replaced for the rest: the dropout inside ``torch.lstm``, and whatever a module bound at its import.
 """
 
 import math
@@ -14,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sedge_edge.backends.random_operators import RandomOperators
 from sedge_edge.backends.replaced import replaced
 
 
@@ -24,12 +28,15 @@ class Draws:
         self._numbers = numbers
         self.count = 0
 
-    def take(self, shape: Sequence[int], like: Tensor | None = None) -> Tensor:
-        """The next numbers, in this shape."""
+    def take(
+        self, shape: Sequence[int], like: Tensor | None = None, of: Tensor | None = None
+    ) -> Tensor:
+        """The next numbers, in this shape; ``of`` is another form of the same tensor of numbers."""
         begin, self.count = self.count, self.count + math.prod(shape)
-        if self._numbers is None:
+        numbers = self._numbers if of is None else of
+        if numbers is None:
             return torch.full(tuple(shape), 0.5, device=None if like is None else like.device)
-        return self._numbers[begin : self.count].view(tuple(shape))
+        return numbers[begin : self.count].view(tuple(shape))
 
     def dropped(self, x: Tensor, p: float, shape: Sequence[int]) -> Tensor:
         """x with a share p of it 0 and the rest scaled to make up for it; ``shape`` is the mask's."""
@@ -45,6 +52,7 @@ def draws(numbers: Tensor | None) -> Generator[Draws]:
     with ExitStack() as stack:
         for owner, name, replacement in _replacements(source):
             stack.enter_context(replaced(owner, name, replacement(getattr(owner, name))))
+        stack.enter_context(RandomOperators(source, numbers))
         yield source
 
 
@@ -134,7 +142,7 @@ def _rand(source: Draws, original: Callable[..., Tensor]) -> Callable[..., Tenso
 
 def _rand_like(source: Draws, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def rand_like(input: Tensor, **kwargs: Any) -> Tensor:
-        if kwargs:
+        if kwargs or input.is_meta:  # torch asks for a shape only
             return original(input, **kwargs)
         return source.take(input.shape, input).to(input.dtype)
 

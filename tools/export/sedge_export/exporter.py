@@ -4,10 +4,12 @@ Nothing is written unless every program agrees with eager torch. ``stages`` has 
 next.
 """
 
+import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import torch
 from msgspec import structs
 from torch import Tensor, nn
 
@@ -72,7 +74,7 @@ def export(
     check_backends(backends)
     if labels and len(labels) != num_classes:
         raise ExportError(f"{len(labels)} labels, expected {num_classes}, one for each class")
-    with _one_reason():
+    with _one_reason(), _uncompiled():
         choice = chosen(num_classes, target, loss, metric)
         subject = take(
             model, sample_input, real_data,
@@ -91,6 +93,14 @@ def export(
         folder, inspected, traced, lowered, verification,
         name=name, labels=labels, measure=measure,
     )  # fmt: skip
+
+
+@contextmanager
+def _uncompiled() -> Generator[None]:
+    """Run what is under torch.compile as it is written, as no trace can look into compiled code."""
+    compiler = sys.modules.get("torch._dynamo")  # half a second, if nothing has imported it
+    with torch.compiler.set_stance("force_eager") if compiler else nullcontext():
+        yield
 
 
 @contextmanager

@@ -6,7 +6,9 @@ line. The record later names the module of an operator that cannot be lowered.
 """
 
 import re
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -16,10 +18,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sedge_export.inspection.survey import Sums, Watch, run
 from sedge_export.subject.network import BATCH_NORMS
-from sedge_export.subject.source import here, place, reason
+from sedge_export.subject.source import bare_name, here, place, reason
 from sedge_protocol.errors import ExportError
 
 FAILS_ON_SAMPLE = "fails on the sample input"
+
+
+_AUTOGRAD = Path(torch.autograd.__file__)
+_EVALUATION = (
+    "it draws random numbers in evaluation mode, where a program has none; draw `if self.training`"
+)
+_GENERATOR = "a program cannot be given a generator's random numbers: leave out generator="
+_RANDOM = (
+    "a program cannot be given its random numbers: write it with torch.rand, torch.randn,"
+    " torch.bernoulli or dropout, whose numbers in training it is given"
+)
+_DIFFERENTIATES = (
+    "a forward that differentiates is not supported: a program has the gradient of the loss alone"
+)
+_ON_A_CARD = "programs are made on the CPU: write .to(x.device) for .to('cuda')"
+_INTEGERS = "integers are for token ids, measurements must be float32"
 
 
 class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -89,10 +107,9 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name not in self._origins:
             self._origins[name] = self._here()
         if torch.Tag.nondeterministic_seeded in func.tags:
-            raise ExportError(
-                f"cannot lower {func}{self._origins[name]}: a program cannot be given its random"
-                " numbers; those of dropout and torch.bernoulli in training it can"
-            )
+            own = (kwargs or {}).get("generator") is not None
+            why = _GENERATOR if own else _RANDOM if self.model.training else _EVALUATION
+            raise ExportError(f"cannot lower {func}{self._origins[name]}: {why}")
         if func is torch.ops.aten.embedding.default and self._is_input(args[1]):
             rows = len(args[0])
             self.vocabulary = min(rows, self.vocabulary) if self.vocabulary else rows
@@ -108,12 +125,6 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if line := here():
             origin.append(line)
         return f" ({', '.join(origin)})" if origin else ""
-
-
-def bare_name(operator: OpOverload) -> str:
-    """The name without overload, underscores and ``_backward``."""
-    name = operator._schema.name.rpartition("::")[2]
-    return re.sub(r"_backward.*$", "", name).strip("_")
 
 
 def inspect_model(
@@ -137,14 +148,24 @@ def inspect_model(
         except ExportError:
             raise
         except Exception as exc:  # the user's code may raise anything
-            integers = "; integers are for token ids, measurements must be float32"
             raise ExportError(
-                f"model: {FAILS_ON_SAMPLE} {x.dtype} {tuple(x.shape)}{place(exc)}:"
-                f" {reason(exc)}{'' if x.is_floating_point() else integers}"
+                f"model: {FAILS_ON_SAMPLE} {x.dtype} {tuple(x.shape)}{place(exc)}: {_why(exc, x)}"
             ) from exc
         row = _check_output(output, x.shape[0], num_classes, labels)
         _check_unchanged(before, _tensors(model))
     return recorder, row
+
+
+def _why(exc: Exception, x: Tensor) -> str:
+    """The reason of an error in the model, and what to write instead where that is known."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    if any(Path(frame.filename) == _AUTOGRAD for frame in frames):
+        return _DIFFERENTIATES
+    text = reason(exc)
+    if re.search("cuda|nvidia", text, re.IGNORECASE):
+        return f"{text}; {_ON_A_CARD}"
+    typed = not x.is_floating_point() and re.search("dtype|scalar type|Long|Int", text)
+    return f"{text}; {_INTEGERS}" if typed else text
 
 
 def accepts(model: nn.Module, x: Tensor) -> bool:

@@ -1,8 +1,7 @@
 """The layers RNN, GRU and LSTM: what a trace puts in the place of torch's functions.
 
 The products with the input are taken for all steps at once, in front of the loop (``cells``). A packed
-sequence (``packed``) is one of all steps. An LSTM with projected states and dropout between layers stay as
-they are.
+sequence (``packed``) is one of all steps. An LSTM with projected states stays as it is.
 """
 
 from collections.abc import Callable
@@ -29,7 +28,7 @@ def _layers(
     dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...] | None:  # fmt: skip
     """Outputs and last states of a stack of layers, each of one or two directions with so many gates."""
-    if (dropout and train and num_layers > 1) or not input.numel():
+    if not input.numel():
         return None
     first = [hx] if isinstance(hx, Tensor) else hx
     if first[0].shape[2] * gates != len(params[1]):  # projected
@@ -45,6 +44,8 @@ def _layers(
             found.append(output)
             last.append(after)
         x = torch.cat(found, 2)
+        if dropout and train and layer < num_layers - 1:
+            x = functional.dropout(x, dropout)
     states = [torch.stack(list(state)) for state in zip(*last, strict=True)]
     return x.transpose(0, 1) if batch_first else x, *states
 

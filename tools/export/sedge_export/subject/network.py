@@ -31,6 +31,10 @@ Sums: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 # Prevents 0 / 0 when every row of a batch is padding; any real sum of weights is far larger.
 MIN_WEIGHT_SUM = 1e-12
+NO_GRADIENT = (
+    "does not depend on the model's parameters: something detaches it, runs under torch.no_grad, or returns"
+    " whole numbers (argmax, round)"
+)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -186,10 +190,14 @@ def _differentiate(
         return grad_and_value(function, has_aux=True)(of)
     leaves = {name: values.detach().requires_grad_() for name, values in of.items()}
     results = function(leaves)
-    found = torch.autograd.grad(
-        results[0], list(leaves.values()), allow_unused=True, materialize_grads=True
-    )
-    return dict(zip(leaves, found, strict=True)), results
+    if not results[0].requires_grad:
+        raise ExportError(f"loss: {NO_GRADIENT}")
+    torch.autograd.backward(results[0])
+    gradient = {
+        name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        for name, leaf in leaves.items()
+    }
+    return gradient, results
 
 
 def random_numbers(model: nn.Module, x: Tensor) -> int:

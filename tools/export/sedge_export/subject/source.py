@@ -1,22 +1,33 @@
 """Where in a user's source an error or an operator comes from, in a few words."""
 
+import re
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
+
+import sedge_edge
+import sedge_export
 
 _TORCH = str(Path(torch.__file__).parent)
-_HERE = str(Path(__file__).parents[1])
+_OURS = (*sedge_edge.__path__, *sedge_export.__path__)
 _PYTHON = str(Path(traceback.__file__).parent)
 
 
+def bare_name(operator: OpOverload) -> str:
+    """The name without overload, underscores and ``_backward``."""
+    name = operator._schema.name.rpartition("::")[2]
+    return re.sub(r"_backward.*$", "", name).strip("_")
+
+
 def users(frames: Iterable[traceback.FrameSummary]) -> traceback.FrameSummary | None:
-    """The innermost frame outside Python's library, torch and this package."""
+    """The innermost frame outside Python's library, torch and Sedge."""
     for frame in reversed(list(frames)):
         standard = frame.filename.startswith(_PYTHON) and "site-packages" not in frame.filename
-        if not standard and not frame.filename.startswith((_TORCH, _HERE, "<")):
+        if not standard and not frame.filename.startswith((_TORCH, *_OURS, "<")):
             return frame
     return None
 

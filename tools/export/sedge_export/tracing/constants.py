@@ -6,7 +6,7 @@ The inputs of a trace are fake tensors, which have no data. Everything else keep
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
@@ -16,13 +16,23 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_any, tree_map_only
 
+from sedge_export.subject.source import here
+
 aten = torch.ops.aten
 # Its functionalisation is not part of torch's typed interface.
 _private: Any = torch
 
 
-class Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
+# The user's line that first called an operator, such as ``net.py:31``.
+Origins: TypeAlias = dict[OpOverload, str]
+
+
+class Constants(TorchDispatchMode):
     """Runs an operator that has no fake tensor among its arguments, instead of recording it."""
+
+    def __init__(self, origins: Origins) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._origins = origins
 
     def __torch_dispatch__(
         self,
@@ -33,6 +43,8 @@ class Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """The operator's result: values if all arguments have them."""
         keywords = dict(kwargs or {})
+        if func not in self._origins:
+            self._origins[func] = here()
         # Operators that torch.from_numpy and the like call come here with the modes above still active.
         with _private._C.DisableTorchFunction():
             if tree_any(_is_fake, (args, keywords)):
@@ -46,11 +58,11 @@ def _is_fake(value: object) -> bool:
 
 
 @contextmanager
-def functionalised() -> Generator[None]:
+def functionalised(origins: Origins) -> Generator[None]:
     """Turn operators that write in place into others. It works below autograd, on ``lifted`` tensors."""
     _private._enable_functionalization(reapply_views=True)
     try:
-        with Constants():  # type: ignore[no-untyped-call]
+        with Constants(origins):
             yield
     finally:
         _private._disable_functionalization()

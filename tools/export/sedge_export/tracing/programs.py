@@ -4,8 +4,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, fx
+from torch._ops import OpOverload
 
-from sedge_export.stages import Inspected, Traced
+from sedge_export.stages import Inspected, Traced, Where
+from sedge_export.subject.source import bare_name
+from sedge_export.tracing.constants import Origins
 from sedge_export.tracing.trace import Function, multiply_adds, trace
 
 
@@ -26,13 +29,25 @@ def trace_programs(inspected: Inspected) -> Traced:
         **{name: torch.from_numpy(values) for name, values in inspected.constant.items()},
     }
     graphs: dict[str, fx.GraphModule] = {}
+    origins: Origins = {}
     for name, function in functions.items():
         network.model.train(name == "gradient")
         names = inspected.signatures[name].inputs
         with network.unchanged():
-            graphs[name] = trace(_ordered(function, names), [inputs[key] for key in names])
+            graphs[name] = trace(_ordered(function, names), [inputs[key] for key in names], origins)
     costs = {name: multiply_adds(graph) for name, graph in graphs.items()}
-    return Traced(graphs, inspected.signatures, costs, inspected.where)
+    return Traced(graphs, inspected.signatures, costs, _where(inspected.where, origins))
+
+
+def _where(model: Where, origins: Origins) -> Where:
+    """Where an operator of the model comes from, and where one of the user's loss or metric does."""
+    lines = {bare_name(operator): line for operator, line in origins.items() if line}
+
+    def where(operator: OpOverload) -> str:
+        line = lines.get(bare_name(operator))
+        return model(operator) or (f" ({line})" if line else "")
+
+    return where
 
 
 def _ordered(

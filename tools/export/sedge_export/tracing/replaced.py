@@ -108,7 +108,7 @@ def _interpolate(
     axes = input.ndim - 2
     known = {"nearest": _nearest, "nearest-exact": _nearest_exact}
     linear = mode in ("linear", "bilinear", "trilinear")
-    if antialias or not (linear or mode in known):
+    if antialias or not (linear or mode == "bicubic" or mode in known):
         return None
     extents = input.shape[2:]
     factors: Any = [None] * axes if scale_factor is None else scale_factor
@@ -125,9 +125,11 @@ def _interpolate(
         step = extent / count if factor is None else 1 / factor
         if linear:
             matrices.append(_linear(extent, count, step, bool(align_corners)))
+        elif mode == "bicubic":
+            matrices.append(_cubic(extent, count, step, bool(align_corners)))
         else:
             matrices.append(np.eye(extent)[known[mode](np.arange(count), step, extent)])
-    if not linear and all(c % e == 0 for c, e in zip(sizes, extents, strict=True)):
+    if mode in known and all(c % e == 0 for c, e in zip(sizes, extents, strict=True)):
         for axis, (count, extent) in enumerate(zip(sizes, extents, strict=True), 2):
             input = input.repeat_interleave(count // extent, axis)
         return input
@@ -142,12 +144,29 @@ def _nearest_exact(places: NDArray[np.int64], step: float, extent: int) -> NDArr
     return np.minimum(((places + 0.5) * step).astype(np.int64), extent - 1)
 
 
-def _linear(extent: int, count: int, step: float, corners: bool) -> Matrix:
-    places = np.arange(count)
+def _places(extent: int, count: int, step: float, corners: bool) -> NDArray[np.float64]:
+    places = np.arange(count, dtype=np.float64)
     if corners:
-        at = places * ((extent - 1) / (count - 1) if count > 1 else 0.0)
-    else:
-        at = np.maximum((places + 0.5) * step - 0.5, 0)
+        return places * ((extent - 1) / (count - 1) if count > 1 else 0.0)
+    return (places + 0.5) * step - 0.5
+
+
+def _cubic(extent: int, count: int, step: float, corners: bool) -> Matrix:
+    """Keys' convolution with torch's a = -0.75; places beyond the ends are the ends."""
+    at = _places(extent, count, step, corners)
+    below = np.floor(at).astype(np.int64)
+    a, found = -0.75, np.zeros((count, extent))
+    for offset in (-1, 0, 1, 2):
+        d = np.abs(at - below - offset)
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        column = np.clip(below + offset, 0, extent - 1)
+        found[np.arange(count), column] += np.where(d <= 1, near, far)
+    return found
+
+
+def _linear(extent: int, count: int, step: float, corners: bool) -> Matrix:
+    at = np.maximum(_places(extent, count, step, corners), 0)
     below = np.minimum(at.astype(np.int64), extent - 1)
     above = np.minimum(below + 1, extent - 1)
     share = (at - below)[:, None]
@@ -218,6 +237,13 @@ def _response_norm(
     return input / (total * (alpha / size) + k) ** beta
 
 
+def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
+    """torch's own asks for the smallest and the largest class."""
+    if num_classes < 0:
+        return None
+    return (tensor[..., None] == torch.arange(num_classes)).to(torch.int64)
+
+
 def _array(tensor: Tensor, dtype: Any = None, **_: bool) -> NDArray[Any]:
     return np.asarray(values(tensor).numpy(), dtype)
 
@@ -242,6 +268,7 @@ _TABLE: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.bilinear: _bilinear,
     functional.multi_margin_loss: _margin,
     functional.local_response_norm: _response_norm,
+    functional.one_hot: _one_hot,
     functional.pad: _padded,
     Tensor.unfold: _unfold,
     **FOURIER,

@@ -4,7 +4,7 @@ import functools
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, fx
@@ -20,25 +20,30 @@ from sedge_edge.backends.replaced import replaced
 from sedge_export.lowering.onnx.table import LOWERINGS
 from sedge_export.lowering.rules.table import decompositions
 from sedge_export.subject.source import place, reason
-from sedge_export.tracing.constants import compact, functionalised, lifted, unlifted
+from sedge_export.tracing.constants import Origins, compact, functionalised, lifted, unlifted
 from sedge_export.tracing.replaced import Replacing
 from sedge_export.tracing.rewrite import pool_before_relu
 from sedge_protocol.errors import ExportError
 
+aten = torch.ops.aten
+
 Function: TypeAlias = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
-def trace(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
+def trace(
+    function: Function, inputs: Sequence[Tensor], origins: Origins | None = None
+) -> fx.GraphModule:
     """The ATen graph of function(*inputs), with static shapes and no in-place operators or dead code.
 
-    An operator is decomposed only when the table has no lowering for it. Raises ``ExportError`` when the
-    function cannot run on tensors without data, because its path or shapes depend on their values.
+    The user's line that first called each operator is added to ``origins``. An operator is decomposed only
+    when the table has no lowering for it. Raises ``ExportError`` when the function cannot run on tensors
+    without data, because its path or shapes depend on their values.
     """
     with plain_kernels():
-        traced = _traced(function, inputs)
+        traced = _traced(function, inputs, {} if origins is None else origins)
         if any(_writes(node) for node in traced.graph.nodes):
             # Some decompositions write in place after functionalisation; trace once more to remove that.
-            traced = _traced(traced, inputs)
+            traced = _traced(traced, inputs, {})
     compact(traced)
     pool_before_relu(traced.graph)
     traced.graph.eliminate_dead_code()
@@ -78,12 +83,37 @@ def plain_kernels() -> Generator[None]:
 
 @functools.cache
 def _decompositions() -> dict[OpOverload, Function]:
-    return {op: how for op, how in decompositions().items() if op not in LOWERINGS}
+    table = {op: how for op, how in decompositions().items() if op not in LOWERINGS}
+    return {
+        **table,
+        aten.bitwise_xor.Tensor: _exclusive_or,
+        aten.index_put.default: _put_where,
+    }
 
 
-def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
+def _put_where(
+    x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    """A number written through a mask, as a ``backward`` of the user's does: there it is an operator."""
+    *before, mask = indices
+    plain = not accumulate and values.numel() == 1 and all(each is None for each in before)
+    if mask is None or mask.dtype != torch.bool or not plain:
+        return cast(Tensor, NotImplemented)
+    after = x.ndim - len(before) - mask.ndim
+    return torch.where(mask.view(*mask.shape, *[1] * after), values.view(()), x)
+
+
+def _exclusive_or(x: Tensor, y: Tensor) -> Tensor:
+    return x != y if x.dtype == y.dtype == torch.bool else cast(Tensor, NotImplemented)
+
+
+def _traced(function: Function, inputs: Sequence[Tensor], origins: Origins) -> fx.GraphModule:
     def call(*tensors: Tensor) -> Any:  # make_fx counts a method's self
-        with functionalised(), Replacing(), replaced(torch.compiler, "_is_compiling_flag", True):
+        with (
+            functionalised(origins),
+            Replacing(),
+            replaced(torch.compiler, "_is_compiling_flag", True),
+        ):
             results = function(*lifted(tensors))
         return tree_map_only(Tensor, unlifted, results)
 
@@ -98,18 +128,20 @@ def _traced(function: Function, inputs: Sequence[Tensor]) -> fx.GraphModule:
     except ExportError:
         raise
     except Exception as exc:  # the user's code may raise anything
-        raise ExportError(
-            f"model: cannot be traced{place(exc)}: {_depends(exc)}{reason(exc)}"
-        ) from exc
+        why = _DEPENDS if _depends(exc) else reason(exc)
+        raise ExportError(f"model: cannot be traced{place(exc)}: {why}") from exc
 
 
-def _depends(exc: Exception) -> str:
+_DEPENDS = (
+    "its path or its shapes depend on the data, and a program has one path: write"
+    " torch.where(condition, a, b) for an if, and a mask for a part"
+)
+
+
+def _depends(exc: Exception) -> bool:
     """Whether a tensor's values were asked for, which it does not have while it is traced."""
-    if isinstance(exc, GuardOnDataDependentSymNode | DataDependentOutputException) or (
-        "data pointer" in str(exc) or "tensor subclasses" in str(exc)
-    ):
-        return "its path or its shapes depend on the data: "
-    return ""
+    known = isinstance(exc, GuardOnDataDependentSymNode | DataDependentOutputException)
+    return known or "data pointer" in str(exc) or "tensor subclasses" in str(exc)
 
 
 def _writes(node: fx.Node) -> bool:

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sedge_export.inspection.operators import bare_name
 from sedge_export.subject.batches import Batch
+from sedge_export.subject.source import bare_name
 from sedge_export.verification.eager import Eager
 
 Distances: TypeAlias = Callable[..., list[Tensor]]

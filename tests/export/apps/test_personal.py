@@ -283,6 +283,24 @@ def test_int8_of_a_regression(weights: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_int8_of_a_class_for_each_pixel(last: bool, tmp_path: Path) -> None:
+    """-100 does not count, as nothing else would have let the accuracy be 1."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 12, 8), nn.Flatten(), nn.Unflatten(1, (4, 3) if last else (3, 4))
+    )
+    with torch.no_grad():
+        y = model(rows()).argmax(2 if last else 1)
+    y[::2, 1] = -100
+    made = export_personal(
+        model, rows(1), weights=save(tmp_path / "w.npz", model), out=tmp_path / "m.onnx",
+        data=(rows(), y), largest_loss=0.1,
+    )  # fmt: skip
+    assert made.quality is not None
+    assert made.quality.float32 == 1.0 and made.quality.int8 > 0.9
+
+
 class OneHugeChannel(nn.Module):
     """The channel that says nothing takes all of int8's steps."""
 
@@ -386,7 +404,7 @@ def test_files_that_hold_no_weights(
         (f"{HERE}:rows", "that returns (x, y)"),
         (f"{HERE}:few", "data: 10 rows, expected at least 40"),
         (f"{HERE}:misshapen", "x is torch.float32 (60, 8, 8), expected torch.float32 (N, 1, 8, 8)"),
-        (f"{HERE}:strange_labels", "labels from 3 to 3, expected 0 to 2"),
+        (f"{HERE}:strange_labels", "data: y[0] is 3, the model has classes 0 to 2"),
     ],
 )
 def test_data_that_are_none(

@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sedge_edge.backends.rows import CLASSIFICATION
+from sedge_edge.backends.rows import CLASSIFICATION, classes_first
+from sedge_edge.training.examples import check_labels
 from sedge_export.apps.formats import FORMATS, Format, Run
 from sedge_export.defaults import LARGEST_LOSS
 from sedge_export.inspection.operators import inspect_model
@@ -27,6 +28,7 @@ from sedge_protocol.host.disk import replace_file, translated
 from sedge_protocol.host.model_files import read_tensors
 from sedge_protocol.layout import Tensor as LayoutTensor
 from sedge_protocol.wire.bundle import TensorSpec, load
+from sedge_protocol.wire.objective import IGNORED
 
 # The largest difference from eager torch, as a share of the largest logit.
 TOLERANCE = 1e-4
@@ -98,8 +100,8 @@ def export_personal(
     """Write a model with the given weights as .onnx or .pte, for batches of one size.
 
     ``sample`` (B, ...) sets type and shape of a row. With ``data`` (x, y) the file is in int8: one half of
-    the rows sets the ranges of activations, the other half measures what int8 costs. y is a label for each
-    row, or the outputs of a regression (N, C, ...).
+    the rows sets the ranges of activations, the other half measures what int8 costs. y are labels, (N,) or
+    (N, ...), or the outputs of a regression (N, C, ...).
 
     Raises ``ConfigError`` for another ending, ``ExportError`` for weights that are not this model's, a
     model that cannot be compiled, a file that disagrees with eager torch, and int8 that costs more than
@@ -203,16 +205,16 @@ def _check_data(x: Tensor, y: Tensor, like: Tensor, outputs: tuple[int, ...]) ->
     if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
         row = ", ".join(map(str, like.shape[1:]))
         raise DataError(f"data: x is {x.dtype} {tuple(x.shape)}, expected {like.dtype} (N, {row})")
-    labels = y.dtype == torch.int64 and y.shape == x.shape[:1] and len(outputs) == 1
+    labels = y.dtype == torch.int64 and y.shape[:1] == x.shape[:1]
+    labels = labels and tuple(y.shape[1:]) in (outputs[1:], outputs[:-1])
     if not labels and not (y.dtype == torch.float32 and y.shape == (len(x), *outputs)):
         raise DataError(
-            f"data: y is {y.dtype} {tuple(y.shape)}, expected {len(x)} labels in torch.int64,"
-            f" or torch.float32 {(len(x), *outputs)}"
+            f"data: y is {y.dtype} {tuple(y.shape)}, expected labels {(len(x), *outputs[1:])} in"
+            f" torch.int64, or torch.float32 {(len(x), *outputs)}"
         )
-    if labels and len(y) and not 0 <= int(y.min()) <= int(y.max()) < outputs[0]:
-        raise DataError(
-            f"data: labels from {int(y.min())} to {int(y.max())}, expected 0 to {outputs[0] - 1}"
-        )
+    if labels:
+        first = tuple(y.shape[1:]) == outputs[1:]
+        check_labels(y.numpy(), outputs[0] if first else outputs[-1], "data: y")
     for name, values in (("x", x), ("y", y)):
         if not bool(values.isfinite().all()):
             raise DataError(f"data: {name} holds NaN or inf")
@@ -239,7 +241,9 @@ def _quality(run: Run, model: nn.Module, x: Tensor, y: Tensor, batch_size: int) 
     both = _torch(model, x, batch_size), _outputs(run, x, batch_size)
     classifies, targets = not y.is_floating_point(), y.numpy()
     if classifies:
-        measured = [float((outputs.argmax(1) == targets).mean()) for outputs in both]
+        logits = [classes_first(torch.from_numpy(outputs), y) for outputs in both]
+        right = [(one.argmax(1) == y)[y != IGNORED] for one in logits]
+        measured = [float(one.float().mean()) for one in right]
     else:
         scale = max(float(np.linalg.norm(targets)), 1e-30)
         measured = [float(np.linalg.norm(outputs - targets)) / scale for outputs in both]

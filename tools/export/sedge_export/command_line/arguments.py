@@ -318,7 +318,10 @@ def bundle_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--num-classes", type=_positive, default=0, help="without it y has no labels"
     )
-    help_text = "shape of one row of y where it has numbers: 1 (default: y is x)"
+    help_text = (
+        "shape of one row of y: of labels with --num-classes (default: one), otherwise of numbers"
+    )
+    help_text += " (default: y is x)"
     parser.add_argument("--target-shape", type=_row_shape, help=help_text)
     help_text = "what the functions report, higher or lower being better: rmse:lower"
     parser.add_argument("--metric", type=_reported_metric, help=help_text)

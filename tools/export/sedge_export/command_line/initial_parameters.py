@@ -30,9 +30,10 @@ def write_parameters(options: argparse.Namespace) -> str:
     Raises ``ConfigError`` and ``StorageError``, as ``write_bundle``.
     """
     classes: int = options.num_classes
-    target = TensorSpec("int64", ()) if classes else None
-    if options.target_shape is not None:
-        target = TensorSpec("float32", options.target_shape)
+    shape: tuple[int, ...] | None = options.target_shape
+    target = None
+    if classes or shape is not None:
+        target = TensorSpec("int64" if classes else "float32", shape or ())
     manifest = write_bundle(
         options.function,
         options.name,
@@ -59,11 +60,8 @@ def write_bundle(
 ) -> BundleManifest:
     """Call the function, "module:function" in the working folder, and write the bundle.
 
-    Raises ``ConfigError`` for a function that fails or returns no parameters, and for classes beside
-    another target; ``StorageError``.
+    Raises ``ConfigError`` for a function that fails or returns no parameters, and ``StorageError``.
     """
-    if num_classes and (target is None or target.dtype != "int64"):
-        raise ConfigError("--num-classes", num_classes, "none beside --target-shape")
     arrays = _arrays(function)
     try:
         layout = Layout.of((name, array.shape, _role(name)) for name, array in arrays.items())

@@ -614,8 +614,11 @@ def test_interrupted(
         time.sleep(5)
         raise AssertionError("it goes on")
 
+    def nothing(number: int, frame: object) -> None:
+        """As where nohup had the signal ignored."""
+
     monkeypatch.setattr("sedge_emulate.run.load_emulation", interrupt)
-    before = signal.signal(number, lambda *_: None)  # nohup's is to ignore it
+    before = signal.signal(number, nothing)
     try:
         assert main(["run", str(fleet)]) == 130
     finally:

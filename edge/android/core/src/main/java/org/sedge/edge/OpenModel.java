@@ -83,6 +83,11 @@ final class OpenModel implements AutoCloseable {
         return predictor.predict(inputs);
     }
 
+    /** The model, (n,). */
+    float[] theta() {
+        return predictor.theta();
+    }
+
     /** Whether the device has trained it. */
     boolean trained() {
         return source.trained;

@@ -78,6 +78,18 @@ public final class PersonalModel implements AutoCloseable {
         }
     }
 
+    /**
+     * Writes the model for other programs, as it is now: {@code .npz} has its tensors by name, from which
+     * {@code sedge-export personal --weights} makes files for an app's runtime; {@code .onnx} predicts with these inside,
+     * from x to logits. Throws {@code CodecError} for {@code .onnx} where the bundle has no program for ONNX Runtime.
+     */
+    public void export(File file) throws SedgeException {
+        synchronized (open) {
+            Bundle bundle = open.newest();
+            ModelFile.write(bundle, open.theta(), file);
+        }
+    }
+
     /** Whether this device has trained the model; otherwise it is what the device would start from. */
     public boolean trained() {
         synchronized (open) {

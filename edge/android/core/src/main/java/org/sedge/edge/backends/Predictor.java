@@ -28,6 +28,13 @@ public final class Predictor implements AutoCloseable {
         theta.data().asFloatBuffer().put(model);
     }
 
+    /** The model that it predicts with, (n,). */
+    public float[] theta() {
+        float[] model = new float[bundle.layout.size];
+        theta.data().asFloatBuffer().get(model);
+        return model;
+    }
+
     /** The outputs, a row for each row of inputs, which fit the bundle. Throws {@code CodecError} for a program that fails. */
     public Rows predict(Rows inputs) throws SedgeException {
         float[] outputs = null;

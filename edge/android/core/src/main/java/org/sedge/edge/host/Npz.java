@@ -4,6 +4,7 @@ import org.sedge.edge.Examples;
 import org.sedge.edge.Rows;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.DataError;
+import org.sedge.edge.wire.Layout;
 
 import java.io.ByteArrayOutputStream;
 import java.io.File;
@@ -21,6 +22,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.zip.ZipEntry;
 import java.util.zip.ZipInputStream;
+import java.util.zip.ZipOutputStream;
 
 /** Examples from numpy's .npz with arrays x (N, ...) and y, which may be missing. */
 public final class Npz {
@@ -99,6 +101,33 @@ public final class Npz {
         } catch (DataError error) {
             throw new DataError(file + ": " + error.getMessage());
         }
+    }
+
+    /** The tensors of theta (n,) by name, as numpy reads them. */
+    public static byte[] write(Layout layout, float[] theta) {
+        ByteArrayOutputStream made = new ByteArrayOutputStream(4 * theta.length + (1 << 12));
+        try (ZipOutputStream out = new ZipOutputStream(made)) {
+            for (Layout.Tensor tensor : layout.tensors) {
+                String shape = tensor.shape.toString();
+                String extents = shape.substring(1, shape.length() - 1) + (tensor.shape.size() == 1 ? "," : "");
+                StringBuilder head = new StringBuilder(
+                        "{'descr': '<f4', 'fortran_order': False, 'shape': (" + extents + "), }");
+                while ((10 + head.length() + 1) % 64 != 0) {
+                    head.append(' ');
+                }
+                head.append('\n');
+                ByteBuffer file = ByteBuffer.allocate(10 + head.length() + 4 * (tensor.to - tensor.from))
+                        .order(ByteOrder.LITTLE_ENDIAN);
+                file.putInt(0x4d554e93).putShort((short) 0x5950).put((byte) 1).put((byte) 0); // \x93NUMPY 1.0
+                file.putShort((short) head.length()).put(head.toString().getBytes(StandardCharsets.US_ASCII));
+                file.asFloatBuffer().put(theta, tensor.from, tensor.to - tensor.from);
+                out.putNextEntry(new ZipEntry(tensor.name + ".npy"));
+                out.write(file.array());
+            }
+        } catch (IOException error) {
+            throw new IllegalStateException(error); // not of memory
+        }
+        return made.toByteArray();
     }
 
     /** The inputs in a file by name, read as {@link #read} does: all arrays but y and group. */

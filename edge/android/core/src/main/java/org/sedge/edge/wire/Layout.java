@@ -35,13 +35,15 @@ public final class Layout {
     /** One named slice of theta: the elements {@code from} to {@code to}, this one not included. */
     public static final class Tensor {
         public final String name;
+        public final List<Long> shape;
         public final int from;
         public final int to;
         /** Whether it is a running mean or variance, which is not trained. */
         public final boolean statistic;
 
-        Tensor(String name, int from, int to, boolean statistic) {
+        Tensor(String name, List<Long> shape, int from, int to, boolean statistic) {
             this.name = name;
+            this.shape = shape;
             this.from = from;
             this.to = to;
             this.statistic = statistic;
@@ -73,7 +75,7 @@ public final class Layout {
                 throw new IllegalArgumentException("more than " + MAX_PARAMETERS + " parameters");
             }
             String role = row.get(ROLE);
-            tensors.add(new Tensor(name, (int) offset, (int) (offset + elements), role.equals("statistic")));
+            tensors.add(new Tensor(name, row.get(SHAPE), (int) offset, (int) (offset + elements), role.equals("statistic")));
             hashed.add(Arrays.asList(name, row.get(SHAPE), role));
             offset += elements;
         }

@@ -28,6 +28,7 @@ import java.util.Map;
  * order FILE                    commits a state with this order
  * open                          opens the model anew
  * predict INPUTS.npz OUT        writes the outputs, and prints the shape of a row
+ * export FILE                   writes the model
  * classify INPUTS.npz           prints classes, labels and the sum of the probabilities of each row
  * </pre>
  *
@@ -74,6 +75,9 @@ public final class AskModel {
                 Rows outputs = predicted(Npz.readInputs(new File(question[1])));
                 Disk.replace(new File(question[2]), Vectors.bytes(outputs.floats()));
                 System.out.println(Rows.tuple(outputs.shape()) + " " + model.trained());
+                break;
+            case "export":
+                model.export(new File(question[1]));
                 break;
             default:
                 Classified found = model.classify(Npz.readInputs(new File(question[1])).get("x"));

@@ -190,6 +190,27 @@ def mean_loss(logits: Tensor, y: Tensor) -> Tensor:
     return logits.mean()
 
 
+def permuted(module: Hidden, x: Tensor) -> Tensor:
+    """Columns in a random order."""
+    return x[:, torch.randperm(5)] if module.training else x
+
+
+def moved(_module: Hidden, x: Tensor) -> Tensor:
+    """On another device."""
+    return x.to("cuda")
+
+
+def generated(module: Hidden, x: Tensor) -> Tensor:
+    """Random numbers of a generator that is made for them."""
+    return torch.rand(5, generator=torch.Generator()) * x if module.training else x
+
+
+def differentiated(module: Hidden, x: Tensor) -> Tensor:
+    """A gradient in the forward pass."""
+    (slope,) = torch.autograd.grad(x.sum(), x)
+    return slope
+
+
 def detached(logits: Tensor, y: Tensor) -> Tensor:
     """No gradient."""
     losses: Tensor = logits.detach().sum(1)
@@ -212,18 +233,18 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         r"aten\.randn.*py:\d+\).*in evaluation mode.*`if self\.training`",
     ),
     "permutation": (
-        hiding(lambda m, x: x[:, torch.randperm(5)] if m.training else x),
+        hiding(permuted),
         r"aten\.randperm.*py:\d+\).*write it with torch\.rand",
     ),
     "own generator": (
-        hiding(lambda m, x: torch.rand(5, generator=torch.Generator()) * x if m.training else x),
+        hiding(generated),
         r"aten\.rand\..*py:\d+\).*leave out generator=",
     ),
     "own gradient": (
-        hiding(lambda m, x: torch.autograd.grad(x.sum(), x)[0]),
+        hiding(differentiated),
         r"in Hidden at test_export_refusals\.py:\d+, .*a forward that differentiates is not",
     ),
-    "another device": (hiding(lambda m, x: x.to("cuda")), r"py:\d+, .*write \.to\(x\.device\)"),
+    "another device": (hiding(moved), r"py:\d+, .*write \.to\(x\.device\)"),
     "branch": (lambda: Model(branching), "depend on the data"),
     "angle": (
         lambda: Model(lambda x: torch.fft.fft(x).angle()),

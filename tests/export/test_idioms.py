@@ -183,6 +183,7 @@ FUNCTIONS: dict[str, Function] = {
     "function": lambda m, z: rectified(z),
     "checkpoint": checkpointed,
     "one-hot classes": lambda m, z: F.one_hot(z.argmax(1), UNITS) * z,
+    "chosen by a mask": lambda m, z: z[:, torch.arange(UNITS) % 3 == 0],
     "exclusive or": lambda m, z: ((z > 0) ^ (z > 1)) * z,
     "bicubic": lambda m, z: F.interpolate(z.view(-1, 1, 4, 4), size=(7, 6), mode="bicubic"),
     "uniform": drawn(lambda m, z: z * torch.empty(len(z), 1).uniform_(0.8, 1.2)),

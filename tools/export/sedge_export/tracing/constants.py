@@ -4,7 +4,7 @@ The inputs of a trace are fake tensors, which have no data. Everything else keep
 ``if mask.all():`` has an answer, and enters the graph as a constant when an input first meets it.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -48,9 +48,26 @@ class Constants(TorchDispatchMode):
         # Operators that torch.from_numpy and the like call come here with the modes above still active.
         with _private._C.DisableTorchFunction():
             if tree_any(_is_fake, (args, keywords)):
+                if func in _INDEXED:
+                    args = args[0], _places(args[1]), *args[2:]
                 return func(*args, **keywords)
             with _disable_current_modes():
                 return func(*args, **keywords)
+
+
+_INDEXED = {aten.index.Tensor, aten.index_put.default}
+
+
+def _places(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Indices with the places that hold in each mask whose values are known."""
+    found: list[Tensor | None] = []
+    for index in indices:
+        if index is None or index.dtype != torch.bool or _is_fake(index):
+            found.append(index)
+        else:
+            with _disable_current_modes():
+                found += index.nonzero().unbind(1)
+    return found
 
 
 def _is_fake(value: object) -> bool:

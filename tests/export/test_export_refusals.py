@@ -95,6 +95,7 @@ class Shift(nn.Module):
         return (x + self.shift).float()
 
 
+fft: Any = torch.fft
 GENERATOR = np.random.default_rng(0)
 
 
@@ -247,11 +248,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "another device": (hiding(moved), r"py:\d+, .*write \.to\(x\.device\)"),
     "branch": (lambda: Model(branching), "depend on the data"),
     "angle": (
-        lambda: Model(lambda x: torch.fft.fft(x).angle()),
+        lambda: Model(lambda x: fft.fft(x).angle()),
         r"angle of complex numbers at test_export_refusals\.py:\d+: programs have abs, real",
     ),
     "a transform of many samples": (
-        lambda: Model(lambda x: torch.fft.rfft(x.repeat(1, 1000)).abs()[:, :5]),
+        lambda: Model(lambda x: fft.rfft(x.repeat(1, 1000)).abs()[:, :5]),
         r"Fourier transform of 5000 samples at test_export_refusals\.py:\d+: .*torch\.stft",
     ),
     "shape from data": (

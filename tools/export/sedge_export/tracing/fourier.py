@@ -102,7 +102,9 @@ def _scale(length: int, norm: str | None, inverse: bool) -> float:
 
 
 def _product(x: Tensor, matrix: NDArray[Any]) -> Tensor:
-    return x @ torch.from_numpy(matrix.astype(np.float32)).to(x.dtype)
+    """x (..., rows) @ matrix as one product of two matrices."""
+    constant = torch.from_numpy(matrix.astype(np.float32)).to(x.dtype)
+    return (x.reshape(-1, len(matrix)) @ constant).reshape(*x.shape[:-1], matrix.shape[1])
 
 
 def _fitted(x: Tensor, count: int) -> Tensor:
@@ -187,6 +189,10 @@ def _frames(
     return spectrum if return_complex else _as_real(spectrum)
 
 
+def _from_pairs(input: Tensor) -> Spectrum:
+    return Spectrum(input[..., 0], input[..., 1])
+
+
 def _as_real(input: Spectrum) -> Tensor:
     return torch.stack([input.real, input.imag], -1)
 
@@ -220,7 +226,7 @@ FOURIER: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.stft: _frames,
     torch.istft: _refused("torch.istft"),
     torch.complex: Spectrum,
-    torch.view_as_complex: lambda input: Spectrum(input[..., 0], input[..., 1]),
+    torch.view_as_complex: _from_pairs,
     torch.view_as_real: _as_real,
     torch.abs: _ABS,
     torch.absolute: _ABS,

@@ -79,7 +79,7 @@ def _fixed(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(*args: Any, **kwargs: Any) -> Tensor:
         result = function(*args, **kwargs)
         found = result if isinstance(result, tuple) else (result,)
-        if any(not isinstance(extent, int) for each in found for extent in each.shape):
+        if any(type(extent) is not int for each in found for extent in each.shape):
             raise ExportError(
                 f"model: {name} at {here()} has as many elements as the data says, and programs have"
                 f" fixed shapes: {_WAY}"

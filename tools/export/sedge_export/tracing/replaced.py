@@ -253,6 +253,8 @@ def _list(tensor: Tensor) -> list[Any]:
     return listed
 
 
+_private: Any = torch  # packing is not part of its typed interface
+
 _TABLE: dict[Callable[..., Any], Callable[..., Any]] = {
     # These three read the memory of a tensor, and a traced one has none.
     Tensor.__array__: _array,
@@ -274,7 +276,7 @@ _TABLE: dict[Callable[..., Any], Callable[..., Any]] = {
     **FOURIER,
     **MASKS,
     **RECURRENT,
-    torch._pack_padded_sequence: packer(values),
-    torch._pad_packed_sequence: padded,
+    _private._pack_padded_sequence: packer(values),
+    _private._pad_packed_sequence: padded,
     **SCANS,
 }

@@ -20,7 +20,7 @@ def threshold_backward(grad: Tensor, x: Tensor, threshold: bool | int | float) -
 
 
 @replaces(aten.remainder.Scalar, aten.remainder.Tensor)
-def remainder(x: Tensor, y: Any) -> Tensor:
+def remainder(x: Tensor, y: Tensor | int | float) -> Tensor:
     """The remainder with the sign of y; the kernel's, of whole numbers, has that of x."""
     if not (x.is_floating_point() or isinstance(y, float)):
         return x - torch.div(x, y, rounding_mode="floor") * y

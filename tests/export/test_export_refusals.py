@@ -382,6 +382,14 @@ def test_a_cache_is_no_hidden_state(tmp_path: Path) -> None:
             r"real_data: x is torch.float32 \(7, 6\)",
         ),
         ({"real_data": (torch.zeros(7, 5), torch.zeros(7))}, "real_data: y is torch.float32"),
+        (
+            {"real_data": (torch.zeros(7, 5), torch.zeros(6, dtype=torch.int64))},
+            "real_data: x has 7 rows and y 6, expected the same number",
+        ),
+        (
+            {"real_data": (torch.full((7, 5), torch.inf), torch.zeros(7, dtype=torch.int64))},
+            r"real_data: x\[0\] holds NaN or inf",
+        ),
     ],
 )
 def test_argument(changes: dict[str, Any], pattern: str, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_category_codes_among_numbers_need_real_rows(
         ({"model": "pathlib:Path"}, "expected an nn.Module, not a"),
         (
             {"sample_shape": "3"},
-            "fails on the sample input .*; the sample is random numbers: --data .* by name",
+            "fails on the sample input .*; the sample is random numbers of .* --data .* your rows",
         ),
         ({"num_classes": "7"}, "expected float32"),
     ],

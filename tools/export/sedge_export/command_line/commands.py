@@ -16,7 +16,7 @@ from sedge_export.apps.personal import export_personal
 from sedge_export.command_line.arguments import InputRow, inputs, objective
 from sedge_export.command_line.summary import summary
 from sedge_export.exporter import export
-from sedge_export.inspection.operators import FAILS_ON_SAMPLE
+from sedge_export.inspection.operators import FAILS_ON_SAMPLE, ON_A_CARD
 from sedge_export.subject.objective import OwnMetric
 from sedge_export.subject.several_inputs import Given, one_input
 from sedge_protocol.errors import ConfigError, ExportError
@@ -72,11 +72,11 @@ def _random_sample(given: bool) -> Generator[None]:
     try:
         yield
     except ExportError as exc:
-        if given or FAILS_ON_SAMPLE not in str(exc):
+        if given or FAILS_ON_SAMPLE not in str(exc) or ON_A_CARD in str(exc):
             raise
         raise ExportError(
-            f"{exc}; the sample is random numbers: --data module:function gives rows of yours, and category"
-            " codes can be an input by name (--sample-shape codes:3:20)"
+            f"{exc}; the sample is random numbers of --sample-shape: token ids need --vocabulary, several"
+            " inputs a name each (--sample-shape codes:3:20), and --data module:function gives your rows"
         ) from exc
 
 
@@ -144,12 +144,18 @@ def _data(path: str) -> tuple[Given, Tensor]:
         x, y = cast(tuple[object, object], value)
         if isinstance(x, Mapping):
             several = cast(Mapping[str, object], x)
-            given: Given = {name: torch.as_tensor(rows) for name, rows in several.items()}
+            given: Given = {name: _tensor(rows) for name, rows in several.items()}
         else:
-            given = torch.as_tensor(x)
-        return given, torch.as_tensor(y)
+            given = _tensor(x)
+        return given, _tensor(y)
     except Exception as exc:  # whatever the user's code returned
         raise ConfigError("--data", path, f"{expected} ({exc})") from exc
+
+
+def _tensor(rows: object) -> Tensor:
+    """Rows as a tensor; those of pandas and its like give arrays."""
+    to_numpy: Callable[[], object] | None = getattr(rows, "to_numpy", None)
+    return torch.as_tensor(rows if to_numpy is None else to_numpy())
 
 
 def _sample(rows: Sequence[InputRow], seed: int) -> Given:

@@ -36,7 +36,7 @@ _RANDOM = (
 _DIFFERENTIATES = (
     "a forward that differentiates is not supported: a program has the gradient of the loss alone"
 )
-_ON_A_CARD = "programs are made on the CPU: write .to(x.device) for .to('cuda')"
+ON_A_CARD = "programs are made on the CPU: write .to(x.device) for .to('cuda')"
 _INTEGERS = "integers are for token ids, measurements must be float32"
 
 
@@ -163,7 +163,7 @@ def _why(exc: Exception, x: Tensor) -> str:
         return _DIFFERENTIATES
     text = reason(exc)
     if re.search("cuda|nvidia", text, re.IGNORECASE):
-        return f"{text}; {_ON_A_CARD}"
+        return f"{text}; {ON_A_CARD}"
     typed = not x.is_floating_point() and re.search("dtype|scalar type|Long|Int", text)
     return f"{text}; {_INTEGERS}" if typed else text
 
@@ -213,7 +213,8 @@ def _check_output(
 
 def _one_output(output: object) -> str:
     """What to write for an output that is no tensor, such as those of Hugging Face's models."""
-    items = cast(Mapping[object, object], output) if isinstance(output, Mapping) else {}
+    held: object = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+    items = cast(Mapping[object, object], held)
     names = [name for name, value in items.items() if isinstance(value, Tensor)]
     if not names:
         return "several become one in forward (torch.cat), and a loss of your own splits it"

@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 from sedge_edge.backends.draws import draws
 from sedge_edge.backends.replaced import replaced
 from sedge_edge.backends.rows import Objective, Rows
+from sedge_export.subject.refusals import require_exportable
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.layout import Tensor as LayoutTensor
@@ -213,6 +214,7 @@ def random_numbers(model: nn.Module, x: Tensor) -> int:
 
 def copied(model: nn.Module) -> nn.Module:
     """A copy on the CPU that shares nothing with the model. Raises ``ExportError`` when copying fails."""
+    require_exportable(model)
     try:
         return copy.deepcopy(model).cpu()
     except (TypeError, RuntimeError) as exc:
@@ -278,8 +280,6 @@ def _tensors(model: nn.Module) -> dict[str, tuple[Tensor, Role]]:
                 raise ExportError(
                     f"parameter {name!r}: has no shape yet, expected a model that has run once"
                 )
-            if parameter.dtype != torch.float32:
-                raise ExportError(f"parameter {name!r}: {parameter.dtype}, expected torch.float32")
             if id(parameter) not in seen:  # a tied parameter has one slice, under its first name
                 seen.add(id(parameter))
                 tensors[name] = parameter, Role.PARAMETER

@@ -30,6 +30,15 @@ def take(
     if real_data is not None:
         rows = _like(real_data[0], parts, x)
         x, real = _batch(rows, batch_size), Samples(rows, real_data[1].detach().cpu())
+        if len(real.y) != len(rows):
+            found = f"x has {len(rows)} rows and y {len(real.y)}"
+            raise ExportError(f"real_data: {found}, expected the same number")
+        for label, values in (("x", rows), ("y", real.y)):
+            finite = values.reshape(len(values), -1).isfinite().all(1)
+            if not bool(finite.all()):
+                raise ExportError(
+                    f"real_data: {label}[{int(finite.int().argmin())}] holds NaN or inf"
+                )
     return Subject(model, Network(model, choice.rows), x, choice, num_classes, parts, real)
 
 

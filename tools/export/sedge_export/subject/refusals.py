@@ -1,0 +1,53 @@
+"""Models that are refused before anything runs: their kind, or tensors that no program can have."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.weight_norm import WeightNorm
+
+from sedge_protocol.errors import ExportError
+
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+
+def require_exportable(model: nn.Module) -> None:
+    """Raise ``ExportError``, which names the module or the tensor and what to write instead."""
+    for name, module in model.named_modules():
+        if (found := _wrong_module(module)) is not None:
+            raise ExportError(f"{f'module {name!r}' if name else 'model'}: {found}")
+    for kind, tensors in (
+        ("parameter", model.named_parameters()),
+        ("buffer", model.named_buffers()),
+    ):
+        for name, tensor in tensors:
+            if not is_lazy(tensor) and (found := next(_faults(kind, tensor), None)) is not None:
+                raise ExportError(f"{kind} {name!r}: {found}")
+
+
+def _wrong_module(module: nn.Module) -> str | None:
+    if isinstance(module, _WRAPPERS):
+        return f"a {type(module).__name__}, expected the module that it wraps: its .module"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "a torch.jit.ScriptModule, expected the module that it was made of"
+    if any(isinstance(hook, WeightNorm) for hook in module._forward_pre_hooks.values()):
+        return "torch.nn.utils.weight_norm, expected plain weights: remove_weight_norm(module)"
+    return None
+
+
+def _faults(kind: str, tensor: Tensor) -> Iterator[str]:
+    if tensor.is_meta:
+        yield "on the meta device, expected values: make the model without torch.device('meta')"
+    if tensor.layout != torch.strided:
+        yield f"{tensor.layout}, expected a dense tensor: .to_dense()"
+    if kind == "buffer":
+        return
+    if tensor.dtype.is_complex:
+        yield f"{tensor.dtype}, expected torch.float32: torch.view_as_real gives its two parts"
+    if tensor.dtype != torch.float32:
+        yield f"{tensor.dtype}, expected torch.float32: model.float()"
+    if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+        yield "a hook on its gradient, which devices would not run; expected none"
+    if tensor.requires_grad and not bool(tensor.isfinite().all()):
+        yield "holds NaN or inf, expected finite numbers"

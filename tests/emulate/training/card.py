@@ -1,7 +1,7 @@
 """A GPU where there is none: fake tensors, which have a device and a shape but no numbers.
 
 torch refuses an operator on tensors of different devices, also where they are fakes. ``card`` counts what
-crosses between host and card, and refuses a generator of another device; whatever the host reads is 0.
+crosses between host and card, and refuses a generator of another device; what the host reads is 0, or 1.0.
 
 Where torch is built with CUDA, the card is "cuda". A CPU-only torch has no autograd for fakes of that
 (the engine wants streams of its one accelerator), so there another kind of device stands for it. Autograd
@@ -118,7 +118,8 @@ def _tensors(tree: object) -> Iterator[Tensor]:
 def _numpy(fake: Tensor) -> NDArray[Any]:
     if fake.device.type != "cpu":
         raise TypeError(f"can't convert {fake.device} device type tensor to numpy")
-    return np.zeros(tuple(fake.shape), str(fake.dtype).removeprefix("torch."))
+    found = np.zeros(tuple(fake.shape), str(fake.dtype).removeprefix("torch."))
+    return found + found.dtype.type(fake.is_floating_point())  # sums that may be divided by
 
 
 def _tolist(fake: Tensor) -> object:

@@ -118,8 +118,8 @@ def _tensors(tree: object) -> Iterator[Tensor]:
 def _numpy(fake: Tensor) -> NDArray[Any]:
     if fake.device.type != "cpu":
         raise TypeError(f"can't convert {fake.device} device type tensor to numpy")
-    found = np.zeros(tuple(fake.shape), str(fake.dtype).removeprefix("torch."))
-    return found + found.dtype.type(fake.is_floating_point())  # sums that may be divided by
+    made = np.ones if fake.is_floating_point() else np.zeros  # a sum may be divided by
+    return made(tuple(fake.shape), str(fake.dtype).removeprefix("torch."))
 
 
 def _tolist(fake: Tensor) -> object:

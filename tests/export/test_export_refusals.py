@@ -82,6 +82,14 @@ class Named(nn.Module):
         return self.kind({"cache": None, **dict.fromkeys(names, outputs)})
 
 
+def plain_dict() -> nn.Module:
+    return Named(dict[str, object])
+
+
+def simple_output() -> nn.Module:
+    return Named(SimpleOutput)
+
+
 class Shift(nn.Module):
     """Adds a constant of a type that programs do not have."""
 
@@ -318,11 +326,11 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         r"output is a tuple, expected a tensor float32 \(4, 3\)",
     ),
     "a dict": (
-        lambda: Named(dict),
+        plain_dict,
         r"output is a dict, expected .*; let forward return .*, as in `return self\.model\(x\)\['loss'\]`",
     ),
     "an output of Hugging Face's": (
-        lambda: Named(SimpleOutput),
+        simple_output,
         r"output is a SimpleOutput, expected .*, as in `return self\.model\(x\)\.logits`",
     ),
     "wrong width": (lambda: nn.Linear(5, 4), r"\(4, 4\), expected float32 \(4, 3\)"),

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sedge_export import export
-from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
 
 torch.set_num_threads(1)
 
@@ -204,15 +202,14 @@ MASKED: list[Callable[[], nn.Module]] = [
 ]
 
 
-@pytest.mark.parametrize("backend", [ONNXRUNTIME, pytest.param(EXECUTORCH, marks=pytest.mark.slow)])
-def test_idioms(backend: str, tmp_path: Path) -> None:
+def test_idioms(tmp_path: Path) -> None:
     torch.manual_seed(0)
     compiled: Callable[[Tensor], Tensor] = torch.compile(torch.sin, backend="eager")
     functions: list[Function] = [*FUNCTIONS.values(), lambda m, z: compiled(z)]
     model = Branches([*map(Idiom, functions), *(build() for build in MASKED)])
     manifest = export(
         model, torch.randn(BATCH, 6, 8), batch_size=BATCH, name="idioms", num_classes=3,
-        folder=tmp_path, backends=(backend,),
+        folder=tmp_path,
     )  # fmt: skip
     assert manifest.verification is not None
     assert manifest.verification.step_error <= manifest.verification.tolerance

@@ -1,7 +1,7 @@
 """A GPU where there is none: fake tensors, which have a device and a shape but no numbers.
 
 torch refuses an operator on tensors of different devices, also where they are fakes. ``card`` counts what
-crosses between host and card, and refuses a generator of another device; what the host reads is 0, or 1.0.
+crosses between host and card, and refuses a generator of another device; a number that the host reads is 1.
 
 Where torch is built with CUDA, the card is "cuda". A CPU-only torch has no autograd for fakes of that
 (the engine wants streams of its one accelerator), so there another kind of device stands for it. Autograd
@@ -72,7 +72,7 @@ class Host(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default:
             self.downloads.append("item")
-            return 0
+            return 1
         outputs = func(*args, **given)
         before = {t.device.type for t in _tensors((args, given)) if t.numel()}
         after = {t.device.type for t in _tensors(outputs) if t.numel()}

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from tools.bench import codec, demo, machine, models, models_page, pages, readme, results_page
-from tools.bench.zoo import CASES
 
 from sedge_emulate.compare import Comparison, Figure, Row
 from sedge_emulate.result import read_json
@@ -216,8 +215,8 @@ def test_the_machine_is_named(results: Path) -> None:
 def test_the_table_of_models_keeps_the_rows_that_are_not_measured(tmp_path: Path) -> None:
     page = tmp_path / "models.md"
     rows, seeds = models_page.read(models.PAGE)
-    models_page.write(page, rows, seeds, list(CASES), 8)
+    models_page.write(page, rows, seeds, models.ALL, 8)
     assert page.read_text() == models.PAGE.read_text()
     seeds["MLP", "1"] = models_page.line(("MLP", "1"), ["no: a | b", "", "", "", ""])
-    models_page.write(page, rows, seeds, list(CASES), 8)
+    models_page.write(page, rows, seeds, models.ALL, 8)
     assert models_page.read(page) == (rows, seeds)

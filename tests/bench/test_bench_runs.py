@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tools.bench import broker, compression, disk, flood, frameworks, train_step
 from tools.bench.harness import Figure
+from tools.bench.parts import environments
 
 from sedge_emulate.broker.brokers import find_mosquitto
 
@@ -89,6 +90,6 @@ def test_what_fails_is_unavailable(
     tmp_path: Path, code: str, timeout_s: float, expected: str
 ) -> None:
     log = tmp_path / "work.log"
-    with pytest.raises(frameworks.Unavailable, match=expected):
-        frameworks.output("work", [sys.executable, "-c", code], log, timeout_s)
+    with pytest.raises(environments.Unavailable, match=expected):
+        environments.output("work", [sys.executable, "-c", code], log, timeout_s)
     assert not log.exists() or log.read_text() == "why\n"

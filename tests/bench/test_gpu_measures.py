@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from tools.bench.emulator import EXAMPLE
-from tools.bench.frameworks import Unavailable, output
 from tools.bench.gpu import card, gpu_tests, pfl_shape, simple_cnn
 from tools.bench.gpu.__main__ import main
 from tools.bench.gpu.cells import Missing, Settings, Unusable, named
@@ -23,6 +22,7 @@ from tools.bench.gpu.stages import CARD, STAGES
 from tools.bench.gpu.subjects import built, problem, subject
 from tools.bench.gpu.vectorised import Form, combined, single
 from tools.bench.gpu_figures import gpu
+from tools.bench.parts.environments import Unavailable, output
 
 from sedge_emulate.config import load_emulation
 

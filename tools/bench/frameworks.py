@@ -22,13 +22,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from tools.bench.emulator import TARGET_DISPATCH_MS
 from tools.bench.harness import BadOption, Figure, Result, Target, at_most, bench, chosen
+from tools.bench.parts.environments import TORCH, Unavailable, install, output
 
 from sedge_emulate.data.datasets import load
 from sedge_emulate.data.split import pathological
@@ -38,7 +38,7 @@ SCRIPTS = Path(__file__).parent / "elsewhere"
 DEVICES, STEPS, BATCH_SIZE, CLASSES = 10, 8, 32, 10
 # A device's training examples, and 4 more, because sedge-emulate also tests.
 TRAIN, TEST = STEPS * BATCH_SIZE, 4
-INSTALL_S, RUN_S = 600, 300
+RUN_S = 300
 FLEET = f"""\
 devices = {DEVICES}
 link = "memory"
@@ -84,65 +84,17 @@ class Framework:
     options: tuple[str, ...] = ()
 
 
-class Unavailable(Exception):
-    """A framework cannot be measured here."""
-
-
 def frameworks() -> dict[str, Framework]:
-    """The other frameworks. Torch has exactly our version: another may bring gigabytes of CUDA."""
-    torch = f"torch=={version('torch').partition('+')[0]}"
+    """The other frameworks. Torch has exactly our version."""
     cpus = ("--cpus", str(os.cpu_count() or 1))
     return {
         "flower": Framework(
-            "with_flower.py", (("flwr[simulation]",), (torch,)), ("flwr", "ray", "torch"), cpus
+            "with_flower.py", (("flwr[simulation]",), (TORCH,)), ("flwr", "ray", "torch"), cpus
         ),
         "fedjax": Framework(
             "with_fedjax.py", (("fedjax", "jax", "jaxlib"),), ("fedjax", "jax", "jaxlib")
         ),
     }
-
-
-def install(framework: Framework, venv: Path) -> Path:
-    """The interpreter of the framework's environment, created on first use. Raises ``Unavailable``."""
-    python, ready, log = (
-        venv.absolute() / "bin" / "python",
-        venv / "ready",
-        venv.with_suffix(".log"),
-    )
-    if ready.exists():
-        return python
-    make = [sys.executable, "-m", "venv", "--clear", str(venv)]
-    output("making a virtual environment", make, log, INSTALL_S)
-    for packages in framework.packages:
-        what = f"pip install {' '.join(packages)}"
-        print(f"{what} into {venv}", flush=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        output(what, [*pip, *packages], log, INSTALL_S)
-    ready.touch()
-    return python
-
-
-def output(what: str, words: Sequence[str], log: Path, timeout_s: float) -> str:
-    """A program's whole output, also written to ``log``. Raises ``Unavailable`` when it fails."""
-    quiet = {
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONUNBUFFERED": "1",  # what it has said so far, should time run out
-    }
-    try:
-        ended = subprocess.run(
-            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=os.environ | quiet, timeout=timeout_s, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as exc:
-        if exc.output:
-            log.write_bytes(exc.output)
-        raise Unavailable(f"{what}: not done after {timeout_s:.0f} s") from None
-    with log.open("a") as file:
-        file.write(ended.stdout)
-    if ended.returncode:
-        raise Unavailable(f"{what}: exit status {ended.returncode}, see {log}")
-    return ended.stdout
 
 
 def versions(python: Path, framework: Framework) -> dict[str, str]:
@@ -228,7 +180,7 @@ def rows_of(names: Sequence[str], venvs: Path, rounds: int, passes: int) -> dict
 
     def prepare(name: str) -> None:
         if name in others:
-            pythons[name] = install(others[name], venvs / name)
+            pythons[name] = install(others[name].packages, venvs / name)
 
     def run(name: str, folder: Path) -> None:
         log = venvs / f"{name}.log"

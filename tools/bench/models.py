@@ -1,6 +1,9 @@
 """Which models the exporter takes: every model of ``tools/bench/zoo``, verified or refused with its reason.
 
-    python -m tools.bench models [--batch-size 8] [--page docs/models.md] [--seeds N] [name ...]
+    python -m tools.bench models [--published] [--seeds N] [--batch-size 8] [--page FILE] [name ...]
+
+With ``--published``, or by their names, models of public packages: they are built in an environment of
+their own (``--venvs``), into which pip installs timm, transformers and the others.
 
 Each is exported, which verifies its programs against eager torch in float64. Then its gradient step runs in
 turn with eager torch's, on one thread; the ratio is one of CPU times, of medians over half a second, and in
@@ -12,16 +15,19 @@ are checked on each. The page is written after each row; rows that are not measu
 """
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 from tools.bench import models_page
 from tools.bench.models_page import Key
+from tools.bench.parts.environments import TORCH, install
 from tools.bench.train_step import (
     LEARNING_RATE,
     MOMENTUM,
@@ -30,7 +36,9 @@ from tools.bench.train_step import (
     open_gradient,
     program_step,
 )
-from tools.bench.zoo import CASES, DEEP, SMALL, Case
+from tools.bench.zoo import CASES, DEEP, SMALL
+from tools.bench.zoo.case import Case
+from tools.bench.zoo.published import PACKAGES, PUBLISHED
 from torch import Tensor, nn
 
 from sedge_edge.backends.rows import CLASSIFICATION
@@ -54,33 +62,52 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 SECONDS = 0.5
 
 
+ALL = CASES | PUBLISHED
+
+
 def main(argv: list[str] | None = None) -> int:
     """Measure the models, and write the page. Returns 0."""
     parser = argparse.ArgumentParser(description="Export many models, and write a table.")
     parser.add_argument("names", nargs="*", help="default: all, and some for ExecuTorch")
+    parser.add_argument("--published", action="store_true", help="all of public packages")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--seeds", type=int, default=0, help="of the deep networks, instead")
+    parser.add_argument("--venvs", type=Path, default=Path("runs/published"))
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     models, seeds = models_page.read(options.page)
     table, rows = (seeds, seeded) if options.seeds else (models, exported)
     names = options.names or [*CASES, *(f"{small}@{EXECUTORCH}" for small in SMALL)]
+    if options.published:
+        names = options.names or list(PUBLISHED)
     if options.seeds:
         names = [f"{name}@{s}" for name in options.names or DEEP for s in range(options.seeds)]
+    if not find_spec("timm") and (
+        of_packages := [n for n in names if n.partition("@")[0] in PUBLISHED]
+    ):
+        return in_environment(of_packages, options)
     for name in names:
         case, _, of = name.partition("@")
         key: Key = case, of or ONNXRUNTIME
-        table[key] = models_page.line(key, rows(CASES[case], key[1], options.batch_size))
+        table[key] = models_page.line(key, rows(ALL[case], key[1], options.batch_size))
         print(table[key], flush=True)
-        models_page.write(options.page, models, seeds, list(CASES), options.batch_size)
+        models_page.write(options.page, models, seeds, ALL, options.batch_size)
     return 0
+
+
+def in_environment(names: Sequence[str], options: argparse.Namespace) -> int:
+    """The same command where the public packages are installed. Returns its exit status."""
+    python = install([[TORCH, *PACKAGES]], options.venvs, ours=True)
+    words = ["--batch-size", str(options.batch_size), "--page", str(options.page), *names]
+    return subprocess.run([python, "-m", "tools.bench", "models", *words], check=False).returncode
 
 
 def exported(case: Case, backend: str, batch_size: int) -> list[str]:
     """Export a model, and measure its step. Returns the row's cells."""
     torch.manual_seed(0)
     model, x = case.build(), case.sample(batch_size)
+    size = f"{sum(parameter.numel() for parameter in model.parameters()):,}"
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         try:
@@ -91,7 +118,7 @@ def exported(case: Case, backend: str, batch_size: int) -> list[str]:
             )  # fmt: skip
         except ExportError as exc:
             seconds = f"{time.monotonic() - start:.0f}"
-            return [case.kind, f"no: {exc}", "", "", "", seconds, "", ""]
+            return [size, f"no: {exc}", "", "", "", seconds, "", ""]
         seconds = f"{time.monotonic() - start:.0f}"
         bundle, theta = load(Path(name))
     y = _targets(manifest, batch_size)
@@ -105,7 +132,7 @@ def exported(case: Case, backend: str, batch_size: int) -> list[str]:
     taken = manifest.programs[0].memory_bytes
     memory = taken and taken + theta.nbytes  # with the gradient
     cost = [seconds, f"{ours / eager:.2f}", f"{memory / 1e6:.0f}" if memory else ""]
-    return [case.kind, "yes", *verification(manifest), *cost]
+    return [size, "yes", *verification(manifest), *cost]
 
 
 def seeded(case: Case, seed: str, batch_size: int) -> list[str]:

@@ -1,8 +1,12 @@
-"""docs/models.md: two tables whose rows are measured one by one, and stay until they are measured again."""
+"""docs/models.md: tables whose rows are measured one by one, and stay until they are measured again."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
+
+from tools.bench.zoo import CASES
+from tools.bench.zoo.case import Case
+from tools.bench.zoo.published import PACKAGES, PUBLISHED
 
 from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME
 
@@ -14,15 +18,27 @@ _SEEDS = "\n## The deep networks on several seeds\n"
 _HEAD = """\
 # Which models export
 
+{counts}
+
 Written by `python -m tools.bench models`, which exports every model of `tools/bench/zoo` in batches of
-{batch} and verifies its programs against eager torch in float64: {verified}. An error is the largest
+{batch} and verifies its programs against eager torch in float64; with `--published`, those of public
+packages. An error is the largest
 difference of a gradient in an epoch of four steps, as a share of the largest gradient; torch's is that of
 eager torch in float32 on the same batches. A replaced batch is one with a proven kink (see
 `tools/export/sedge_export/verification`). The step's ratio is its CPU time over that of the same step in
 eager torch, both on one thread; memory is what a process needs for the step beside the runtime's libraries.
 
-| model | backend | kind | verified | error | torch's | batches replaced | export s | step / eager | MB |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+The public packages are {packages}.
+"""
+_COLUMNS = (
+    "model", "backend", "parameters", "verified", "error", "torch's", "batches replaced", "export s",
+    "step / eager", "MB",
+)  # fmt: skip
+_GROUP = f"""
+## {{title}}
+
+| {" | ".join(_COLUMNS)} |
+{"| --- " * len(_COLUMNS)}|
 """
 _SEEDS_HEAD = """
 Written by `python -m tools.bench models --seeds 5`: the networks that an absolute tolerance against float32
@@ -41,21 +57,33 @@ def read(path: Path) -> tuple[Lines, Lines]:
     return _lines(models), _lines(seeds)
 
 
-def write(path: Path, models: Lines, seeds: Lines, order: Sequence[str], batch_size: int) -> None:
-    """The whole page; ``order`` has the models' names."""
-    counts: list[str] = []
-    for backend in (ONNXRUNTIME, EXECUTORCH):
-        of = [line for key, line in models.items() if key[1] == backend]
-        if of:
-            passed = sum("| yes |" in line for line in of)
-            counts.append(f"{passed} of {len(of)} pass for {backend}")
-    head = _HEAD.format(batch=batch_size, verified=", ".join(counts))
-    by_backend = sorted(_ordered(models, order), key=lambda key: key[1] == EXECUTORCH)
-    text = head + "".join(f"{models[key]}\n" for key in by_backend)
+def write(
+    path: Path, models: Lines, seeds: Lines, cases: Mapping[str, Case], batch_size: int
+) -> None:
+    """The whole page; ``cases`` has the models in its order."""
+    counts = f"{_counts(models, CASES)}. Of public packages: {_counts(models, PUBLISHED)}."
+    text = _HEAD.format(
+        batch=batch_size, counts=counts, packages=", ".join(PACKAGES).replace("==", " ")
+    )
+    lines = _ordered(models, list(cases))
+    for group in dict.fromkeys(case.kind for case in cases.values()):
+        rows = [models[key] for key in lines if cases[key[0]].kind == group]
+        text += _GROUP.format(title=group.capitalize()) + "".join(f"{row}\n" for row in rows)
     if seeds:
         text += _SEEDS + _SEEDS_HEAD
-        text += "".join(f"{seeds[key]}\n" for key in _ordered(seeds, order))
+        text += "".join(f"{seeds[key]}\n" for key in _ordered(seeds, list(cases)))
     path.write_text(text)
+
+
+def _counts(models: Lines, cases: Mapping[str, Case]) -> str:
+    """How many of these models pass, by backend."""
+    counts: list[str] = []
+    for backend in (ONNXRUNTIME, EXECUTORCH):
+        of = [line for key, line in models.items() if key[1] == backend and key[0] in cases]
+        if of:
+            passed = sum("| yes |" in line for line in of)
+            counts.append(f"{passed} of {len(of)} export for {backend}")
+    return ", ".join(counts) or "none measured"
 
 
 def line(key: Key, cells: Sequence[str]) -> str:
@@ -64,7 +92,10 @@ def line(key: Key, cells: Sequence[str]) -> str:
 
 
 def _lines(text: str) -> Lines:
-    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    heads = ("| model |", "| ---")
+    rows = [
+        line for line in text.splitlines() if line.startswith("| ") and not line.startswith(heads)
+    ]
     found: Lines = {}
     for row in rows:
         name, second, _ = row.removeprefix("| ").split(" | ", 2)

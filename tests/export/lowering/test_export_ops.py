@@ -289,6 +289,14 @@ def test_sequences(tmp_path: Path) -> None:
     agrees(Beside(*SEQUENCES), random(6, 2, 8), tmp_path)
 
 
+def test_layer_norm_of_equal_values(tmp_path: Path) -> None:
+    """A patch of one colour is 0 after it, and not the rounding of its mean, divided by sqrt(eps)."""
+    torch.manual_seed(0)
+    patches = nn.Unflatten(1, (2, 192))
+    head = nn.Sequential(nn.Linear(192, 8), nn.LayerNorm(8), nn.Flatten())
+    agrees(nn.Sequential(patches, nn.LayerNorm(192), head), random(6, 384), tmp_path)
+
+
 def test_embeddings(tmp_path: Path) -> None:
     tables = [nn.Embedding(20, 8, padding_idx=padding) for padding in (None, 0)]
     words = torch.randint(20, (6, 9), generator=torch.Generator().manual_seed(1))

@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from tools.bench.emulator import EXAMPLE, FLEET
-from tools.bench.frameworks import Unavailable, emulated
+from tools.bench.frameworks import emulated
 from tools.bench.gpu.cells import Cell, Figures, Missing, Setting, Settings
 from tools.bench.gpu.sizes import SIZES, Fleet, Size
+from tools.bench.parts.environments import Unavailable
 
 CPU, CUDA = "cpu", "cuda"
 

@@ -18,11 +18,12 @@ from statistics import median
 
 import numpy as np
 import torch
-from tools.bench.frameworks import Unavailable, emulated, output
+from tools.bench.frameworks import emulated
 from tools.bench.gpu import simple_cnn
 from tools.bench.gpu.cells import Cell, Figures, Missing, Settings
 from tools.bench.gpu.fleets import reason
 from tools.bench.gpu.sizes import SIZES, Size
+from tools.bench.parts.environments import Unavailable, output
 
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.training.examples import Examples

@@ -26,7 +26,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tools.bench.frameworks import Framework, Unavailable, install, versions
+from tools.bench.frameworks import Framework, versions
+from tools.bench.parts.environments import Unavailable, install
 from tools.bench.three_hosts.fleet import AGENTS, BROKER, HOSTS, Fleet, make_bundle
 from tools.bench.three_hosts.network import Network, isolated, missing
 from tools.bench.three_hosts.watch import wait_for
@@ -271,7 +272,7 @@ def main() -> int:
     options.venvs.mkdir(parents=True, exist_ok=True)
     if os.environ.get("SEDGE_THREE_HOSTS") != "1":
         for name in set(names) & FRAMEWORKS.keys():
-            install(FRAMEWORKS[name], options.venvs / name)
+            install(FRAMEWORKS[name].packages, options.venvs / name)
     status = isolated("tools.bench.killed", sys.argv[1:])
     if status is not None:
         return status

@@ -1,58 +1,27 @@
 """Models of many kinds, small, for the exporter's table (``tools/bench/models.py``) and its tests."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-import torch
 from tools.bench.zoo import deep, images, rows, sequences
-from torch import Tensor, nn
+from tools.bench.zoo.case import Case
+from torch import nn
 
-from sedge_edge.backends.rows import Rows
 from sedge_export import models as reference
-from sedge_protocol.wire.bundle import TensorSpec
-
-
-@dataclass(frozen=True)
-class Case:
-    """One model, what it is trained on, and with which loss.
-
-    ``row`` is the shape of an input, of whole numbers below ``vocabulary`` if that is not 0. ``targets``
-    is the number of floats that a row of the targets has, when it is not a class.
-    """
-
-    kind: str
-    build: Callable[[], nn.Module]
-    row: tuple[int, ...]
-    classes: int = 10
-    vocabulary: int = 0
-    loss: Rows | None = None
-    targets: int = 0
-
-    def sample(self, batch_size: int) -> Tensor:
-        """Random inputs (B, ...)."""
-        rng = torch.Generator().manual_seed(0)
-        shape = (batch_size, *self.row)
-        if self.vocabulary:
-            return torch.randint(self.vocabulary, shape, generator=rng)
-        return torch.randn(shape, generator=rng)
-
-    @property
-    def target(self) -> TensorSpec | None:
-        """The targets' rows, when they are not classes."""
-        return TensorSpec("float32", (self.targets,)) if self.targets else None
-
-
-_CIFAR, _DIGIT, _IMAGE = (3, 32, 32), (1, 28, 28), (3, 16, 16)
-_SIGNAL, _AUDIO = (12, 10), (10, 24)
-_image = partial(Case, "image", row=_IMAGE)
-_words = partial(Case, "words", row=(12,), classes=5, vocabulary=50)
-_signal = partial(Case, "signal", row=_SIGNAL, classes=5)
-_row = partial(Case, "rows", row=(16,), classes=5)
 
 
 def _mlp() -> nn.Module:
     return rows.mlp(16, 32, 5)
+
+
+_CIFAR, _DIGIT, _IMAGE = (3, 32, 32), (1, 28, 28), (3, 16, 16)
+_SIGNAL, _AUDIO = (12, 10), (10, 24)
+_image = partial(Case, "vision", row=_IMAGE)
+_words = partial(Case, "text", row=(12,), classes=5, vocabulary=50)
+_signal = partial(Case, "time series", row=_SIGNAL, classes=5)
+_row = partial(Case, "tabular", row=(16,), classes=5)
+_pixels = partial(Case, "segmentation and detection", row=_IMAGE, classes=0)
+_loss = partial(Case, "losses", _mlp, (16,))
 
 
 def _normed(norm: nn.Module) -> Callable[[], nn.Module]:
@@ -70,22 +39,22 @@ def _activated(act: nn.Module) -> Callable[[], nn.Module]:
 
 # The networks whose right programs an absolute tolerance refused.
 DEEP: dict[str, Case] = {
-    "ResNet-18": Case("image", deep.resnet18, _CIFAR),
-    "MobileNetV2, half width": Case("image", partial(deep.mobilenet_v2, 0.5), _IMAGE),
-    "EfficientNet-B0, half width": Case("image", partial(deep.efficientnet, 0.5), _IMAGE),
-    "ShuffleNetV2": Case("image", partial(deep.shufflenet_v2, 48), _IMAGE),
-    "DenseNet-BC": Case("image", partial(deep.densenet, 8, (4, 4, 4)), _IMAGE),
+    "ResNet-18": Case("vision", deep.resnet18, _CIFAR),
+    "MobileNetV2, half width": Case("vision", partial(deep.mobilenet_v2, 0.5), _IMAGE),
+    "EfficientNet-B0, half width": Case("vision", partial(deep.efficientnet, 0.5), _IMAGE),
+    "ShuffleNetV2": Case("vision", partial(deep.shufflenet_v2, 48), _IMAGE),
+    "DenseNet-BC": Case("vision", partial(deep.densenet, 8, (4, 4, 4)), _IMAGE),
 }
 CASES: dict[str, Case] = DEEP | {
-    "AvgCNN": Case("image", reference.avgcnn, _DIGIT),
-    "ResNet-8": Case("image", reference.resnet8, _DIGIT),
-    "ResNet-8, GroupNorm": Case("image", reference.resnet8_groupnorm, _DIGIT),
-    "LeNet-5": Case("image", images.lenet, _DIGIT),
+    "AvgCNN": Case("vision", reference.avgcnn, _DIGIT),
+    "ResNet-8": Case("vision", reference.resnet8, _DIGIT),
+    "ResNet-8, GroupNorm": Case("vision", reference.resnet8_groupnorm, _DIGIT),
+    "LeNet-5": Case("vision", images.lenet, _DIGIT),
     "ResNet-20": _image(lambda: deep.resnet(16, (3, 3, 3))),
-    "VGG": Case("image", partial(images.vgg, False), _CIFAR),
-    "VGG, BatchNorm": Case("image", images.vgg, _CIFAR),
+    "VGG": Case("vision", partial(images.vgg, False), _CIFAR),
+    "VGG, BatchNorm": Case("vision", images.vgg, _CIFAR),
     "MobileNetV1": _image(deep.mobilenet_v1),
-    "SqueezeNet": Case("image", images.squeezenet, _CIFAR),
+    "SqueezeNet": Case("vision", images.squeezenet, _CIFAR),
     "Inception": _image(images.inception),
     "ResNeXt": _image(images.resnext),
     "ResNet, bottlenecks": _image(images.resnet_bottleneck),
@@ -105,11 +74,11 @@ CASES: dict[str, Case] = DEEP | {
     "LayerNorm of images": _image(_normed(nn.LayerNorm([8, 8, 8]))),
     "InstanceNorm": _image(_normed(nn.InstanceNorm2d(8, affine=True))),
     "Local response norm": _image(_normed(nn.LocalResponseNorm(3))),
-    "U-Net, transposed": _image(partial(images.UNet, images.transposed), classes=0),
-    "U-Net, nearest": _image(partial(images.UNet, images.upsampled("nearest")), classes=0),
-    "U-Net, bilinear": _image(partial(images.UNet, images.upsampled("bilinear")), classes=0),
-    "Autoencoder, convolutions": Case("image", images.conv_autoencoder, _DIGIT, classes=0),
-    "Super-resolution": Case("image", images.super_resolution, (1, 12, 12), classes=0),
+    "U-Net, transposed": _pixels(partial(images.UNet, images.transposed)),
+    "U-Net, nearest": _pixels(partial(images.UNet, images.upsampled("nearest"))),
+    "U-Net, bilinear": _pixels(partial(images.UNet, images.upsampled("bilinear"))),
+    "Autoencoder, convolutions": Case("vision", images.conv_autoencoder, _DIGIT, classes=0),
+    "Super-resolution": Case("vision", images.super_resolution, (1, 12, 12), classes=0),
     "GRU": _signal(lambda: sequences.recurrent(nn.GRU(10, 16, batch_first=True), 16)),
     "LSTM": _signal(lambda: sequences.recurrent(nn.LSTM(10, 16, batch_first=True), 16)),
     "RNN": _signal(lambda: sequences.recurrent(nn.RNN(10, 16, batch_first=True), 16)),
@@ -119,21 +88,21 @@ CASES: dict[str, Case] = DEEP | {
         )
     ),
     "GRU, 128 steps": Case(
-        "signal", lambda: sequences.recurrent(nn.GRU(10, 32, batch_first=True), 32), (128, 10), 5
+        "time series", lambda: sequences.recurrent(nn.GRU(10, 32, batch_first=True), 32), (128, 10), 5
     ),
     "LSTM, both ways, two layers, 64 steps": Case(
-        "signal",
+        "time series",
         lambda: sequences.recurrent(
             nn.LSTM(10, 32, 2, batch_first=True, bidirectional=True), 64
         ),
         (64, 10), 5,
     ),
-    "Keyword GRU": Case("signal", partial(sequences.KeywordGru, 12), (247, 40), 12),
+    "Keyword GRU": Case("audio", partial(sequences.KeywordGru, 12), (247, 40), 12),
     "GRU cell in a loop": _signal(partial(sequences.Cell, 10, 16)),
     "Attention pooling": _signal(partial(sequences.Pooled, 10)),
-    "Keyword CNN": Case("signal", sequences.keyword_cnn, _AUDIO, 5),
-    "TCN, dilated": Case("signal", sequences.tcn, _AUDIO, 5),
-    "Windows by unfold": Case("signal", sequences.Windows, (32,), 5),
+    "Keyword CNN": Case("audio", sequences.keyword_cnn, _AUDIO, 5),
+    "TCN, dilated": Case("time series", sequences.tcn, _AUDIO, 5),
+    "Windows by unfold": Case("time series", sequences.Windows, (32,), 5),
     "Mean of words": _words(sequences.words),
     "EmbeddingBag, mean": _words(partial(sequences.bag, "mean")),
     "EmbeddingBag, sum": _words(partial(sequences.bag, "sum")),
@@ -142,7 +111,7 @@ CASES: dict[str, Case] = DEEP | {
     "Transformer, norm first": _words(partial(sequences.transformer, True)),
     "GPT": _words(sequences.gpt, classes=50),
     "LLaMA, rotary": _words(sequences.llama, classes=50),
-    "LoRA on a frozen block": _words(sequences.lora),
+    "LoRA on a frozen block": Case("adapters", sequences.lora, (12,), 5, 50),
     "MLP": _row(_mlp),
     "Logistic regression": _row(partial(nn.Linear, 16, 5)),
     "MLP, BatchNorm": _row(
@@ -187,25 +156,25 @@ CASES: dict[str, Case] = DEEP | {
             nn.Linear(8, 5),
         )
     ),
-    "Graph convolution": Case("rows", partial(rows.Graph, 6, 4), (6, 4), 5),
-    "PointNet": Case("rows", rows.PointNet, (20, 3), 5),
-    "Siamese": Case("rows", rows.Siamese, (2, 8), 2),
+    "Graph convolution": Case("tabular", partial(rows.Graph, 6, 4), (6, 4), 5),
+    "PointNet": Case("tabular", rows.PointNet, (20, 3), 5),
+    "Siamese": Case("tabular", rows.Siamese, (2, 8), 2),
     "Autoencoder": _row(partial(rows.mlp, 16, 4, 16), classes=0),
-    "Label smoothing": _row(_mlp, loss=rows.smooth_cross_entropy),
-    "Class weights": _row(_mlp, loss=rows.weighted_cross_entropy),
-    "Focal loss": _row(_mlp, loss=rows.focal),
-    "Hinge": _row(_mlp, loss=rows.hinge),
-    "Multi-label": _row(_mlp, classes=0, loss=rows.multi_label),
-    "Regression": _row(_mlp, classes=0),
-    "Huber": _row(_mlp, classes=0, loss=rows.huber),
-    "Smooth L1": _row(_mlp, classes=0, loss=rows.smooth_l1),
-    "Quantile": _row(_mlp, classes=0, loss=rows.quantile),
-    "Gaussian likelihood": _row(
-        partial(rows.mlp, 16, 32, 6), classes=0, loss=rows.gaussian, targets=3
+    "Label smoothing": _loss(classes=5, loss=rows.smooth_cross_entropy),
+    "Class weights": _loss(classes=5, loss=rows.weighted_cross_entropy),
+    "Focal loss": _loss(classes=5, loss=rows.focal),
+    "Hinge": _loss(classes=5, loss=rows.hinge),
+    "Multi-label": _loss(classes=0, loss=rows.multi_label),
+    "Regression": _loss(classes=0),
+    "Huber": _loss(classes=0, loss=rows.huber),
+    "Smooth L1": _loss(classes=0, loss=rows.smooth_l1),
+    "Quantile": _loss(classes=0, loss=rows.quantile),
+    "Gaussian likelihood": Case(
+        "losses", partial(rows.mlp, 16, 32, 6), (16,), classes=0, loss=rows.gaussian, targets=(3,)
     ),
-    "Poisson likelihood": _row(_mlp, classes=0, loss=rows.poisson),
+    "Poisson likelihood": _loss(classes=0, loss=rows.poisson),
     "Volumes, 3-D convolution": Case(
-        "image",
+        "vision",
         lambda: nn.Sequential(
             nn.Conv3d(1, 4, 3, 2, 1), nn.ReLU(), nn.Conv3d(4, 8, 3, 2, 1), nn.Flatten(),
             nn.Linear(64, 5),

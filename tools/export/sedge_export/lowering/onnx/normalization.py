@@ -80,10 +80,16 @@ def _times(graph: Graph, x: Value, *factors: Value | None) -> Value:
 def layer_norm(
     graph: Graph, x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, Value, Value]:  # fmt: skip
-    """Output, and mean and 1 / deviation of each row."""
+    """Output, and mean and 1 / deviation of each row.
+
+    Equal values have to come out as 0: the mean's own rounding is a share of them, and is divided by
+    sqrt(eps). So the mean is corrected by that of what it leaves.
+    """
     axes = list(range(x.rank - len(shape), x.rank))
-    mean = graph.mean(x, axes, keep=True)
-    centred = graph.sub(x, mean)
+    rough = graph.mean(x, axes, keep=True)
+    centred = graph.sub(x, rough)
+    rest = graph.mean(centred, axes, keep=True)
+    centred, mean = graph.sub(centred, rest), graph.add(rough, rest)
     variance = graph.mean(graph.mul(centred, centred), axes, keep=True)
     deviation = graph.unary("Sqrt", graph.add(variance, graph.scalar(eps)))
     inverse = graph.unary("Reciprocal", deviation)

@@ -1,0 +1,40 @@
+"""One model of the exporter's table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sedge_edge.backends.rows import Rows
+from sedge_protocol.wire.bundle import TensorSpec
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model, what it is trained on, and with which loss.
+
+    ``row`` is the shape of an input, of whole numbers below ``vocabulary`` if that is not 0. ``targets``
+    is the shape of a row of float targets, when it is not a class.
+    """
+
+    kind: str
+    build: Callable[[], nn.Module]
+    row: tuple[int, ...]
+    classes: int = 10
+    vocabulary: int = 0
+    loss: Rows | None = None
+    targets: tuple[int, ...] = ()
+
+    def sample(self, batch_size: int) -> Tensor:
+        """Random inputs (B, ...)."""
+        rng = torch.Generator().manual_seed(0)
+        shape = (batch_size, *self.row)
+        if self.vocabulary:
+            return torch.randint(self.vocabulary, shape, generator=rng)
+        return torch.randn(shape, generator=rng)
+
+    @property
+    def target(self) -> TensorSpec | None:
+        """The targets' rows, when they are not classes."""
+        return TensorSpec("float32", self.targets) if self.targets else None

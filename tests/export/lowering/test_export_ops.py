@@ -111,6 +111,7 @@ NORMS = [
     nn.InstanceNorm2d(4, affine=True),
     nn.BatchNorm2d(4),
     nn.BatchNorm2d(4, affine=False),
+    nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 6, 3)),
     nn.BatchNorm2d(4, track_running_stats=False),
     nn.Sequential(nn.Flatten(), nn.Linear(224, 7), nn.BatchNorm1d(7), nn.Tanh()),
 ]

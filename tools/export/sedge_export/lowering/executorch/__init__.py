@@ -11,3 +11,4 @@ from sedge_export.lowering.executorch import products as products
 from sedge_export.lowering.rules import pooling as pooling
 from sedge_export.lowering.rules import sorting as sorting
 from sedge_export.lowering.rules import strided as strided
+from sedge_export.lowering.rules import weight_norm as weight_norm

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from sedge_export.lowering.onnx.graph import BOOL, FLOAT, INT, Graph, Value
 from sedge_export.lowering.onnx.table import LOWERINGS, Lowered, Lowering, lowers
 from sedge_export.lowering.onnx.to_onnx import lowered
-from sedge_export.lowering.rules import pooling, sorting, strided
+from sedge_export.lowering.rules import pooling, sorting, strided, weight_norm
 from sedge_export.lowering.rules.table import Rule, decompositions
 
 aten = torch.ops.aten
@@ -56,3 +56,4 @@ lowers(aten.topk.default)(by_rule(sorting.topk))
 lowers(aten.sort.default, aten.sort.stable)(by_rule(sorting.sort))
 lowers(aten.kthvalue.default)(by_rule(sorting.kth_value))
 lowers(aten.median.dim)(by_rule(sorting.median))
+lowers(aten._weight_norm_interface_backward.default)(by_rule(weight_norm.weight_norm_backward))

@@ -38,7 +38,7 @@ class Recorder:
         self._row = CoordinatorRow(running=True, started=started, link_since=started)
         self._rounds: dict[str, RoundRow] = {}  # open ones by run, as they were last written
         self._traffic = frozenset[TrafficRow]()  # of open rounds, as it was last written
-        self._due = self._sign_at = self._measure_at = self._keep_at = 0.0
+        self._due = self._sign_at = self._look_at = self._measure_at = self._keep_at = 0.0
         self._written: object = None
 
     def link(self, connected: bool, now: float, error: str = "", max_packet: int = 0) -> None:
@@ -122,7 +122,8 @@ class Recorder:
         folder = self._store.folder
         with suppress(OSError):
             disk = shutil.disk_usage(folder)
-            if now >= self._sign_at:
+            if now >= self._look_at:  # not at each sign of life: a busy fleet needs none
+                self._look_at = now + SIGN_S
                 self._row = msgspec.structs.replace(self._row, free=disk.free, total=disk.total)
             if now >= self._measure_at:
                 self._measure_at = now + MEASURE_S

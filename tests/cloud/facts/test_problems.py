@@ -343,6 +343,23 @@ def test_the_disk(
     seen.cloud.store.close()
 
 
+def test_a_busy_fleet_is_told_of_the_disk_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something is written every second there, so that no sign of life is ever due."""
+    seen = Seen(tmp_path, MANY)
+    disk = SimpleNamespace(free=10**6, total=10**12)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)  # pyright: ignore[reportUnknownLambdaType]
+    seen.record()
+    disk.free = 10**11
+    for _ in range(5):
+        seen.cloud.now += 1
+        seen.cloud.core.counters["updates"] += 1
+        seen.recorder.poll(seen.cloud.now)
+    assert seen.reader.read(seen.wall()).disk.free == 10**11
+    seen.cloud.store.close()
+
+
 def test_growth_is_a_slope_that_takes_an_hour_to_know() -> None:
     day = 86_400.0
     assert daily_growth([]) == (None, 0.0)

@@ -19,7 +19,8 @@ import msgspec
 import torch
 from tools.bench.elsewhere.job import Rows
 from tools.bench.harness import Figure, Result, at_least, at_most, bench, chosen
-from tools.bench.zoo import CASES, Case, rows
+from tools.bench.zoo import CASES, rows
+from tools.bench.zoo.case import Case
 from torch import nn
 
 from sedge_export import export
@@ -43,7 +44,7 @@ def wide() -> nn.Module:
 
 
 MODELS: dict[str, Case] = {
-    "wide MLP": Case("image", wide, (1, 28, 28)),
+    "wide MLP": Case("vision", wide, (1, 28, 28)),
     **{
         name: CASES[name]
         for name in (

@@ -1,4 +1,4 @@
-"""The gradient of a normalised weight, w = g v / |v|, for both runtimes (Salimans and Kingma, 2016, eq. 3)."""
+"""The gradient of a normalised weight, w = g v / |v|, for both runtimes (Salimans, Kingma 2016, eq. 3)."""
 
 import torch
 from torch import Tensor

@@ -47,7 +47,12 @@ def short_frames(z: Tensor) -> Tensor:
 fft: Any = torch.fft
 FILTER = torch.randn(9, 2, generator=torch.Generator().manual_seed(2))
 WINDOW = torch.hann_window(6)
-FOR_EXECUTORCH = {"integers": "counts", "masks": "scattered", "Fourier": "of two axes"}
+FOR_EXECUTORCH = {
+    "integers": "counts",
+    "masks": "scattered",
+    "Fourier": "of two axes",
+    "products": "with a repeated column",
+}
 GROUPS: dict[str, dict[str, Function]] = {
     "integers": {
         "counts": lambda z: z * (z > 0).cumsum(1) + z * (z > 0).int().sum(1, keepdim=True),
@@ -94,6 +99,9 @@ GROUPS: dict[str, dict[str, Function]] = {
         "of each row": lambda z: z * z.prod(1, keepdim=True) + (z > -2).prod(1, keepdim=True),
         "with zeros": lambda z: z.relu()[:, 1:].reshape(-1, 5, 3).prod(2),
         "running": lambda z: z.relu().cumprod(1),
+        "with a repeated column": lambda z: (
+            z.reshape(-1, 4, 4) @ torch.arange(4.0)[:, None].expand(4, 3)
+        ),
     },
     "margins": {
         "replicated": lambda z: functional.pad(image(z), (2, 1, 1, 3), mode="replicate"),

@@ -147,4 +147,5 @@ def _without_repeats(tensor: Tensor) -> Tensor:
         first = tensor.narrow(axis, 0, min(extent, 1))
         if extent > 1 and tensor.eq(first).all():
             tensor = first
-    return tensor.contiguous()
+    # contiguous() would keep a stride of 0 on an axis of extent 1, which ExecuTorch refuses.
+    return tensor.clone(memory_format=torch.contiguous_format)

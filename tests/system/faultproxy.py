@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import sys
 import threading
 import time
 
@@ -11,7 +12,7 @@ class FaultProxy:
 
     ``rate`` limits bytes per second towards the broker (0: none). ``hole`` swallows both directions
     without closing anything. ``refuse`` closes new connections at once. ``sent`` counts bytes that
-    went towards the broker.
+    went towards the broker. Of what comes from the broker, ``most`` bytes pass and the rest is swallowed.
     """
 
     def __init__(self, port: int) -> None:
@@ -19,6 +20,7 @@ class FaultProxy:
         self.hole = False
         self.refuse = False
         self.sent = 0
+        self.most = sys.maxsize
         self.connections = 0
         self._target = port
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -67,7 +69,11 @@ class FaultProxy:
             while data := source.recv(8192):
                 if self.hole:
                     continue
-                if up:
+                if not up:
+                    self.most -= len(data)
+                    if self.most < 0:
+                        continue
+                else:
                     self.sent += len(data)
                     if self.rate:
                         time.sleep(len(data) / self.rate)

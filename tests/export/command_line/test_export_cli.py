@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from msgspec.structs import replace
+from torch import Tensor, nn
 
 from sedge_export.__main__ import main
+from sedge_export.exporter import export
 from sedge_protocol.wire import bundle
 
 torch.set_num_threads(1)
@@ -43,6 +45,32 @@ def test_export_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert manifest.memory_mb(["executorch"], 4) == 0
     assert main(["show", str(tmp_path / "b")]) == 0
     assert capsys.readouterr().out == printed
+
+
+class Shares(nn.Module):
+    """A layer on each row's shares of its sum: NaN for a row of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, 3) of rows (B, 4)."""
+        found: Tensor = self.layer(x / x.sum(1, keepdim=True))
+        return found
+
+
+def test_memory_is_measured_on_rows_that_the_model_takes(tmp_path: Path) -> None:
+    manifest = export(
+        Shares(),
+        torch.rand(4, 4) + 1,
+        batch_size=4,
+        name="m",
+        num_classes=3,
+        folder=tmp_path,
+        measure=True,
+    )
+    assert manifest.programs[0].memory_bytes > 1
 
 
 def test_the_classes_have_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

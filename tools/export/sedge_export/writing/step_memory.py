@@ -1,10 +1,11 @@
 """The memory that a runtime takes in a job, measured in a process of its own. Linux only.
 
-    python -m sedge_export.writing.step_memory BUNDLE BACKEND
+    python -m sedge_export.writing.step_memory FOLDER BACKEND
 
 prints the bytes by which the process's peak (VmHWM) in a training between two evaluations exceeds what it
 held before the programs were opened, without the vectors that the training itself holds: sessions, and the
-tensors within a step. What runs is the device's own trainer. The figure varies by a per cent.
+tensors within a step. What runs is the device's own trainer, on rows that the programs were
+verified on, as a model need not have a loss on any others. The figure varies by a per cent.
 """
 
 import subprocess
@@ -26,31 +27,36 @@ from sedge_edge.backends.bundle_trainer import (
     LoadProgram,
     bundled,
 )
-from sedge_edge.training.examples import Examples, Inputs
+from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import TrainRequest
 from sedge_export.programs import Program
 from sedge_protocol.errors import ExportError
 from sedge_protocol.host.memory_limit import unpool_large_arrays
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, TensorSpec, load, save
+from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, load, save
 from sedge_protocol.wire.programs import Signature
 from sedge_protocol.wire.training import Training
 
 GRADIENT = "gradient"
 # The training's own: the model that moves, the velocity and the gradient.
 _VECTORS = 3
+# Steps that hardly move the model: a rate that suits its data is not known here.
+_TRAINING = Training(learning_rate=1e-30)
+_BUNDLE, _ROWS = "bundle", "rows.npz"
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def with_memory(bundle: Bundle, theta: Theta) -> Bundle:
+def with_memory(bundle: Bundle, theta: Theta, examples: Examples) -> Bundle:
     """The bundle, whose gradient programs say what memory they take; as it is on another system.
 
-    Raises ``ExportError`` when a program cannot be measured.
+    ``examples`` are two batches on which the model's loss is finite. Raises ``ExportError`` when
+    a program cannot be measured.
     """
     if not _STATUS.exists():
         return bundle
     with TemporaryDirectory() as name:
-        save(Path(name), bundle, theta)
+        save(Path(name) / _BUNDLE, bundle, theta)
+        np.savez(Path(name) / _ROWS, x=examples.inputs, y=examples.targets)
         programs = tuple(
             msgspec.structs.replace(program, memory_bytes=_measured(Path(name), program.backend))
             if program.name == GRADIENT
@@ -71,19 +77,21 @@ def _measured(folder: Path, backend: str) -> int:
 
 
 def main(folder: str, backend: str) -> None:
-    """Measure one bundle in one runtime."""
+    """Measure the folder's bundle, on the folder's rows, in one runtime."""
     unpool_large_arrays()
-    bundle, theta = load(Path(folder))
+    bundle, theta = load(Path(folder) / _BUNDLE)
     if bundle.frozen is not None:
         bundle = msgspec.structs.replace(bundle, frozen=bundle.frozen.copy())
     programs, copies = _programs(bundle, backend)
-    examples = _examples(bundle)
+    with np.load(Path(folder) / _ROWS) as rows:
+        x = rows["x"]
+        examples = Examples(x, x if bundle.manifest.target is None else rows["y"])
     with suppress(OSError):
         _RESET.write_text("5")  # the peak of the imports is not the job's
     before = _kernel("VmRSS")
     trainer = BundleTrainer(bundle, programs)
     trainer.evaluate(theta, examples)
-    trainer.train(TrainRequest(theta, Training(), 0), examples, lambda: False)
+    trainer.train(TrainRequest(theta, _TRAINING, 0), examples, lambda: False)
     trainer.evaluate(theta, examples)
     print(max(1, _kernel("VmHWM") - before - (_VECTORS + copies) * theta.nbytes))
 
@@ -119,19 +127,6 @@ class _Program:
         self._program = None if last else program
         made = program(feeds)
         return [made[name] for name in self._outputs]
-
-
-def _examples(bundle: Bundle) -> Examples:
-    """Two batches of zeros."""
-    manifest = bundle.manifest
-    inputs = _zeros(2 * manifest.batch_size, manifest.input)
-    if manifest.target is None:
-        return Examples(inputs, inputs)
-    return Examples(inputs, _zeros(len(inputs), manifest.target))
-
-
-def _zeros(count: int, row: TensorSpec) -> Inputs:
-    return np.zeros((count, *row.shape), np.dtype(row.dtype))
 
 
 def _kernel(field: str) -> int:

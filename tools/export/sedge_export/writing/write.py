@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from sedge_edge.training.examples import Examples
 from sedge_export.stages import Inspected, Lowered, Traced
 from sedge_export.writing.step_memory import with_memory
 from sedge_protocol.errors import ExportError
@@ -38,9 +39,16 @@ def write(
     manifest = _manifest(inspected, _programs(lowered, traced), verification, name, labels)
     bundle = Bundle(manifest, files, network.frozen_values)
     if measure:
-        bundle = with_memory(bundle, network.theta)
+        bundle = with_memory(bundle, network.theta, _two_batches(inspected))
     save(folder, bundle, network.theta)
     return bundle.manifest
+
+
+def _two_batches(inspected: Inspected) -> Examples:
+    """Rows that the programs were verified on, the user's own where there are any."""
+    verified = inspected.sources[-1]
+    rows = torch.arange(2 * len(inspected.subject.x)) % len(verified.x)
+    return Examples(verified.x[rows].numpy(), verified.y[rows].numpy())
 
 
 def _programs(lowered: Lowered, traced: Traced) -> tuple[Program, ...]:

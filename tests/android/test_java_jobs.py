@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tests.android import class_means
 from tests.android.classes import java
 from tests.android.java import VECTORS
 from tests.android.java_fleet import MEANS
@@ -188,7 +189,7 @@ class Pair:
     def in_python(self, orders: Sequence[Order]) -> list[bytes]:
         """The updates."""
         trainer, blobs, kept = (
-            open_trainer(self.bundle, "executorch", 1),
+            open_trainer(self.bundle, self.bundle.manifest.programs[0].backend, 1),
             self.blobs["python"],
             NOTHING,
         )
@@ -284,6 +285,21 @@ def test_orders_that_cannot_be_done_are_declined_in_the_same_words(
             pair.in_python([one])
         refused.append(str(error.value))
     assert pair.in_java(orders, class_path)[:-1] == refused
+
+
+def test_an_evaluation_in_which_nothing_counts_is_declined_in_the_same_words(
+    class_path: str, library: Path, tmp_path: Path
+) -> None:
+    pair = Pair("dropout", tmp_path, library)
+    pair.backend = MEANS
+    pair.bundle, pair.theta = class_means.bundle(weightless=True)
+    x, y = class_means.examples(10, 0)
+    for number in range(2):
+        np.savez(tmp_path / f"{number}.npz", x=x, y=y)
+    orders = pair.orders(1)
+    with pytest.raises(TrainingDiverged, match="the 10 examples weigh 0 together") as error:
+        pair.in_python(orders)
+    assert pair.in_java(orders, class_path)[0] == str(error.value)
 
 
 UNFIT = {

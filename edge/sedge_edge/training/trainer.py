@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire import refusals
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 
@@ -157,9 +158,11 @@ def evaluation(sums: Sequence[float], count: int, reported: Reported) -> Metrics
     """What an evaluation over ``count`` examples found; ``reported`` makes the metric of its mean.
 
     ``sums`` are those of losses, of the metric and of the weights. Raises ``TrainingDiverged`` for NaN or
-    inf.
+    inf, and for a mean of nothing.
     """
     loss_sum, metric_sum, weight_sum = sums
+    if weight_sum == 0:
+        raise TrainingDiverged(refusals.NOTHING_COUNTED.format(count=count))
     means = float(loss_sum / weight_sum), reported(float(metric_sum / weight_sum))
     for what, mean in zip(("loss", "metric"), means, strict=True):
         if not math.isfinite(mean):

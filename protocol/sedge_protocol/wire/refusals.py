@@ -29,6 +29,7 @@ WRONG_TOKEN = (
     "{name}[{place}] is {value}, the model knows 0 to {last}: use one of these for all others"
 )
 NOTHING_COUNTS = "{name}[{row}] holds {ignored} alone, so nothing of it counts: leave the row out"
+NOTHING_COUNTED = "evaluation: the {count} examples weigh 0 together, expected one that counts"
 WRONG_MODEL = "{where}: model_hash does not match the model"
 WRONG_STEPS = "{where}: model_hash does not match the last of {steps} steps"
 WRONG_PATCH = "{where}: patch_hash does not match"

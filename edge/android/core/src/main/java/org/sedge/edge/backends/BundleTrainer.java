@@ -15,6 +15,7 @@ import org.sedge.edge.training.steppers.Single;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Layout;
 import org.sedge.edge.wire.Messages.Metrics;
+import org.sedge.edge.wire.Refusals;
 import org.sedge.edge.wire.Signature;
 
 import java.util.function.BooleanSupplier;
@@ -58,6 +59,9 @@ final class BundleTrainer implements Trainer {
             for (int i = 0; i < 3; i++) {
                 sums[i] += found[i][0];
             }
+        }
+        if (sums[2] == 0) {
+            throw new TrainingDiverged(Refusals.nothingCounted(examples.count()));
         }
         Loop.requireFinite(sums[0] / sums[2], "evaluation: the mean loss");
         double metric = bundle.metric.reported(sums[1] / sums[2]);

@@ -82,6 +82,10 @@ public final class Refusals {
         return name + "[" + row + "] holds " + ignored + " alone, so nothing of it counts: leave the row out";
     }
 
+    public static String nothingCounted(Object count) {
+        return "evaluation: the " + count + " examples weigh 0 together, expected one that counts";
+    }
+
     public static String wrongModel(Object where) {
         return where + ": model_hash does not match the model";
     }

@@ -17,6 +17,9 @@ public final class ClassMeans implements Backend {
     /** A file that evaluates says so: it has this output. */
     private static final String EVALUATES = "metric_sum";
 
+    /** A file by which nothing has a weight says so: it has this value. */
+    private static final String WEIGHTLESS = "weightless";
+
     private final String name;
 
     public ClassMeans() {
@@ -37,7 +40,7 @@ public final class ClassMeans implements Backend {
     public Program load(File file, String method) throws BackendException {
         try {
             String text = new String(Files.readAllBytes(file.toPath()), StandardCharsets.ISO_8859_1);
-            return new Means(text.contains(EVALUATES));
+            return new Means(text.contains(EVALUATES), text.contains(WEIGHTLESS));
         } catch (IOException error) {
             throw new BackendException("class means: " + error, error);
         }
@@ -45,9 +48,11 @@ public final class ClassMeans implements Backend {
 
     private static final class Means implements Program {
         private final boolean evaluates;
+        private final boolean weightless;
 
-        Means(boolean evaluates) {
+        Means(boolean evaluates, boolean weightless) {
             this.evaluates = evaluates;
+            this.weightless = weightless;
         }
 
         @Override
@@ -87,7 +92,7 @@ public final class ClassMeans implements Backend {
             return new Tensor[] {gradient, number(loss)};
         }
 
-        private static Tensor[] evaluated(
+        private Tensor[] evaluated(
                 FloatBuffer theta, FloatBuffer x, ByteBuffer y, FloatBuffer w, int rows, int size, int classes) {
             float loss = 0;
             float correct = 0;
@@ -107,7 +112,7 @@ public final class ClassMeans implements Backend {
                 correct += best == label ? w.get(i) : 0;
                 weights += w.get(i);
             }
-            return new Tensor[] {number(loss), number(correct), number(weights)};
+            return new Tensor[] {number(loss), number(correct), number(weightless ? 0 : weights)};
         }
 
         private static Tensor number(float value) {

@@ -49,7 +49,7 @@ def outline(config: RunConfig) -> Terms:
 
 
 def terms_of(run: Run, work: Work = PLAIN_WORK) -> Terms:
-    """What a run asks of its devices for this work, but for the features that its next orders need.
+    """A run's device requirements for this work, without the features that its next orders need.
 
     They must decode broadcasts and patches, and have memory for a job with the smallest form that the run's
     strategy may give them.

@@ -166,7 +166,7 @@ def decode(data: bytes | memoryview, size: int, context: bytes | None = None) ->
 
 
 class Stated(NamedTuple):
-    """What the head of a coded vector says: n, and how its values are coded."""
+    """The header of a coded vector: n, and how its values are coded."""
 
     size: int
     coding: ValueCoding

@@ -103,7 +103,7 @@ class Dataset:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The keys that examples are split by, (N,): the labels, or tenths of the examples by their first number.
+        """The keys that a split goes by, (N,): the labels, or tenths of the examples by their first number.
 
         Of several labels in a row it is the one that is rarest in the whole data, and not the background
         that all rows have.

@@ -166,10 +166,12 @@ def decode(data: bytes | memoryview, size: int, context: bytes | None = None) ->
 
 
 class Stated(NamedTuple):
-    """The header of a coded vector: n, and how its values are coded."""
+    """The header of a coded vector: n, k, and how its values are coded and compressed."""
 
     size: int
+    kept: int
     coding: ValueCoding
+    compression: Compression
 
 
 def stated(head: bytes) -> Stated | None:
@@ -180,7 +182,7 @@ def stated(head: bytes) -> Stated | None:
         header = _read_head(memoryview(head), _HEAD.unpack_from(head)[4])
     except CodecError:
         return None
-    return Stated(header.size, header.coding)
+    return Stated(header.size, header.kept, header.coding, header.compression)
 
 
 def mask_bitmap(vector: SparseVector) -> bytes:

@@ -5,10 +5,14 @@ import numpy as np
 
 from sedge_protocol.codec.compression import Compression
 from sedge_protocol.codec.values import ValueCoding, decoded_values
-from sedge_protocol.codec.vector import SparseVector, decode, encode
+from sedge_protocol.codec.vector import HEAD_BYTES, SparseVector, decode, encode, stated
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.transfer import Manifest, describe
+
+# What every device with the extension can read (X14), and nothing that expands further.
+_CODINGS = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
+_COMPRESSIONS = (Compression.NONE, Compression.ZLIB)
 
 
 class FrozenData(msgspec.Struct, frozen=True):
@@ -39,14 +43,31 @@ class FrozenData(msgspec.Struct, frozen=True):
         return manifest
 
     def values(self, data: bytes) -> Theta:
-        """The vector (m,) in the blob. Raises ``CodecError`` for anything but m coded values."""
+        """The vector (m,) in the blob.
+
+        Raises ``CodecError`` for anything but m values coded as X14 says, found before any is decoded.
+        """
+        self._check_header(data)
         try:
-            vector = decode(data, self.layout.size)
+            return decode(data, self.layout.size).values
         except CodecError as exc:
             raise CodecError(f"frozen data: {exc}") from exc
-        if vector.indices is not None:
-            raise CodecError(f"frozen data: {vector.count} of {vector.size} values, expected all")
-        return vector.values
+
+    def _check_header(self, data: bytes) -> None:
+        """Refuse what the header alone shows; one that is none is left to ``decode``."""
+        header = stated(data[:HEAD_BYTES])
+        if header is None:
+            return
+        if header.kept != header.size:
+            raise CodecError(f"frozen data: {header.kept} of {header.size} values, expected all")
+        if header.coding not in _CODINGS or header.compression not in _COMPRESSIONS:
+            found = f"{header.coding} values with compression {header.compression}"
+            expected = f"{_either(_CODINGS)} with {_either(_COMPRESSIONS)}"
+            raise CodecError(f"frozen data: {found}, expected {expected}")
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def frozen_blob(values: Theta) -> bytes:

@@ -4,8 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from sedge_protocol.codec.compression import Compression
 from sedge_protocol.codec.values import ValueCoding
-from sedge_protocol.codec.vector import SparseVector, encode, stated
+from sedge_protocol.codec.vector import HEAD_BYTES, SparseVector, encode, stated
 from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.frozen import frozen_blob, frozen_data
@@ -46,6 +47,14 @@ def test_frozen_values_lose_nothing(values: Theta, coding: ValueCoding) -> None:
         (
             encode(SparseVector(6, np.arange(2, dtype=np.uint32), VALUES[:2])),
             "2 of 6 values, expected all",
+        ),
+        (  # refused by its header: nothing behind it is read
+            encode(SparseVector(6, None, VALUES), ValueCoding.INT4, Compression.ZLIB)[:HEAD_BYTES],
+            "int4 values with compression zlib, expected fp32, fp16, bf16 or int8 with none or zlib",
+        ),
+        (
+            encode(SparseVector(6, None, VALUES), ValueCoding.FP32)[:HEAD_BYTES],
+            "fp32 values with compression zstd, expected",
         ),
     ],
 )

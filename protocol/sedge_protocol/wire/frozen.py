@@ -45,7 +45,8 @@ class FrozenData(msgspec.Struct, frozen=True):
     def values(self, data: bytes) -> Theta:
         """The vector (m,) in the blob.
 
-        Raises ``CodecError`` for anything but m values coded as X14 says, found before any is decoded.
+        Raises ``CodecError`` for anything but m values coded as X14 says; before any is decoded, where the
+        header shows it.
         """
         self._check_header(data)
         try:
@@ -54,8 +55,11 @@ class FrozenData(msgspec.Struct, frozen=True):
             raise CodecError(f"frozen data: {exc}") from exc
 
     def _check_header(self, data: bytes) -> None:
-        """Refuse what the header alone shows; one that is none is left to ``decode``."""
-        header = stated(data[:HEAD_BYTES])
+        """Refuse what the header shows, or a blob that never had one; ``decode`` checks the rest."""
+        header, size = stated(data[:HEAD_BYTES]), self.layout.size
+        if len(data) == 4 * size and (header is None or header.size != size):
+            found = f"{size} float32 values without a header, as an earlier version exported them"
+            raise CodecError(f"frozen data: {found}; export the bundle again")
         if header is None:
             return
         if header.kept != header.size:

@@ -42,7 +42,11 @@ def test_frozen_values_lose_nothing(values: Theta, coding: ValueCoding) -> None:
 @pytest.mark.parametrize(
     ("blob", "text"),
     [
-        (bytes(24), "frozen data: coded vector: version 0"),
+        (bytes(23), "frozen data: coded vector: version 0"),
+        (
+            VALUES.tobytes(),
+            "6 float32 values without a header, as an earlier version exported them; export the bundle",
+        ),
         (frozen_blob(VALUES[:5]), "frozen data: coded vector: n=5, expected 6"),
         (
             encode(SparseVector(6, np.arange(2, dtype=np.uint32), VALUES[:2])),

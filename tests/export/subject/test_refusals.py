@@ -56,6 +56,10 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "model: a DataParallel, expected the module that it wraps: its .module",
     ),
     "script": (scripted, "model: a torch.jit.ScriptModule, expected the module that it was made of"),
+    "orthogonal": (
+        lambda: nn.Sequential(nn.utils.parametrizations.orthogonal(layer())),
+        r"parametrizations\.orthogonal, expected plain .*remove_parametrizations",
+    ),
     "weight_norm": (old_weight_norm, "module '0': torch.nn.utils.weight_norm, .* remove_weight_norm"),
 }  # fmt: skip
 

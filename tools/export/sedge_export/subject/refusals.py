@@ -1,14 +1,17 @@
 """Models that are refused before anything runs: their kind, or tensors that no program can have."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrizations
 from torch.nn.utils.weight_norm import WeightNorm
 
 from sedge_protocol.errors import ExportError
 
+_private: Any = parametrizations  # its classes are not part of torch's typed interface
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
@@ -33,6 +36,11 @@ def _wrong_module(module: nn.Module) -> str | None:
         return "a torch.jit.ScriptModule, expected the module that it was made of"
     if any(isinstance(hook, WeightNorm) for hook in module._forward_pre_hooks.values()):
         return "torch.nn.utils.weight_norm, expected plain weights: remove_weight_norm(module)"
+    if isinstance(module, _private._Orthogonal):
+        return (
+            "torch.nn.utils.parametrizations.orthogonal, expected plain weights:"
+            " torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')"
+        )
     return None
 
 

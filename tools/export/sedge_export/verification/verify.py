@@ -18,6 +18,7 @@ from sedge_export.lowering.target import TARGETS
 from sedge_export.programs import Array, File, Program
 from sedge_export.stages import Inspected, Lowered
 from sedge_export.subject.batches import Batch, Samples, draw
+from sedge_export.subject.network import copied
 from sedge_export.verification.yardstick import Answers, Yardstick, largest
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Theta
@@ -31,6 +32,8 @@ MAX_RETRIES = 8
 # The steepest parameter's first move, as a share of the largest value: far above the rounding of theta
 # itself (6e-8), far below where training becomes chaotic.
 FIRST_MOVE = 0.02
+# How far float32's rounding may move a row's loss in a batch of another size; mixed rows move it further.
+MIXED = 1e-4
 
 
 def verify(inspected: Inspected, lowered: Lowered, tolerance: float, seed: int) -> Verification:
@@ -91,6 +94,7 @@ class _Epoch:
         self, inspected: Inspected, samples: Samples, tolerance: float, rng: torch.Generator
     ) -> None:
         subject = inspected.subject
+        self._model, self._objective = subject.model, subject.choice.rows
         self._theta, self._noise = subject.network.theta, inspected.noise
         self._samples, self._batch_size = samples, len(subject.x)
         self._rng, self._tolerance = rng, tolerance
@@ -98,7 +102,7 @@ class _Epoch:
         fixed = subject.network.uses_batch_statistics or self._noise or self._batch_size == 1
         self._pads = not fixed
         self._yardstick = Yardstick(
-            subject.model, subject.network.layout, subject.choice.rows, self._draw(False)
+            self._model, subject.network.layout, self._objective, self._draw(False)
         )
         self._rate = FIRST_MOVE * max(largest(self._theta), 1e-3) / self._yardstick.steepest
 
@@ -119,6 +123,8 @@ class _Epoch:
                     self._check_gradient(loaded, theta, batch, measured)
                     break
                 except ExportError:
+                    if padded:
+                        self._require_separate_rows(batch)
                     kink = self._yardstick.kink(theta, batch) if retries else None
                     if kink is None:
                         raise
@@ -126,6 +132,19 @@ class _Epoch:
                     measured.kinks.append(kink)
             theta = self._yardstick.descend(self._rate)
         return theta
+
+    def _require_separate_rows(self, batch: Batch) -> None:
+        """Raise ``ExportError`` if the padding of a batch changes the losses of its rows."""
+        model, objective = copied(self._model).train(), self._objective
+        with torch.no_grad():
+            whole = objective.loss(model(batch.x), batch.y)[: batch.rows]
+            alone = objective.loss(model(batch.x[: batch.rows]), batch.y[: batch.rows])
+        if not torch.allclose(whole, alone, rtol=MIXED, atol=MIXED):
+            raise ExportError(
+                "model or loss: a row's loss changes with the other rows of its batch, as x.mean() or"
+                " x.sum(0) makes it; expected rows that do not depend on each other, because devices fill"
+                " batches up with padding: leave axis 0 out, as in x.mean(1). Only BatchNorm may mix rows"
+            )
 
     def _check_gradient(
         self, loaded: Mapping[str, Programs], theta: Theta, batch: Batch, measured: _Measured

@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sedge_export.lowering.executorch.runtime import kernels, quiet
 from sedge_export.lowering.executorch.simplify import simplified
+from sedge_export.lowering.missing import missing
 from sedge_export.lowering.rules.table import RULES, Rule, decompositions
 from sedge_export.stages import Where
 from sedge_protocol.errors import ExportError
@@ -79,9 +80,7 @@ def _check_kernels(graph: fx.Graph, where: Where) -> None:
     for node in graph.nodes:
         target = node.target
         if isinstance(target, OpOverload) and target._schema.name not in kernels():
-            raise ExportError(
-                f"cannot lower {target}{where(target)}: ExecuTorch has no kernel for it"
-            )
+            raise missing(target, where, "ExecuTorch has no kernel for it")
 
 
 def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:

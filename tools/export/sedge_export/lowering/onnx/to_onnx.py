@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
+from sedge_export.lowering.missing import missing
 from sedge_export.lowering.onnx.graph import Array, Graph, Value
 from sedge_export.lowering.onnx.pointwise import element_type, wrapped
 from sedge_export.lowering.onnx.table import LOWERINGS, Lowered, Lowering
@@ -89,9 +90,7 @@ def _call(
         return source[index]
     target = cast(OpOverload, node.target)
     if target not in table:
-        raise ExportError(
-            f"cannot lower {target}{where(target)}: ONNX has no counterpart for it here"
-        )
+        raise missing(target, where, "ONNX has no counterpart for it here")
     try:
         result = table[target](graph, *arguments, **keywords)
     except ExportError as exc:

@@ -329,7 +329,9 @@ class Ingest:
             self._left(device, now)
             raise
         if hello.leaves:
-            return [*self.devices.revoke(name, now)]
+            answer = self.devices.revoke(name, now)
+            self._left(device, now)
+            return [*answer, *self._take_told()]
         hello = self.devices.limited(hello)
         is_renewed = device.is_another(hello, frame.incarnation)
         save_hello(self.store, device, hello, frame.incarnation)

@@ -258,6 +258,7 @@ def test_a_device_that_leaves_is_revoked_and_told_so(cloud: Cloud) -> None:
     cloud.hello()
     for _ in range(2):  # the answer is lost
         cloud.say("b", msgspec.structs.replace(a_hello("b"), leaves=True))
+        assert cloud.core.open[RUN].present == {"a"}  # although the agent's goodbye was lost
     assert "device b leaves the fleet" in cloud.notes(logging.INFO)
     assert "device b is revoked" in cloud.notes(logging.WARNING)
     assert [one.reason for one in cloud.messages("b", Refusal)] == ["revoked", "revoked"]

@@ -329,9 +329,8 @@ class Ingest:
             self._left(device, now)
             raise
         if hello.leaves:
-            answer = self.devices.revoke(name, now)
             self._left(device, now)
-            return [*answer, *self._take_told()]
+            return [*self.devices.revoke(name, now), *self._take_told()]
         hello = self.devices.limited(hello)
         is_renewed = device.is_another(hello, frame.incarnation)
         save_hello(self.store, device, hello, frame.incarnation)
@@ -349,13 +348,12 @@ class Ingest:
         if run is None or current is None or self.open.find(get.run, get.round, name) is None:
             over = messages.Cancel(get.run, get.round, "the round is over")
             return [device.peer.message(over)]
-        orders, wanted = self.open.orders, from_bitmap(get.missing, 8 * len(get.missing))
+        orders, others = self.open.orders, self.broadcast.others
         served = orders.served(run, current, name)
-        others = self.broadcast.others
         queued, one = self._downloads.request(name, transfer, get.missing, served, now, others)
         device.bucket.charge(queued)
         self.progress.fetches(device, transfer, get, one.what, one.manifest.count, now)
-        self.traffic.asked(name, transfer, wanted)
+        self.traffic.asked(name, transfer, from_bitmap(get.missing, 8 * len(get.missing)))
         if transfer != orders.describe(name)(current.row.model).transfer:
             return []
         if not current.orders[name].holds or run.config.broadcast.whole:

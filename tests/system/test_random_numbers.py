@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tests.edge.backends.conftest import unpacked_wheel
 from torch import Tensor, nn
 
@@ -48,6 +49,26 @@ class Model(nn.Module):
 def small() -> nn.Module:
     """What ExecuTorch lowers in seconds."""
     return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+
+
+class Relaxed(nn.Module):
+    """A relaxed choice, which takes the logarithm of exponential numbers, and normal noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(12, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x)
+        if self.training:
+            hidden = nn.functional.gumbel_softmax(hidden) * (1 + 0.1 * torch.randn_like(hidden))
+        output: Tensor = self.head(hidden)
+        return output
+
+
+def extremes(_seed: int, _step: int, count: int) -> NDArray[np.float32]:
+    """The smallest and the largest of a device's random numbers, in turn."""
+    return np.resize(np.array([0, 1 - 2**-16], np.float32), count)
 
 
 def data(shape: tuple[int, ...]) -> Examples:
@@ -105,6 +126,22 @@ def test_all_backends_drop_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     for found in others:
         check(found, wanted, theta)
+
+
+def test_the_smallest_and_the_largest_number_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("edge.backends.bundle_trainer", "emulate.training.autograd"):
+        monkeypatch.setattr(f"sedge_{place}.noise", extremes)
+    torch.manual_seed(0)
+    model = Relaxed()
+    bundle = exported(model, (12,), tmp_path, ONNXRUNTIME)
+    problem = Problem(model, CLASSIFICATION, BATCH, TensorSpec("float32", (12,)))
+    theta = problem.network.theta
+    task = Task(TrainRequest(theta, TRAINING, SEED), data((12,)))
+    (found,) = AutogradTrainer(problem, "fp32", torch.device("cpu")).train([task])
+    assert isinstance(found, Trained)
+    check(found, by_backend(bundle, ONNXRUNTIME, theta, (12,)), theta)
 
 
 def test_a_step_is_that_of_plain_torch_with_the_same_mask(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 Dropout keeps an element where u >= p, so ``bernoulli_(1 - p)``, which torch makes of it, is 1 there.
 Normal numbers are Box and Muller's: sqrt(-2 ln(1 - u)) cos(2 pi v).
+Exponential numbers are -ln(1 - u - 2^-17): u, a multiple of 2^-16, stands for the middle of its step, as
+a 0 would make Gumbel's noise infinite.
 """
 
 import math
@@ -98,7 +100,7 @@ def _normal(
 
 
 def _exponential(take: Take, x: Tensor, rate: float = 1.0) -> Tensor:
-    return _as(-torch.log(1 - take(x.shape)), x) / rate
+    return _as(-torch.log(1 - 2**-17 - take(x.shape)), x) / rate
 
 
 def _new(draw: Callable[[Take, Sequence[int]], Tensor]) -> Draw:

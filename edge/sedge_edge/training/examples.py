@@ -149,12 +149,16 @@ def check_inputs(inputs: Inputs, manifest: BundleManifest, name: str) -> None:
     if len(inputs) == 0:
         raise DataError(f"{name} has no rows, expected at least one")
     _check_rows(inputs, manifest.input, name)
-    if manifest.vocabulary:
-        wrong = (inputs < 0) | (inputs >= manifest.vocabulary)
-        if wrong.any():
-            raise DataError(
-                _at_first(refusals.WRONG_TOKEN, inputs, wrong, name, manifest.vocabulary)
-            )
+    check_tokens(inputs, manifest.vocabulary, name)
+
+
+def check_tokens(inputs: Inputs, vocabulary: int, name: str) -> None:
+    """Raise ``DataError`` unless the inputs (N, ...) are below a vocabulary; 0 is an unknown one."""
+    if not vocabulary:
+        return
+    wrong = (inputs < 0) | (inputs >= vocabulary)
+    if wrong.any():
+        raise DataError(_at_first(refusals.WRONG_TOKEN, inputs, wrong, name, vocabulary))
 
 
 def _check_rows(rows: Inputs, expected: TensorSpec, name: str) -> None:

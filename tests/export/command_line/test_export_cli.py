@@ -153,17 +153,42 @@ def test_same_seed_gives_same_model(tmp_path: Path) -> None:
     assert thetas[0] == thetas[1] != thetas[2]
 
 
-def test_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "words_model.py").write_text(
+def test_tokens_that_the_model_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tokens_model.py").write_text(
+        "import torch\n"
         "from torch import nn\n"
         "def build():\n"
         "    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 10))\n"
+        "def rows(row):\n"
+        "    x = torch.arange(180).reshape(60, 3) % 9\n"
+        "    x[row, 2] = 12\n"
+        "    return x, torch.arange(60) % 10\n"
+        "def first(): return rows(3)\n"
+        "def later(): return rows(50)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    options = {"sample_shape": "3", "vocabulary": "9", "model": "words_model:build"}
+    options = {"sample_shape": "3", "vocabulary": "9", "model": "tokens_model:build"}
     assert main(arguments(tmp_path / "b", **options)) == 0
     manifest = bundle.load(tmp_path / "b")[0].manifest
     assert (manifest.input.dtype, manifest.vocabulary) == ("int64", 9)
+    capsys.readouterr()
+    known = "the model knows 0 to 8: use one of these for all others"
+    for changes, message in (
+        (
+            {"vocabulary": "12"},
+            rf"--vocabulary: larger than the model's: sample_input\[1, 2\] is 11, {known}",
+        ),
+        ({"data": "tokens_model:first"}, rf"real_data: x\[3, 2\] is 12, {known}"),
+        ({"data": "tokens_model:later"}, rf"real_data: x\[50, 2\] is 12, {known}"),
+    ):
+        assert main(arguments(tmp_path / "c", **options | changes)) == 2
+        assert re.fullmatch(rf"sedge-export: {message}\n", capsys.readouterr().err)
+    words = ["personal", options["model"], f"--weights={tmp_path / 'b'}", "--int8"]
+    words += ["--sample-shape=3", "--vocabulary=9", "--data=tokens_model:later"]
+    assert main([*words, f"--out={tmp_path / 'm.onnx'}"]) == 2
+    assert f"data: x[50, 2] is 12, {known}" in capsys.readouterr().err
 
 
 def test_a_class_and_numbers_are_one_target(

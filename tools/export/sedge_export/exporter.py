@@ -21,7 +21,7 @@ from sedge_export.subject.objective import OwnMetric, chosen
 from sedge_export.subject.precision import in_precision, require_finite
 from sedge_export.subject.several_inputs import Given
 from sedge_export.subject.source import place, reason
-from sedge_export.subject.subject import take
+from sedge_export.subject.subject import require_known, take
 from sedge_export.tracing.programs import trace_programs
 from sedge_export.verification.verify import verify
 from sedge_export.writing.write import write
@@ -86,6 +86,8 @@ def export(
             subject, cost = in_precision(subject, frozen, seed)
         row = target if isinstance(target, TensorSpec) else None
         inspected = inspect(subject, dropped=dropped, target=row, seed=seed)
+        if isinstance(sample_input, Tensor):  # with real data no program has seen it
+            require_known("sample_input", sample_input, inspected.vocabulary)
         traced = trace_programs(inspected)
         lowered = lower(traced, backends)
         verification = structs.replace(verify(inspected, lowered, tolerance, seed), frozen=cost)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sedge_edge.backends.rows import CLASSIFICATION, classes_first
-from sedge_edge.training.examples import check_labels
+from sedge_edge.training.examples import check_labels, check_tokens
 from sedge_export.apps.formats import FORMATS, Format, Run
 from sedge_export.defaults import LARGEST_LOSS
 from sedge_export.inspection.operators import inspect_model
@@ -115,7 +115,9 @@ def export_personal(
     x = sample[torch.arange(batch_size) % len(sample)]
     operators, outputs = inspect_model(copied(model), x, 0, modes=(False,))
     model.eval()
-    halves = None if data is None else _halves(*data, x, outputs, largest_loss)
+    if data is not None:
+        _check_data(*data, x, outputs, operators.vocabulary)
+    halves = None if data is None else _halves(*data, largest_loss)
     error = quality = costs = None
     if halves is None:
         program = form.compiled(model, x, operators.where)
@@ -184,11 +186,8 @@ def _check(
             raise ExportError(f"weights {path}: the model has no tensor {name!r}")
 
 
-def _halves(
-    x: Tensor, y: Tensor, like: Tensor, outputs: tuple[int, ...], largest_loss: float
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def _halves(x: Tensor, y: Tensor, largest_loss: float) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Rows for calibration, and rows with targets for the gate; no row is in both."""
-    _check_data(x, y, like, outputs)
     needed = 2 * max(MIN_HELD_OUT, math.ceil(1 / largest_loss) if largest_loss else 0)
     if len(x) < needed:
         raise DataError(
@@ -201,10 +200,13 @@ def _halves(
     return x[seen], (x[held_out], y[held_out])
 
 
-def _check_data(x: Tensor, y: Tensor, like: Tensor, outputs: tuple[int, ...]) -> None:
+def _check_data(
+    x: Tensor, y: Tensor, like: Tensor, outputs: tuple[int, ...], vocabulary: int
+) -> None:
     if x.dtype != like.dtype or x.shape[1:] != like.shape[1:]:
         row = ", ".join(map(str, like.shape[1:]))
         raise DataError(f"data: x is {x.dtype} {tuple(x.shape)}, expected {like.dtype} (N, {row})")
+    check_tokens(x.numpy(), vocabulary, "data: x")
     labels = y.dtype == torch.int64 and y.shape[:1] == x.shape[:1]
     labels = labels and tuple(y.shape[1:]) in (outputs[1:], outputs[:-1])
     if not labels and not (y.dtype == torch.float32 and y.shape == (len(x), *outputs)):

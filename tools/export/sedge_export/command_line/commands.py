@@ -72,6 +72,8 @@ def _random_sample(given: bool) -> Generator[None]:
     try:
         yield
     except ExportError as exc:
+        if str(exc).startswith("sample_input["):
+            raise ExportError(f"--vocabulary: larger than the model's: {exc}") from exc
         if given or FAILS_ON_SAMPLE not in str(exc) or ON_A_CARD in str(exc):
             raise
         raise ExportError(
@@ -159,7 +161,7 @@ def _tensor(rows: object) -> Tensor:
 
 
 def _sample(rows: Sequence[InputRow], seed: int) -> Given:
-    """Two random rows of the only input, or of each by name."""
+    """Two random rows of the only input, or of each by name; the last of their tokens is the largest."""
     rng = torch.Generator().manual_seed(seed)
     drawn: dict[str, Tensor] = {}
     for row in rows:
@@ -169,6 +171,8 @@ def _sample(rows: Sequence[InputRow], seed: int) -> Given:
             if row.vocabulary
             else torch.randn(size, generator=rng)
         )
+        if row.vocabulary:
+            drawn[row.name].view(-1)[-1] = row.vocabulary - 1
     return drawn.get("", drawn)
 
 

@@ -15,7 +15,7 @@ from sedge_export.inspection.survey import survey
 from sedge_export.stages import Inspected, Subject
 from sedge_export.subject.batches import Samples, random_samples, some_ignored, whole_rows
 from sedge_export.subject.network import Network, copied
-from sedge_export.subject.subject import require_like
+from sedge_export.subject.subject import require_known, require_like
 from sedge_export.widths.axes import find_axes
 from sedge_export.widths.narrow import cut
 from sedge_protocol.errors import DataError, ExportError
@@ -55,7 +55,12 @@ def inspect(subject: Subject, *, dropped: float, target: TensorSpec | None, seed
 
 
 def _seen(subject: Subject, labels: tuple[int, ...]) -> _Seen:
-    recorder, outputs = inspect_model(copied(subject.model), subject.x, subject.num_classes, labels)
+    label = "sample_input" if subject.real is None else "real_data: x"
+    recorder, outputs = inspect_model(
+        copied(subject.model), subject.x, subject.num_classes, labels, label=label
+    )
+    if subject.real is not None:
+        require_known(label, subject.real.x, recorder.vocabulary)
     survey(copied(subject.model), subject.x, recorder.sums)
     return _Seen(recorder, outputs)
 

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sedge_export.inspection.survey import Sums, Watch, run
 from sedge_export.subject.network import BATCH_NORMS
 from sedge_export.subject.source import bare_name, here, place, reason
+from sedge_export.subject.subject import require_known
 from sedge_protocol.errors import ExportError
 
 FAILS_ON_SAMPLE = "fails on the sample input"
@@ -129,11 +130,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def inspect_model(
     model: nn.Module, x: Tensor, num_classes: int, labels: tuple[int, ...] = (),
-    modes: Sequence[bool] = (False, True),
+    modes: Sequence[bool] = (False, True), label: str = "sample_input",
 ) -> tuple[OperatorRecorder, tuple[int, ...]]:  # fmt: skip
     """Run the model, by default in both modes. Returns the record and the shape of a row of its output.
 
-    ``labels`` is the shape of a row's labels.
+    ``labels`` is the shape of a row's labels, and ``label`` what a message calls x.
 
     Raises ``ExportError`` when the model fails on x, returns anything but float32 (B, C, ...), draws random
     numbers, or changes a tensor that is not a running statistic.
@@ -148,6 +149,7 @@ def inspect_model(
         except ExportError:
             raise
         except Exception as exc:  # the user's code may raise anything
+            require_known(label, x, recorder.vocabulary)
             raise ExportError(
                 f"model: {FAILS_ON_SAMPLE} {x.dtype} {tuple(x.shape)}{place(exc)}: {_why(exc, x)}"
             ) from exc

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from sedge_edge.training.examples import check_tokens
 from sedge_export.stages import Subject
 from sedge_export.subject.batches import Samples
 from sedge_export.subject.network import Network
 from sedge_export.subject.objective import Choice
 from sedge_export.subject.several_inputs import Given, one_input, packed
-from sedge_protocol.errors import ExportError
+from sedge_protocol.errors import DataError, ExportError
 from sedge_protocol.wire.parts import InputPart
 
 MAX_BATCH_SIZE = 65536
@@ -77,3 +78,11 @@ def require_like(label: str, found: Tensor, like: Tensor) -> None:
             f"real_data: {label} is {found.dtype} {tuple(found.shape)},"
             f" expected {like.dtype} (N, {', '.join(map(str, like.shape[1:]))})"
         )
+
+
+def require_known(label: str, x: Tensor, vocabulary: int) -> None:
+    """Raise ``ExportError`` for a token (N, ...) that the model does not know; 0 knows all."""
+    try:
+        check_tokens(x.detach().cpu().numpy(), vocabulary, label)
+    except DataError as exc:
+        raise ExportError(str(exc)) from exc

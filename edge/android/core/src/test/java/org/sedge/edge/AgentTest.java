@@ -124,6 +124,10 @@ public class AgentTest {
         Agent first = agent(state);
         assertEquals(state + ": this process is using this state folder",
                 assertThrows(StorageError.class, () -> agent(state)).getMessage());
+        File link = new File(folder.getRoot(), "link");
+        Files.createSymbolicLink(link.toPath(), state.toPath());
+        assertEquals(link + ": this process is using this state folder",
+                assertThrows(StorageError.class, () -> agent(link)).getMessage());
         first.stop();
         first.run();
         agent(state).runUntilIdle(0);

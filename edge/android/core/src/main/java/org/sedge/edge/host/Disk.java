@@ -125,7 +125,7 @@ public final class Disk {
         }
     }
 
-    static StorageError failed(String doing, File file, IOException error) {
+    static StorageError failed(String doing, File file, Exception error) {
         return new StorageError(doing + " " + file + ": " + error, error);
     }
 }

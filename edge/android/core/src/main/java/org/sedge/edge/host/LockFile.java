@@ -5,12 +5,14 @@ import org.sedge.edge.SedgeException.StorageError;
 import java.io.File;
 import java.io.IOException;
 import java.io.RandomAccessFile;
+import java.nio.channels.OverlappingFileLockException;
 import java.util.HashSet;
 import java.util.Set;
 
 /** A file that one holder at a time has, of all threads of all processes. The system frees that of a process that ends. */
 public final class LockFile implements AutoCloseable {
-    // Closing any descriptor of a file frees the process's lock on it, so no second one may be opened.
+    // Closing any descriptor of a file frees the process's lock on it, so no second one may be opened, whatever links
+    // lead to it: these are canonical paths.
     private static final Set<String> HELD = new HashSet<>();
 
     private final String path;
@@ -24,7 +26,8 @@ public final class LockFile implements AutoCloseable {
     /** Takes the file; null where somebody has it. */
     public static LockFile tryTake(File file) throws StorageError {
         synchronized (HELD) {
-            if (heldHere(file)) {
+            String path = canonical(file);
+            if (HELD.contains(path)) {
                 return null;
             }
             RandomAccessFile open = null;
@@ -33,23 +36,31 @@ public final class LockFile implements AutoCloseable {
                 open = new RandomAccessFile(file, "rw");
                 taken = open.getChannel().tryLock() != null;
                 if (taken) {
-                    HELD.add(file.getAbsolutePath());
+                    HELD.add(path);
                 }
-            } catch (IOException error) {
+            } catch (IOException | OverlappingFileLockException error) {
                 throw Disk.failed("lock", file, error);
             } finally {
                 if (!taken) {
-                    closed(file.getPath(), open);
+                    closed(path, open);
                 }
             }
-            return taken ? new LockFile(file.getAbsolutePath(), open) : null;
+            return taken ? new LockFile(path, open) : null;
         }
     }
 
     /** Whether this process has it. */
-    public static boolean heldHere(File file) {
+    public static boolean heldHere(File file) throws StorageError {
         synchronized (HELD) {
-            return HELD.contains(file.getAbsolutePath());
+            return HELD.contains(canonical(file));
+        }
+    }
+
+    private static String canonical(File file) throws StorageError {
+        try {
+            return file.getCanonicalPath();
+        } catch (IOException error) {
+            throw Disk.failed("lock", file, error);
         }
     }
 

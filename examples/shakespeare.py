@@ -6,6 +6,7 @@
 Every device is a role of a play, such as Hamlet. It trains on the first four fifths of what the role says
 and is tested on the rest, at each character. For real devices:
 
+    cd examples; mkdir pi-1
     python shakespeare.py 111 pi-1      # pi-1/train.npz and test.npz, of role 111 of 677, Hamlet
     sedge-export shakespeare:build --sample-shape 80 --vocabulary 80 --num-classes 80 --target-shape 80 \\
         --batch-size 16 --metric perplexity --name shakespeare --out bundle
@@ -20,6 +21,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from sedge_emulate.data.datasets import load
+from sedge_protocol.errors import DataError, SedgeError
 
 CHARACTERS = 80
 
@@ -45,13 +47,26 @@ def build() -> nn.Module:
 
 
 def write(role: int, folder: Path) -> None:
-    """The windows of one role, for a real device."""
+    """The windows of one role, for a real device.
+
+    Raises ``DataError`` where there is no such role, no such folder, or the plays are not here.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder, expected one for train.npz and test.npz")
     plays = load("shakespeare")
     assert plays.groups is not None and plays.tests is not None
+    last = int(plays.groups.max())
+    if not 0 <= role <= last:
+        raise DataError(f"role {role}: no such role, expected 0 to {last}")
     for name, tests in (("train", False), ("test", True)):
         rows = (plays.groups == role) & (plays.tests == tests)
         np.savez(folder / f"{name}.npz", x=plays.inputs[rows], y=plays.targets[rows])
 
 
 if __name__ == "__main__":
-    write(int(sys.argv[1]), Path(sys.argv[2]))
+    if len(sys.argv) != 3 or not sys.argv[1].isdecimal():
+        sys.exit("expected a role's number and a folder: python shakespeare.py 111 pi-1")
+    try:
+        write(int(sys.argv[1]), Path(sys.argv[2]))
+    except (SedgeError, OSError) as exc:
+        sys.exit(str(exc))

@@ -173,8 +173,17 @@ def test_shakespeare(tmp_path: Path) -> None:
     assert result.model.parameters == 67_664
     (fedavg,) = result.strategies
     assert fedavg.rounds[0].before_mean > 70 > 40 > fedavg.before.mean
-    words = [sys.executable, str(EXAMPLES / "shakespeare.py"), "111", str(tmp_path)]
-    assert subprocess.run(words, env=ENVIRONMENT, timeout=120, check=False).returncode == 0
+    for words, wrong in (
+        (["111", str(tmp_path)], ""),
+        ([], "expected a role's number and a folder: python shakespeare.py 111 pi-1\n"),
+        (["9999", str(tmp_path)], "role 9999: no such role, expected 0 to 676\n"),
+        (["111", "none"], "none: no such folder, expected one for train.npz and test.npz\n"),
+    ):
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / "shakespeare.py"), *words],
+            env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (int(bool(wrong)), wrong)
     with np.load(tmp_path / "train.npz") as train, np.load(tmp_path / "test.npz") as test:
         assert (train["x"][0, 1:] == train["y"][0, :-1]).all()
         assert (len(train["x"]), len(test["y"])) == (568, 143)

@@ -179,6 +179,17 @@ def test_settings_are_chosen_on_the_last_training_examples_of_each_class(own: Pa
             assert [x for x in trained if x % 2 == label] == kept
 
 
+@pytest.mark.parametrize(
+    ("validation", "wrong"), [(0.01, "small .* to test"), (0.9, "large .* on")]
+)
+def test_a_validation_that_leaves_nothing(own: Path, validation: float, wrong: str) -> None:
+    config = msgspec.structs.replace(NATURAL, validation=validation)
+    with pytest.raises(
+        DataError, match=rf"device 0: data.validation = {validation} is too {wrong}"
+    ):
+        share_out(config, 4, 0, own)
+
+
 def test_a_function_names_the_groups_and_a_smaller_data_set_keeps_them(own: Path) -> None:
     (own / "grouped.py").write_text(
         "import numpy as np\n"

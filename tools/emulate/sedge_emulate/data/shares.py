@@ -142,12 +142,29 @@ def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[
     ]
     if config.validation:
         labels = dataset.labels
-        tested = [last_of_each(train, labels[train], config.validation) for train, _ in tested]
+        tested = [
+            _validated(device, train, labels[train], config.validation)
+            for device, (train, _) in enumerate(tested)
+        ]
     for device, (train, test) in enumerate(tested):
         if not (len(train) and len(test)):
             lacking = "test" if len(train) else "training"
             raise DataError(f"device {device}: no {lacking} examples, expected one or more")
     return dataset, Shares.of(dataset, tested, central)
+
+
+def _validated(
+    device: int, train: Indices, labels: Indices, fraction: float
+) -> tuple[Indices, Indices]:
+    """A device's training examples ``train`` (n,) with ``labels`` (n,), split to choose settings."""
+    trained, tested = last_of_each(train, labels, fraction)
+    if len(train) and not (len(trained) and len(tested)):
+        size, lacking = ("small", "test") if len(trained) else ("large", "train on")
+        raise DataError(
+            f"device {device}: data.validation = {fraction:g} is too {size} for {len(train)} training "
+            f"examples, expected one or more to {lacking}"
+        )
+    return trained, tested
 
 
 def _fingerprint(dataset: Dataset, other: Dataset | float, partition: Path) -> str:

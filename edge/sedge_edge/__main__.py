@@ -79,8 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     pruning.add_argument("--dry-run", action="store_true", help="only say what would go")
     pruning.set_defaults(call=_prune)
     leaving = commands.add_parser(
-        "leave", help="leave the fleet: tell the coordinator, delete the state and the secret"
+        "leave",
+        help="leave the fleet: tell the coordinator, delete the state and the secret",
+        description="Leave the fleet. This is final: the coordinator revokes the device, and its state and "
+        "its secret are deleted, whether the coordinator answers or not.",
     )
+    leaving.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     leaving.set_defaults(call=_leave)
     keys = commands.add_parser("reference", help="every key of edge.toml")
     keys.set_defaults(call=_reference)
@@ -237,17 +241,32 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _leave(arguments: argparse.Namespace) -> int:
-    from sedge_edge.leaving import leave
+    from sedge_edge.leaving import leave, member
 
-    config = load_config(arguments.config)
+    config = member(arguments.config)
+    if not arguments.yes:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise ConfigError(
+                "stdin", "no terminal", "one to confirm on, or --yes: leaving is final"
+            )
+        if not _confirmed(f"Delete the state and secret of {config.device} for good?"):
+            return 1
     why = leave(config, act_as_owner(config.state_dir))
     with as_caller(), translated("delete", config.secret_file):
         config.secret_file.unlink(missing_ok=True)
-    print(f"{config.device} has left {config.fleet}: its state and its secret are deleted")
     if why:
         print(f"the coordinator has not heard of it: {why}", file=sys.stderr)
-        print(f"there: sedge-cloud device revoke {config.device}", file=sys.stderr)
+        advice = f"on the coordinator, run: sedge-cloud device revoke {config.device}"
+        print(advice, file=sys.stderr)
+    print(f"{config.device}: state and secret deleted")
     return 1 if why else 0
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

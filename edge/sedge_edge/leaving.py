@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from sedge_edge import VERSION
-from sedge_edge.config import EdgeConfig
+from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.rounds.state import SCHEMA, AgentState
-from sedge_protocol.errors import LinkError, RemoteError, StorageError
+from sedge_protocol.errors import ConfigError, LinkError, RemoteError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import lock_folder
@@ -19,6 +19,23 @@ from sedge_protocol.wire.messages import Hello, Refusal, decode_body
 from sedge_protocol.wire.peer import Peer
 
 ANSWER_S = 30.0
+
+
+def member(path: Path) -> EdgeConfig:
+    """The configuration of a device that can leave.
+
+    Raises ``ConfigError``, and ``StorageError`` for a device without a secret.
+    """
+    try:
+        return load_config(path)
+    except ConfigError as exc:
+        read = exc.__cause__
+        if exc.key != "secret_file" or read is None:
+            raise
+        if not isinstance(read.__cause__, FileNotFoundError):
+            raise
+        text = "this device has left its fleet already, or has never had a secret"
+        raise StorageError(f"{exc.found} does not exist: {text}") from exc
 
 
 def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:

@@ -24,7 +24,7 @@ def test_a_device_leaves_its_fleet(fleet: RealFleet, class_path: str, tmp_path: 
     folder = next(private.glob("sedge/state-*"))
     assert said[-2:] == [f"true [lock] [{folder.name}] null ''", "true"]
     home = fleet.folder / "pi-1"
-    assert main(["-c", str(home / "edge.toml"), "leave"]) == 0
+    assert main(["-c", str(home / "edge.toml"), "leave", "--yes"]) == 0
     assert not (home / "secret").exists() and [one.name for one in (home / "state").iterdir()] == [
         "lock"
     ]

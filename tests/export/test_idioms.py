@@ -99,6 +99,15 @@ def written(m: Idiom, z: Tensor) -> Tensor:
     return z @ table * row
 
 
+def placed(_: Idiom, z: Tensor) -> Tensor:
+    """One value for each element of a known mask, and numpy's integer beside a mask of data."""
+    z, mask = z.clone(), torch.arange(UNITS) < 3
+    z[:, mask] = z[:, 3:6]
+    z[:, mask.flip(0)] = torch.arange(3.0)
+    z[z[:, 0] > 0, np.int64(5)] = 0.5
+    return z
+
+
 def relative(m: Idiom, z: Tensor) -> Tensor:
     """A bias by clipped distance."""
     places = torch.arange(4)
@@ -174,6 +183,7 @@ FUNCTIONS: dict[str, Function] = {
     "index arithmetic": lambda m, z: z[:, (torch.arange(UNITS) // 4 * 4 ^ 3) % UNITS],
     "diagonal": diagonal,
     "written": written,
+    "placed by a known mask": placed,
     "relative positions": relative,
     "read": read,
     "interpolated": interpolated,

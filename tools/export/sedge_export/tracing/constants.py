@@ -109,6 +109,15 @@ def values(tensor: Tensor) -> Tensor:
         return held
 
 
+def known(tensor: Tensor) -> bool:
+    """Whether a lifted tensor has values."""
+    try:
+        values(tensor)
+    except DataDependentOutputException:
+        return False
+    return True
+
+
 def unlifted(tensor: Tensor) -> Tensor:
     """What the wrapper holds now."""
     _private._functionalize_sync(tensor)

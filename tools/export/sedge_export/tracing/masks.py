@@ -4,12 +4,14 @@ A program's shapes are fixed, and how many elements a mask chooses depends on th
 """
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sedge_export.subject.source import here
+from sedge_export.tracing.constants import known, lifted
 from sedge_protocol.errors import ExportError
 
 _WAY = "write torch.where(mask, value, x), or multiply by mask.float() and divide by its sum"
@@ -20,7 +22,10 @@ def _is_mask(part: object) -> bool:
 
 
 def _written(x: Tensor, key: Any, value: Any) -> Tensor | None:
-    """x with ``value`` where the mask among its indices holds; None where no mask is."""
+    """x with ``value`` where the mask among its indices holds.
+
+    None where no mask is, and where a value for each element goes to places that are known (``constants``).
+    """
     parts: Sequence[Any] = key if isinstance(key, tuple) else (key,)
     masks = [part for part in parts if _is_mask(part)]
     others = [part for part in parts if not _is_mask(part)]
@@ -31,6 +36,8 @@ def _written(x: Tensor, key: Any, value: Any) -> Tensor | None:
     after = view.ndim - before - mask.ndim
     laid = mask.reshape(*mask.shape, *[1] * after)
     number = torch.as_tensor(value, dtype=view.dtype, device=view.device)
+    if _is_one_each(number, after) and known(lifted(mask)):
+        return None
     view.copy_(torch.where(laid, _laid(number, after, mask.ndim), view))
     return x
 
@@ -41,12 +48,17 @@ def _view(x: Tensor, parts: Sequence[Any], rank: int) -> tuple[Tensor, int]:
     for part in parts:
         plain += [slice(None)] * rank if _is_mask(part) else [part]
     at = next(place for place, part in enumerate(parts) if _is_mask(part))
-    tail = sum(not isinstance(part, int) for part in parts[at + 1 :])
+    tail = sum(not isinstance(part, Integral) for part in parts[at + 1 :])
     whole = all(part is Ellipsis or part == slice(None) for part in plain)
     view = x if whole else x[tuple(plain)]
     if Ellipsis in parts[:at]:
         return view, view.ndim - tail - rank
-    return view, sum(not isinstance(part, int) for part in parts[:at])
+    return view, sum(not isinstance(part, Integral) for part in parts[:at])
+
+
+def _is_one_each(value: Tensor, after: int) -> bool:
+    """Whether a value has a row for each of the chosen elements."""
+    return value.ndim > after and value.shape[-1 - after] != 1
 
 
 def _laid(value: Tensor, after: int, rank: int) -> Tensor:
@@ -54,7 +66,7 @@ def _laid(value: Tensor, after: int, rank: int) -> Tensor:
     axis = value.ndim - 1 - after
     if axis < 0:
         return value
-    if value.shape[axis] != 1:
+    if _is_one_each(value, after):
         raise ExportError(
             f"model: x[mask] = value at {here()}: the value has {value.shape[axis]} rows for as many"
             f" elements as the data says, and programs have fixed shapes: {_WAY}"

@@ -257,6 +257,7 @@ def test_category_codes_among_numbers_need_real_rows(
             "fails on the sample input .*; the sample is random numbers of .* --data .* your rows",
         ),
         ({"num_classes": "7"}, "expected float32"),
+        ({"class_weights": ",".join("0" * 10)}, "loss: all class weights are 0"),
     ],
 )
 def test_error_is_one_line(
@@ -298,11 +299,15 @@ def test_show_of_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         {"metric": "f1:higher"},
         {"target": "none", "num_classes": "0", "target_shape": "3"},
         {"out": ""},
+        {"class_weights": "1,2,x"},
     ],
     ids=str,
 )
-def test_words_that_are_no_values(changes: dict[str, str], tmp_path: Path) -> None:
+def test_words_that_are_no_values(
+    changes: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments(tmp_path / "b", **changes))
     assert caught.value.code == 2
     assert not list(tmp_path.iterdir())
+    assert "invalid _weights" not in capsys.readouterr().err

@@ -115,25 +115,30 @@ def shorter(_x: Tensor) -> list[int]:
     return [5] * BATCH
 
 
+def whole(_x: Tensor) -> list[int]:
+    return [6] * BATCH
+
+
 def counted(x: Tensor) -> Tensor:
     return (x[..., 0] > 9).sum(1) + 6
 
 
 @pytest.mark.parametrize(
-    ("lengths", "pattern"),
+    ("lengths", "projected", "pattern"),
     [
-        (shorter, r"test_recurrent\.py:\d+: lengths 5 to 5, expected 6 for each row"),
-        (counted, r"lengths that depend on the data.*output\.gather"),
+        (shorter, 0, r"test_recurrent\.py:\d+: lengths 5 to 5, expected 6 for each row"),
+        (counted, 0, r"lengths that depend on the data.*output\.gather"),
+        (whole, 1, "packed sequence in an LSTM with projected states, expected proj_size=0"),
     ],
 )
-def test_packed_sequences_of_other_lengths(
-    lengths: Callable[[Tensor], Tensor | list[int]], pattern: str
+def test_packed_sequences_that_are_refused(
+    lengths: Callable[[Tensor], Tensor | list[int]], projected: int, pattern: str
 ) -> None:
-    of = nn.GRU(INPUTS, UNITS)
+    of = nn.LSTM(INPUTS, UNITS, proj_size=projected)
 
     def last(x: Tensor) -> Tensor:
         packed = pack_padded_sequence(x, lengths(x), batch_first=True)
-        return of(packed)[1]  # type: ignore[no-any-return]
+        return of(packed)[1][0]  # type: ignore[no-any-return]
 
     with pytest.raises(ExportError, match=pattern):
         trace(last, [torch.randn(BATCH, 6, INPUTS)])

@@ -84,9 +84,13 @@ def _metric(text: str) -> str:
 
 
 def _weights(text: str) -> tuple[float, ...]:
-    weights = tuple(float(part) for part in text.split(","))
-    if not all(0 <= weight <= 1e6 for weight in weights):
-        raise ValueError(text)
+    try:
+        weights = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        weights = ()
+    if not weights or not all(0 <= weight <= 1e6 for weight in weights):
+        expected = "a number from 0 to 1e6 for each class, as in 1,2.5"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
     return weights
 
 

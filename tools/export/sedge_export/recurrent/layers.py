@@ -98,8 +98,7 @@ def _any(layers: Layers) -> Layers:
         found = layers(x, *rest, False)
         if found is None:
             raise ExportError(
-                "model: a packed sequence in a layer with projected states or dropout between layers,"
-                " expected a plain one"
+                "model: a packed sequence in an LSTM with projected states, expected proj_size=0"
             )
         return found[0].flatten(0, 1), *found[1:]
 

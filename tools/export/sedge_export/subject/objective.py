@@ -45,6 +45,8 @@ def chosen(
     if isinstance(target, TensorSpec) and num_classes and target.dtype != "int64":
         raise ExportError(f"target: {target.dtype} with {num_classes} classes, expected int64")
     named = loss if isinstance(loss, Loss) else default_loss(kind) if loss is None else _named(loss)
+    if named.class_weights and not any(named.class_weights):
+        raise ExportError("loss: all class weights are 0, expected one that is not")
     if isinstance(metric, str) and metric not in METRICS:
         raise ExportError(f"metric: {metric!r}, expected one of {', '.join(METRICS)}")
     own = None

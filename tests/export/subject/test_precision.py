@@ -51,6 +51,20 @@ def blinded() -> nn.Sequential:
     return module
 
 
+class Vanishing(nn.Module):
+    """Finite as it is, NaN once the frozen .999 is 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((1, 1), 0.999), requires_grad=False)
+        self.head = nn.Linear(FEATURES, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, 2)."""
+        output: Tensor = self.head(x) + 0 * torch.log(1 - self.factor)
+        return output
+
+
 def unfrozen() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 2))
 
@@ -90,6 +104,14 @@ def test_a_bundle_in_each_precision(tmp_path: Path, precision: str, bits: int) -
 def test_what_is_refused(module: type[nn.Module], rows: int, text: str) -> None:
     with pytest.raises(ExportError, match=text):
         in_precision(subject(module(), rows), "int8", 0)
+
+
+def test_a_metric_of_nan_is_a_loss() -> None:
+    x, y = data()
+    choice = chosen(2, None, None, "loss")
+    taken = take(Vanishing(), x[:8], (x, y), batch_size=8, num_classes=2, choice=choice)
+    with pytest.raises(ExportError, match=r"frozen in bf16: loss nan, .* loses more than"):
+        in_precision(taken, "bf16", 0)
 
 
 def test_a_frozen_infinity() -> None:

@@ -83,7 +83,7 @@ def in_precision(subject: Subject, precision: str, seed: int) -> tuple[Subject, 
     if subject.real is None:
         return rounded, ""
     cost = _cost(subject, rounded, precision, seed)
-    if cost.loss > LARGEST_LOSS:
+    if not cost.loss <= LARGEST_LOSS:  # NaN, too, is refused
         lost = f"it loses more than {LARGEST_LOSS:g}, expected another precision"
         raise ExportError(f"frozen in {cost}: {lost}")
     return rounded, str(cost)

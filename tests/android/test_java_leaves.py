@@ -1,5 +1,6 @@
 """Devices that leave their fleet, in Python and on a phone: the coordinator revokes them and says so."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,11 @@ def test_a_device_leaves_its_fleet(fleet: RealFleet, class_path: str, tmp_path: 
     said = java(
         class_path, "org.sedge.android.LeaveFleet", join, options=[f"-Dsedge.folder={private}"]
     )
-    folder = next(private.glob("sedge/state-*"))
-    assert said[-2:] == [f"true [lock] [{folder.name}] null ''", "true"]
+    left = {one.name: sorted(os.listdir(one)) for one in private.glob("sedge/*")}
+    other = left.pop("state-other.phone-1")
+    assert len(left) == 2 and [*left.values()] == [["lock"]] * 2 and other == ["journal"]
+    assert os.listdir(private / "photos") == ["a photo"]
+    assert said[-2:] == ["true [lock] null ''", "true"]
     home = fleet.folder / "pi-1"
     assert main(["-c", str(home / "edge.toml"), "leave", "--yes"]) == 0
     assert not (home / "secret").exists() and [one.name for one in (home / "state").iterdir()] == [

@@ -20,11 +20,20 @@ public final class LeaveFleet {
         File models = new File(Membership.state(context, config), "blobs");
         Files.createDirectories(models.toPath());
         Files.write(new File(models, "a model").toPath(), new byte[1]);
+        File photos = new File(context.getNoBackupFilesDir(), "photos");
+        Files.createDirectories(photos.toPath());
+        Files.write(new File(photos, "a photo").toPath(), new byte[1]);
+        Files.createSymbolicLink(new File(models, "link").toPath(), photos.toPath());
+        for (String other : new String[] {config.fleet + ".earlier", "other." + config.device}) {
+            File state = new File(models.getParentFile().getParentFile(), "state-" + other);
+            Files.createDirectories(state.toPath());
+            Files.write(new File(state, "journal").toPath(), new byte[1]);
+        }
         Membership.log(context).say("Connected.");
         boolean heard = Membership.leave(context);
         File state = Membership.state(context, config);
-        System.out.println(heard + " " + Arrays.toString(state.list()) + " " + Arrays.toString(state.getParentFile().list())
-                + " " + Membership.config(context) + " '" + Membership.log(context).now() + "'");
+        System.out.println(heard + " " + Arrays.toString(state.list()) + " " + Membership.config(context)
+                + " '" + Membership.log(context).now() + "'");
         System.out.println(Membership.leave(context));
     }
 }

@@ -7,6 +7,9 @@ import org.jspecify.annotations.Nullable;
 import org.sedge.edge.Agent;
 import org.sedge.edge.AgentConfig;
 import org.sedge.edge.SedgeException;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.host.Disk;
+import org.sedge.edge.host.LockFile;
 
 import java.io.File;
 import java.io.FileOutputStream;
@@ -53,8 +56,9 @@ public final class Membership {
     }
 
     /**
-     * Leaves the fleet for good: no job trains any more, the coordinator is told, and the phone's state, its secret and
-     * its log are deleted. Takes up to a minute and a half: not for an app's main thread.
+     * Leaves the fleet for good: no job trains any more, the coordinator is told, and what the phone has of this fleet
+     * is deleted: the secret, the log, and the state as this device and as any that it was in this fleet before. The
+     * state of other fleets that it was in stays. Takes up to a minute and a half: not for an app's main thread.
      *
      * @return whether the coordinator has heard it; otherwise its operator has to revoke the device
      * @throws SedgeException while a training goes on all the same, and where the disk refuses
@@ -62,7 +66,13 @@ public final class Membership {
     public static boolean leave(Context context) throws SedgeException, IOException {
         AgentConfig config = config(context);
         Conditions.cancel(context);
-        boolean heard = config == null || Agent.leave(config, state(context, config), LEAVE_MILLIS);
+        boolean heard = true;
+        if (config != null) {
+            heard = Agent.leave(config, state(context, config), LEAVE_MILLIS);
+            for (File state : states(context, config)) {
+                empty(state);
+            }
+        }
         Files.deleteIfExists(file(context).toPath());
         Files.deleteIfExists(new File(folder(context), "rounds").toPath());
         return heard;
@@ -71,6 +81,25 @@ public final class Membership {
     /** Where the agent keeps its state: one folder for each fleet and device, so that joining another loses nothing. */
     static File state(Context context, AgentConfig config) {
         return new File(folder(context), "state-" + config.fleet + "." + config.device);
+    }
+
+    /** The folders of all devices that this phone has been in the fleet. */
+    private static File[] states(Context context, AgentConfig config) {
+        File[] found = folder(context).listFiles((folder, name) -> name.startsWith("state-" + config.fleet + "."));
+        return found == null ? new File[0] : found;
+    }
+
+    private static void empty(File state) throws StorageError {
+        File file = new File(state, "lock");
+        LockFile lock = LockFile.tryTake(file);
+        if (lock == null) {
+            throw new StorageError(state + ": an agent is using this state folder", null);
+        }
+        try {
+            Disk.removeAllBut(state, file);
+        } finally {
+            lock.close();
+        }
     }
 
     /** What this phone has done in the fleet, for a status screen. */

@@ -70,12 +70,14 @@ public final class Disk {
         }
     }
 
-    /** Removes everything in a folder, and below it, but one file. */
+    /** Removes everything in a folder, and below it, but one file; of a symbolic link the link alone. */
     public static void removeAllBut(File folder, File kept) throws StorageError {
         File[] files = folder.listFiles();
         for (File file : files == null ? new File[0] : files) {
             if (!file.equals(kept)) {
-                removeAllBut(file, kept);
+                if (!Files.isSymbolicLink(file.toPath())) {
+                    removeAllBut(file, kept);
+                }
                 remove(file);
             }
         }

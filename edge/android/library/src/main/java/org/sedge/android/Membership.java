@@ -69,9 +69,7 @@ public final class Membership {
         boolean heard = true;
         if (config != null) {
             heard = Agent.leave(config, state(context, config), LEAVE_MILLIS);
-            for (File state : states(context, config)) {
-                empty(state);
-            }
+            emptyStates(context, config.fleet);
         }
         Files.deleteIfExists(file(context).toPath());
         Files.deleteIfExists(new File(folder(context), "rounds").toPath());
@@ -83,10 +81,14 @@ public final class Membership {
         return new File(folder(context), "state-" + config.fleet + "." + config.device);
     }
 
-    /** The folders of all devices that this phone has been in the fleet. */
-    private static File[] states(Context context, AgentConfig config) {
-        File[] found = folder(context).listFiles((folder, name) -> name.startsWith("state-" + config.fleet + "."));
-        return found == null ? new File[0] : found;
+    /** Empties the folders of all devices that this phone has been in the fleet. */
+    private static void emptyStates(Context context, String fleet) throws StorageError {
+        File[] files = folder(context).listFiles();
+        for (File file : files == null ? new File[0] : files) {
+            if (file.getName().startsWith("state-" + fleet + ".")) {
+                empty(file);
+            }
+        }
     }
 
     private static void empty(File state) throws StorageError {

@@ -547,7 +547,7 @@ def test_a_model_that_does_not_fit_the_data(
     [
         ("missing.npz", "missing.npz: No such file or directory"),
         ("own_module:nothing", "has no attribute 'nothing'"),
-        ("own_module:negative", "labels -1 to 1, expected"),
+        ("own_module:negative", "own_module:negative: y[0] is -1, the model has classes 0 to 1"),
         ("own_module:number", "'int' object is not callable"),
     ],
 )

@@ -283,13 +283,14 @@ class World:
 
     def to_cloud(self, topic: str, payload: bytes) -> None:
         """A message reaches the coordinator."""
-        if self.cloud.admits(topic, payload, self.now):
-            self.guard_cloud(
-                lambda: [
-                    *self.cloud.receive(topic, payload, self.now),
-                    *self.cloud.commit(self.now),
-                ]
-            )
+
+        def taken() -> list[object]:
+            if not self.cloud.admits(topic, payload, self.now):
+                return []
+            received = self.cloud.receive(topic, payload, self.now)
+            return [*received, *self.cloud.commit(self.now)]
+
+        self.guard_cloud(taken)
 
     def to_agent(self, name: str, topic: str, payload: bytes) -> None:
         """A message reaches a device, if it listens."""

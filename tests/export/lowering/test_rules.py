@@ -24,6 +24,7 @@ from sedge_export.lowering.onnx import normalization as channels_first
 from sedge_export.lowering.rules import pooling, sorting, strided
 from sedge_export.lowering.rules.normalization import Normalization
 from sedge_export.lowering.rules.table import RULES
+from sedge_export.lowering.rules.weight_norm import weight_norm_backward
 from sedge_export.recurrent.loop import LOOP
 from sedge_protocol.errors import ExportError
 
@@ -299,6 +300,15 @@ def test_views_of_memory(
     same([strided.as_strided_scatter(x, source, *view)], [expected])
 
 
+@pytest.mark.parametrize("dim", [0, 2])
+def test_weight_norm(dim: int) -> None:
+    v, g = random(4, 3, 5), random(*[(4, 1, 1), (1, 1, 5)][dim // 2], seed=1)
+    _, norms = aten._weight_norm_interface(v, g, dim)
+    grad = random(4, 3, 5, seed=2)
+    expected = aten._weight_norm_interface_backward(grad, v, g, norms, dim)
+    same(weight_norm_backward(grad, v, g, norms, dim), expected)
+
+
 def test_every_rule_has_a_test_here() -> None:
     """The table is complete: a new rule has to be named here, beside its test."""
     tested: set[OpOverload] = {
@@ -315,5 +325,6 @@ def test_every_rule_has_a_test_here() -> None:
         aten.sort.default, aten.sort.stable, aten.kthvalue.default,
         aten.median.dim, aten.as_strided.default, aten.as_strided_scatter.default,
         aten.view.default, aten._unsafe_view.default, LOOP,
+        aten._weight_norm_interface_backward.default,
     }  # fmt: skip
     assert set(RULES) == tested

@@ -14,7 +14,7 @@ OTHERS = $(filter-out $(LONGEST) tests/__pycache__,$(patsubst %/,%,$(wildcard te
 FLEETS = tests/system tests/android tests/test_examples.py tests/edge/backends tests/emulate tests/bench \
 	tests/reproduce tests/test_windows.py tests/test_output.py tests/cloud
 
-.PHONY: demo docs spec native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check figures bench-gpu reproduce reproduce-all clean
+.PHONY: demo docs spec native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check mypy pyright figures bench-gpu reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
@@ -77,7 +77,12 @@ check: $(VENV)/dev.ready
 	$(BIN)/python -m tools.spec --check
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
+	$(MAKE) --jobs=2 --output-sync=target mypy pyright
+
+mypy: $(VENV)/dev.ready
 	$(BIN)/mypy $(SOURCES)
+
+pyright: $(VENV)/dev.ready
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Every benchmark, on a machine that does nothing else; the results are kept for RESULTS.md and the README.

@@ -54,6 +54,7 @@ CASES = {
     "fedbabu": Case("head_epochs = 1"),
     "fedbn": Case(),
     "fedcac": Case("fraction = 0.25"),
+    "feddyn": Case("alpha = 0.3"),
     "fedobp": Case("quantile = 0.95"),
     "fedper": Case(),
     "fedprox": Case("mu = 2.0"),

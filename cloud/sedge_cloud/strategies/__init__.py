@@ -18,6 +18,7 @@ from sedge_cloud.strategies.ditto import Ditto
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategies.fedbn import FedBN
 from sedge_cloud.strategies.fedcac import FedCAC
+from sedge_cloud.strategies.feddyn import FedDyn
 from sedge_cloud.strategies.fedobp import FedOBP
 from sedge_cloud.strategies.fedper import FedPer, LGFedAvg
 from sedge_cloud.strategies.fedprox import FedProx
@@ -33,8 +34,8 @@ from sedge_cloud.strategy import Strategy
 from sedge_protocol.errors import ConfigError
 
 _KINDS: tuple[type[Strategy], ...] = (
-    APFL, Ditto, FedAvg, FedBABU, FedBN, FedCAC, FedOBP, FedPer, FedProx, FedPURIN, FedRep, FedRolex,
-    FedSelect, HeteroFL, LGFedAvg, LocalOnly, Scaffold, SubFLOT,
+    APFL, Ditto, FedAvg, FedBABU, FedBN, FedCAC, FedDyn, FedOBP, FedPer, FedProx, FedPURIN, FedRep,
+    FedRolex, FedSelect, HeteroFL, LGFedAvg, LocalOnly, Scaffold, SubFLOT,
 )  # fmt: skip
 STRATEGIES: Mapping[str, type[Strategy]] = {kind.name: kind for kind in _KINDS}
 

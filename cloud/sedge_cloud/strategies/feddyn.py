@@ -1,0 +1,86 @@
+"""FedDyn: each device's loss is bent so that the devices' minima agree with the fleet's.
+
+Acar et al. 2021, Federated Learning Based on Dynamic Regularization, Algorithm 1. With w the global model,
+g_k a device's gradient as its last round left it (at first 0), S the round's devices out of N enrolled:
+
+    w_k  <- min over v of F_k(v) - <g_k, v> + alpha/2 ||v - w||^2     by the run's training;  s_k = w_k - w
+    g_k' = g_k - alpha s_k
+    h'   = h - alpha sum_S s_k / N
+    w'   = mean_S w_k - h' / alpha
+
+A device gets -g_k, which it adds to every gradient, and sends s_k as in FedAvg: the coordinator computes
+g_k' from it and from the vector that it keeps for the device. BatchNorm's statistics stay on the device.
+What is kept of h is h / alpha, the sum that the last equation takes. n = parameters.
+
+A share of the elements with error feedback sends s_k in pieces, which reach g_k and h rounds later; with
+4 % that costs nothing that was measured (docs/strategies.md).
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from sedge_cloud.strategy import (
+    Assignment,
+    ClientModel,
+    Context,
+    State,
+    Strategy,
+    Update,
+)
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.work import Work
+
+# h / alpha (n,) in ``Context.arrays``.
+SHARED = "shared"
+# In ``ClientModel.arrays``: a device's last -g_k (n,).
+CORRECTION = "correction"
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class FedDyn(Strategy, frozen=True):
+    """The option of FedDyn."""
+
+    name: ClassVar[str] = "feddyn"
+
+    alpha: Annotated[float, Meta(gt=0, le=1_000_000)] = 0.1
+    """Strength of the dynamic regularizer, instead of ``training.prox``; the paper tries 0.001, 0.01 and
+    0.1."""
+
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
+        """The global model, a training that is pulled towards it, and -g_k unless it is 0."""
+        work = Work(training=msgspec.structs.replace(context.training, prox=self.alpha))
+        correction = self._correction(client)
+        if correction is None or not correction.any():
+            return Assignment(work=work)
+        return Assignment(work=work, arrays={CORRECTION: correction}, correction=correction)
+
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
+        """The next w and h."""
+        moved, count = np.zeros(context.theta.size), 0
+        for update in updates:
+            count += 1
+            update.add_change(moved, 1.0, context.theta)
+        shared = context.arrays.get(SHARED, np.zeros((), np.float32)).astype(np.float64)
+        shared = shared - moved / max(context.devices, count, 1)
+        change = moved / count - shared if count else moved
+        return context.moved(change, {SHARED: _float32(shared)})
+
+    def _correction(self, client: ClientModel) -> Theta | None:
+        """-g_k after a device's last update, (n,); None for one that has changed nothing yet."""
+        last = client.arrays.get(CORRECTION)
+        if client.trained is None or client.sent is None:
+            return last
+        bent = self.alpha * client.sent.dense().astype(np.float64)
+        bent += 0 if last is None else last
+        return _float32(bent)
+
+
+def _float32(values: NDArray[np.float64]) -> Theta:
+    """As float32, clipped to its range: one device's wild change must not end the run for all."""
+    return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

@@ -248,7 +248,7 @@ OPTIONS = [
     SubFLOT(dropped=DROPPED, solver="assign", mix=0.7),
     SubFLOT(dropped=DROPPED, solver="assign", normalisation="literal", weighting="width"),
     SubFLOT(dropped=DROPPED, solver="sinkhorn", reg=0.15, weighting="uniform"),
-    SubFLOT(dropped=DROPPED, solver="sinkhorn", reg=0.3, normalisation="literal", lam=0.2),
+    SubFLOT(dropped=DROPPED, solver="sinkhorn", reg=0.3, normalisation="literal", pull=0.2),
 ]
 
 
@@ -275,10 +275,13 @@ def test_plays_two_rounds_like_the_method(options: SubFLOT, seed: int) -> None:
                 ]
                 np.testing.assert_allclose(start, expected, atol=2e-5)
             pull = (plan.work.training or Training()).prox
-            assert pull == pytest.approx(2 * options.lam * dropped)
+            kept = (1 - Training().learning_rate * pull) ** client.steps
+            assert kept == pytest.approx((1 - options.pull) ** (dropped if client.steps else 0))
             trained = start + rng.normal(0, 0.5, start.size).astype(np.float32)
             updates.append(Update(device, 5 + number, trained, width=plan.width))
-            clients[device] = ClientModel(trained, 1, plan.arrays, device, width=plan.width)
+            clients[device] = ClientModel(
+                trained, 1, plan.arrays, device, width=plan.width, steps=10 + number
+            )
         after = options.apply(context, updates)
         expected = twin_aggregate(context.theta, updates, options)
         np.testing.assert_allclose(after.theta, expected, atol=2e-5)

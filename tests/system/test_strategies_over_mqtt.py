@@ -66,7 +66,7 @@ CASES = {
     "lg_fedavg": Case(),
     "local_only": Case(),
     "scaffold": Case(more="momentum = 0.0"),
-    "subflot": Case(f'{BY_MEMORY}, solver = "assign", lam = 0.3', widths=True),
+    "subflot": Case(f'{BY_MEMORY}, solver = "assign", pull = 0.3', widths=True),
     "fedobp by gradient": Case(
         'quantile = 0.95, scoring = "device", score = "fisher"', strategy="fedobp"
     ),

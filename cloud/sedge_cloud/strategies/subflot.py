@@ -5,15 +5,20 @@ the share rho of the channels, with last trained sub-model W_i, and the global m
 
     OTP   W_al = T(W_G), the global model in the neurons of W_i               neuron_alignment.py
           W~_i = a W_al + (1 - a) W_i                                         where the device starts
-    SAR   loss + lam rho ||W - W~_i||^2                                       prox = 2 lam rho
+    SAR   loss + lam rho ||W - W~_i||^2                                       prox_for, below
     OTA   W_G' = sum_i p_i T_i(W_i), W_i in the neurons of W_G                in the other direction
 
 A device without a past in its width, or with an untrusted one (``strategy.ClientModel``), starts from the
 first channels of W_G: no W~_i is made of an unfiltered change. The notes leave these choices open: uniform
 marginals, plain distances, no transport of classes and inputs, and the ``mass`` rule, without which
 shrinking loses the function. BatchNorm's statistics stay on the device, whose neurons keep their order.
-With ``assign``, channels of W_G that no device's channel became keep their values. n = parameters,
-m = parameters of a width.
+With ``assign``, channels of W_G that no device's channel became keep their values.
+
+What a lambda does depends on how far a round's steps can move a model, so it cannot be carried from one
+training to another. The option ``pull`` says instead which share of the distance from its start the term
+alone takes back in a round. ``prox_for`` finds the strength that does so in as many steps as the device
+took in its last round. Before a device's first update its steps are unknown, and it is not pulled.
+n = parameters, m = parameters of a width.
 """
 
 from collections.abc import Iterable
@@ -38,6 +43,7 @@ from sedge_cloud.algorithms.width_policy import WidthPolicy
 from sedge_cloud.strategy import EVERY_ELEMENT, Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Codec, Work
 
 Weighting = Literal["examples", "uniform", "width"]
@@ -54,8 +60,9 @@ class SubFLOT(WidthPolicy, frozen=True):
 
     mix: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Share of the global model in a device's start; the paper's a."""
-    lam: Annotated[float, Meta(ge=0, le=1e5)] = 1.0
-    """Strength of SAR's pull towards the start, multiplied by the share of channels removed."""
+    pull: Annotated[float, Meta(ge=0, lt=1)] = 0.11
+    """Share of the distance from its start that SAR takes back in a round from a device without any
+    channels; 0.11 is the paper's lambda of 1 with the paper's 59 steps of rate 0.001."""
     solver: Solver = "emd"
     """Transport plan: ``emd`` merges neurons, ``sinkhorn`` merges them more softly, ``assign`` leaves
     some out."""
@@ -101,8 +108,9 @@ class SubFLOT(WidthPolicy, frozen=True):
         elif width:
             start = context.theta[_prefix(context, width)]
         pulled = None
-        if self.sar and width:
-            prox = context.training.prox + 2 * self.lam * context.widths[width].dropped
+        if self.sar and width and client.steps:
+            share = 1 - (1 - self.pull) ** context.widths[width].dropped
+            prox = context.training.prox + prox_for(share, context.training, client.steps)
             pulled = msgspec.structs.replace(context.training, prox=prox)
         return Assignment(work=Work(training=pulled), arrays=arrays, start=start, width=width)
 
@@ -135,6 +143,18 @@ class SubFLOT(WidthPolicy, frozen=True):
         form = form_of(context, width)
         aligned = self._aligner.align(context.theta, form_of(context, 0), own, form).theta
         return (own + self.mix * (aligned - own)).astype(np.float32, copy=False)
+
+
+def prox_for(share: float, training: Training, steps: int) -> float:
+    """The ``prox`` that takes back a share (below 1) of a distance in so many steps, without a gradient.
+
+    Each step keeps the same part of the distance, 1 - prox * rate, at the mean of the scheduled rates.
+    Momentum m moves a model 1 / (1 - m) times as far. With Adam, which normalises the sum of gradient and
+    pull, the share is nominal.
+    """
+    rate = sum(training.rate(step, steps) for step in range(steps)) / steps
+    kept: float = (1 - share) ** (1 / steps)
+    return (1 - kept) * (1 - training.momentum) / rate
 
 
 def _prefix(context: Context, width: int) -> Places:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from tests.cloud.forms import RESIDUAL, Residual, context_of, layout_of, random_theta
@@ -57,17 +58,40 @@ def test_a_past_that_is_not_trusted_is_none() -> None:
     assert SubFLOT().plan(CONTEXT, replace(a_past(0), counted=0.0)).start is None
 
 
-def test_the_pull_grows_with_what_is_dropped() -> None:
+@pytest.mark.parametrize(
+    ("steps", "training"),
+    [
+        (59, Training(learning_rate=0.001)),
+        (117, Training(learning_rate=0.01, momentum=0.7)),
+        (3, Training(learning_rate=0.5)),
+        (200, Training(learning_rate=0.1, warmup_steps=50, end_factor=0.1)),
+    ],
+)
+def test_a_pull_means_the_same_whatever_the_steps_and_rates(steps: int, training: Training) -> None:
+    """A model pulled by nothing else, which begins at distance 1 from its start."""
+    context = replace(CONTEXT, training=training)
     for width, dropped in enumerate(DROPPED):
-        client = a_past(width)
-        pulled = SubFLOT(dropped=DROPPED, lam=3.0).plan(CONTEXT, client).work.training
-        if dropped == 0:
+        client = replace(a_past(width), steps=steps)
+        pulled = SubFLOT(dropped=DROPPED, pull=0.3).plan(context, client).work.training
+        if not width:
             assert pulled is None
-        else:
-            assert pulled is not None
-            assert pulled.prox == pytest.approx(0.5 + 2 * 3 * dropped)
-            assert (pulled.local_epochs, pulled.learning_rate) == (5, 0.01)
-        assert SubFLOT(dropped=DROPPED, sar=False).plan(CONTEXT, client).work.training is None
+            continue
+        assert pulled is not None
+        assert msgspec.structs.replace(pulled, prox=0.0) == training
+        distance, velocity = 1.0, 0.0
+        for step in range(steps):
+            velocity = training.momentum * velocity + pulled.prox * distance
+            distance -= training.rate(step, steps) * velocity
+        assert distance == pytest.approx(0.7**dropped, rel=0.01)
+
+
+def test_the_pull_is_added_to_the_runs_prox_and_needs_a_past() -> None:
+    client = replace(a_past(2), steps=100)
+    strategy = SubFLOT(dropped=DROPPED)
+    pulled = strategy.plan(CONTEXT, client).work.training
+    assert pulled is not None and pulled.prox > CONTEXT.training.prox
+    assert strategy.plan(CONTEXT, a_past(2)).work.training is None  # of unknown steps
+    assert SubFLOT(dropped=DROPPED, sar=False).plan(CONTEXT, client).work.training is None
 
 
 # How updates become the next global model.

@@ -4,14 +4,12 @@ For inputs that are small whole numbers a sum over a batch is exact in any order
 of a step is rounded once, element by element. So ONNX Runtime and a loop in Java agree to the last bit.
 """
 
-import hashlib
-
 import numpy as np
 from onnx import checker, parser
-from tests.edge.harness import manifest_of
+from tests.fleet import bundle_of
 
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, TensorSpec
+from sedge_protocol.wire.bundle import Bundle
 
 F, C, B = 256, 10, 8
 N = C * F
@@ -82,22 +80,11 @@ def bundle(weightless: bool = False) -> tuple[Bundle, Theta]:
         "gradient": _program(f"float[{N}] gradient, float loss", HITS, GRADIENT),
         "evaluate": _program("float loss_sum, float metric_sum, float weight_sum", hits, EVALUATE),
     }
-    listed = [
-        Program(name, ONNXRUNTIME, name, hashlib.sha256(data).hexdigest())
-        for name, data in files.items()
-    ]
     # Two tensors, so that there is a head, which strategies may keep on the device or freeze.
     half = (C // 2, F)
     layout = Layout.of([("low.means", half, Role.PARAMETER), ("high.means", half, Role.PARAMETER)])
-    manifest = manifest_of(
-        layout,
-        *listed,
-        name="means",
-        batch_size=B,
-        input=TensorSpec("float32", (F,)),
-        num_classes=C,
-    )
-    return Bundle(manifest, files), np.random.default_rng(0).normal(8, 1, N).astype(np.float32)
+    init = np.random.default_rng(0).normal(8, 1, N).astype(np.float32)
+    return bundle_of(layout, files, F, C, name="means", batch_size=B), init
 
 
 def examples(count: int, seed: int) -> tuple[Theta, np.ndarray[tuple[int], np.dtype[np.int64]]]:

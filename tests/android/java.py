@@ -3,7 +3,7 @@
 import fcntl
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,15 +35,17 @@ def compiled(folder: Path) -> str:
     return f"{folder}:{libraries}"
 
 
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The same for all processes of a test run: the first compiles."""
+def once(
+    tmp_path_factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]
+) -> str:
+    """What ``build`` makes in a folder, as text, for all processes of a test run: the first builds."""
     base = tmp_path_factory.getbasetemp()
     folder = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    with (folder / "java.lock").open("w") as lock:
+    with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        known = folder / "java.classpath"
+        known = folder / f"{name}.made"
         if not known.exists():
-            known.write_text(compiled(folder / "java"))
+            known.write_text(str(build(folder / name)))
         return known.read_text()
 
 

@@ -14,9 +14,7 @@ from tests.edge.backends.conftest import unpacked_wheel
 from tests.edge.java_core import HEAD_BYTES
 from tools.bench.parts.real_fleet import WITH_EXECUTORCH, RealFleet, wait_until
 
-from android.build import jni
 from sedge_edge.backends import open_trainer
-from sedge_edge.backends.executorch import PACKAGE
 from sedge_emulate.data.datasets import digits
 from sedge_export.exporter import export
 from sedge_export.models import mlp
@@ -38,20 +36,19 @@ optimizer = "adam"
 ROUND = re.compile(r"^round (\d) of run: (0\.\d+) (0\.\d+) (\d+) (\d+) $", re.MULTILINE)
 
 
-def start_phone(fleet: RealFleet, join_text: str, class_path: str) -> None:
+def start_phone(fleet: RealFleet, join_text: str, class_path: str, library: Path) -> None:
     """Start a phone's jobs, with stand-ins of Android's classes."""
     private = fleet.folder / "private"
     private.mkdir()
     data = private / "examples.npz"
     np.savez(data, x=digits().inputs[:400], y=digits().targets[:400])
-    library = jni(unpacked_wheel() / PACKAGE, fleet.folder / "jni")
     given = (f"-Dsedge.executorch={library}", f"-Dsedge.folder={private}")
     words = ["org.sedge.android.RunJobs", join_text, str(data)]
     fleet.start("phone-1", [*JAVA, *given, "-cp", with_backends(class_path), *words])
 
 
 def test_a_phone_and_an_agent_in_python_train_together(
-    fleet: RealFleet, class_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: RealFleet, class_path: str, library: Path, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
     export(
@@ -61,7 +58,7 @@ def test_a_phone_and_an_agent_in_python_train_together(
     fleet.start_cloud()
     issued = fleet.cloud("device", "add", "phone-1", "--out", str(tmp_path / "phone-1"), "--join")
     fleet.add_device("pi-1", 2, examples=400)  # and the broker reads its passwords
-    start_phone(fleet, issued.splitlines()[-1], class_path)
+    start_phone(fleet, issued.splitlines()[-1], class_path, library)
     with (fleet.folder / "pi-1" / "edge.toml").open("a") as config:
         config.write('\n[backend]\nname = "executorch"\n')
     fleet.start_agent("pi-1", script=WITH_EXECUTORCH.format(folder=str(unpacked_wheel())))
@@ -80,7 +77,6 @@ def test_a_phone_and_an_agent_in_python_train_together(
     (state,) = (fleet.folder / "private").glob("sedge/state-*")
     journal = msgspec.msgpack.decode((state / "journal").read_bytes()[HEAD_BYTES:])
     theta = np.fromfile(state / "blobs" / journal["runs"]["run"]["model"].hex(), np.float32)
-    monkeypatch.syspath_prepend(unpacked_wheel())
     trainer = open_trainer(load(tmp_path / "digits")[0], "executorch", 1)
     (expected,) = trainer.predictor(theta)(digits().inputs[:1])
     assert log.count("predicts nothing: ") == log.count(

@@ -12,8 +12,7 @@ from tests.android.classes import java
 from tests.edge.backends.conftest import unpacked_wheel
 from torch import nn
 
-from android.build import jni
-from sedge_edge.backends.executorch import PACKAGE, ExecutorchProgram
+from sedge_edge.backends.executorch import ExecutorchProgram
 from sedge_export import export
 from sedge_protocol.wire.programs import signatures
 
@@ -32,7 +31,9 @@ class Exported(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def exported(class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def exported(
+    class_path: str, jni_library: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Exported:
     folder = tmp_path_factory.mktemp("executorch")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(13, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 3))
@@ -45,8 +46,7 @@ def exported(class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Expor
         "y": rng.integers(0, 3, B),
         "w": np.ones(B, np.float32),
     }
-    library = jni(unpacked_wheel() / PACKAGE, folder / "jni")
-    return Exported(folder / "wine" / "programs.pte", feeds, library, class_path)
+    return Exported(folder / "wine" / "programs.pte", feeds, jni_library, class_path)
 
 
 def run(backend: str, exported: Exported, name: str, out: Path, **changed: NDArray[Any]) -> str:

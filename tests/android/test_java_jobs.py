@@ -21,13 +21,10 @@ from tests.android import class_means
 from tests.android.classes import java
 from tests.android.java import VECTORS
 from tests.android.java_fleet import MEANS
-from tests.edge.backends.conftest import unpacked_wheel
-from tests.orders import changed
+from tests.fleet import changed
 from torch import nn
 
-from android.build import jni
 from sedge_edge.backends import open_trainer
-from sedge_edge.backends.executorch import PACKAGE
 from sedge_edge.data import load_source
 from sedge_edge.jobs.job import NOTHING, Job
 from sedge_edge.jobs.storage import FolderVectors
@@ -204,19 +201,6 @@ class Pair:
             kept = outcome.kept
             found.append(blobs.read(outcome.update))
         return found
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library for the JVM."""
-    return jni(unpacked_wheel() / PACKAGE, tmp_path_factory.mktemp("jni"))
-
-
-@pytest.fixture
-def library(built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same, with what it is built on where Python finds it, too."""
-    monkeypatch.syspath_prepend(unpacked_wheel())
-    return built
 
 
 def untimed(update: bytes) -> tuple[Report, bytes]:

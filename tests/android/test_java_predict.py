@@ -15,13 +15,10 @@ from numpy.typing import NDArray
 from onnx import parser
 from tests.android import class_means
 from tests.android.classes import java
-from tests.edge.backends.conftest import unpacked_wheel
 from tests.edge.home import put_models
 from torch import Tensor, nn
 
-from android.build import jni
 from sedge_edge import Model
-from sedge_edge.backends.executorch import PACKAGE
 from sedge_export import export, models
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import DataError
@@ -83,19 +80,6 @@ class Phone:
         home = self.folder / "python" / "edge.toml"
         put_models(home, pack(self.bundle), {"run": theta})
         return Model(home.parent / "state", backend=backend)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library for the JVM."""
-    return jni(unpacked_wheel() / PACKAGE, tmp_path_factory.mktemp("jni"))
-
-
-@pytest.fixture
-def library(built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same, with what it is built on where Python finds it, too."""
-    monkeypatch.syspath_prepend(unpacked_wheel())
-    return built
 
 
 def rows(count: int, *shape: int) -> NDArray[np.float32]:

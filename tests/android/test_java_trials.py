@@ -16,11 +16,8 @@ import pytest
 from tests.android.classes import java
 from tests.android.java import VECTORS
 from tests.android.java_fleet import MEANS
-from tests.edge.backends.conftest import unpacked_wheel
 from tests.edge.backends.softmax import FILES, PTE, C, F, N, bundle
 
-from android.build import jni
-from sedge_edge.backends.executorch import PACKAGE
 from sedge_edge.backends.trial import Verdicts
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.host.blobs import BlobFolder
@@ -84,12 +81,6 @@ class Phone:
         path = self.folder / "trials"
         data = path.read_bytes()[MAGIC_AND_HASH:] if path.exists() else b""
         return list(msgspec.msgpack.decode(data, type=Verdicts).found.values()) if data else []
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library for the JVM."""
-    return jni(unpacked_wheel() / PACKAGE, tmp_path_factory.mktemp("jni"))
 
 
 def refused(why: str) -> str:

@@ -11,9 +11,7 @@ from tests.edge.backends.conftest import unpacked_wheel
 from tools.bench.parts.real_fleet import WITH_EXECUTORCH, RealFleet, wait_until
 from torch import nn
 
-from android.build import jni
 from sedge_cloud.store.opening import open_folder
-from sedge_edge.backends.executorch import PACKAGE
 from sedge_export import export
 
 pytestmark = pytest.mark.fleet
@@ -94,8 +92,9 @@ def test_a_mixed_fleet_ends_where_one_in_python_does(
 
 
 def test_a_mixed_fleet_on_one_pte_ends_where_one_in_python_does(
-    fleet: RealFleet, class_path: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+    fleet: RealFleet, class_path: str, jni_library: Path, tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
     """ExecuTorch by JNI, and by Python: a model with running statistics, two linear layers and dropout."""
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -106,10 +105,9 @@ def test_a_mixed_fleet_on_one_pte_ends_where_one_in_python_does(
         model, torch.rand(16, class_means.F) * 15, batch_size=16, name="pte", num_classes=class_means.C,
         folder=tmp_path / "pte", backends=("executorch",),
     )  # fmt: skip
-    unpacked = unpacked_wheel()
-    options = [f"-Dsedge.executorch={jni(unpacked / PACKAGE, tmp_path / 'jni')}"]
+    options = [f"-Dsedge.executorch={jni_library}"]
     backend = "org.sedge.executorch.JvmExecutorch"
-    script = WITH_EXECUTORCH.format(folder=str(unpacked))
+    script = WITH_EXECUTORCH.format(folder=str(unpacked_wheel()))
     training = 'optimizer = "adam"\noptimizer_state = "keep"'
     text = RUN.format(
         strategy="fedobp", options="quantile = 0.95", rate=0.01, training=training, values="bf16"

@@ -5,7 +5,6 @@ what it answers that device; ``poll`` lets time pass. The bundle's program does 
 """
 
 import contextlib
-import hashlib
 import os
 import stat
 import tempfile
@@ -16,6 +15,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 from tests.cloud.stores import open_store
+from tests.fleet import EMPTY_PROGRAM, bundle_of
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.clocks import Wall, as_it_is
@@ -44,7 +44,6 @@ FLEET = "bench"
 RUN = "run"
 # The loop's clock at the beginning of a test.
 BEGUN = 1000.0
-EMPTY_PROGRAM = bytes.fromhex("08093a0312016742040a001014")  # an ONNX model without a node
 # n = 12,000: a dense float32 vector is 48 kB, more than fits inline, and twelve chunks of 4 KiB.
 LAYOUT = Layout.of(
     [("body.weight", (100, 119), Role.PARAMETER), ("head.bias", (100,), Role.PARAMETER)]
@@ -70,23 +69,9 @@ def make_bundle(
     program: bytes = EMPTY_PROGRAM,
 ) -> Path:
     """A bundle whose program does nothing."""
-    sha256 = hashlib.sha256(program).hexdigest()
-    manifest = bundles.BundleManifest(
-        format=bundles.FORMAT,
-        name="bench",
-        layout=layout,
-        batch_size=8,
-        input=bundles.TensorSpec("float32", (119,)),
-        target=bundles.TensorSpec("int64", ()),
-        num_classes=100,
-        uses_batch_statistics=False,
-        programs=(bundles.Program("gradient", "onnxruntime", "gradient.onnx", sha256),),
-        verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
-        axes=axes,
-        dropped=dropped,
-    )
-    theta = random_theta(1, layout.size) if init is None else init
-    bundles.save(folder, bundles.Bundle(manifest, {"gradient.onnx": program}), theta)
+    files = {"gradient": program}
+    made = bundle_of(layout, files, 119, 100, name="bench", axes=axes, dropped=dropped)
+    bundles.save(folder, made, random_theta(1, layout.size) if init is None else init)
     return folder
 
 
@@ -310,10 +295,6 @@ def fetch_model(cloud: Cloud, *names: str) -> None:
 def is_chunk(send: Send) -> bool:
     """Whether this is a chunk's frame (WIRE section 3: the kind is the fourth byte)."""
     return send.payload[3] == Kind.CHUNK
-
-
-class Crash(BaseException):
-    """The process is gone."""
 
 
 class Faults:

@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud import given
-from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, Crash, Faults, a_hello, report_for
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, Faults, a_hello, report_for
 from tests.cloud.stores import open_store
+from tests.fleet import Crash
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig

@@ -4,12 +4,13 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, Faults, a_hello, small_update
 from tests.cloud.stores import on_both, open_store
+from tests.fleet import FakeLink
 
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
@@ -21,7 +22,6 @@ from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, Li
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import NO_TRANSFER, Kind
 from sedge_protocol.wire.messages import Cancel, Get, Message, Offer, Order, Welcome
-from sedge_protocol.wire.reconnect import Reconnect
 from sedge_protocol.wire.topics import (
     ITSELF,
     all_up,
@@ -35,65 +35,39 @@ from sedge_protocol.wire.topics import (
 from sedge_protocol.wire.transfer import describe, to_bitmap
 
 
-class FakeLink:
-    """A link whose events the test decides, and that keeps what it is given."""
+class Loop(FakeLink):
+    """A link on which what the coordinator says to itself comes back."""
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        subscriptions: tuple[str, ...],
-        reconnect: Reconnect,
-        admit: Callable[[str, bytes], bool],
-    ) -> None:
-        self.settings = settings
-        self.admit = admit
-        self.subscriptions = subscriptions
-        self.reconnect = reconnect
-        self.events: list[LinkEvent] = []
-        self.sent: list[Send] = []
-        self.room = 16
-        self.closed = False
-        self.limit = 400_000
+    limit = 400_000
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.to_itself: list[bytes] = []
 
     def reaches(self, payload: bytes) -> bool:
         """Whether the broker lets a message of this size through, which it does not announce."""
         return len(payload) <= self.limit
 
-    def step(self) -> list[LinkEvent]:
-        """What has happened."""
-        events, self.events = self.events, []
-        return events
-
     def send(self, topic: str, payload: bytes) -> None:
-        """Keep it; what the coordinator says to itself comes back."""
         if topic == up(FLEET, ITSELF):
             self.to_itself.append(payload)
             self.events += [Received(topic, payload)] if self.reaches(payload) else []
         else:
-            self.sent.append(Send(topic, payload))
-
-    def timer(self) -> float:
-        """Far away."""
-        return 1e12
-
-    def close(self) -> None:
-        """Note it."""
-        self.closed = True
+            super().send(topic, payload)
 
 
 class Bench:
     """A service on a fake link."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("sedge_cloud.service.MqttLink", FakeLink)
+        monkeypatch.setattr("sedge_cloud.service.MqttLink", Loop)
         self.cloud = Cloud(folder)
         self.events: list[Event] = []
         settings = BrokerSettings("mqtt://broker.example", "coordinator-bench")
         self.service = Service(self.cloud.core, settings, self.events.append)
         link: object = self.service.link
-        assert type(link) is FakeLink
-        self.link: FakeLink = link
+        assert isinstance(link, Loop)
+        self.link = link
         self.service.ready()
         self.happen(Connected(400_000))
 

@@ -1,16 +1,16 @@
 """The device that most tests of the agent begin with, in Python and, where a module says so, in Java."""
 
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.android.java import compiled_once
+from tests.android.java import compiled, once
 from tests.edge.disk_faults import Disk, OsDisk
 from tests.edge.harness import Harness, MakeDevice
 from tests.edge.java_core import JavaDisk, JavaHarness, Jvm
 from tests.edge.python_only import REASONS
+from tests.fleet import no_sync as no_sync
 
 from sedge_protocol.layout import Theta
 
@@ -46,7 +46,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Theta]:
 @pytest.fixture(scope="session")
 def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     """The process of all devices in Java."""
-    jvm = Jvm(compiled_once(tmp_path_factory))
+    jvm = Jvm(once(tmp_path_factory, "java", compiled))
     yield jvm
     jvm.close()
 
@@ -75,13 +75,3 @@ def device(make_device: MakeDevice, tmp_path: Path) -> Harness:
     device = make_device(tmp_path)
     device.pump(device.connect())
     return device
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No disk loses power here: what a flush is for is tested where it is simulated."""
-
-    def nothing(descriptor: int) -> None:
-        return
-
-    monkeypatch.setattr(os, "fsync", nothing)

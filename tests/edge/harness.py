@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 import pytest
-from tests.orders import changed
+from tests.fleet import changed, manifest_of
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.jobs.job import Job
@@ -37,7 +37,7 @@ from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.web import Span
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import bundle as bundles
-from sedge_protocol.wire.bundle import Bundle, BundleManifest, Program, TensorSpec, Verification
+from sedge_protocol.wire.bundle import Bundle, Program
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, open_frame, seal
 from sedge_protocol.wire.frozen import FrozenData
@@ -126,23 +126,6 @@ def theta_of(seed: int) -> Theta:
 def hash_of(theta: Theta) -> bytes:
     """What names a version (n,)."""
     return hashlib.sha256(theta.astype("<f4").tobytes()).digest()
-
-
-def manifest_of(layout: Layout, *programs: Program, **changes: Any) -> BundleManifest:
-    """The manifest of a classifier of rows of three numbers, with other values in these fields."""
-    plain = BundleManifest(
-        format=bundles.FORMAT,
-        name="drift",
-        layout=layout,
-        batch_size=8,
-        input=TensorSpec("float32", (3,)),
-        target=TensorSpec("int64", ()),
-        num_classes=4,
-        uses_batch_statistics=False,
-        programs=programs,
-        verification=Verification(0.0, 0.0, 1e-4, {}),
-    )
-    return msgspec.structs.replace(plain, **changes)
 
 
 def make_bundle(

@@ -26,7 +26,7 @@ from tests.edge.harness import (
     only,
     theta_of,
 )
-from tests.orders import changed
+from tests.fleet import changed
 
 from sedge_edge.agent import AgentEffect, StartJob
 from sedge_edge.rounds.disk_waits import MAX_JOB_BACKOFF_S

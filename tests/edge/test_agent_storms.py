@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.edge.disk_faults import Disk, PowerCut
 from tests.edge.harness import Harness, MakeDevice
-from tests.orders import changed
+from tests.fleet import changed
 
 from sedge_edge.rounds.state import MAX_STARTS
 from sedge_protocol.codec import ValueCoding

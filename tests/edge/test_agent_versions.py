@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.edge.disk_faults import Disk, PowerCut
 from tests.edge.harness import DriftTrainer, Harness, MakeDevice, N, drift, hash_of, only, theta_of
-from tests.orders import changed
+from tests.fleet import changed
 
 from sedge_edge.agent import StartJob
 from sedge_edge.jobs import storage

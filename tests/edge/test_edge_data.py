@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 from PIL import Image
-from tests.edge.harness import manifest_of
+from tests.fleet import manifest_of
 
 from sedge_edge.config import DataConfig
 from sedge_edge.data import LiveData, as_inputs, load_data, load_source, memory, read_source

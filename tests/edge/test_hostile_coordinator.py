@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 from tests.edge.harness import DOWN, KEYS, Harness, N, drift, theta_of
-from tests.orders import changed
+from tests.fleet import changed
 from tests.protocol.absurd import warped_frame
 
 from sedge_edge.agent import AgentEffect

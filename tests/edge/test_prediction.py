@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.edge.harness import Harness, N, hash_of, theta_of
 from tests.edge.home import make_home, put_models
-from tests.orders import changed
+from tests.fleet import changed
 
 from sedge_edge.agent import AgentEffect
 from sedge_edge.config import BackendConfig, EdgeConfig, load_config

@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.edge.harness import (
     DEVICE,
@@ -20,6 +19,7 @@ from tests.edge.harness import (
     examples,
     make_bundle,
 )
+from tests.fleet import FakeLink
 
 from sedge_edge import runtime as runtime_module
 from sedge_edge.jobs.job import Job, Outcome
@@ -32,58 +32,13 @@ from sedge_protocol.errors import LocalError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
 from sedge_protocol.wire.bundle import Bundle, unpack
-from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import VERSIONS
 from sedge_protocol.wire.messages import Goodbye, Hello, Message, Offer, Welcome
 from sedge_protocol.wire.peer import Peer
-from sedge_protocol.wire.reconnect import Reconnect
 from sedge_protocol.wire.topics import blob as blob_topic
 from sedge_protocol.wire.topics import hint, shard_of
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.update import decode_update
-
-
-class FakeLink:
-    """A link that does what the test says, and keeps what it is given."""
-
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        subscriptions: tuple[str, ...],
-        will: Callable[[], tuple[str, bytes]],
-    ) -> None:
-        self.settings, self.subscriptions, self.will = settings, subscriptions, will
-        self.events: list[LinkEvent] = []
-        self.sent: list[tuple[str, bytes]] = []
-        self.topics: list[str] = []
-        self.closed = False
-        self.due = 1e12
-        self.reconnect = Reconnect(np.random.default_rng(1))
-
-    def step(self) -> list[LinkEvent]:
-        events, self.events = self.events, []
-        return events
-
-    def send(self, topic: str, payload: bytes) -> None:
-        self.sent.append((topic, payload))
-
-    def subscribe(self, topic: str) -> None:
-        self.topics.append(topic)
-
-    def unsubscribe(self, topic: str) -> None:
-        self.topics.remove(topic)
-
-    def fileno(self) -> int | None:
-        return 17
-
-    def wants_write(self) -> bool:
-        return True
-
-    def timer(self) -> float:
-        return self.due
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class WholeBlobs:
@@ -138,8 +93,7 @@ class Bench:
         self.link.events += events
         already = len(self.link.sent)
         self.runtime.step()
-        sends = [Send(*sent) for sent in self.link.sent[already:]]
-        return self.device.messages(sends)
+        return self.device.messages(self.link.sent[already:])
 
     def tell(self, message: Message) -> list[Message]:
         return self.happen(Received(DOWN, self.device.peer.seal(message)))
@@ -361,8 +315,8 @@ def test_close_stops_the_job_and_says_goodbye(tmp_path: Path) -> None:
         assert trainer.began.wait(20)
         bench.runtime.close()
         assert bench.link.closed
-        topic, payload = bench.link.sent[-1]
-        opened = Peer(DOWN, KEYS.down, KEYS.up, 7, 0).open(payload, topic)
+        sent = bench.link.sent[-1]
+        opened = Peer(DOWN, KEYS.down, KEYS.up, 7, 0).open(sent.payload, sent.topic)
         assert opened is not None
         assert isinstance(opened[1], Goodbye)
     again = Harness(tmp_path)

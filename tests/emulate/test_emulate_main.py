@@ -13,13 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tools.bench.parts.real_fleet import wait_until
 
 from sedge_emulate.__main__ import main
 from sedge_emulate.config import StrategyConfig
@@ -256,14 +256,6 @@ def begin(folder: Path, text: str, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait a minute at most."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def living(group: int) -> list[str]:
     """The processes of a group that do not only wait to be fetched."""
     found: list[str] = []
@@ -301,7 +293,9 @@ def test_a_real_device_takes_part_in_every_round(tmp_path: Path) -> None:
     home = tmp_path / "out" / "join" / "pi-1"
     command = [sys.executable, "-m", "sedge_edge", "-c", str(home / "edge.toml")]
     with begin(tmp_path, text) as process:
-        wait_until(lambda: (home / "secret").exists() or process.poll() is not None)
+        wait_until(
+            lambda: (home / "secret").exists() or process.poll() is not None, 60, "the secret"
+        )
         dataset = digits()
         np.savez(home / "train.npz", x=dataset.inputs[:80], y=dataset.targets[:80])
         with (tmp_path / "edge.log").open("w") as log:
@@ -347,7 +341,7 @@ def test_what_ends_it_ends_every_process(
     assert rest.splitlines()[-1] == "sedge-emulate: interrupted"
     assert "Traceback" not in output
     assert "leaked" not in output
-    wait_until(lambda: not living(process.pid))
+    wait_until(lambda: not living(process.pid), 60, "all of its processes end")
     assert len(brokers) == (link == "mosquitto")  # it has a session of its own
     assert not any(Path(f"/proc/{pid}").exists() for pid in brokers)
     assert list((tmp_path / "tmp").glob("sedge-broker-*")) == []

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from tests.fleet import no_sync as no_sync
 
 from sedge_emulate.broker.brokers import Broker, find_mosquitto
 
@@ -15,13 +16,3 @@ def shared() -> Iterator[Broker]:
         pytest.skip("Mosquitto is not installed")
     with Broker() as broker:
         yield broker
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No disk loses power here: what a flush is for is tested where it is simulated."""
-
-    def nothing(descriptor: int) -> None:
-        return
-
-    monkeypatch.setattr(os, "fsync", nothing)

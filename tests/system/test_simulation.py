@@ -5,7 +5,6 @@ deterministic). The one invariant says it all: whatever the faults, the run ends
 of the run without faults, so no update was lost, counted twice, or computed from a wrong start.
 """
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.cloud.helper import EMPTY_PROGRAM
+from tests.fleet import EMPTY_PROGRAM, Crash, bundle_of
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import EXACT, WHOLE, CodecConfig
@@ -44,11 +43,10 @@ from sedge_protocol.wire.topics import down, hint, shard_of
 from sedge_protocol.wire.update import Metrics
 
 INPUTS, CLASSES = 40, 1200  # n = 49,200: three 64 KiB chunks of float32, so transfers have a middle
+LAYOUT = Layout.of(
+    [("body.weight", (CLASSES, INPUTS), Role.PARAMETER), ("head.bias", (CLASSES,), Role.PARAMETER)]
+)
 FLEET = "sim"
-
-
-class Crash(BaseException):
-    """The process is gone."""
 
 
 class SoftmaxTrainer:
@@ -88,32 +86,6 @@ def softmax(theta: Theta, inputs: NDArray[np.generic]) -> NDArray[np.float32]:
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
     result: NDArray[np.float32] = exponents / exponents.sum(axis=1, keepdims=True)
     return result
-
-
-def make_bundle(folder: Path) -> None:
-    """A bundle whose program is a name only: the simulation trains in numpy."""
-    layout = Layout.of(
-        [
-            ("body.weight", (CLASSES, INPUTS), Role.PARAMETER),
-            ("head.bias", (CLASSES,), Role.PARAMETER),
-        ]
-    )
-    sha256 = hashlib.sha256(EMPTY_PROGRAM).hexdigest()
-    program = bundles.Program("gradient", "onnxruntime", "gradient.onnx", sha256)
-    manifest = bundles.BundleManifest(
-        format=bundles.FORMAT,
-        name="softmax",
-        layout=layout,
-        batch_size=8,
-        input=bundles.TensorSpec("float32", (INPUTS,)),
-        target=bundles.TensorSpec("int64", ()),
-        num_classes=CLASSES,
-        uses_batch_statistics=False,
-        programs=(program,),
-        verification=bundles.Verification(0.0, 0.0, 1e-4, {}),
-    )
-    init = np.random.default_rng(1).normal(0, 0.1, layout.size).astype(np.float32)
-    bundles.save(folder, bundles.Bundle(manifest, {"gradient.onnx": EMPTY_PROGRAM}), init)
 
 
 class Crashing:
@@ -201,7 +173,10 @@ class World:
         self.order = 0
         self.deaf: dict[str, float] = {}  # until when nothing reaches a device
         self.subscriptions: dict[str, set[str]] = {name: set() for name in self.names}
-        make_bundle(folder / "bundle")
+        # The program is a name only: the simulation trains in numpy.
+        made = bundle_of(LAYOUT, {"gradient": EMPTY_PROGRAM}, INPUTS, CLASSES, name="softmax")
+        init = np.random.default_rng(1).normal(0, 0.1, LAYOUT.size).astype(np.float32)
+        bundles.save(folder / "bundle", made, init)
         store = open_folder(folder / "cloud")
         start_run(store, "run", folder / "bundle", config)
         for i, name in enumerate(self.names):

@@ -13,7 +13,6 @@ from tests.cloud import given
 from tests.cloud.helper import (
     AXES,
     CONFIG,
-    EMPTY_PROGRAM,
     LAYOUT,
     as_nobody,
     make_bundle,
@@ -23,6 +22,7 @@ from tests.cloud.helper import (
 )
 from tests.cloud.stores import open_store
 from tests.edge.backends.softmax import DIVIDING
+from tests.fleet import EMPTY_PROGRAM
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files

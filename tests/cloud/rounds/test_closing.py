@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Crash, small_update
+from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, small_update
 from tests.cloud.stores import open_store
+from tests.fleet import Crash
 
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds import closing

@@ -4,18 +4,17 @@ The ONNX programs are written node by node here, those of ExecuTorch function by
 nothing depends on the exporter. theta is W (F, C) and b (C,), flat.
 """
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import checker, parser
-from tests.edge.harness import manifest_of
+from tests.fleet import bundle_of
 
 from sedge_edge.training.batches import batches
 from sedge_edge.training.examples import Examples, Inputs
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle, Program, TensorSpec
+from sedge_protocol.wire.bundle import EXECUTORCH, ONNXRUNTIME, Bundle
 from sedge_protocol.wire.training import Training
 
 F, C, B = 5, 3, 4
@@ -100,21 +99,9 @@ PROGRAMS = {ONNXRUNTIME: FILES, EXECUTORCH: PTE}
 def bundle(
     files: dict[str, bytes], backend: str = ONNXRUNTIME, uses_batch_statistics: bool = False
 ) -> Bundle:
-    listed = [
-        Program(name, backend, name, hashlib.sha256(data).hexdigest())
-        for name, data in files.items()
-    ]
     layout = Layout.of([("W", (F, C), Role.PARAMETER), ("b", (C,), Role.PARAMETER)])
-    manifest = manifest_of(
-        layout,
-        *listed,
-        name="softmax",
-        batch_size=B,
-        input=TensorSpec("float32", (F,)),
-        num_classes=C,
-        uses_batch_statistics=uses_batch_statistics,
-    )
-    return Bundle(manifest, files)
+    changes = {"batch_size": B, "uses_batch_statistics": uses_batch_statistics}
+    return bundle_of(layout, files, F, C, backend, name="softmax", **changes)
 
 
 def examples(count: int, seed: int = 0) -> Examples:

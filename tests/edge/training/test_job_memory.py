@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.fleet import bundle_of
 
 from sedge_edge.backends.bundle_trainer import Arrays, BundleTrainer
 from sedge_edge.jobs.job import Job
@@ -16,7 +17,6 @@ from sedge_edge.training.job import WorkerContext, run_job
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Layout, Role, Theta
-from sedge_protocol.wire.bundle import FORMAT, Bundle, BundleManifest, TensorSpec
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.programs import Signature
 from sedge_protocol.wire.training import Training
@@ -32,9 +32,7 @@ from sedge_protocol.wire.work import (
 
 N = 400_000
 LAYOUT = Layout.of([("weight", (N,), Role.PARAMETER)])
-MANIFEST = BundleManifest(
-    FORMAT, "line", LAYOUT, 4, TensorSpec("float32", (1,)), TensorSpec("int64", ()), 2, False, (), None
-)  # fmt: skip
+BUNDLE = bundle_of(LAYOUT, {}, 1, 2, batch_size=4)
 ROWS = Examples(np.ones((8, 1), np.float32), np.zeros(8, np.int64))
 ADAM = Training(optimizer="adam")
 
@@ -97,10 +95,9 @@ def test_a_job_holds_as_many_vectors_as_it_says(
     )  # fmt: skip
     blobs = BlobFolder(tmp_path, 0, durable=False)
     blobs.write(model)
-    bundle = Bundle(MANIFEST, {})
     context = WorkerContext(
         blobs, FolderVectors(blobs), ROWS, ROWS,
-        lambda _: (bundle, BundleTrainer(bundle, Program)), lambda: False, lambda: 0.0,
+        lambda _: (BUNDLE, BundleTrainer(BUNDLE, Program)), lambda: False, lambda: 0.0,
     )  # fmt: skip
     kept = run_job(Job(order), context).kept  # some hold more from their second round on
     tracemalloc.start()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.edge.harness import LAYOUT, N, drift, hash_of, theta_of
-from tests.orders import changed
+from tests.fleet import changed
 
 from sedge_edge.training.critical_elements import critical, sparsified
 from sedge_edge.training.local_training import (

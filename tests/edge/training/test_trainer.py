@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from msgspec import structs
-from tests.edge.harness import manifest_of
+from tests.fleet import manifest_of
 
 from sedge_edge import backends
 from sedge_edge.backends import Backend, open_trainer

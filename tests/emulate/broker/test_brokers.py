@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from tests.fleet import is_alive
 
 from sedge_emulate.broker import brokers as broker_module
 from sedge_emulate.broker.brokers import (
@@ -110,15 +111,6 @@ def round_trip(
     return received[0]
 
 
-def is_running(pid: int | None) -> bool:
-    assert pid is not None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_a_message_goes_round(own: Broker) -> None:
     payload = os.urandom(300_000)
     assert round_trip(own.port, payload) == payload
@@ -171,9 +163,9 @@ def test_kill_and_restart_end_the_process(own: Broker) -> None:
     first = own.pid
     own.restart()
     second = own.pid
-    assert not is_running(first)
+    assert not is_alive(first)
     own.kill()
-    assert not is_running(second)
+    assert not is_alive(second)
     assert own.pid is None
 
 
@@ -187,7 +179,7 @@ def test_nothing_is_left_behind(own: Broker) -> None:
     pid, folder = own.pid, own.folder
     assert folder.is_dir()
     own.__exit__(None, None, None)
-    assert not is_running(pid)
+    assert not is_alive(pid)
     assert not folder.exists()
     # So that the fixture, too, has something to leave.
     own.__enter__()

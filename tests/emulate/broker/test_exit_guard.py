@@ -3,10 +3,11 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fleet import is_alive
+from tools.bench.parts.real_fleet import wait_until
 
 from sedge_emulate.broker.exit_guard import ExitGuard
 
@@ -25,21 +26,6 @@ time.sleep(60)
 """
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"  # its new parent may not have looked yet
-
-
 @pytest.mark.parametrize("is_revoked", [False, True], ids=["kept", "revoked"])
 def test_after_a_kill(tmp_path: Path, is_revoked: bool) -> None:
     folder = tmp_path / "temporary"
@@ -48,14 +34,14 @@ def test_after_a_kill(tmp_path: Path, is_revoked: bool) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        assert is_running(child)
+        assert is_alive(child)
         parent.kill()
     if is_revoked:
         time.sleep(0.2)
-        assert is_running(child) and folder.exists()
+        assert is_alive(child) and folder.exists()
         subprocess.run(["kill", str(child)], check=True)
-    wait_until(lambda: not is_running(child))
-    wait_until(lambda: folder.exists() is is_revoked)
+    wait_until(lambda: not is_alive(child), 20, "the child ends")
+    wait_until(lambda: folder.exists() is is_revoked, 20, "the folder is as it should be")
 
 
 def test_the_process_itself_need_not_be_there_any_more(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
 """A fleet whose devices have models of different width, from the file to the report."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.fleet import begin_emulation
 
 from sedge_emulate.result import StrategyResult, read_json
 from sedge_protocol.wire.bundle import load
@@ -54,11 +53,9 @@ def played(
     folder: Path, link: str, options: str, more: str = "", epochs: int = 1
 ) -> StrategyResult:
     """The result of the fleet over this link."""
-    folder.mkdir(exist_ok=True)
     text = FLEET.format(link=link, options=options, more=more, epochs=epochs)
-    (folder / "fleet.toml").write_text(text)
-    command = [sys.executable, "-m", "sedge_emulate", "run", str(folder / "fleet.toml")]
-    subprocess.run([*command, "--out", str(folder / "out")], check=True, timeout=240)
+    said, _ = (process := begin_emulation(folder, text)).communicate(timeout=240)
+    assert process.returncode == 0, said
     (strategy,) = read_json(folder / "out" / "result.json").strategies
     return strategy
 

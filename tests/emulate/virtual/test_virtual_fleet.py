@@ -5,13 +5,12 @@ Real coordinator and agent cores and real training on real digits; only time and
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.fleet import begin_emulation
 
 from sedge_emulate.result import Result, StrategyResult, read_json
 from sedge_protocol.importance import kept
@@ -117,30 +116,9 @@ label = "FedAvg"
 )
 
 
-def start(folder: Path, text: str, *words: str, hash_seed: str = "random") -> subprocess.Popen[str]:
-    """Begin an emulation in a process group of its own."""
-    folder.mkdir(exist_ok=True)
-    fleet = folder / "fleet.toml"
-    fleet.write_text(text)
-    command = [
-        sys.executable,
-        "-m",
-        "sedge_emulate",
-        "run",
-        str(fleet),
-        "--out",
-        str(folder / "out"),
-    ]
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
-        [*command, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=environment, start_new_session=True,
-    )  # fmt: skip
-
-
 def emulate(folder: Path, text: str, *words: str, hash_seed: str = "random") -> Result:
     """Run an emulation to its end."""
-    process = start(folder, text, *words, hash_seed=hash_seed)
+    process = begin_emulation(folder, text, *words, PYTHONHASHSEED=hash_seed)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     return read_json(folder / "out" / "result.json")
@@ -249,7 +227,7 @@ def test_the_faults_did_happen(faulty: tuple[Path, Result]) -> None:
 def test_killed_and_resumed_it_ends_in_the_same_bytes(
     faulty: tuple[Path, Result], tmp_path: Path, rounds: int
 ) -> None:
-    process = start(tmp_path, FAULTS)
+    process = begin_emulation(tmp_path, FAULTS)
     assert process.stdout is not None
     for line in process.stdout:
         if f"FedAvg round {rounds}/" in line:
@@ -270,14 +248,14 @@ def test_killed_and_resumed_it_ends_in_the_same_bytes(
 
 
 def test_a_finished_strategy_is_not_run_again(quiet: tuple[Path, Result], tmp_path: Path) -> None:
-    process = start(tmp_path, QUIET)
+    process = begin_emulation(tmp_path, QUIET)
     assert process.stdout is not None
     for line in process.stdout:
         if "local only round 1/" in line:
             break
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    process = start(tmp_path, QUIET, "--resume")
+    process = begin_emulation(tmp_path, QUIET, "--resume")
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert "FedOBP round" not in output
@@ -286,7 +264,7 @@ def test_a_finished_strategy_is_not_run_again(quiet: tuple[Path, Result], tmp_pa
 
 
 def test_a_broker_fleet_resumes_from_its_disks(quiet: tuple[Path, Result], tmp_path: Path) -> None:
-    process = start(tmp_path, QUIET, "--link", "mosquitto", "--only", "FedOBP")
+    process = begin_emulation(tmp_path, QUIET, "--link", "mosquitto", "--only", "FedOBP")
     assert process.stdout is not None
     for line in process.stdout:
         if "FedOBP round 1/" in line:

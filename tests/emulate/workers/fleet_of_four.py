@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.orders import changed
+from tests.fleet import changed
 
 from sedge_emulate.config import ModelConfig, TrainerConfig
 from sedge_emulate.data.datasets import Dataset

@@ -1,6 +1,5 @@
 """Workers that have no files of their own, and an emulation on a Ray cluster one of whose hosts is lost."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Generator
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup
+from tests.fleet import begin_emulation
 
 from sedge_edge.jobs.job import Job, Kept
 from sedge_emulate.data.shares import Shares
@@ -105,15 +105,6 @@ def two_hosts(monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
         made.shutdown()
 
 
-def emulation(folder: Path, out: str, *words: str) -> subprocess.Popen[str]:
-    (folder / "fleet.toml").write_text(FLEET)
-    command = [sys.executable, "-m", "sedge_emulate", "run", "fleet.toml", "--out", out, *words]
-    return subprocess.Popen(
-        command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-
-
 def working_below(raylet: int) -> list[str]:
     """The command lines of Ray's workers of one host."""
     children = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
@@ -126,7 +117,7 @@ def test_a_host_lost_in_mid_run_changes_no_byte(tmp_path: Path, two_hosts: Any) 
     nodes, lost = two_hosts
     raylet = lost.all_processes["raylet"][0].process.pid
     said: list[str] = []
-    with emulation(tmp_path, "ray", "--ray", nodes.address) as process:
+    with begin_emulation(tmp_path / "ray", FLEET, "--ray", nodes.address) as process:
         assert process.stdout is not None
         for line in process.stdout:
             said.append(line)
@@ -136,11 +127,11 @@ def test_a_host_lost_in_mid_run_changes_no_byte(tmp_path: Path, two_hosts: Any) 
     assert process.returncode == 0, "".join(said)
     assert f"Ray ({nodes.address}) starts its workers; a busy host takes a minute\n" in said
     assert sum("round 12/" in line for line in said) == 1
-    with emulation(tmp_path, "local") as process:
+    with begin_emulation(tmp_path / "local", FLEET) as process:
         process.communicate()
     assert process.returncode == 0
-    for model in (tmp_path / "local" / "models").iterdir():
-        assert (tmp_path / "ray" / "models" / model.name).read_bytes() == model.read_bytes()
+    for model in (tmp_path / "local/out/models").iterdir():
+        assert (tmp_path / "ray/out/models" / model.name).read_bytes() == model.read_bytes()
 
 
 OTHER = """

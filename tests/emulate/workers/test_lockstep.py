@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.emulate.workers.fleet_of_four import TRAINING, make_setup, make_shares, with_backend
-from tests.orders import changed
+from tests.fleet import changed
 
 from sedge_edge.training.examples import Examples, split
 from sedge_edge.training.local_training import LocalResult, local_training

@@ -8,7 +8,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures.process import BrokenProcessPool
@@ -20,6 +19,8 @@ from typing import Any
 import pytest
 from loky import process_executor
 from tests.emulate.workers.fleet_of_four import OrderMaker, make_setup, with_backend
+from tests.fleet import is_alive
+from tools.bench.parts.real_fleet import wait_until
 
 from sedge_edge.jobs.global_model import BrokenSteps
 from sedge_edge.jobs.job import Job, Outcome
@@ -297,23 +298,6 @@ def request_of(maker: OrderMaker, device: int, **changes: Any) -> Request:
     return Request(device, Job(maker.order(**changes)), maker.home, bytes([device]) * 32, 1.0)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait half a minute at most."""
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there and not only waits to be fetched by its parent."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
 def test_a_process_does_what_this_one_would_and_ctrl_c_is_nothing_to_it(
     pool: WorkerPool, setup: WorkerSetup, maker: OrderMaker
 ) -> None:
@@ -394,7 +378,7 @@ def test_closing_ends_processes_that_are_at_work(setup: WorkerSetup, maker: Orde
     pids = list(workers._processes._executor._processes)
     assert len(pids) == 2
     pool.close()
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))
     assert all(job.done() for job in jobs)
     assert jobs[-1].cancelled()
 
@@ -418,6 +402,6 @@ def test_workers_end_with_the_process_that_started_them(setup: WorkerSetup, tmp_
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
-        assert alive(pid)
+        assert is_alive(pid)
         process.kill()
-    wait_until(lambda: not alive(pid))
+    wait_until(lambda: not is_alive(pid), 30, "the worker ends")

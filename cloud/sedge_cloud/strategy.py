@@ -366,9 +366,10 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """What to know of these options with such a model, a sentence each; usually nothing.
 
-        They are said when a run starts and in its report: that the method is another one, for example.
+        They are said when a run starts, once devices return, and in its report: that the method is another
+        one, for example.
         ``layouts`` are those of the run's forms, the whole model first; ``personal`` is the number of patch
-        elements in all rounds of a run that has ended.
+        elements in the first round that devices return to, or in all rounds of a run that has ended.
         """
         return ()
 

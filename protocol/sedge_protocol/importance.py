@@ -72,6 +72,11 @@ def kept(size: int, quantile: float) -> int:
     return size - 1 - floor_of(quantile, size - 1)
 
 
+def quantile_for(number: int, size: int) -> float:
+    """The quantile that ``number`` (below ``size``) of ``size`` different scores are above."""
+    return 1 - (number - 0.5) / (size - 1) if 0 < number < size else 1.0
+
+
 def select(scores: NDArray[np.float32], quantile: float) -> NDArray[np.uint32]:
     """Sorted indices of the k largest of the scores (s,), without those equal to the (k+1)-th.
 

@@ -120,13 +120,16 @@ def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "remark"),
     [
-        ('strategy = "fedobp"\n', "quantile 0.99993 of 12,000 elements keeps at most 1 personal"),
+        (
+            'strategy = "fedobp"\n[options]\nquantile = "paper"\n',
+            "quantile 0.99993 of 12,000 elements keeps at most 1 personal",
+        ),
         ('strategy = "fedbn"\n', "fedbn: the model has no BatchNorm, so this is FedAvg"),
         (
             'strategy = "heterofl"\n',
             "heterofl: the run has one form of the model, so every device trains",
         ),
-        ('strategy = "fedobp"\n[options]\nquantile = 0.99\n', ""),
+        ('strategy = "fedobp"\n', ""),
         ('strategy = "fedavg"\n', ""),
     ],
 )

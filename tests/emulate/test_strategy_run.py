@@ -89,14 +89,17 @@ def timeless(result: StrategyResult) -> StrategyResult:
 def test_a_run_in_which_nothing_was_personal_says_so(
     stage: Stage, progress: Progress, screen: io.StringIO
 ) -> None:
-    """At its start, for its options, and in its result, for what came of them."""
+    """At its start, for its options, in the first round that devices return to, and in its result."""
     nothing = StrategyConfig(name="fedobp", label="none", options={"quantile": 1.0})
     result = result_of(stage, nothing, False, pool_of(stage), None, progress)
     at_most = "fedobp: quantile 1 of 2,003 elements keeps at most 0 personal, as good as FedAvg"
     assert screen.getvalue().index(at_most) < screen.getvalue().index("none round 1/2")
     options, came = result.remarks
     assert options.startswith(at_most)
-    assert came.startswith("fedobp: no element was personal in any round")
+    assert came.startswith("fedobp: no element is personal, as in FedAvg")
+    told = " ".join(screen.getvalue().split())
+    assert told.count(came) == 1
+    assert told.index("none round 1/2") < told.index(came) < told.index("none round 2/2")
 
 
 class Overflowing(given.Given, frozen=True):

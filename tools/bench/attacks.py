@@ -53,6 +53,11 @@ ATTACKS: Mapping[str, str] = {
     BACKDOOR: f'name = "backdoor", {KNOWING}',
 }
 CLAIM = "devices = 2, claim = 1_099_511_627_776"
+# Beside a strategy's defaults.
+OPTIONS: Mapping[str, str] = {
+    "fedpurin": 'codec = { values = "int8" }',
+    "fedobp": 'options = { quantile = "paper" }',
+}
 # The rules to try where the default does not hold. FedPURIN's own average knows no coordinate-wise ones.
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "fedavg": ("multi_krum", "trimmed_mean", "median"),
@@ -141,7 +146,7 @@ def table(cell: Cell) -> str:
         f'label = "{cell.strategy}: {cell.attack} {cell.rule}"',
         f"attack = {{ {CLAIM}, {ATTACKS[cell.attack]} }}" if hostile else "",
         f'robust = {{ rule = "{cell.rule}" }}' if cell.rule else "",
-        'codec = { values = "int8" }' if cell.strategy == "fedpurin" else "",
+        OPTIONS.get(cell.strategy, ""),
     ]
     return "\n".join(lines) + "\n"
 

@@ -120,6 +120,8 @@ def _closed(
         yield f"      {run.status}: {s.failure}"
     if s.replaced:
         yield "      every element of the next model is sent: the strategy replaces it"
+    for text in s.remarks:
+        yield f"      {text}"
     for device, factor in s.distrusted.items():
         yield f"      {device}: unlike the others, counts {factor:.3g} times"
     if known.whole:

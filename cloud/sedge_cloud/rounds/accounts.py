@@ -100,6 +100,7 @@ def account(
         link_up=sums.link_up + row.up,
         link_down=sums.link_down + row.down,
         whole=sums.whole + len(parts.whole),
+        remarks=sums.remarks + summary.remarks,
         **{key: getattr(sums, key) + getattr(parts, key) for key in _SUMMED},
     )
     coded = msgspec.msgpack.encode(parts), msgspec.msgpack.encode(sums)
@@ -122,6 +123,12 @@ _SUMMED = ("up", "down", "newcomer_up", "newcomer_down", "http")
 def read_sums(coded: bytes) -> RunSums:
     """From a row; those of a run without a closed round are zero."""
     return msgspec.msgpack.decode(coded, type=RunSums) if coded else RunSums()
+
+
+def first_return(store: Rows, run: str, devices: Iterable[str]) -> bool:
+    """Whether this is the first of a run's rounds with a device that has answered an earlier one."""
+    pasts = store.pasts(run, set(devices))
+    return max((_read(pasts, name).updates for name in pasts), default=0) == 1
 
 
 def _read(pasts: Mapping[str, bytes], name: str) -> DevicePast:

@@ -3,13 +3,13 @@
 The result depends on committed rows only, so after a crash the same bytes are computed again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.algorithms.robust import distrusted
-from sedge_cloud.rounds.accounts import account
+from sedge_cloud.rounds.accounts import account, first_return, read_sums
 from sedge_cloud.rounds.lifecycle import (
     RUN,
     RUNNING,
@@ -98,10 +98,22 @@ def _conclude(
         distrusted=distrusted(shortened),
         late=late,
         replaced=replaced,
+        remarks=_remarks(run, run_store, summary.personal, current.orders),
     )
     is_last = row.round >= run.config.total_rounds
     event = Event.FAILURE if failure else Event.LAST_ROUND if is_last else None
     return summary, state, RUNNING if event is None else next_state(RUN, run.status, event)
+
+
+def _remarks(
+    run: Run, run_store: RunStore, personal: Mapping[str, int], devices: Iterable[str]
+) -> tuple[str, ...]:
+    """What the strategy says of the personal elements in the first round that devices return to."""
+    store = run_store.store
+    if read_sums(store.sums(run.name)).remarks or not first_return(store, run.name, devices):
+        return ()
+    known = run.remarks()
+    return tuple(text for text in run.remarks(sum(personal.values())) if text not in known)
 
 
 def already_closed(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:

@@ -309,6 +309,8 @@ class Scheduler:
             self._counters["replaced_models"] += 1
             text = "every element of the next model is sent: the strategy replaces it"
             yield Note(logging.INFO, f"run {summary.run}, round {summary.round}: {text}")
+        for text in summary.remarks:
+            yield Note(logging.WARNING, f"run {summary.run}, round {summary.round}: {text}")
         if live.run.status != RUNNING:
             yield RunEnded(live.run.name, live.run.status)
             self.serving = serving_run(self._store.runs())

@@ -33,7 +33,8 @@ class Summary(msgspec.Struct, frozen=True):
     stays as it was. ``distrusted`` maps devices whose updates were shortened or left out to the factor
     (outliers.py), and ``late`` names those whose updates for earlier rounds counted in this one.
     ``replaced`` says that the strategy replaced the global model, so that every element of the change is
-    sent although the run's broadcast sends a share.
+    sent although the run's broadcast sends a share. ``remarks`` are what the strategy says when the first
+    devices return (``Strategy.remarks``).
     ``before`` and ``after`` are means of ``metric``. ``why_declined`` is the reason that most of the
     ``declined`` gave, and how many; numbers in it do not tell reasons apart.
     """
@@ -55,6 +56,7 @@ class Summary(msgspec.Struct, frozen=True):
     replaced: bool = False
     metric: Metric = ACCURACY
     why_declined: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -95,7 +97,10 @@ class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a run's closed rounds add up to, up to ``round``: their number, and bytes as in RoundParts."""
+    """What a run's closed rounds add up to, up to ``round``: their number, and bytes as in RoundParts.
+
+    ``remarks`` are those of the summaries.
+    """
 
     round: int = 0
     closed: int = 0
@@ -107,6 +112,7 @@ class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
     link_up: int = 0
     link_down: int = 0
     whole: int = 0
+    remarks: tuple[str, ...] = ()
 
 
 class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):

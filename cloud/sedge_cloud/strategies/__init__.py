@@ -89,6 +89,11 @@ def _expected(annotation: object, error: Exception) -> str:
     """What an option takes; msgspec's own text does not list a Literal's values."""
     if get_origin(annotation) is Literal:
         return f"one of {', '.join(map(repr, get_args(annotation)))}"
+    if str(error).startswith("Invalid enum value"):  # of a union
+        named = [
+            _expected(kind, error) for kind in get_args(annotation) if get_origin(kind) is Literal
+        ]
+        return f"a number, or {', '.join(named)}"
     return str(error).removeprefix("Expected ").split(" - at ")[0]
 
 

@@ -21,6 +21,7 @@ for ``scoring = "cloud"`` only. n = parameters of the model, s = scored elements
 """
 
 from collections.abc import Iterable, Sequence
+from math import isqrt
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -34,7 +35,15 @@ from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strate
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.decimal_shares import floor_of
 from sedge_protocol.errors import ConfigError, StrategyError
-from sedge_protocol.importance import Score, importance, kept, min_max, positions, select
+from sedge_protocol.importance import (
+    Score,
+    importance,
+    kept,
+    min_max,
+    positions,
+    quantile_for,
+    select,
+)
 from sedge_protocol.layout import Layout, Role, Tensor, Theta
 from sedge_protocol.wire.work import DeviceScoring, Work
 
@@ -50,12 +59,12 @@ IMPORTANCE = "importance"
 # Options that apply to scoring on the device.
 ON_DEVICE = ("quantile", "score", "norm", "classifier_only", "scoring")
 NEEDS_GRADIENT = ("gradient", "fisher")
-# Personal elements that make a difference; the paper's 41 of 582,026 are few.
-_SOME = 20
+# The paper's quantile for Fashion-MNIST: 41 of 582,026 elements, but none of 642.
+PAPER_QUANTILE = 0.99993
 
 
 class FedOBP(Strategy, frozen=True):
-    """The options of FedOBP; the defaults are the paper's method and its Fashion-MNIST quantile.
+    """The options of FedOBP; the defaults are the paper's method with a quantile for any size of model.
 
     ``product`` is |(th_i - th_g) th_i|, the score in the authors' released logs; ``gradient`` is |g| and
     ``fisher`` g^2, of the last batch. Raises ``ConfigError`` for options that exclude each other.
@@ -63,9 +72,9 @@ class FedOBP(Strategy, frozen=True):
 
     name: ClassVar[str] = "fedobp"
 
-    quantile: Share = 0.99993
-    """Share of the scored elements that stays global, the paper's q; 0.99993 of 582,026 leaves 41
-    personal."""
+    quantile: Share | Literal["auto", "paper"] = "auto"
+    """Share of the scored elements that stays global: ``auto`` keeps the square root of their number
+    personal, ``paper`` is 0.99993 (41 of 582,026)."""
     score: Score = "squared"
     """Score of an element: ``squared`` or ``product``, or the paper's baselines ``gradient`` and
     ``fisher``, which need `scoring = "device"`."""
@@ -112,10 +121,11 @@ class FedOBP(Strategy, frozen=True):
         """Warn when so few elements are personal that the method is FedAvg, or nearly so."""
         said: list[str] = []
         size = sum(tensor.size for tensor in self.scored(layouts[0]))
-        if not self.energy and kept(size, self.quantile) <= 1:
+        number = kept(size, self._share(size))
+        if not self.energy and number <= 1:
             said.append(
-                f"quantile {self.quantile:g} of {size:,} elements keeps at most "
-                f"{kept(size, self.quantile)} personal, as good as FedAvg; {_smaller(size)}"
+                f"quantile {self._share(size):g} of {size:,} elements keeps at most {number} personal, as "
+                f"good as FedAvg; leave quantile out to keep {kept(size, FedOBP()._share(size))}"
             )
         most = floor_of(self.most, size)
         if self.energy and most <= 1:
@@ -125,8 +135,8 @@ class FedOBP(Strategy, frozen=True):
             )
         if personal == 0 and self.scoring == "cloud":
             said.append(
-                "no element was personal in any round, as in FedAvg; scores that tie, as those of a "
-                "two-class head's rows do, are left out together"
+                "no element is personal, as in FedAvg; scores that tie, as those of a two-class head's "
+                "rows do, are left out together"
             )
         return tuple(f"{self.name}: {text}" for text in said)
 
@@ -172,13 +182,20 @@ class FedOBP(Strategy, frozen=True):
     def _scoring(self, layout: Layout) -> DeviceScoring:
         """The order's part for a device that scores its own model."""
         names = () if self.classifier_only is False else tuple(t.name for t in self.scored(layout))
-        return DeviceScoring(self.quantile, self.score, self.norm, names)
+        size = sum(tensor.size for tensor in self.scored(layout))
+        return DeviceScoring(self._share(size), self.score, self.norm, names)
+
+    def _share(self, size: int) -> float:
+        """The quantile for so many scored elements."""
+        if self.quantile == "auto":
+            return quantile_for(isqrt(size), size)
+        return PAPER_QUANTILE if self.quantile == "paper" else self.quantile
 
     def _chosen(self, scores: Scores) -> NDArray[np.uint32]:
         """K as sorted indices into the scores (s,). Raises ``LocalError`` if one is not finite."""
         if self.energy > 0:
             return by_energy(scores, self.energy, self.most)
-        return select(scores, self.quantile)
+        return select(scores, self._share(scores.size))
 
     def _patch(
         self, scores: Scores, tensors: tuple[Tensor, ...], layout: Layout, history: Theta
@@ -189,12 +206,6 @@ class FedOBP(Strategy, frozen=True):
             return None
         indices = positions(chosen, tensors)
         return SparseVector(layout.size, indices, history[indices])
-
-
-def _smaller(size: int) -> str:
-    """What a model of so few elements may use."""
-    quantile = next((q for q in (0.99, 0.95, 0.9) if kept(size, q) >= _SOME), 0.8)
-    return f"of a model this small, quantile = {quantile:g} keeps {kept(size, quantile)}"
 
 
 def smooth(scores: Scores, past: Scores | None, ema: float) -> Scores:

@@ -16,8 +16,9 @@ With ``assign``, channels of W_G that no device's channel became keep their valu
 
 What a lambda does depends on how far a round's steps can move a model, so it cannot be carried from one
 training to another. The option ``pull`` says instead which share of the distance from its start the term
-alone takes back in a round. ``prox_for`` finds the strength that does so in as many steps as the device
-took in its last round. Before a device's first update its steps are unknown, and it is not pulled.
+alone takes back in a round: .11 for the paper's lambda of 1 in 59 steps of rate .001. ``prox_for`` finds
+the strength that does so in as many steps as the device took in its last round. Before a device's first
+update its steps are unknown, and it is not pulled.
 n = parameters, m = parameters of a width.
 """
 
@@ -61,8 +62,8 @@ class SubFLOT(WidthPolicy, frozen=True):
     mix: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Share of the global model in a device's start; the paper's a."""
     pull: Annotated[float, Meta(ge=0, lt=1)] = 0.11
-    """Share of the distance from its start that SAR takes back in a round from a device without any
-    channels; 0.11 is the paper's lambda of 1 with the paper's 59 steps of rate 0.001."""
+    """Share of the distance from its start that SAR takes back per round from a device without channels;
+    0.11 is about the paper's lambda."""
     solver: Solver = "emd"
     """Transport plan: ``emd`` merges neurons, ``sinkhorn`` merges them more softly, ``assign`` leaves
     some out."""

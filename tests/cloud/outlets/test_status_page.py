@@ -145,7 +145,9 @@ def test_groups_and_distrusted_updates_are_drawn(lived: Seen, tmp_path: Path) ->
 
 def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
     """No horizontal overflow at either width; what is wrong is on top; it follows without a reload."""
-    config = msgspec.structs.replace(CONFIG, strategy="fedobp", num_rounds=9, quorum=0.5)
+    config = msgspec.structs.replace(
+        CONFIG, strategy="fedobp", options={"quantile": 1.0}, num_rounds=9, quorum=0.5
+    )
     seen = Seen(tmp_path / "cloud", config, NAMES)
     seen.cloud.hello()
     for _ in range(3):
@@ -165,6 +167,8 @@ def test_the_page_fits_tells_and_follows(tmp_path: Path) -> None:
                 found = browser.value("document.querySelector('#problems').innerText")
                 assert "is offline; round 4 waits for it" in found
                 assert "waits: 31 % battery" in found
+                run = browser.value("document.querySelector('#run').innerText")
+                assert run.count("no element is personal, as in FedAvg") == 1
             browser.picture(shots / f"status-{width}.png")
         browser.open(url, 1200)
         browser.until("document.getElementById('live').textContent === 'live'")

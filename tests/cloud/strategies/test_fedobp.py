@@ -1,5 +1,7 @@
 """FedOBP's plan and apply: options, first rounds, statistics, hostile values. The paper is in paper/."""
 
+from math import isqrt
+
 import numpy as np
 import pytest
 from tests.cloud.contexts import context_of
@@ -8,7 +10,7 @@ from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.strategies.fedobp import IMPORTANCE, FedOBP
 from sedge_cloud.strategy import Assignment, ClientModel
 from sedge_protocol.errors import ConfigError, LocalError, StrategyError
-from sedge_protocol.importance import Score
+from sedge_protocol.importance import Score, select
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.work import DeviceScoring, Work
 
@@ -111,7 +113,7 @@ def test_a_device_is_told_how_to_score(score: Score) -> None:
     assignment = plan(strategy, ClientModel())
     assert assignment.work.scoring == DeviceScoring(0.9, score, "layer", ("fc.weight", "fc.bias"))
     assert assignment.patch is None and assignment.work.upload
-    whole = plan(FedOBP(scoring="device"), ClientModel())
+    whole = plan(FedOBP("paper", scoring="device"), ClientModel())
     assert whole.work.scoring == DeviceScoring(0.99993)  # all parameters, whatever their names
 
 
@@ -133,6 +135,22 @@ def test_a_robust_rule_is_followed() -> None:
     RunConfig(strategy="fedobp", robust=RobustConfig(rule="median")).check()
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("columns", [5, 321, 300_000])
+def test_the_default_personalises_a_model_of_any_size(rows: int, columns: int) -> None:
+    """The square root of its elements, also where they come in pairs, as in a two-class head."""
+    layout = Layout.of([("fc.weight", (rows, columns), Role.PARAMETER)])
+    row = np.random.default_rng(0).permutation(columns).astype(np.float32)
+    own = np.concatenate([row, -row][:rows])
+    context = context_of(layout, np.zeros(own.size, np.float32))
+    patch = FedOBP().plan(context, ClientModel(own)).patch
+    assert patch is not None
+    assert 0 <= isqrt(own.size) - patch.values.size < rows
+    scoring = FedOBP(scoring="device").plan(context, ClientModel()).work.scoring
+    assert scoring is not None
+    assert select(np.square(own), scoring.quantile).size == patch.values.size
+
+
 # What an operator should know of its options.
 
 
@@ -140,21 +158,22 @@ def test_a_robust_rule_is_followed() -> None:
     ("strategy", "elements", "said"),
     [
         (
-            FedOBP(),
+            FedOBP("paper"),
             577,
             "quantile 0.99993 of 577 elements keeps at most 1 personal, as good as FedAvg",
         ),
-        (FedOBP(), 577, "of a model this small, quantile = 0.95 keeps 29"),
+        (FedOBP("paper"), 577, "leave quantile out to keep 24"),
         (FedOBP(quantile=1), 577, "quantile 1 of 577 elements keeps at most 0 personal"),
-        (FedOBP(scoring="device"), 577, "keeps at most 1 personal"),
+        (FedOBP("paper", scoring="device"), 577, "keeps at most 1 personal"),
         (
             FedOBP(energy=0.5, most=0.001),
             577,
             "most = 0.001 of 577 elements keeps at most 0 personal",
         ),
         (FedOBP(quantile=0.95), 577, ""),
+        (FedOBP(), 577, ""),
         (FedOBP(energy=0.5), 577, ""),
-        (FedOBP(), 582_026, ""),
+        (FedOBP("paper"), 582_026, ""),
     ],
 )
 def test_a_personal_set_that_is_next_to_nothing_is_said(
@@ -177,7 +196,7 @@ def test_a_tie_does_not_empty_the_personal_set_without_a_word() -> None:
     assert patch is not None and patch.indices is not None and patch.indices.tolist() == [1, 4]
     for strategy in (one, three):
         (said,) = strategy.remarks([layout], 0)[-1:]
-        assert said.startswith("fedobp: no element was personal in any round, as in FedAvg; scores")
+        assert said.startswith("fedobp: no element is personal, as in FedAvg; scores that tie")
     assert not three.remarks([layout], 1)
     assert not FedOBP(quantile=0.5, scoring="device").remarks(
         [layout], 0

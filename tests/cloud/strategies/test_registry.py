@@ -27,6 +27,7 @@ NAN, INF = float("nan"), float("inf")
     [
         ("fedavg", {}, FedAvg()),
         ("fedobp", {"quantile": 1}, FedOBP(quantile=1.0)),
+        ("fedobp", {"quantile": "paper"}, FedOBP(quantile="paper")),
         ("fedobp", {"norm": "layer", "classifier_only": True}, FedOBP(norm="layer", classifier_only=True)),
         # TOML has no tuples.
         ("fedobp", {"classifier_only": ["fc.bias"]}, FedOBP(classifier_only=("fc.bias",))),
@@ -46,7 +47,7 @@ REFUSED: list[tuple[str, dict[str, object], str, str]] = [
     ("fedavg", {"quantile": 0.5}, "quantile", "an option of fedavg: it has none"),
     ("fedobp", {"quantil": 0.5}, "quantil", "an option of fedobp: quantile, score, norm,"),
     ("fedobp", {"name": "x"}, "name", "an option of fedobp: quantile, score, norm,"),
-    ("fedobp", {"quantile": "0.5"}, "quantile", "`float`, got `str`"),
+    ("fedobp", {"quantile": "0.5"}, "quantile", "a number, or one of 'auto', 'paper'"),
     ("fedobp", {"quantile": 1.0001}, "quantile", "`float` <= 1.0"),
     ("fedobp", {"ema": None}, "ema", "`float`, got `null`"),
     ("fedobp", {"score": "cubed"}, "score", "one of 'squared', 'product', 'gradient', 'fisher'"),

@@ -38,7 +38,8 @@ def worth(seen: Seen, name: str, before: float) -> None:
 @pytest.fixture
 def seen(tmp_path: Path) -> Seen:
     """A run of two rounds and a final evaluation, and another one after it; c declines the second round."""
-    seen = Seen(tmp_path, msgspec.structs.replace(CONFIG, strategy="fedobp"), "abc")
+    config = msgspec.structs.replace(CONFIG, strategy="fedobp", options={"quantile": "paper"})
+    seen = Seen(tmp_path, config, "abc")
     seen.cloud.hello()
     seen.cloud.now += 1
     seen.round("a", "b", "c")

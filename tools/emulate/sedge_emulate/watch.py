@@ -135,6 +135,8 @@ class Watch:
 
     def _close(self, summary: Summary) -> None:
         self.summaries.append(summary)
+        for remark in summary.remarks:
+            self._progress.note(remark)
         if summary.task != TRAIN:
             return
         totals, before = self._totals(), self._counted

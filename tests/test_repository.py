@@ -111,6 +111,11 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "tests/protocol/host/test_reference.py",
         "as the reference shows them",
     ),
+    "sedge_emulate.hello": (
+        "tests/emulate/test_own_function.py",
+        "whose strategy asks what it says",
+    ),
+    "sedge_emulate.training.function": ("tests/emulate/test_own_function.py", "whose fleet trains"),
     "sedge_emulate.device_classes": (
         "tests/emulate/test_emulate_config.py",
         "with the fleet's file",

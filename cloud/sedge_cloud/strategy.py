@@ -24,10 +24,10 @@ from sedge_protocol.axes import Axes
 from sedge_protocol.codec import SparseVector, ValueCoding
 from sedge_protocol.errors import StrategyError
 from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.arrays import Arrays
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Codec, Work
 
-Arrays = Mapping[str, NDArray[np.float32]]
 Groups = Mapping[str, tuple[str, ...]]
 Change = NDArray[np.float32] | NDArray[np.float64]
 
@@ -214,6 +214,10 @@ class Assignment:
 
     ``correction`` (m,) is added to every gradient of the model that the device sends (SCAFFOLD). It travels
     exactly. It cannot be combined with a mixture (OwnModel).
+
+    ``send`` are small arrays by name, 32 KiB in all, which the device's own training function receives, as
+    (m,); ``work.settings`` are numbers and texts for it, and ``work.returns`` names the arrays that it
+    returns, which come as ``Update.arrays``.
     """
 
     patch: SparseVector | None = None
@@ -224,6 +228,7 @@ class Assignment:
     holdout: float = 0.0
     shares_statistics: bool = False
     correction: Theta | None = None
+    send: Arrays = field(default_factory=dict[str, NDArray[np.float32]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,6 +239,8 @@ class Update:
     chose to start without) over it and moved by ``delta``. Without both, ``base`` is the trained model. For
     another ``width`` all of these are (m,), in that width's layout. ``trusted`` is that of the client model
     from which the round was planned, and ``steps`` is the number of SGD steps that the device reported.
+    ``arrays`` are those that the device's own training function returned, finite and as long as
+    ``work.returns`` says; no robust rule or outlier filter looks at them.
     """
 
     device: str
@@ -245,6 +252,7 @@ class Update:
     mix: float | None = None
     trusted: bool = True
     steps: int = 0
+    arrays: Arrays = field(default_factory=dict[str, NDArray[np.float32]])
 
     @cached_property
     def trained(self) -> Theta:

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.cloud.contexts import context_of, follow
 
-from sedge_cloud.strategy import Arrays, Assignment, ClientModel, State, Strategy, Update
+from sedge_cloud.strategy import Assignment, ClientModel, State, Strategy, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.wire.arrays import Arrays
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import OwnModel
 

@@ -15,7 +15,7 @@ from sedge_protocol.wire.frame import Frame, Kind, open_frame, seal
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import KINDS, Message, decode_body, encode_body
 from sedge_protocol.wire.transfer import Manifest, describe, from_bitmap, to_bitmap
-from sedge_protocol.wire.update import Report, decode_update, encode_update
+from sedge_protocol.wire.update import Report, decode_arrays, decode_update, encode_update
 
 Case = dict[str, Any]
 
@@ -125,6 +125,16 @@ def test_update(case: Case) -> None:
     assert encode_update(report, bytes.fromhex(case["payload"])) == blob
     found, payload = decode_update(blob)
     assert (found, payload.hex()) == (report, case["payload"])
+
+
+@pytest.mark.parametrize("case", VECTORS["updates_with_arrays"])
+def test_update_with_arrays(case: Case) -> None:
+    report = msgspec.convert(_native(case["report"]), Report)
+    blob = bytes.fromhex(case["blob"])
+    found, payload = decode_update(blob)
+    assert (found, payload.hex()) == (report, case["payload"])
+    arrays = decode_arrays(blob)
+    assert {name: array.tobytes().hex() for name, array in arrays.items()} == case["arrays"]
 
 
 @pytest.mark.parametrize("case", VECTORS["frames"], ids=_name)

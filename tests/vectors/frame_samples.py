@@ -158,6 +158,13 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
     yield msgspec.structs.replace(plain, work=Work(training=moving))
     averaging = Training(5, 0.05, average=0.5)
     yield msgspec.structs.replace(plain, work=Work(training=averaging))
+    asked = Work(
+        settings={"layers": 2, "rate": 0.5, "mode": "top", "warm": True},
+        arrays={"means": bytes(range(24)), "none": b""},
+        returns={"means": 6, "counts": 10},
+    )
+    yield msgspec.structs.replace(plain, work=asked)
+    yield messages.Hello(NONCE, "0.3.0", codecs=("settings", "arrays"))
     places = (
         Place(MODEL.sha256, f"https://cdn.example/home/{MODEL.sha256.hex()}?token=1"),
         Place(digest("frozen data"), "http://192.0.2.1:8080/frozen"),

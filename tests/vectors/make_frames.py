@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 from tests.vectors.frame_samples import (
     BOOT,
     BUNDLE,
@@ -281,6 +282,21 @@ def _updates() -> Iterator[Json]:
         yield {"report": _fields(one), "payload": payload.hex(), "blob": coded}
 
 
+def _array_updates() -> Iterator[Json]:
+    report = Report(
+        run="digits", round=3, task="train", layout_hash=LAYOUT.hash, model_hash=digest("model"),
+        num_examples=6, before=Metrics(2, 0, 1), after=Metrics(1, 1, 1), train_loss=1, steps=1,
+        seconds=1, arrays={"means": 3, "count": 1},
+    )  # fmt: skip
+    arrays = {"means": np.array([1, -0.5, 2**-149], "<f4"), "count": np.ones(1, "<f4")}
+    for payload in (b"a coded vector", b""):
+        yield {
+            "report": _fields(report), "payload": payload.hex(),
+            "arrays": {name: array.tobytes().hex() for name, array in arrays.items()},
+            "blob": encode_update(report, payload, arrays).hex(),
+        }  # fmt: skip
+
+
 def _topics() -> Iterator[Json]:
     for device in ("pi-1", "pi-2", "a", "d" * 48):
         shard = topics.shard_of(device)
@@ -316,6 +332,7 @@ def main() -> None:
         "bitmaps": list(_bitmaps()),
         "refused_bitmaps": list(_refused_bitmaps()),
         "updates": list(_updates()),
+        "updates_with_arrays": list(_array_updates()),
         "frames": list(_frames()),
         "readable": list(_readable()),
         "refused_frames": list(_refused_frames()),

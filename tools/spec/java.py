@@ -54,6 +54,7 @@ import org.sedge.edge.wire.Schema.Field;
 
 import java.util.Collections;
 import java.util.List;
+import java.util.Map;
 
 /** The bodies of control frames, the head of an update, and what they hold (WIRE.md, section 5). */
 public final class Messages {{
@@ -195,6 +196,9 @@ def java_type(kind: inspect.Type) -> JavaType:
         ):
             boxed, _, reader = java_type(value)
             return _same(f"Map<String, {boxed}>", f"Type.map({reader}, {most})")
+        case inspect.UnionType(types=types):
+            readers = ", ".join(java_type(one).reader for one in types)
+            return _same("Object", f"Type.either({readers})")
         case inspect.StructType(cls=cls):
             return _same(cls.__name__, f"{cls.__name__}.SCHEMA")
         case _:

@@ -107,6 +107,10 @@ def words(kind: inspect.Type) -> str:
             return _one_of(member.value for member in cls)
         case inspect.VarTupleType(item_type=item, min_length=least, max_length=most):
             return f"{f'{least} to' if least else 'at most'} {most} {_plural(words(item))}"
+        case inspect.DictType(value_type=value, max_length=most):
+            return f"at most {most} by name, each {words(value)}"
+        case inspect.UnionType(types=types):
+            return " or ".join(map(words, types))
         case inspect.StructType(cls=cls):
             return cls.__name__
         case _:
@@ -151,6 +155,8 @@ def default_words(value: object) -> str:
     match value:
         case msgspec.NODEFAULT | ():
             return "" if value is msgspec.NODEFAULT else "none"
+        case dict() if not value:
+            return "none"
         case None:
             return "nil"
         case bool():

@@ -12,9 +12,10 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from sedge_cloud.strategy import Arrays, ClientModel, Context, Strategy
+from sedge_cloud.strategy import ClientModel, Context, Strategy
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout
+from sedge_protocol.wire.arrays import Arrays
 
 # The index (1,) into ``Context.widths`` in ``ClientModel.arrays``.
 WIDTH = "width"

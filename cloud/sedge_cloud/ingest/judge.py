@@ -23,7 +23,7 @@ from sedge_protocol.codec.blockwise import blocks
 from sedge_protocol.errors import CodecError, UpdateRejected
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.objective import Metric
-from sedge_protocol.wire.update import Report, decode_update
+from sedge_protocol.wire.update import Report, decode_arrays, decode_update
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -107,6 +107,7 @@ def judge(given: OrderContext, blob: bytes) -> Judged:
     _require_choice(order, report.patched)
     if report.num_examples < 1:
         raise UpdateRejected("invalid", "update.num_examples: 0, expected at least 1")
+    _require_arrays(given, report, blob)
     if bool(payload) != (given.start is not None):
         raise UpdateRejected("mismatch", f"update has {len(payload)} payload bytes, not as ordered")
     if given.start is None:
@@ -170,6 +171,15 @@ def _require_choice(order: OrderRow, patched: bool | None) -> None:
     if patched not in expected:
         shown = " or ".join(map(str, expected))
         raise UpdateRejected("mismatch", f"update.patched: {patched}, expected {shown}")
+
+
+def _require_arrays(given: OrderContext, report: Report, blob: bytes) -> None:
+    """Raise ``UpdateRejected`` unless the update has the arrays of its order; ``CodecError`` for NaN."""
+    wanted = given.order.read_work().returns if given.round.task == TRAIN else {}
+    if report.arrays != wanted:
+        raise UpdateRejected("mismatch", f"update.arrays: {report.arrays}, expected {wanted}")
+    if wanted:
+        decode_arrays(blob)
 
 
 def _require_finite(run: str, update: Update, largest: float, delta: SparseVector) -> None:

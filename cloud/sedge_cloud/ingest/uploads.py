@@ -35,7 +35,7 @@ from sedge_protocol.wire.messages import (
 )
 from sedge_protocol.wire.topics import shard_of
 from sedge_protocol.wire.transfer import CREDIT, Intake, Manifest
-from sedge_protocol.wire.update import max_coded_bytes
+from sedge_protocol.wire.update import max_update_bytes
 
 # A device has one update to send, or two while the last round's is still on its way.
 MAX_TRANSFERS = 2
@@ -92,7 +92,7 @@ class Uploads:
             order, _ = self._order(run, offer.round, device)
         except UpdateRejected as exc:
             return Answer(_reject(offer.run, offer.round, sha256, exc))
-        limit = max_coded_bytes(run.layout(order.width).size)
+        limit = max_update_bytes(run.layout(order.width).size, order.read_work())
         if size > limit:
             why = f"{size} bytes, the limit is {limit}"
             return self._reject(

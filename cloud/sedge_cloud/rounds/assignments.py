@@ -11,8 +11,9 @@ import numpy as np
 from sedge_cloud.runs.orders import order_seed
 from sedge_cloud.runs.run import Run
 from sedge_cloud.strategy import Assignment
-from sedge_protocol.errors import StrategyError
+from sedge_protocol.errors import CodecError, StrategyError
 from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.arrays import check_exchange, pack_array
 from sedge_protocol.wire.work import PatchChoice, Work
 
 # No order has this number; its seed draws the examples that a device holds out.
@@ -44,6 +45,8 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
         raise StrategyError(f"{where}: device scoring together with a patch or a model of its own")
     if assignment.correction is not None and work.own_model is not None and work.own_model.mixes:
         raise StrategyError(f"{where}: a correction together with a mixture")
+    if work.arrays:
+        raise StrategyError(f"{where}: work.arrays, expected none: Assignment.send has them")
     average = (work.training or run.config.training).average
     if average and work.own_model is not None and work.own_model.mixes:
         raise StrategyError(f"{where}: training.average together with a mixture, expected 0")
@@ -51,10 +54,17 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
     _require_names(where, layout, work)
     stays = () if assignment.shares_statistics else layout.statistics
     keep = (*stays, *(name for name in work.keep if name not in stays))
-    work = msgspec.structs.replace(work, keep=keep, choice=_choice(run, device, assignment))
+    work = msgspec.structs.replace(
+        work,
+        keep=keep,
+        choice=_choice(run, device, assignment),
+        arrays={name: pack_array(array) for name, array in assignment.send.items()},
+    )
     try:  # msgspec checks ranges when it decodes, and makes a TrainingConfig a plain Training
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work)
-    except ValueError as exc:  # msgspec's errors
+        work = msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work)
+        check_exchange(work)
+        return work
+    except (ValueError, CodecError) as exc:  # msgspec's errors
         raise StrategyError(f"{where}: {exc}") from exc
 
 

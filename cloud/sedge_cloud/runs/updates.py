@@ -66,4 +66,5 @@ class RoundUpdates:
             report.mix,
             order.trusted,
             report.steps,
+            self.vectors.arrays(row.blob) if report.arrays else {},
         )

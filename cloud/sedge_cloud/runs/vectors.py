@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from sedge_cloud.store.cache import Cache, Memory
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import ClientModelRow, OrderRow
-from sedge_cloud.strategy import Arrays
 from sedge_protocol.codec import (
     Compression,
     SparseVector,
@@ -24,7 +23,8 @@ from sedge_protocol.codec import (
     encode,
 )
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.update import decode_update
+from sedge_protocol.wire.arrays import Arrays
+from sedge_protocol.wire.update import decode_arrays, decode_update
 
 
 class DecodedModel(NamedTuple):
@@ -86,6 +86,10 @@ class Vectors:
         if not payload:
             return None
         return self._vectors.fill(blob + context, self.decode(payload, size, context))
+
+    def arrays(self, blob: bytes) -> dict[str, NDArray[np.float32]]:
+        """The named arrays (m,) of a stored update."""
+        return decode_arrays(self.store.update_blob(blob))
 
     def drop_past(self, rows: Iterable[ClientModelRow], keep: Collection[bytes]) -> None:
         """Forget what a plan has read of these devices' past, except the models and patches in ``keep``."""

@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from sedge_cloud.strategy import (
     EVERY_ELEMENT,
-    Arrays,
     Assignment,
     ClientModel,
     Context,
@@ -40,6 +39,7 @@ from sedge_cloud.strategy import (
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire.arrays import Arrays
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Codec
 

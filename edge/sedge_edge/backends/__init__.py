@@ -27,6 +27,9 @@ AUTO = "auto"
 # Which optimizer the orders will ask for is not known when a bundle is opened.
 _VECTORS = Work().vectors(Training(optimizer="adam"))
 
+# The abilities of an agent whose training is a function of its own.
+_FOR_FUNCTIONS = frozenset({"settings", "arrays"})
+
 
 class UserCode(NamedTuple):
     """The device's own code, for backends without programs: where it lies, and what makes torch's model."""
@@ -120,7 +123,7 @@ def impossible_features(backend: str, folder: Path) -> frozenset[str]:
     Raises ``ConfigError`` for a function that cannot be imported.
     """
     if allowed_backends(backend) != [FUNCTION]:
-        return frozenset()
+        return _FOR_FUNCTIONS
     from sedge_edge.backends.function import HONOURABLE, NEVER, honours
 
     return NEVER | (set(HONOURABLE) - honours(backend, folder))

@@ -12,6 +12,11 @@ to change, and it returns as many. Frozen tensors of the bundle follow them, rea
 by name, ``batch_size``, ``seed`` (0 to 2^63 - 1, another in every round) and ``threads``. fit's metrics may
 have "loss", the mean over the last epoch; otherwise the trained model is evaluated on them.
 
+A strategy may send fit more: settings["settings"] are its numbers and texts by name, settings["arrays"] its
+float32 arrays (m,) by name. settings["returns"] maps the names of the arrays that it wants back to their
+numbers of elements; fit returns them in its metrics as "arrays", a dict, and those that nobody wants may be
+there too.
+
 Learning rate, momentum and epochs are up to the function. What else an order asks of the steps in between
 cannot be enforced from outside: a function does it only if it says so, as in ``fit.honours = ("prox",)``.
     prox        pulls every step towards the parameters that it was given (FedProx)
@@ -23,7 +28,7 @@ The rest is declined: gradients, corrections, second models, means of the steps'
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
@@ -113,6 +118,9 @@ class FunctionTrainer:
             "batch_size": self._manifest.batch_size,
             "seed": request.seed,
             "threads": self._threads,
+            "settings": dict(request.exchange.settings),
+            "arrays": {name: array.copy() for name, array in request.exchange.arrays.items()},
+            "returns": dict(request.exchange.returns),
         }
         parameters, count, metrics = self._three(
             self._name,
@@ -130,7 +138,13 @@ class FunctionTrainer:
             loss = self._finite(self._name, '"loss"', metrics["loss"])
         else:
             loss = self.evaluate(trained, examples).loss
-        return Trained(trained, loss, self._steps(examples, training), num_examples=count)
+        return Trained(
+            trained,
+            loss,
+            self._steps(examples, training),
+            num_examples=count,
+            arrays=self._returned(metrics.get("arrays", {}), request.exchange.returns),
+        )
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
         """Mean loss and metric of theta (n,), as the module's ``evaluate`` finds them."""
@@ -222,6 +236,26 @@ class FunctionTrainer:
             count = np.count_nonzero(~np.isfinite(theta))
             raise TrainingDiverged(f"{self._name}: {count} parameters are not finite")
         return theta
+
+    def _returned(self, given: object, wanted: Mapping[str, int]) -> dict[str, Theta]:
+        """The arrays (m,) that the order wants. Raises ``ConfigError``, or ``TrainingDiverged`` for NaN."""
+        name, found = f'{self._name}: "arrays"', dict[str, Theta]()
+        if not isinstance(given, dict):
+            raise ConfigError(name, type(given).__name__, "a dict of arrays by name")
+        arrays = cast(dict[str, object], given)
+        for key, length in wanted.items():
+            if key not in arrays:
+                raise ConfigError(name, sorted(arrays), f"{key} as well")
+            array = _array(name, arrays[key])
+            if array.size != length or array.dtype.kind not in "fiu":
+                expected = f"{length} numbers as {key}"
+                raise ConfigError(name, f"{array.dtype} {array.shape}", expected)
+            with np.errstate(over="ignore"):  # beyond float32 is inf, which is found below
+                values = array.reshape(-1).astype(np.float32)
+            if not np.isfinite(values).all():
+                raise TrainingDiverged(f"{name}: {key} is not finite")
+            found[key] = values
+        return found
 
     def _count(self, name: str, count: object, highest: int) -> int:
         if not isinstance(count, Integral) or not 1 <= int(count) <= highest:

@@ -181,6 +181,7 @@ def complete(
     """
     job, vectors, trained = prepared.job, context.vectors, result.trained
     order = job.order
+    arrays = trained.arrays if order.task == TRAIN else {}
     report = Report(
         run=order.run,
         round=order.round,
@@ -201,11 +202,12 @@ def complete(
         temperature_c=spent.temperature_c,
         energy_j=spent.energy_j,
         http_bytes=job.http_bytes,
+        arrays={name: array.size for name, array in arrays.items()},
     )
     encoded = EncodedDelta(b"", job.kept)
     if order.task == TRAIN and order.work.upload:
         encoded = encode_delta(prepared, result, vectors)
-    update = context.blobs.write(encode_update(report, encoded.payload))
+    update = context.blobs.write(encode_update(report, encoded.payload, arrays))
     kept = encoded.kept
     if order.task == TRAIN:
         last = trained.gradient if scores_gradient(order) else None

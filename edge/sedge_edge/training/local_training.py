@@ -28,6 +28,7 @@ from sedge_edge.training.examples import Examples
 from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.steppers.model import tensor_slices
 from sedge_edge.training.trainer import (
+    Exchange,
     Moments,
     SecondModel,
     Trained,
@@ -36,6 +37,7 @@ from sedge_edge.training.trainer import (
 )
 from sedge_protocol.errors import CodecError, LocalError
 from sedge_protocol.layout import Layout, Role, Theta
+from sedge_protocol.wire.arrays import check_exchange, unpack_arrays
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.training import Training
@@ -151,11 +153,17 @@ def _first_request(
 ) -> TrainRequest:
     """The order's first training; with a mixture, of its own part as well."""
     personal, training, seed = order.work.own_model, order.training, order.seed
+    exchange = exchanged(order)
     if personal is not None and personal.mixes:
         second = SecondModel(own, personal.mix, personal.adaptive)
-        return TrainRequest(start, training, seed, second=second)
+        return TrainRequest(start, training, seed, second=second, exchange=exchange)
     wanted = wants_gradient(order) and not order.work.then
-    return TrainRequest(start, training, seed, None, wanted, correction, moments)
+    return TrainRequest(start, training, seed, None, wanted, correction, moments, exchange=exchange)
+
+
+def exchanged(order: Order) -> Exchange:
+    """What the order's work exchanges besides the model."""
+    return Exchange(order.work.settings, unpack_arrays(order.work), order.work.returns)
 
 
 def _further_trainings(
@@ -166,7 +174,8 @@ def _further_trainings(
     for phase, training in enumerate(order.work.then, start=1):
         wanted = wants_gradient(order) and phase == len(order.work.then)
         further = _further_request(trained.theta, training, order, phase, start, wanted)
-        trained = yield from _trained(replace(further, correction=correction))
+        further = replace(further, correction=correction, exchange=exchanged(order))
+        trained = yield from _trained(further)
         steps += trained.steps
     personal = order.work.own_model
     if personal is not None and not personal.mixes:
@@ -217,6 +226,7 @@ def scores_gradient(order: Order) -> bool:
 def check_order(order: Order, layout: Layout) -> None:
     """Raise ``CodecError`` for unknown tensors and for settings that exclude each other."""
     own, personal = order.work.scoring, order.work.own_model
+    check_exchange(order.work)
     trainings = [order.training, *order.work.then]
     if personal is not None:
         trainings.append(personal.training)

@@ -4,8 +4,8 @@ n = parameters of the model.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -15,8 +15,10 @@ from sedge_edge.training.examples import Examples, Inputs
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire import refusals
+from sedge_protocol.wire.arrays import Arrays
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
+from sedge_protocol.wire.work import Setting
 
 # The metric that people read, of the mean of the rows' values (``Metric.reported``).
 Reported: TypeAlias = Callable[[float], float]
@@ -61,12 +63,28 @@ class SecondModel:
 
 
 @dataclass(frozen=True, eq=False)
+class Exchange:
+    """What a training gets of its order besides the model, and gives back: the settings and arrays by name.
+
+    ``returns`` has the number of elements of each array (m,) that the training gives back.
+    """
+
+    settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
+    arrays: Arrays = field(default_factory=dict[str, NDArray[np.float32]])
+    returns: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+NOTHING = Exchange()
+
+
+@dataclass(frozen=True, eq=False)
 class TrainRequest:
     """One training: from theta (n,), which is not modified, with the steps that ``training`` asks for.
 
     ``training.prox`` pulls towards ``anchor`` (n,), by default theta. ``gradient`` requests the last
     batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
     which have none. The optimizer begins with ``moments``. ``second`` is trained beside theta.
+    ``exchange`` is for trainers that announce ``settings`` and ``arrays``.
     """
 
     theta: Theta
@@ -77,6 +95,7 @@ class TrainRequest:
     correction: Theta | None = None
     moments: Moments | None = None
     second: SecondModel | None = None
+    exchange: Exchange = NOTHING
 
     @property
     def models(self) -> list[Theta]:
@@ -105,7 +124,8 @@ class Trained:
     prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is how many examples it was
     trained on, or None for all. ``moments`` is the optimizer's state, where the training keeps it.
     ``second`` is the model that was trained beside it, with its mix now. ``mean`` (n,) is that of the last
-    steps' models, where the training takes one: what the device predicts with.
+    steps' models, where the training takes one: what the device predicts with. ``arrays`` (m,) are those
+    that the request's ``exchange`` wants back.
     """
 
     theta: Theta
@@ -116,6 +136,7 @@ class Trained:
     moments: Moments | None = None
     second: SecondModel | None = None
     mean: Theta | None = None
+    arrays: Arrays = field(default_factory=dict[str, NDArray[np.float32]])
 
     @property
     def model(self) -> Theta:

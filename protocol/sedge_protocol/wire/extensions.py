@@ -13,7 +13,7 @@ CORRECTION = "correction"
 # What an order may ask for beyond one training.
 FEATURES = (
     "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", CORRECTION,
-    "optimizer", "schedule", "average",
+    "optimizer", "schedule", "average", "settings", "arrays",
 )  # fmt: skip
 # Every device supports these value codings; it must announce all others.
 COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
@@ -33,6 +33,8 @@ def needed_by_work(work: Work, training: Training) -> frozenset[str]:
         "scoring": work.scoring is not None,
         "remember": work.remember,
         "choice": work.choice is not None,
+        "settings": bool(work.settings),
+        "arrays": bool(work.arrays or work.returns),
     }
     return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)
 

@@ -1,17 +1,21 @@
 """The blob that a device sends at the end of a round: a report and the coded delta.
 
-u32 header length | MessagePack ``Report`` | coded vector (codec/vector.py), empty if none was ordered
+u32 header length | MessagePack ``Report`` | the arrays that it names, one after the other, float32 little
+endian | coded vector (codec/vector.py), empty if none was ordered
 """
 
 import struct
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 from sedge_protocol.errors import CodecError
+from sedge_protocol.wire.arrays import Arrays, pack_array, unpack_array
 from sedge_protocol.wire.messages import Count, Id, Round, Task
-from sedge_protocol.wire.work import Hash, Share
+from sedge_protocol.wire.work import MAX_ARRAY_BYTES, Hash, Lengths, Share, Work
 
 _LENGTH = struct.Struct("<I")
 # A report has some 300 bytes; 4 KiB leave room for later versions.
@@ -76,21 +80,56 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     http_bytes: Count = 0
     """Extension ``places``: bytes of blobs that came over HTTP since the last report, as far as the device
     knows."""
+    arrays: Lengths = {}
+    """Extension ``arrays``: the arrays between report and payload, in order, each with its number of
+    elements."""
 
 
 def max_coded_bytes(size: int) -> int:
-    """The most bytes that an update, or any blob with one coded vector of ``size`` elements, may have."""
+    """The most bytes that a blob with one coded vector of ``size`` elements may have."""
     return MAX_REPORT_BYTES + 4 * size * (DENSE_SLACK + 1) // DENSE_SLACK
 
 
-def encode_update(report: Report, payload: bytes) -> bytes:
-    """The update blob."""
+def max_update_bytes(size: int, work: Work) -> int:
+    """The most bytes that the update of a device may have, with a model of ``size`` elements."""
+    return max_coded_bytes(size) + 4 * sum(work.returns.values())
+
+
+def encode_update(report: Report, payload: bytes, arrays: Arrays | None = None) -> bytes:
+    """The update blob, with the ``arrays`` that ``report.arrays`` names."""
     header = msgspec.msgpack.encode(report)
-    return _LENGTH.pack(len(header)) + header + payload
+    packed = b"".join(pack_array((arrays or {})[name]) for name in report.arrays)
+    return _LENGTH.pack(len(header)) + header + packed + payload
 
 
 def decode_update(blob: bytes) -> tuple[Report, memoryview]:
     """The report and the payload, still coded. Raises ``CodecError`` for a malformed blob."""
+    report, rest = _head(blob)
+    return report, rest[_array_bytes(report, rest) :]
+
+
+def decode_arrays(blob: bytes) -> dict[str, NDArray[np.float32]]:
+    """The named arrays (m,) of an update. Raises ``CodecError`` for a malformed blob, NaN or infinity."""
+    report, rest = _head(blob)
+    packed, arrays, start = rest[: _array_bytes(report, rest)], dict[str, NDArray[np.float32]](), 0
+    for name, length in report.arrays.items():
+        end = start + 4 * length
+        arrays[name] = unpack_array(f"update.arrays.{name}", packed[start:end])
+        start = end
+    return arrays
+
+
+def _array_bytes(report: Report, rest: memoryview) -> int:
+    """How many bytes of what follows a report are its arrays."""
+    size = 4 * sum(report.arrays.values())
+    if size > min(MAX_ARRAY_BYTES, len(rest)):
+        expected = f"at most {MAX_ARRAY_BYTES} of the {len(rest)} that follow the report"
+        raise CodecError(f"update.arrays: {size} bytes, expected {expected}")
+    return size
+
+
+def _head(blob: bytes) -> tuple[Report, memoryview]:
+    """The report, and all that follows it."""
     if len(blob) < _LENGTH.size:
         raise CodecError(f"update of {len(blob)} bytes has no header")
     (length,) = _LENGTH.unpack_from(blob)

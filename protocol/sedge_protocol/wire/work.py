@@ -17,6 +17,22 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 # The most trainings of one order, one after the other; FedRep has two.
 MAX_PHASES = 8
+# What a device's own training function exchanges with a strategy, each way: named numbers and texts, and
+# named arrays, whose values take so many bytes in all.
+MAX_SETTINGS = 32
+MAX_ARRAYS = 16
+MAX_ARRAY_BYTES = 2**15
+Setting: TypeAlias = (
+    bool
+    | Annotated[int, Meta(ge=-(2**53), le=2**53)]
+    | float
+    | Annotated[str, Meta(max_length=256)]
+)
+Settings: TypeAlias = Annotated[dict[str, Setting], Meta(max_length=MAX_SETTINGS)]
+PackedArray: TypeAlias = Annotated[bytes, Meta(max_length=MAX_ARRAY_BYTES)]
+PackedArrays: TypeAlias = Annotated[dict[str, PackedArray], Meta(max_length=MAX_ARRAYS)]
+Length: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_ARRAY_BYTES // 4)]
+Lengths: TypeAlias = Annotated[dict[str, Length], Meta(max_length=MAX_ARRAYS)]
 
 
 class OwnModel(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -147,6 +163,12 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Extension ``choice``: how the device decides whether it applies its patch."""
     remember: bool = False
     """Extension ``remember``: the device keeps what it sent as a patch, which a later order can name."""
+    settings: Settings = {}
+    """Extension ``settings``: numbers and texts by name, for the device's own training function."""
+    arrays: PackedArrays = {}
+    """Extension ``arrays``: small arrays by name, each as float32, little endian."""
+    returns: Lengths = {}
+    """Extension ``arrays``: the arrays that the update must have, each with its number of elements."""
 
     @property
     def trainings(self) -> tuple[Training, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.cloud.helper import LAYOUT, RUN, Cloud, report_for, small_update
 
 from sedge_cloud.ingest.judge import judge, order_context
@@ -160,6 +161,32 @@ def test_a_payload_exactly_when_one_was_ordered(
             UpdateRejected, match=r"mismatch: update has \d+ payload bytes, not as ordered"
         ):
             judge(order_context(cloud.core.run_store, run, round_, given), blob)
+
+
+def test_the_arrays_that_were_ordered_and_no_others(cloud: Cloud, order: OrderRow) -> None:
+    given = msgspec.structs.replace(
+        order, work=msgspec.msgpack.encode(Work(returns={"means": 2, "n": 1}))
+    )
+    good = {"means": np.array([1, -2], np.float32), "n": np.ones(1, np.float32)}
+    wrong = {"means": np.array([1, np.nan], np.float32), "n": good["n"]}
+
+    def update(arrays: dict[str, NDArray[np.float32]]) -> bytes:
+        sizes = {name: array.size for name, array in arrays.items()}
+        report = changed(arrays=sizes)(report_for(cloud.order("a")))
+        return encode_update(report, payload_of(10), arrays)
+
+    assert check(cloud, update(good), given).arrays == {"means": 2, "n": 1}
+    for arrays in ({}, {"n": good["n"]}, {**good, "more": good["n"]}, {**good, "n": good["means"]}):
+        with pytest.raises(
+            UpdateRejected, match=r"mismatch: update\.arrays: \{.*expected \{'means'"
+        ):
+            check(cloud, update(arrays), given)
+    with pytest.raises(
+        UpdateRejected, match=r"update\.arrays: \{'means': 2, 'n': 1\}, expected \{\}"
+    ):
+        check(cloud, update(good), order)
+    with pytest.raises(CodecError, match=r"^update\.arrays\.means\[1\]: nan, expected a finite"):
+        check(cloud, update(wrong), given)
 
 
 def test_every_prefix_of_an_update_is_refused(cloud: Cloud, order: OrderRow) -> None:

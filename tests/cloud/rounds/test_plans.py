@@ -120,6 +120,13 @@ WRONG: dict[str, tuple[Assignment, str]] = {
     "personal": (assigned(own_model=OwnModel(Training(freeze=("y",)))), "no tensor named 'y'"),
     "scored": (assigned(scoring=DeviceScoring(quantile=0.5, tensors=("z",))), "no tensor named 'z'"),
     "a range": (assigned(training=Training(prox=-1.0)), r"prox|>= 0"),
+    "an array of NaN": (
+        assigned(send={"m": np.full(2, np.nan, np.float32)}), r"work.arrays.m\[0\]: nan, expected a fin",
+    ),
+    "an array too large": (
+        assigned(send={"m": np.zeros(8193, np.float32)}), r"32768 - at `\$\.arrays",
+    ),
+    "arrays in the work": (assigned(arrays={"m": b""}), "work.arrays, expected none: Assignment.se"),
     "too many phases": (assigned(then=(Training(),) * 9), "length"),
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ from tests.edge.backends.softmax import B, C, F, N, bundle, examples, never, sta
 
 from sedge_edge.backends import UserCode, impossible_features, open_trainer, usable_backends
 from sedge_edge.training.trainer import (
+    Exchange,
     SecondModel,
     Trainer,
     TrainingDiverged,
@@ -74,8 +75,44 @@ def test_what_a_function_is_given_and_returns(client: Client) -> None:
     np.testing.assert_array_equal(given.targets, data.targets)
     assert settings == {
         **structs.asdict(training), "batch_size": B, "seed": 7, "threads": 2,
+        "settings": {}, "arrays": {}, "returns": {},
     }  # fmt: skip
     module.seen.clear()
+
+
+def test_settings_and_arrays_go_in_and_arrays_come_out(client: Client) -> None:
+    source = GOOD.replace(
+        '{"loss": 0.5}',
+        '{"loss": 0.5, "arrays": {"twice": settings["settings"]["by"] * settings["arrays"]["means"]'
+        '.reshape(1, 3), "more": [1]}}',
+    )
+    given = {"means": np.array([1, 2, 3], np.float32)}
+    request = TrainRequest(
+        start(), Training(), 0, exchange=Exchange({"by": 2}, given, {"twice": 3})
+    )
+    arrays = client(source).train(request, examples(4), never).arrays
+    assert list(arrays) == ["twice"] and arrays["twice"].dtype == np.float32
+    np.testing.assert_array_equal(arrays["twice"], [2, 4, 6])
+    np.testing.assert_array_equal(given["means"], [1, 2, 3])
+
+
+WRONG_ARRAYS = {
+    "[1]": ("found 'list', expected a dict of arrays by name", ConfigError),
+    "{'other': [1]}": (r"found \['other'\], expected means as well", ConfigError),
+    "{'means': [1]}": (r"found 'int64 \(1,\)', expected 2 numbers as means", ConfigError),
+    "{'means': ['a', 'b']}": (r"found '<U1 \(2,\)', expected 2 numbers as means", ConfigError),
+    "{'means': [1, float('nan')]}": ("means is not finite", TrainingDiverged),
+    "{'means': [1, 1e60]}": ("means is not finite", TrainingDiverged),
+}
+
+
+@pytest.mark.parametrize("arrays", WRONG_ARRAYS)
+def test_wrong_arrays_are_named(client: Client, arrays: str) -> None:
+    text, kind = WRONG_ARRAYS[arrays]
+    source = GOOD.replace('{"loss": 0.5}', f'{{"loss": 0.5, "arrays": {arrays}}}')
+    request = TrainRequest(start(), Training(), 0, exchange=Exchange(returns={"means": 2}))
+    with pytest.raises(kind, match=f'^user_.*:fit: "arrays": {text}'):
+        client(source).train(request, examples(4), never)
 
 
 def test_evaluation_and_prediction(client: Client) -> None:
@@ -155,7 +192,7 @@ def test_a_function_does_what_it_says_that_it_honours(client: Client, tmp_path: 
     assert impossible_features("says:fit", tmp_path) == {*never_does, "optimizer", "schedule"}
     assert usable_backends("says:fit") == ("function",)
     assert "function" not in usable_backends("auto")
-    assert impossible_features("auto", tmp_path) == set()
+    assert impossible_features("auto", tmp_path) == {"settings", "arrays"}
 
 
 def test_stopping_before_it_begins(client: Client) -> None:

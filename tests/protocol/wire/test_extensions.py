@@ -23,6 +23,9 @@ FROZEN = Training(freeze=("w",))
         (Work(own_model=OwnModel(training=Training(warmup_steps=2))), "own_model schedule"),
         (Work(then=(Training(end_factor=0.5),)), "phases schedule"),
         (Work(then=(Training(average=0.5),)), "average phases"),
+        (Work(settings={"rate": 1}), "settings"),
+        (Work(arrays={"means": b""}), "arrays"),
+        (Work(returns={"means": 1}, settings={"on": True}), "arrays settings"),
     ],
 )
 def test_what_a_device_must_be_able_to_do(work: Work, needed: str) -> None:

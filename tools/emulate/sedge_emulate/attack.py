@@ -27,7 +27,7 @@ from sedge_edge.training.local_training import LocalResult
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.objective import IGNORED
-from sedge_protocol.wire.update import decode_update, encode_update
+from sedge_protocol.wire.update import decode_arrays, decode_update, encode_update
 
 Name: TypeAlias = Literal[
     "scaled", "labels", "colluding", "little", "inner", "hidden", "drift", "backdoor"
@@ -257,8 +257,8 @@ def marked(inputs: Inputs) -> Inputs:
 
 def claiming(outcome: Outcome, blobs: WholeBlobs, claim: int) -> Outcome:
     """The same outcome, its update with another number of examples."""
-    report, payload = decode_update(blobs.read(outcome.update))
+    update = blobs.read(outcome.update)
+    report, payload = decode_update(update)
     report = msgspec.structs.replace(report, num_examples=claim)
-    return replace(
-        outcome, report=report, update=blobs.write(encode_update(report, bytes(payload)))
-    )
+    claimed = encode_update(report, bytes(payload), decode_arrays(update))
+    return replace(outcome, report=report, update=blobs.write(claimed))

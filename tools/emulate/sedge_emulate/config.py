@@ -120,7 +120,8 @@ class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     backend: Name = "auto"
-    """Trainer: ``onnx``, ``autograd``, ``vectorised``, or ``auto``, which chooses by model and device."""
+    """Trainer: ``onnx``, ``autograd``, ``vectorised``, ``auto``, which chooses by model and device, or
+    your own function as ``module:function``, as for ``backend.name`` in edge.toml."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Precision of products: ``fp32`` gives a real device's numbers; ``bf16``, on CUDA only, rounds
     factors and changes which elements are kept."""

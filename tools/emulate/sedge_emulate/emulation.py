@@ -26,7 +26,8 @@ from sedge_emulate.cache import user_cache
 from sedge_emulate.config import EmulationConfig, StrategyConfig
 from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.shares import Shares, share_out
-from sedge_emulate.model import ModelSource, Sample
+from sedge_emulate.hello import PROGRAMS, announced
+from sedge_emulate.model import ModelSource, Sample, code_hash
 from sedge_emulate.result import Model, StrategyResult, write_whole
 from sedge_emulate.workers.preparation import Prepared, prepare
 from sedge_emulate.workers.processes import in_process
@@ -35,6 +36,7 @@ from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # Marks ``out/state`` as an emulation's. A folder without it belongs to something else.
@@ -47,7 +49,7 @@ CACHED = "from-cache"
 class StrategyRun:
     """One strategy's run and the folder of its state; ``resumed`` when some state may be there.
 
-    ``narrower`` are the bundles of the model's forms with fewer channels.
+    ``narrower`` are the bundles of the model's forms with fewer channels. Devices announce ``hello``.
     """
 
     title: str
@@ -56,6 +58,7 @@ class StrategyRun:
     resumed: bool
     narrower: tuple[Path, ...] = ()
     attack: Attack = NOBODY
+    hello: Hello = PROGRAMS
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class Stage:
         for part in (
             trainer.encode(),
             msgspec.json.encode(self.config.trainer),
+            code_hash(self.config.trainer.backend, self.source.base).encode(),
             msgspec.json.encode({package: version(package) for package in VERSIONS}),
             bundle.manifest.layout.hash,
             msgspec.json.encode((bundle.manifest.loss, bundle.manifest.metric)),
@@ -156,8 +160,14 @@ def set_up(
     dataset, shares = share_out(config.data, config.devices, config.seed, base)
     source = ModelSource.of(config.model, dataset, base)
     code, content = source.code, dataset.sha256
+    trainer = code_hash(config.trainer.backend, base)
     described = msgspec.json.encode(
-        {**_what_matters(config), "model's code": code, "data's content": content}
+        {
+            **_what_matters(config),
+            "model's code": code,
+            "trainer's code": trainer,
+            "data's content": content,
+        }
     )
     if resume:
         _require_same(mark, described)
@@ -280,7 +290,8 @@ def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Str
     config = stage.config
     run = config.run(strategy)
     attack = Attack(config.attack_under(strategy), run.robust, config.devices)
-    return StrategyRun(strategy.title, run, folder, resume, stage.narrower, attack)
+    hello = announced(stage.config.trainer.backend, stage.source.base)
+    return StrategyRun(strategy.title, run, folder, resume, stage.narrower, attack, hello)
 
 
 def _result_path(stage: Stage, strategy_run: StrategyRun) -> Path:

@@ -100,19 +100,8 @@ class ModelSource:
 
     @property
     def code(self) -> str:
-        """A hash of the file with the user's own code; empty without one."""
-        if not self.factory:
-            return ""
-        sys.path.insert(0, str(self.base))
-        try:
-            spec = importlib.util.find_spec(self.factory.partition(":")[0])
-        except (ImportError, ValueError):  # reported when the model is built
-            return ""
-        finally:
-            sys.path.remove(str(self.base))
-        if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-            return ""
-        return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
+        """A hash of the file with the user's own model; empty without one."""
+        return code_hash(self.factory, self.base)
 
     def build(self, seed: int, dropped: float = 0.0) -> "nn.Module":
         """The model with its initial weights, or its form without the share ``dropped`` of the channels.
@@ -176,6 +165,22 @@ class ModelSource:
                 "model.factory", self.factory, f"{expected}, not {type(made).__name__}"
             )
         return made
+
+
+def code_hash(name: str, base: Path) -> str:
+    """A hash of the file that "module:function" names, looked up in ``base``; empty if there is none."""
+    if ":" not in name:
+        return ""
+    sys.path.insert(0, str(base))
+    try:
+        spec = importlib.util.find_spec(name.partition(":")[0])
+    except (ImportError, ValueError):  # reported when the function is used
+        return ""
+    finally:
+        sys.path.remove(str(base))
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        return ""
+    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)

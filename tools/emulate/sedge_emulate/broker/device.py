@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from sedge_cloud.store.database import Store
 from sedge_edge.agent import Identity
 from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.runtime import Runtime, open_agent
-from sedge_edge.training.job import CODECS
 from sedge_emulate.attack import NOBODY, Attack
 from sedge_emulate.data.shares import Shares
+from sedge_emulate.hello import PROGRAMS
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_emulate.workers.worker import Finished, Request
 from sedge_protocol.errors import LinkError
@@ -32,8 +33,8 @@ from sedge_protocol.wire.messages import Hello
 class Site:
     """What the devices of one run share.
 
-    ``attack`` says which of them are hostile; ``central`` are their metrics on the central test set, before
-    and after the last evaluation's training.
+    ``attack`` says which of them are hostile, and ``hello`` what they announce; ``central`` are their
+    metrics on the central test set, before and after the last evaluation's training.
     """
 
     fleet: str
@@ -42,6 +43,7 @@ class Site:
     pool: WorkerPool
     wake: Callable[[], None]
     attack: Attack = NOBODY
+    hello: Hello = PROGRAMS
     central: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
 
 
@@ -61,10 +63,11 @@ def enrol(store: Store, shares: Shares) -> list[bytes]:
 def bring_up(number: int, shares: Shares, secret: bytes, site: Site, seed: int) -> Runtime:
     """Start an enrolled device."""
     device = shares.name(number)
-    hello = Hello(
-        bytes(16), "emulated", ("onnxruntime",), ("zstd", "zlib", "none"), CODECS,
-        site.attack.config.claimed(number, shares.num_train(number)), shares.num_test(number),
-    )  # fmt: skip
+    hello = msgspec.structs.replace(
+        site.hello,
+        num_train=site.attack.config.claimed(number, shares.num_train(number)),
+        num_test=shares.num_test(number),
+    )
     identity = Identity(device, site.fleet, DeviceKeys.of(secret), hello)
     folder = site.folder / device
     agent = open_agent(identity, folder, np.random.default_rng([seed, number]), int(time.time()))

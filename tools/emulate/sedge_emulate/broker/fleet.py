@@ -58,7 +58,7 @@ class BrokerFleet:
         self._pool = pool
         self._url = url
         self._folder = strategy_run.folder
-        self._attack = strategy_run.attack
+        self._attack, self._hello = strategy_run.attack, strategy_run.hello
         self._runtimes: list[Runtime] = []
         self._central: dict[int, tuple[float, float]] = {}
         self._service: Service | None = None
@@ -128,6 +128,7 @@ class BrokerFleet:
                 self._pool,
                 loop.wake,
                 self._attack,
+                self._hello,
                 self._central,
             )
             self._runtimes = [

@@ -21,7 +21,6 @@ from sedge_cloud.rounds.cohort import Draw, draw_cohort
 from sedge_cloud.store.opening import open_folder
 from sedge_edge.agent import Identity
 from sedge_edge.training.examples import holdout_size
-from sedge_edge.training.job import CODECS
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.emulation import StrategyRun
 from sedge_emulate.virtual.clock import Alarm, Clock
@@ -36,7 +35,7 @@ from sedge_protocol.errors import LinkError
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.keys import DeviceKeys
-from sedge_protocol.wire.messages import Hello, Order
+from sedge_protocol.wire.messages import Order
 
 # Requests for a blob are gathered for as long as devices need to ask.
 GATHER_S = 0.5
@@ -216,12 +215,13 @@ class VirtualFleet:
         device = self._shares.name(number)
         secret = hashlib.sha256(f"emulated/{device}".encode()).digest()
         self.store.add_device(device, secret)
-        hello = Hello(
-            bytes(16), "emulated", ("onnxruntime",), ("zstd", "zlib", "none"), CODECS,
-            self._strategy_run.attack.config.claimed(number, self._shares.num_train(number)),
-            self._shares.num_test(number),
-            self._plan.device(number).config.memory_mb,
-        )  # fmt: skip
+        attack, num_train = self._strategy_run.attack, self._shares.num_train(number)
+        hello = msgspec.structs.replace(
+            self._strategy_run.hello,
+            num_train=attack.config.claimed(number, num_train),
+            num_test=self._shares.num_test(number),
+            memory_mb=self._plan.device(number).config.memory_mb,
+        )
         return Identity(device, "emulated", DeviceKeys.of(secret), hello)
 
     def _steps(self, number: int, order: Order) -> int:

@@ -26,6 +26,7 @@ from sedge_cloud.compute import connected_ray
 from sedge_edge.jobs.global_model import named_blobs
 from sedge_edge.rounds.frozen_data import bundle_facts
 from sedge_emulate.data.shares import Shares
+from sedge_emulate.model import code_hash
 from sedge_emulate.workers import worker
 from sedge_emulate.workers.job_disk import Carried, JobBlobs, JobVectors
 from sedge_emulate.workers.setup import VERSIONS, WorkerSetup
@@ -142,7 +143,9 @@ class ClusterWorkers:
 def versions_of(setup: WorkerSetup) -> dict[str, str]:
     """What a job's bits depend on in this process, besides its order and its trainer."""
     packages = {package: version(package) for package in VERSIONS}
-    return {**packages, "machine": platform.machine(), "model.factory": setup.model.code}
+    backend = code_hash(setup.trainer.backend, setup.model.base)
+    code = {"model.factory": setup.model.code, "trainer.backend": backend}
+    return {**packages, "machine": platform.machine(), **code}
 
 
 def _files_of(request: Request) -> Iterator[tuple[bytes, Path]]:

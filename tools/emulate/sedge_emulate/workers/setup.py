@@ -12,6 +12,7 @@ from sedge_emulate.cache import Cache
 from sedge_emulate.config import TrainerConfig
 from sedge_emulate.model import ModelSource
 from sedge_emulate.training.tasks import FleetTrainer
+from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import Bundle
 
 # Packages on which a job's outcome depends besides its order: another version may compute other bits.
@@ -47,6 +48,8 @@ def trainer_for(
     ``note`` takes a line on what the choice of a device left out. A trainer of the CPU that has passed its
     checks in ``cache`` (by default the setup's) is not checked again.
     """
+    if ":" in setup.trainer.backend:
+        return _function_trainer(setup, bundle)
     import torch
 
     from sedge_edge.backends.flat_module import place_frozen
@@ -90,3 +93,16 @@ def trainer_for(
     if cache is not None and key is not None and not checked:
         cache.keep(key, trainer.name.encode(), taken())
     return trainer
+
+
+def _function_trainer(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
+    """The trainer of "module:function", which computes as the user says, on the CPU."""
+    from sedge_emulate.training.function import FunctionFleet
+
+    usual = TrainerConfig(setup.trainer.backend)
+    for key in ("precision", "tf32", "graphs", "convolutions"):
+        value, expected = getattr(setup.trainer, key), getattr(usual, key)
+        if value != expected:
+            why = f"{expected} for a function of your own"
+            raise ConfigError(f"trainer.{key}", value, why)
+    return FunctionFleet(bundle, setup.trainer.backend, setup.model.base)

@@ -19,9 +19,11 @@ public final class Abilities {
     static String lacking(Order order) {
         Work work = order.work;
         boolean selects = work.has(Work.SELECT) || order.has(Order.CONTEXT) || order.has(Order.PATCH_CONTEXT);
-        String words = (work.has(Work.CHOICE) ? ", choice" : "") + (work.has(Work.OWN_MODEL) ? ", own_model" : "")
-                + (work.has(Work.REMEMBER) ? ", remember" : "") + (work.has(Work.SCORING) ? ", scoring" : "")
-                + (selects ? ", select" : "");
+        boolean exchanges = work.has(Work.ARRAYS) || work.has(Work.RETURNS);
+        String words = (exchanges ? ", arrays" : "") + (work.has(Work.CHOICE) ? ", choice" : "")
+                + (work.has(Work.OWN_MODEL) ? ", own_model" : "") + (work.has(Work.REMEMBER) ? ", remember" : "")
+                + (work.has(Work.SCORING) ? ", scoring" : "") + (selects ? ", select" : "")
+                + (work.has(Work.SETTINGS) ? ", settings" : "");
         return words.isEmpty() ? "" : words.substring(2);
     }
 }

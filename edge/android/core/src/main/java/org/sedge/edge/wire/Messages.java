@@ -5,6 +5,7 @@ import org.sedge.edge.wire.Schema.Field;
 
 import java.util.Collections;
 import java.util.List;
+import java.util.Map;
 
 /** The bodies of control frames, the head of an update, and what they hold (WIRE.md, section 5). */
 public final class Messages {
@@ -370,6 +371,13 @@ public final class Messages {
         public static final Field<Work, PatchChoice> CHOICE =
                 SCHEMA.optional("choice", Type.orNil(PatchChoice.SCHEMA), null);
         public static final Field<Work, Boolean> REMEMBER = SCHEMA.optional("remember", Type.BOOL, false);
+        public static final Field<Work, Map<String, Object>> SETTINGS =
+                SCHEMA.optional("settings", Type.map(Type.either(Type.BOOL, Type.integer(-9007199254740992L,
+                9007199254740992L), Type.FINITE, Type.text(0, 256)), 32), Collections.emptyMap());
+        public static final Field<Work, Map<String, byte[]>> ARRAYS =
+                SCHEMA.optional("arrays", Type.map(Type.bytes(0, 32768), 16), Collections.emptyMap());
+        public static final Field<Work, Map<String, Long>> RETURNS =
+                SCHEMA.optional("returns", Type.map(Type.integer(1, 8192), 16), Collections.emptyMap());
 
         /** The tensors that the device takes from its own last model (T1), and whose delta it sends as 0 (T3). */
         public final List<String> keep;
@@ -389,6 +397,12 @@ public final class Messages {
         public final PatchChoice choice;
         /** Extension {@code remember}: the device keeps what it sent as a patch, which a later order can name. */
         public final boolean remember;
+        /** Extension {@code settings}: numbers and texts by name, for the device's own training function. */
+        public final Map<String, Object> settings;
+        /** Extension {@code arrays}: small arrays by name, each as float32, little endian. */
+        public final Map<String, byte[]> arrays;
+        /** Extension {@code arrays}: the arrays that the update must have, each with its number of elements. */
+        public final Map<String, Long> returns;
 
         private Work(Object[] given) {
             super(SCHEMA, given);
@@ -401,6 +415,9 @@ public final class Messages {
             scoring = SCORING.in(given);
             choice = CHOICE.in(given);
             remember = REMEMBER.in(given);
+            settings = SETTINGS.in(given);
+            arrays = ARRAYS.in(given);
+            returns = RETURNS.in(given);
         }
     }
 
@@ -997,6 +1014,8 @@ public final class Messages {
         public static final Field<Report, Double> ENERGY_J =
                 SCHEMA.optional("energy_j", Type.orNil(Type.number(0, false, Double.MAX_VALUE)), null);
         public static final Field<Report, Long> HTTP_BYTES = SCHEMA.optional("http_bytes", Type.COUNT, 0L);
+        public static final Field<Report, Map<String, Long>> ARRAYS =
+                SCHEMA.optional("arrays", Type.map(Type.integer(1, 8192), 16), Collections.emptyMap());
 
         /** The run of the order. */
         public final String run;
@@ -1042,6 +1061,10 @@ public final class Messages {
          * knows.
          */
         public final long httpBytes;
+        /**
+         * Extension {@code arrays}: the arrays between report and payload, in order, each with its number of elements.
+         */
+        public final Map<String, Long> arrays;
 
         private Report(Object[] given) {
             super(SCHEMA, given);
@@ -1064,6 +1087,7 @@ public final class Messages {
             temperatureC = TEMPERATURE_C.in(given);
             energyJ = ENERGY_J.in(given);
             httpBytes = HTTP_BYTES.in(given);
+            arrays = ARRAYS.in(given);
         }
     }
 

@@ -157,6 +157,23 @@ public abstract class Type<T> {
         };
     }
 
+    /** The first of these types that reads a value. */
+    public static Type<Object> either(final Type<?>... types) {
+        return new Type<Object>() {
+            @Override
+            public Object read(Object value) {
+                for (Type<?> type : types) {
+                    try {
+                        return type.read(value);
+                    } catch (IllegalArgumentException error) {
+                        continue;
+                    }
+                }
+                throw wrong(value, "a value of another type");
+            }
+        };
+    }
+
     /** One of these words. */
     public static Type<String> oneOf(final String... words) {
         return new Type<String>() {

@@ -1,0 +1,48 @@
+"""The user's own training function, one device after another, in the backend that real devices use."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from sedge_edge.backends import UserCode, open_trainer
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.trainer import Trained, TrainingDiverged
+from sedge_emulate.training.tasks import Task, each
+from sedge_protocol.errors import CodecError, ConfigError
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.bundle import Bundle
+from sedge_protocol.wire.update import Metrics
+
+_End = TypeVar("_End")
+
+
+class FunctionFleet:
+    """``FleetTrainer`` over "module:function", looked for in ``folder``.
+
+    A device on which the function fails declines, and the others go on. Raises ``ConfigError`` for a
+    function that cannot be imported.
+    """
+
+    width = 1
+
+    def __init__(self, bundle: Bundle, name: str, folder: Path) -> None:
+        self.name = name
+        self._trainer = open_trainer(bundle, name, 1, UserCode(folder))
+
+    def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
+        """The end of each training, in order."""
+        return each(lambda task: _alone(lambda: self._trainer.train(*task, lambda: False)), tasks)
+
+    def evaluate(
+        self, models: Sequence[tuple[Theta, Examples]]
+    ) -> list[Metrics | TrainingDiverged]:
+        """Mean loss and metric of each theta (n,), in order."""
+        return each(lambda model: _alone(lambda: self._trainer.evaluate(*model)), models)
+
+
+def _alone(work: Callable[[], _End]) -> _End:
+    """What the function makes of one device; its failure ends that device's part alone."""
+    try:
+        return work()
+    except (ConfigError, CodecError) as exc:
+        raise TrainingDiverged(str(exc)) from exc

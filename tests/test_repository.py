@@ -102,6 +102,12 @@ FILE_CALLS = {
 FILES_OF_ITS_OWN = {"sedge_protocol.wire.bundle": "a bundle is a folder before it is sent"}
 # Modules without a test file of their own name, and where they are tested.
 TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
+    "sedge_protocol.host.enrolment": (
+        "tests/protocol/test_spec_vectors.py",
+        "and tests/cloud/admin, which read what it writes",
+    ),
+    "sedge_cloud.admin.trial": ("tests/system/test_up.py", "which is the command's name"),
+    "sedge_cloud.broker.child": ("tests/emulate/broker/test_brokers.py", "whose process it is"),
     "sedge_emulate.workers.local": (
         "tests/emulate/workers/test_workers_pool.py",
         "whose processes they are",

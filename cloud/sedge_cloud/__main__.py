@@ -23,6 +23,7 @@ from sedge_cloud.admin.doctor import examine
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.admin.service_files import Places, write_service_files
 from sedge_cloud.admin.templates import write_first_files
+from sedge_cloud.admin.trial import trial
 from sedge_cloud.company import Company
 from sedge_cloud.config import (
     CloudConfig,
@@ -87,6 +88,14 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument("--tls", nargs="+", metavar="HOST", help=help_text)
     init.set_defaults(call=_init)
 
+    up = commands.add_parser(
+        "up", help="a trial: first files, a Mosquitto and the coordinator, until Ctrl-C"
+    )
+    help_text = "its files, which are written at the first time (default: fleet)"
+    up.add_argument("folder", type=Path, nargs="?", default=Path("fleet"), help=help_text)
+    help_text = "where devices reach the broker (default: this machine's address, a free port)"
+    up.add_argument("--url", help=help_text)
+    up.set_defaults(call=_up)
     commands.add_parser("serve", help="run the coordinator").set_defaults(call=_serve)
     commands.add_parser("doctor", help="check everything").set_defaults(call=_doctor)
     keys = commands.add_parser("reference", help="every key of a file, or option of a strategy")
@@ -137,8 +146,7 @@ def _init(arguments: argparse.Namespace) -> int:
     write_first_files(folder, arguments.fleet, arguments.url or TRIAL_URL)
     print(
         f"Written to {folder}. Next:\n"
-        f"  mosquitto -c {folder}/mosquitto.conf\n"
-        f"  sedge-cloud -c {folder}/cloud.toml serve\n"
+        f"  sedge-cloud up {folder}\n"
         f"  sedge-cloud -c {folder}/cloud.toml device add my-first-device"
     )
     return 0
@@ -161,6 +169,14 @@ def _reference(arguments: argparse.Namespace) -> int:
     of: str = arguments.of
     print(reference(of, FILES[of] if of in FILES else STRATEGIES[of]), end="")
     return 0
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    folder: Path = arguments.folder
+    with trial(folder, arguments.url) as greeting:
+        print(greeting, flush=True)
+        arguments.config = folder / "cloud.toml"
+        return _serve(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -66,6 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-c", "--config", type=Path, default=default, help=f"default: {default}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="take part in rounds until stopped").set_defaults(call=_run)
+    joining = commands.add_parser("join", help="write the files of a device that was enrolled")
+    help_text = "the line of `sedge-cloud device add --join`; without it, it is read from stdin"
+    joining.add_argument("line", nargs="?", help=help_text)
+    joining.add_argument("--out", type=Path, help="the folder (default: the device's id)")
+    help_text = "for sedge-edge.service; the folder is then /etc/sedge"
+    joining.add_argument("--service", action="store_true", help=help_text)
+    joining.set_defaults(call=_join)
     once = commands.add_parser("once", help="do what is pending, then exit")
     once.add_argument(
         "--timeout-s", type=float, default=600.0, help="exit after this long in any case"
@@ -113,6 +120,18 @@ def _reference(_: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     return _run_agent(arguments.config, lambda agent: False)
+
+
+def _join(arguments: argparse.Namespace) -> int:
+    from sedge_edge.joining import join
+
+    line: str | None = arguments.line
+    if line is None:
+        if sys.stdin.isatty():
+            print("The line of `sedge-cloud device add --join`:", file=sys.stderr)
+        line = sys.stdin.readline()
+    print(join(line, arguments.out, arguments.service))
+    return 0
 
 
 def _once(arguments: argparse.Namespace) -> int:

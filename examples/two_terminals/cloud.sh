@@ -22,6 +22,4 @@ sedge-export sedge_export.models:avgcnn --sample-shape 1,28,28 --batch-size 32 -
     --name avgcnn --out fleet/bundle
 sedge-cloud -c fleet/cloud.toml run start first --bundle fleet/bundle --run-file run.toml
 
-PATH=$PATH:/usr/sbin mosquitto -c fleet/mosquitto.conf &
-trap 'kill $!' EXIT
-sedge-cloud -c fleet/cloud.toml serve
+exec sedge-cloud up fleet

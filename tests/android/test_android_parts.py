@@ -12,8 +12,7 @@ from tests.android.java import VECTORS
 from tests.system.test_mosquitto_conf import Authority
 
 from android.build import HERE
-from sedge_cloud.admin.enrolment import join_text
-from sedge_cloud.config import BrokerConfig, CloudConfig
+from sedge_protocol.host.enrolment import Enrolment
 
 # Bytes in version 40 of ISO/IEC 18004, at the lowest error correction.
 LARGEST_QR_CODE = 2953
@@ -21,18 +20,14 @@ LARGEST_QR_CODE = 2953
 
 def test_a_join_text_is_read_as_it_was_printed(class_path: str, tmp_path: Path) -> None:
     """E7 of protocol/spec/enrolment.md, from the coordinator's own function to the app's field."""
-    (tmp_path / "secret").write_text(bytes(range(32)).hex() + "\n")
-    texts = [
-        join_text(CloudConfig("home", broker=BrokerConfig("mqtt://10.0.0.1")), "phone-1", tmp_path)
-    ]
+    secret = bytes(range(32)).hex()
+    texts = [Enrolment("phone-1", "home", "mqtt://10.0.0.1", secret).join_text()]
     pem = (Authority(tmp_path / "authority").folder / "ca.crt").read_text()
-    (tmp_path / "ca.pem").write_text(pem)
-    cloud = CloudConfig("home", broker=BrokerConfig("mqtts://broker.example:8884"))
-    texts.append(f"  {join_text(cloud, 'phone-1', tmp_path)}\n")
+    enrolment = Enrolment("phone-1", "home", "mqtts://broker.example:8884", secret, pem)
+    texts.append(f"  {enrolment.join_text()}\n")
     refused = ["", "https://broker.example", texts[0][:-30], texts[0].replace("sedge:", "sedge:!")]
     said = java(class_path, "org.sedge.android.ReadJoinText", *texts, *refused)
     assert all(len(text.strip()) <= LARGEST_QR_CODE for text in texts)
-    secret = bytes(range(32)).hex()
     assert said[:2] == [
         f"phone-1 home mqtt://10.0.0.1 {secret} no authority",
         f"phone-1 home mqtts://broker.example:8884 {secret} {pem.replace(chr(10), '|')}",

@@ -9,7 +9,7 @@ from tools.bench import broker, compression, disk, flood, frameworks, train_step
 from tools.bench.harness import Figure
 from tools.bench.parts import environments
 
-from sedge_emulate.broker.brokers import find_mosquitto
+from sedge_cloud.broker.child import find_mosquitto
 
 
 def missed(figures: list[Figure]) -> list[str]:

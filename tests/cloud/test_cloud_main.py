@@ -57,7 +57,7 @@ def test_init(tmp_path: Path, capsys: CAPSYS) -> None:
     folder = tmp_path / "home"
     assert main(["init", str(folder), "--fleet", "test"]) == 0
     out = capsys.readouterr().out
-    assert f"sedge-cloud -c {folder}/cloud.toml serve" in out
+    assert f"sedge-cloud up {folder}" in out
     assert (folder / "mosquitto.conf").exists()
     refused(capsys, main(["init", str(folder), "--fleet", "test"]), "expected a folder without")
     refused(capsys, main(["init", str(tmp_path / "x"), "--fleet", "A"]), "fleet: found 'A'")

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 from tests.fleet import no_sync as no_sync
 
-from sedge_emulate.broker.brokers import Broker, find_mosquitto
+from sedge_cloud.broker.child import find_mosquitto
+from sedge_emulate.broker.brokers import Broker
 
 
 @pytest.fixture(scope="session")

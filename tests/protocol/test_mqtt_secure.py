@@ -19,9 +19,10 @@ from tools.bench.parts.certificates import make_ca, make_certificate
 from sedge_cloud.admin.templates import MOSQUITTO
 from sedge_cloud.broker.access import ACL
 from sedge_cloud.broker.accounts import add_passwords
+from sedge_cloud.broker.child import find_mosquitto
+from sedge_cloud.broker.ports import LOOPBACK, on_free_port
 from sedge_emulate.broker import brokers as broker_module
-from sedge_emulate.broker.brokers import Broker, find_mosquitto
-from sedge_emulate.broker.ports import LOOPBACK, on_free_port
+from sedge_emulate.broker.brokers import Broker
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink, Received

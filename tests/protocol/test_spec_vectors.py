@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.vectors.make_spec import vectors
 
-from sedge_protocol.errors import CodecError
+from sedge_protocol.errors import CodecError, ConfigError
+from sedge_protocol.host.enrolment import parse_join_text
 from sedge_protocol.wire.bundle import unpack
 from sedge_protocol.wire.program import check_program
 
@@ -18,6 +20,17 @@ VECTORS: dict[str, Any] = json.loads(
 
 def test_the_code_makes_the_vectors() -> None:
     assert json.loads(json.dumps(vectors())) == VECTORS
+
+
+@pytest.mark.parametrize("case", VECTORS["join_texts"], ids=lambda case: case["name"])
+def test_join_texts(case: dict[str, Any]) -> None:
+    """E7 of enrolment.md; a text that says nothing is refused, in words without the secret."""
+    if case["says"] is not None:
+        assert msgspec.to_builtins(parse_join_text(case["text"])) == case["says"]
+        return
+    with pytest.raises(ConfigError, match=r"^join text: ") as refused:
+        parse_join_text(case["text"])
+    assert "000102030405" not in str(refused.value)
 
 
 @pytest.mark.parametrize("case", VECTORS["bundles"], ids=lambda case: case["rule"])

@@ -3,8 +3,6 @@
 import base64
 import hashlib
 import json
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,8 +10,6 @@ import msgspec
 import numpy as np
 from tests.vectors.make_rounds import LAYOUT, Events, MemoryBlobs, bundle, hexed
 
-from sedge_cloud.admin.enrolment import join_text
-from sedge_cloud.config import BrokerConfig, CloudConfig
 from sedge_cloud.ingest.judge import judge, order_context
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
@@ -22,6 +18,7 @@ from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_edge.jobs.global_model import needed_blobs, with_held_steps
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.errors import CodecError, FrameError, UpdateRejected, VersionError
+from sedge_protocol.host.enrolment import Enrolment
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, seal
@@ -212,10 +209,7 @@ def join_texts() -> Events:
         "device": "phone-1", "fleet": "home", "url": "mqtt://192.168.1.10:1883",
         "secret": bytes(range(32)).hex(),
     }  # fmt: skip
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "secret").write_text(said["secret"] + "\n")
-        made = join_text(CloudConfig("home", broker=BrokerConfig(said["url"])), "phone-1", folder)
+    made = Enrolment(**said).join_text()
 
     def text(fields: dict[str, Any]) -> str:
         coded = base64.urlsafe_b64encode(json.dumps(fields, ensure_ascii=False).encode())

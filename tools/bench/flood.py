@@ -38,11 +38,11 @@ from tools.bench.harness import Figure, Result, at_least, at_most, bench, chosen
 from sedge_cloud.admin.enrolment import add_device
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.admin.templates import write_first_files
+from sedge_cloud.broker.child import find_mosquitto
+from sedge_cloud.broker.ports import LOOPBACK, on_free_port, wait_until_accepting
 from sedge_cloud.coding import WHOLE
 from sedge_cloud.config import RunConfig, load_cloud
 from sedge_cloud.store.opening import open_folder
-from sedge_emulate.broker.brokers import find_mosquitto
-from sedge_emulate.broker.ports import LOOPBACK, on_free_port, wait_until_accepting
 from sedge_protocol.codec import ValueCoding, encode, top_k
 from sedge_protocol.host.loop import Loop
 from sedge_protocol.host.mqtt import (

@@ -79,9 +79,8 @@ def _add_issue_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--service", action="store_true", help="for /etc/sedge and sedge-edge.service"
     )
-    parser.add_argument(
-        "--join", action="store_true", help="also print the files as one line for a phone's app"
-    )
+    help_text = "also print the files as one line, for `sedge-edge join` or a phone's app"
+    parser.add_argument("--join", action="store_true", help=help_text)
 
 
 def _add(arguments: argparse.Namespace) -> int:
@@ -132,9 +131,9 @@ def _tell_issued(
                   "their lines in edge.toml belong there as well.")  # fmt: skip
         if arguments.join:
             print(
-                "The join text, with the secret in it; paste it into the app, or show it as a QR code:"
+                "Or paste this line, which holds the secret, into the app or after `sedge-edge join`:"
             )
-            print(enrolment.join_text(cloud, name, folder))
+            print(enrolment.join_text(folder))
 
 
 def tags_text(tags: Mapping[str, str]) -> str:

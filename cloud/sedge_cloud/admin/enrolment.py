@@ -1,12 +1,10 @@
 """Who may take part: a device's id, secret and files, and its line among the broker's passwords."""
 
-import base64
-import contextlib
-import json
 import os
 import shlex
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,41 +13,27 @@ from sedge_cloud.broker.accounts import add_passwords, put_back
 from sedge_cloud.config import COORDINATOR, CloudConfig
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError, SedgeError, StorageError
-from sedge_protocol.host.disk import opened, replace_file, translated, write_at
-from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.host.broker_url import parse_url
+from sedge_protocol.host.disk import replace_file, translated
+from sedge_protocol.host.enrolment import (
+    BESIDE,
+    CA,
+    CONFIG,
+    OF_SERVICE,
+    SECRET,
+    Enrolment,
+    Places,
+)
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.topics import check_id
 
 NOT_ENROLLED = "an id that is not enrolled yet (a lost or revoked device: `device reissue`)"
 
-# On the device; the file's name here need not suit TOML, and might equal that of another file.
-DEVICE_CA = "ca.pem"
-OWN_PATHS = {"secret_file": "secret", "state_dir": "state"}
-SERVICE_PATHS = {
-    "secret_file": "$CREDENTIALS_DIRECTORY/sedge-secret",
-    "state_dir": "/var/lib/sedge",
-}
-
 CERTIFICATE = """\
 # The coordinator shows the broker a certificate. If devices are to show one, too, with CN={device}:
 # cert_file = "device.pem"
 # key_file = "device.key"
-"""
-
-EDGE_TOML = """\
-# The Sedge agent of {device}. Every key: share/sedge/edge.toml.
-device = "{device}"
-fleet = "{fleet}"
-secret_file = "{secret_file}"
-state_dir = "{state_dir}"
-
-[broker]
-url = "{url}"
-{ca}
-[data]
-# .npz with x and y, a folder of class folders, or "module:function"
-train = "train.npz"
 """
 
 
@@ -121,22 +105,18 @@ def reload_broker(cloud: CloudConfig) -> None:
         raise StorageError(f"broker.reload: {command!r} ended with {done.returncode}: {said}")
 
 
-def join_text(cloud: CloudConfig, device: str, folder: Path) -> str:
-    """What a device's folder says, as one line that a person pastes into an app (enrolment.md, E7).
+def join_text(folder: Path) -> str:
+    """What a device's folder says, as one line for it to join with (enrolment.md, E7).
 
     It holds the secret. Raises ``StorageError`` when the folder cannot be read.
     """
     with as_caller(), translated("read the files of a device in", folder):
-        fields = {
-            "device": device,
-            "fleet": cloud.fleet,
-            "url": cloud.broker.device_url or cloud.broker.url,
-            "secret": (folder / "secret").read_text().strip(),
-        }
-        if (folder / DEVICE_CA).exists():
-            fields["ca"] = (folder / DEVICE_CA).read_text()
-    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
-    return "sedge:" + base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+        said = tomllib.loads((folder / CONFIG).read_text())
+        return Enrolment(
+            said["device"], said["fleet"], said["broker"]["url"],
+            (folder / SECRET).read_text().strip(),
+            (folder / CA).read_text() if "ca_file" in said["broker"] else None,
+        ).join_text()  # fmt: skip
 
 
 def _issue(
@@ -156,7 +136,7 @@ def _issue(
     secrets = {**{device: os.urandom(SECRET_BYTES) for device in folders}, **(given or {})}
     made: list[Path] = []
     replaced: list[str] | None = None
-    places, passwords = SERVICE_PATHS if service else OWN_PATHS, cloud.broker.device_password_file
+    places, passwords = OF_SERVICE if service else BESIDE, cloud.broker.device_password_file
     try:
         with as_caller():
             for device, folder in folders.items():
@@ -199,24 +179,16 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write_device(
-    folder: Path, cloud: CloudConfig, device: str, secret: bytes, places: dict[str, str]
+    folder: Path, cloud: CloudConfig, device: str, secret: bytes, places: Places
 ) -> None:
     """Write the files that go to a device: its secret, its edge.toml and the broker's authority."""
-    url, ca = cloud.broker.device_url or cloud.broker.url, ""
-    tls = BrokerSettings(url, device).endpoint().tls
+    broker = cloud.broker
+    url, ca, remark = broker.device_url or broker.url, None, ""
     with translated("write the files of a device into", folder):
-        if cloud.broker.ca_file is not None and tls:
-            ca = f'ca_file = "{DEVICE_CA}"\n'
-            (folder / DEVICE_CA).write_bytes(Path(cloud.broker.ca_file).read_bytes())
-        if cloud.broker.cert_file is not None and tls:
-            ca += CERTIFICATE.format(device=device)
-        text = EDGE_TOML.format(device=device, fleet=cloud.fleet, url=url, ca=ca, **places)
-        (folder / "edge.toml").write_text(text)
-        with opened(folder / "secret", os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
-            write_at(descriptor, f"{secret.hex()}\n".encode(), 0)
-        for name in (DEVICE_CA, "edge.toml"):
-            with contextlib.suppress(FileNotFoundError):
-                (folder / name).chmod(0o644)
+        if parse_url(url).tls:
+            ca = None if broker.ca_file is None else Path(broker.ca_file).read_text()
+            remark = "" if broker.cert_file is None else CERTIFICATE.format(device=device)
+        Enrolment(device, cloud.fleet, url, secret.hex(), ca).write(folder, places, remark)
 
 
 def write_private(path: Path, text: str) -> None:

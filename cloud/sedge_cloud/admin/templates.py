@@ -1,5 +1,6 @@
 """The first files of a fleet: cloud.toml, mosquitto.conf, passwords and the broker's access list."""
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.wire.topics import check_id
 
+MOSQUITTO_CONF, PID_FILE = "mosquitto.conf", "mosquitto.pid"
 _URL = re.compile(r"mqtt://[A-Za-z0-9.:\[\]-]+:(\d{1,5})")
 
 CLOUD_TOML = """\
@@ -55,17 +57,20 @@ MOSQUITTO = (
 # For a trial on a network you trust: passwords, no TLS. After `device add`, send SIGHUP to Mosquitto.
 # cloud/mosquitto.conf has TLS on both sides.
 user {user}
+pid_file {pid}
 """
     + LISTENER
     + MOSQUITTO_LIMITS
 )
 
 
-def write_first_files(folder: Path, fleet: str, url: str) -> None:
+def write_first_files(
+    folder: Path, fleet: str, url: str, more: Mapping[str, str] | None = None, end: str = ""
+) -> None:
     """Write a first cloud.toml, and a Mosquitto configuration that admits the coordinator.
 
     It is meant for a trial on one network: passwords and an access list, but no TLS.
-    cloud/mosquitto.conf has TLS.
+    cloud/mosquitto.conf has TLS. cloud.toml gets ``more`` keys of ``[broker]``, and ``end`` after them.
     Raises ``ConfigError`` when the folder already holds a cloud.toml.
     """
     check_id(fleet, "fleet")
@@ -81,21 +86,24 @@ def write_first_files(folder: Path, fleet: str, url: str) -> None:
         raise StorageError(f"{folder}: {exc}") from exc
     root = folder.resolve()
     passwords, acl = root / "broker-passwords", root / "broker-acl"
-    broker = MOSQUITTO.format(port=match[1], passwords=passwords, acl=acl, user=owner)
+    broker = MOSQUITTO.format(
+        port=match[1], passwords=passwords, acl=acl, user=owner, pid=root / PID_FILE
+    )
     own = {
         "url": url,
         "password_file": "coordinator-password",
         "device_password_file": passwords.name,
+        **(more or {}),
     }
     with translated("write a first configuration into", folder):
         write_account(fleet, folder / "coordinator-password", passwords, acl)
-        write_public(folder / "mosquitto.conf", broker.encode())
-        write_public(folder / "cloud.toml", cloud_toml(fleet, "state", own).encode())
+        write_public(folder / MOSQUITTO_CONF, broker.encode())
+        write_public(folder / "cloud.toml", (cloud_toml(fleet, "state", own) + end).encode())
 
 
 def cloud_toml(fleet: str, state: str, broker: Mapping[str, str], under: str = "") -> str:
     """The text of a first cloud.toml, with these keys of ``[broker]``."""
-    keys = "".join(f'{key} = "{value}"\n' for key, value in broker.items())
+    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in broker.items())
     return CLOUD_TOML.format(fleet=fleet, state=state, broker=keys, under=under)
 
 

@@ -1,7 +1,5 @@
 """Devices are enrolled whole or not at all; passwords really work."""
 
-import base64
-import json
 import os
 import signal
 import threading
@@ -23,6 +21,8 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import DeviceRow
 from sedge_edge.config import load_config
 from sedge_protocol.errors import ConfigError, LinkError, StorageError
+from sedge_protocol.host import enrolment as device_files
+from sedge_protocol.host.enrolment import parse_join_text
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.host.probe import probe
 from sedge_protocol.wire.keys import DeviceKeys, parse_secret
@@ -102,27 +102,10 @@ def test_the_authority_comes_along_where_there_is_tls(
     assert settings.url == (device_url or url)
     assert settings.ca_file == (str(folder / "ca.pem") if with_ca else None)
     assert (folder / "ca.pem").exists() == with_ca
-    told = read_join_text(join_text(cloud, "pi-1", folder))
-    assert told["url"] == settings.url
-    assert told.get("ca") == ("PEM" if with_ca else None)
-
-
-def read_join_text(text: str) -> dict[str, str]:
-    """As another implementation does it from enrolment.md, E7."""
-    coded = text.removeprefix("sedge:")
-    read: dict[str, str] = json.loads(base64.urlsafe_b64decode(coded + "=" * (-len(coded) % 4)))
-    return read
-
-
-def test_a_join_text_is_that_of_the_page(store: Store, tmp_path: Path) -> None:
-    cloud = CloudConfig("home", broker=BrokerConfig("mqtt://192.168.1.10:1883"))
-    folder = add_device(store, cloud, "phone-1", tmp_path / "phone-1")
-    secret = (folder / "secret").read_text().strip()
-    told = {"device": "phone-1", "fleet": "home", "url": cloud.broker.url, "secret": secret}
-    assert read_join_text(join_text(cloud, "phone-1", folder)) == told
-    (folder / "secret").write_text(bytes(range(32)).hex() + "\n")
-    page = Path(__file__).parents[3] / "protocol" / "spec" / "enrolment.md"
-    assert f"  {join_text(cloud, 'phone-1', folder)}\n" in page.read_text()
+    told = parse_join_text(join_text(folder))
+    assert (told.device, told.fleet, told.url) == ("pi-1", "bench", settings.url)
+    assert told.ca == ("PEM" if with_ca else None)
+    assert told.secret == (folder / "secret").read_text().strip()
 
 
 @pytest.mark.parametrize("url", ["mqtts://broker.example", "mqtt://broker.example"])
@@ -259,7 +242,7 @@ def test_an_error_leaves_nothing_and_can_be_repeated(
     out = tmp_path / "pi-1"
     troubles: list[tuple[object, str]] = [
         (enrolment, "add_passwords"),
-        (enrolment, "write_at"),
+        (device_files, "write_at"),
         (store, "add_devices"),
     ]
     for owner, name in troubles:

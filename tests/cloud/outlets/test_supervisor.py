@@ -14,6 +14,7 @@ from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import FLEET
 from tools.bench.parts.real_fleet import free_port, wait_until
 
+from sedge_cloud.broker.child import find_mosquitto
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts import snapshot
 from sedge_cloud.facts.records import Fleet
@@ -21,7 +22,7 @@ from sedge_cloud.facts.snapshot import Snapshot
 from sedge_cloud.outlets import home_assistant, sidecars
 from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.outlets.supervisor import Supervised
-from sedge_emulate.broker.brokers import Broker, find_mosquitto
+from sedge_emulate.broker.brokers import Broker
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink, Received
 
 

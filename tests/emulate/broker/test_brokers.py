@@ -15,6 +15,7 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from tests.fleet import is_alive
 
+from sedge_cloud.broker import child
 from sedge_emulate.broker import brokers as broker_module
 from sedge_emulate.broker.brokers import (
     AmqttBroker,
@@ -218,12 +219,12 @@ def test_mosquitto_is_found_on_the_path_first(
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mosquitto").write_text("#!/bin/sh\n")
         (tmp_path / folder / "mosquitto").chmod(0o755)
-    monkeypatch.setattr(broker_module, "_FOLDERS", (str(tmp_path / "none"), str(tmp_path / "sbin")))
+    monkeypatch.setattr(child, "_FOLDERS", (str(tmp_path / "none"), str(tmp_path / "sbin")))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     assert find_mosquitto() == str(tmp_path / "path" / "mosquitto")
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert find_mosquitto() == str(tmp_path / "sbin" / "mosquitto")
-    monkeypatch.setattr(broker_module, "_FOLDERS", ())
+    monkeypatch.setattr(child, "_FOLDERS", ())
     assert find_mosquitto() is None
 
 

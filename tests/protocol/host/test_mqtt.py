@@ -22,7 +22,8 @@ from tests.protocol.driven import (
     wait,
 )
 
-from sedge_emulate.broker.brokers import AmqttBroker, Broker, find_mosquitto
+from sedge_cloud.broker.child import find_mosquitto
+from sedge_emulate.broker.brokers import AmqttBroker, Broker
 from sedge_protocol.host import mqtt
 from sedge_protocol.host.mqtt import MqttLink, Received, TooLarge
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from sedge_cloud.broker.child import find_mosquitto
+from sedge_cloud.broker.ports import LOOPBACK, wait_until_accepting
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.records import Summary
-from sedge_emulate.broker.brokers import find_mosquitto
-from sedge_emulate.broker.ports import LOOPBACK, wait_until_accepting
 from sedge_emulate.data.datasets import Dataset, digits
 from sedge_protocol.errors import LinkError
 from sedge_protocol.wire.messages import Hello

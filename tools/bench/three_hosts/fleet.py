@@ -14,9 +14,9 @@ from tools.bench.three_hosts import client
 from tools.bench.three_hosts.network import Network, Process
 from tools.bench.three_hosts.watch import wait_for
 
+from sedge_cloud.broker.child import find_mosquitto
+from sedge_cloud.broker.ports import wait_until_accepting
 from sedge_cloud.config import CloudConfig, load_cloud
-from sedge_emulate.broker.brokers import find_mosquitto
-from sedge_emulate.broker.ports import wait_until_accepting
 
 ROOT = Path(__file__).parents[3]
 HOSTS = ("host-1", "host-2", "host-3", "host-4")

@@ -9,12 +9,9 @@ on a network. The limits are those of a real fleet's broker (cloud/mosquitto.con
 """
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -22,22 +19,11 @@ from typing import Self, TypeAlias
 from urllib.parse import urlsplit
 
 from sedge_cloud.admin.templates import MOSQUITTO_LIMITS
-from sedge_emulate.broker.exit_guard import ExitGuard
-from sedge_emulate.broker.ports import LOOPBACK, on_free_port, wait_until_accepting
-from sedge_protocol.errors import ConfigError, LinkError
+from sedge_cloud.broker.child import HOW_TO_INSTALL, BrokerProcess, find_mosquitto
+from sedge_cloud.broker.ports import LOOPBACK, on_free_port, wait_until_accepting
+from sedge_protocol.errors import ConfigError
 
-HOW_TO_INSTALL = (
-    "a Mosquitto to start (Debian, Ubuntu, Raspberry Pi OS: apt-get install mosquitto; "
-    "macOS: brew install mosquitto), the Python package amqtt, or the URL of a running broker"
-)
-# Where packages put the daemon outside most users' PATH.
-_FOLDERS = (
-    "/usr/sbin",
-    "/usr/local/sbin",
-    "/opt/homebrew/sbin",
-    "/opt/homebrew/opt/mosquitto/sbin",
-    "/usr/local/opt/mosquitto/sbin",
-)
+EXPECTED = f"{HOW_TO_INSTALL}, the Python package amqtt, or the URL of a running broker"
 _SETTINGS = (
     """\
 listener {port} 127.0.0.1
@@ -65,7 +51,6 @@ except Exception as exc:
     sys.exit(str(exc))
 """
 _START_S = 30.0
-_STOP_S = 5.0
 _DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
@@ -86,8 +71,7 @@ class Broker:
     def __init__(self, folder: Path | None = None, wanted: int | None = None) -> None:
         self._given_folder = folder
         self._wanted = wanted
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: ExitGuard | None = None
+        self._process: BrokerProcess | None = None
 
     @property
     def url(self) -> str:
@@ -122,19 +106,13 @@ class Broker:
     def stop(self) -> None:
         """Ask the broker to end, and end it if it does not; nothing where it is down already."""
         if self._process is not None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOP_S)
-            self.kill()
+            self._process.stop()
+            self._process = None
 
     def kill(self) -> None:
         """End the broker as a power cut would: no goodbye to anyone."""
-        if self._guard is not None:
-            self._guard.revoke()
-            self._guard = None
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
             self._process = None
 
     def restart(self) -> None:
@@ -146,7 +124,7 @@ class Broker:
         """What starts the broker on this port."""
         binary = find_mosquitto()
         if binary is None:
-            raise ConfigError("broker", "mosquitto", HOW_TO_INSTALL)
+            raise ConfigError("broker", "mosquitto", EXPECTED)
         settings = self.folder / "mosquitto.conf"
         settings.write_text(_SETTINGS.format(port=port))
         return [binary, "-c", str(settings)]
@@ -154,25 +132,8 @@ class Broker:
     def _start(self, port: int) -> None:
         """Start on this port and return once it accepts. Raises ``LinkError`` with the log's end."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = self._command(port)
-        # Our own descriptor: started by root, Mosquitto becomes another user who may not open the file.
-        with self.log_path.open("ab") as log:
-            # A session of its own: Ctrl-C must not take the broker from under devices that say goodbye.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._process = process
-        self._guard = ExitGuard(process.pid, *([] if self._given_folder else [self.folder]))
-        try:
-            wait_until_accepting(LOOPBACK, port, _START_S, lambda: process.poll() is None)
-        except LinkError as exc:
-            self.stop()
-            last_words = self.log_path.read_text(errors="replace").strip().rpartition("\n")[2]
-            raise LinkError(f"{exc}; {command[0]} said: {last_words or 'nothing'}") from exc
+        folders = () if self._given_folder else (self.folder,)
+        self._process = BrokerProcess(self._command(port), port, self.log_path, folders)
 
     def _clean_up(self) -> None:
         if self._given_folder is None:
@@ -190,7 +151,7 @@ class AmqttBroker(Broker):
 
     def _command(self, port: int) -> list[str]:
         if find_spec("amqtt") is None:
-            raise ConfigError("broker", "amqtt", HOW_TO_INSTALL)
+            raise ConfigError("broker", "amqtt", EXPECTED)
         settings = {
             "listeners": {"default": {"type": "tcp", "bind": f"{LOOPBACK}:{port}"}},
             "plugins": {
@@ -236,11 +197,6 @@ def open_broker(choice: str = "auto", port: int | None = None) -> AnyBroker:
     if choice == "mosquitto" or (choice == "auto" and find_mosquitto() is not None):
         return Broker(wanted=port)
     return AmqttBroker(wanted=port) if choice in ("auto", "amqtt") else ExternalBroker(choice)
-
-
-def find_mosquitto() -> str | None:
-    """The path of the Mosquitto daemon, or None."""
-    return shutil.which("mosquitto") or shutil.which("mosquitto", path=os.pathsep.join(_FOLDERS))
 
 
 def _address(url: str) -> tuple[str, int]:

@@ -18,7 +18,7 @@ def on_free_port(start: Callable[[int], None], wanted: int | None = None) -> int
     Returns the port, which is ``wanted`` where that works. Raises the last ``LinkError`` where none of a
     few ports works.
     """
-    if wanted is not None and _is_free(wanted):
+    if wanted is not None and is_free(wanted):
         with suppress(LinkError):
             start(wanted)
             return wanted
@@ -52,7 +52,7 @@ def wait_until_accepting(
     raise LinkError(f"broker on {host}:{port}: accepts no connection after {timeout_s:.0f} s")
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
     with socket.socket() as probe:
         # As brokers do: connections that have just ended keep nobody from listening again.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

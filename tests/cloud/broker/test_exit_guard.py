@@ -9,14 +9,14 @@ import pytest
 from tests.fleet import is_alive
 from tools.bench.parts.real_fleet import wait_until
 
-from sedge_emulate.broker.exit_guard import ExitGuard
+from sedge_cloud.broker.exit_guard import ExitGuard
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is watched")
 
 _PARENT = """\
 import subprocess, sys, time
 from pathlib import Path
-from sedge_emulate.broker.exit_guard import ExitGuard
+from sedge_cloud.broker.exit_guard import ExitGuard
 child = subprocess.Popen(["sleep", "60"], start_new_session=True)
 guard = ExitGuard(child.pid, Path(sys.argv[1]))
 if sys.argv[2] == "revoked":

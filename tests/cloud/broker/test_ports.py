@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from sedge_emulate.broker.ports import on_free_port, wait_until_accepting
+from sedge_cloud.broker.ports import on_free_port, wait_until_accepting
 from sedge_protocol.errors import LinkError
 
 

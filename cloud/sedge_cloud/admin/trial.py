@@ -1,0 +1,120 @@
+"""``sedge-cloud up``: a fleet to try out, its first files and a broker of its own made on the way.
+
+The folder's files are those of ``init``, so a trial that stays can be served as any fleet is.
+"""
+
+import shlex
+import socket
+from collections.abc import Generator
+from contextlib import closing, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from sedge_cloud.admin.enrolment import add_device, join_text
+from sedge_cloud.admin.templates import MOSQUITTO_CONF, PID_FILE, write_first_files
+from sedge_cloud.broker.child import HOW_TO_INSTALL, BrokerProcess, find_mosquitto
+from sedge_cloud.broker.ports import LOOPBACK, is_free
+from sedge_cloud.config import CloudConfig, load_cloud
+from sedge_cloud.store.opening import open_store
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.mqtt import BrokerSettings
+
+FIRST_DEVICE = "device-1"
+HTTP = """
+# The status page: http://{listen}
+[http]
+listen = "{listen}"
+"""
+# Without a broker nothing is to do: it reads its passwords when it starts.
+RELOAD = """sh -c 'pkill -HUP -F "$0" || :' {pid}"""
+_PORTS, _PAGE_PORTS = range(1883, 1983), range(8470, 8570)
+# An address of TEST-NET-1: nothing is sent there, the system only says from where it would be.
+_ELSEWHERE = "192.0.2.1", 9
+
+
+@contextmanager
+def trial(folder: Path, url: str | None) -> Generator[str]:
+    """The trial's broker runs meanwhile; what a person must know of the trial.
+
+    A folder without a cloud.toml gets its first files, with the folder's name for the fleet, and a first
+    device. ``url`` is where devices reach the broker, by default this machine's address and a free port.
+    Raises ``ConfigError`` where Mosquitto is missing, or the files' port is another program's.
+    """
+    mosquitto = find_mosquitto()
+    if mosquitto is None:
+        raise ConfigError("sedge-cloud up", "no Mosquitto", HOW_TO_INSTALL)
+    if not (folder / "cloud.toml").exists():
+        _write_files(folder, url)
+    elif url is not None:
+        raise ConfigError("--url", url, f"none: {folder / 'cloud.toml'} has one")
+    cloud = load_cloud(folder / "cloud.toml")
+    port = BrokerSettings(cloud.broker.url, "").endpoint().port
+    if not is_free(port):
+        expected = "a free port; end what listens there, or change it in both files of the folder"
+        raise ConfigError("broker", f"port {port}, in use", expected, str(folder / MOSQUITTO_CONF))
+    command = [mosquitto, "-c", str(folder.resolve() / MOSQUITTO_CONF)]
+    broker = BrokerProcess(command, port, folder / "mosquitto.log")
+    try:
+        yield "\n".join(_greeting(folder, cloud))
+    finally:
+        broker.stop()
+
+
+def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
+    """Where the fleet is, and what to type next."""
+    command = f"sedge-cloud -c {folder / 'cloud.toml'}"
+    lines = [f"Fleet {cloud.fleet}: its devices reach the broker at {cloud.broker.device_url}"]
+    if cloud.http.listen is not None:
+        lines.append(f"The page: http://{cloud.http.listen}")
+    with closing(open_store(cloud)) as store:
+        is_waiting = any(
+            row.device == FIRST_DEVICE and row.hello is None for row in store.devices()
+        )
+    if is_waiting:
+        with suppress(StorageError):  # its folder was moved to the device
+            line = join_text(folder / FIRST_DEVICE)
+            lines += [
+                "On the first device (the line holds its secret):",
+                f"  sedge-edge join {line}",
+            ]
+    return [
+        *lines,
+        "One more device; a run:",
+        f"  {command} device add NAME --join",
+        f"  {command} run start NAME --bundle FOLDER --run-file FILE",
+        f"Ctrl-C ends coordinator and broker; the same command goes on. {folder} has all of it.",
+    ]
+
+
+def _write_files(folder: Path, url: str | None) -> None:
+    port = BrokerSettings(url, "").endpoint().port if url else _free_one(_PORTS)
+    http, root = "", folder.resolve()
+    if find_spec("uvicorn"):
+        http = HTTP.format(listen=f"{LOOPBACK}:{_free_one(_PAGE_PORTS)}")
+    more = {
+        "device_url": url or f"mqtt://{_own_address()}:{port}",
+        "reload": RELOAD.format(pid=shlex.quote(str(root / PID_FILE))),
+    }
+    write_first_files(folder, root.name, f"mqtt://{LOOPBACK}:{port}", more, http)
+    cloud = load_cloud(folder / "cloud.toml")
+    with closing(open_store(cloud)) as store:
+        add_device(store, cloud, FIRST_DEVICE, folder / FIRST_DEVICE)
+
+
+def _free_one(ports: range) -> int:
+    """The first that is free. Raises ``ConfigError``."""
+    for port in ports:
+        if is_free(port):
+            return port
+    raise ConfigError("sedge-cloud up", f"ports {ports[0]} to {ports[-1]} in use", "a free one")
+
+
+def _own_address() -> str:
+    """This machine's address in its network; the loopback one where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ELSEWHERE)
+        except OSError:
+            return LOOPBACK
+        address: str = probe.getsockname()[0]
+        return address

@@ -1,0 +1,39 @@
+"""``sedge-edge join``: a device's files, from the one line that enrolled it."""
+
+from pathlib import Path
+
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.disk import translated
+from sedge_protocol.host.enrolment import BESIDE, CONFIG, OF_SERVICE, SECRET, parse_join_text
+from sedge_protocol.host.privileges import as_caller
+
+SERVICE = Path("/etc/sedge")
+
+_NEXT = """\
+{device} of the fleet {fleet}: written to {folder}. Next:
+  put a train.npz with x and y there, or another source into its edge.toml
+  {check}
+  {begin}"""
+
+
+def join(line: str, out: Path | None, service: bool) -> str:
+    """Write edge.toml, secret and the broker's authority; what to do next.
+
+    Raises ``ConfigError`` for a line that is none, and where a device is in the folder already;
+    ``StorageError``.
+    """
+    enrolment = parse_join_text(line)
+    folder = out or (SERVICE if service else Path(enrolment.device))
+    for name in (CONFIG, SECRET):
+        if (folder / name).exists():
+            expected = "a folder without a device, or another one: --out FOLDER"
+            raise ConfigError("sedge-edge join", str(folder / name), expected)
+    with as_caller(), translated("write the files of a device into", folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755 if service else 0o700)
+        enrolment.write(folder, OF_SERVICE if service else BESIDE)
+    check, begin = f"cd {folder} && sedge-edge doctor", "sedge-edge run"
+    if service:
+        check, begin = "sudo sedge-edge doctor", "sudo systemctl enable --now sedge-edge"
+    return _NEXT.format(
+        device=enrolment.device, fleet=enrolment.fleet, folder=folder, check=check, begin=begin
+    )

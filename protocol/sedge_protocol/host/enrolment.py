@@ -1,0 +1,107 @@
+"""A device's enrolment: the files that it runs from, or the same as one line of text (spec/enrolment.md).
+
+The coordinator's side writes both. A device that was given the line writes the files itself.
+"""
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.broker_url import parse_url
+from sedge_protocol.host.disk import opened, write_at
+from sedge_protocol.wire.keys import parse_secret
+from sedge_protocol.wire.topics import check_id
+
+PREFIX = "sedge:"
+CONFIG, SECRET, CA = "edge.toml", "secret", "ca.pem"
+_EXPECTED = "the whole line that `sedge-cloud device add --join` printed"
+
+EDGE_TOML = """\
+# The Sedge agent of {device}. Every key: share/sedge/edge.toml.
+device = "{device}"
+fleet = "{fleet}"
+secret_file = "{places.secret_file}"
+state_dir = "{places.state_dir}"
+
+[broker]
+url = {url}
+{tls}
+[data]
+# .npz with x and y, a folder of class folders, or "module:function"
+train = "train.npz"
+"""
+
+
+class Places(NamedTuple):
+    """Where ``edge.toml`` says that the secret and the state are."""
+
+    secret_file: str
+    state_dir: str
+
+
+BESIDE = Places(SECRET, "state")
+OF_SERVICE = Places("$CREDENTIALS_DIRECTORY/sedge-secret", "/var/lib/sedge")
+
+
+class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a device must know before it can speak. ``secret`` is 64 hex digits, ``ca`` PEM."""
+
+    device: str
+    fleet: str
+    url: str
+    secret: str
+    ca: str | None = None
+
+    def check(self) -> None:
+        """Raise ``ConfigError``, which never shows the secret, for an id, url or secret that is none."""
+        check_id(self.device, "device")
+        check_id(self.fleet, "fleet")
+        parse_url(self.url)
+        parse_secret(self.secret, "")
+
+    def join_text(self) -> str:
+        """The line of rule E7, which is as secret as the secret."""
+        coded = base64.urlsafe_b64encode(msgspec.json.encode(self)).rstrip(b"=")
+        return PREFIX + coded.decode()
+
+    def write(self, folder: Path, places: Places = BESIDE, remark: str = "") -> None:
+        """Write the files of rule E2; ``remark`` joins the lines on TLS. Raises ``OSError``.
+
+        The folder is there, and has no secret.
+        """
+        tls = remark
+        if self.ca is not None:
+            tls = f'ca_file = "{CA}"\n{remark}'
+            (folder / CA).write_text(self.ca)
+            (folder / CA).chmod(0o644)
+        url = json.dumps(self.url, ensure_ascii=False)  # which is a string of TOML, too
+        text = EDGE_TOML.format(
+            device=self.device, fleet=self.fleet, url=url, tls=tls, places=places
+        )
+        with opened(folder / SECRET, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+            write_at(descriptor, f"{self.secret}\n".encode(), 0)
+        (folder / CONFIG).write_text(text)
+        (folder / CONFIG).chmod(0o644)
+
+
+def parse_join_text(text: str) -> Enrolment:
+    """The enrolment in a line of rule E7. Raises ``ConfigError``, which never shows the secret."""
+    line = text.strip()
+    if not line.startswith(PREFIX):
+        raise ConfigError("join text", f"no {PREFIX} at its beginning", _EXPECTED)
+    coded = line.removeprefix(PREFIX).encode(errors="replace")
+    padded = coded.rstrip(b"=") + b"=" * (-len(coded.rstrip(b"=")) % 4)
+    try:
+        found = msgspec.json.decode(base64.b64decode(padded, b"-_", True), type=Enrolment)
+        found.check()
+    except ConfigError as exc:
+        raise ConfigError("join text", f"{exc}", _EXPECTED) from None
+    except (ValueError, msgspec.DecodeError) as exc:
+        missing = f": {exc}" if isinstance(exc, msgspec.ValidationError) else ""
+        raise ConfigError("join text", f"cut off or damaged{missing}", _EXPECTED) from None
+    return found

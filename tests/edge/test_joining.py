@@ -1,0 +1,62 @@
+"""``sedge-edge join``: files from a line; the same that ``device add`` writes."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from sedge_edge.__main__ import main
+from sedge_edge.config import load_config
+from sedge_protocol.host.enrolment import Enrolment
+
+GIVEN = Enrolment("pi-1", "home", "mqtts://broker.example", bytes(range(32)).hex(), "PEM\n")
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_line_becomes_a_device(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    by_hand: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"  {GIVEN.join_text()}\n"))
+    assert main(["join"] if by_hand else ["join", GIVEN.join_text()]) == 0
+    config = load_config(tmp_path / "pi-1" / "edge.toml")
+    assert (config.device, config.fleet, config.state_dir) == (
+        "pi-1",
+        "home",
+        tmp_path / "pi-1" / "state",
+    )
+    settings = config.broker_settings()
+    assert settings.url == GIVEN.url and settings.ca_file == str(tmp_path / "pi-1" / "ca.pem")
+    assert (tmp_path / "pi-1" / "secret").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "pi-1").stat().st_mode & 0o777 == 0o700
+    assert "cd pi-1 && sedge-edge doctor" in capsys.readouterr().out
+    # A second device does not overwrite the first.
+    assert main(["join", GIVEN.join_text()]) == 2
+    assert "expected a folder without a device" in capsys.readouterr().err
+
+
+def test_for_the_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    assert main(["join", GIVEN.join_text(), "--service", "--out", str(folder)]) == 0
+    text = (folder / "edge.toml").read_text()
+    assert 'state_dir = "/var/lib/sedge"' in text and "$CREDENTIALS_DIRECTORY" in text
+    assert "systemctl enable --now sedge-edge" in capsys.readouterr().out
+
+
+def test_a_url_cannot_add_keys(tmp_path: Path) -> None:
+    """Whoever wrote the line decides on the broker, and on nothing else in edge.toml."""
+    url = 'mqtt://h"]\ndata.train="evil:load'
+    text = Enrolment("pi-1", "home", url, GIVEN.secret).join_text()
+    main(["join", text, "--out", str(tmp_path / "pi-1")])
+    config = tmp_path / "pi-1" / "edge.toml"
+    assert not config.exists() or load_config(config).data.train.endswith("train.npz")
+
+
+def test_a_line_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["join", GIVEN.join_text()[:-9]]) == 2
+    said = capsys.readouterr().err
+    assert "join text: found 'cut off or damaged" in said and GIVEN.secret[:8] not in said

@@ -27,7 +27,8 @@ from sedge_emulate.data.datasets import Dataset
 
 pytestmark = pytest.mark.boot
 
-# As docs/raspberry-pi.md has them, but that the device's folder is copied. dpkg does not know of the packages that were unpacked without it.
+# As docs/raspberry-pi.md has them, with a copied folder in place of `join`.
+# dpkg does not know of the packages that were unpacked without it.
 INSTALL = """\
 dpkg --install --force-depends /media/sedge-edge.deb
 mkdir -p /etc/sedge

@@ -16,12 +16,12 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from tests.fleet import is_alive
 
 from sedge_cloud.broker import child
+from sedge_cloud.broker.child import find_mosquitto
 from sedge_emulate.broker import brokers as broker_module
 from sedge_emulate.broker.brokers import (
     AmqttBroker,
     Broker,
     ExternalBroker,
-    find_mosquitto,
     open_broker,
 )
 from sedge_protocol.errors import ConfigError, LinkError

@@ -3,8 +3,10 @@
 import random
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -154,7 +156,16 @@ def cached(module: Hidden, x: Tensor) -> Tensor:
     if module.kept is None:
         module.kept = torch.arange(5) / 5
     module.last = x
+    assert uuid.uuid4()  # as libraries draw names
     return x * module.kept
+
+
+class Augmented(Model):
+    """numpy's random numbers and a config that can do without, as transformers' speech models have."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda x: x * float(np.random.rand()))
+        self.config = SimpleNamespace(apply_spec_augment=True)
 
 
 def adding(module: Hidden, x: Tensor) -> Tensor:
@@ -197,6 +208,13 @@ def attempt(model: nn.Module, folder: Path, **changes: Any) -> str:
 def mean_loss(logits: Tensor, y: Tensor) -> Tensor:
     """One number for all rows."""
     return logits.mean()
+
+
+def attention_to_nothing(module: Hidden, x: Tensor) -> Tensor:
+    """Scores of which some rows have every key masked, where a softmax is NaN."""
+    scores = x.masked_fill(x < x.mean(), -torch.inf)
+    scores[0] = -torch.inf
+    return scores.softmax(1)
 
 
 def permuted(module: Hidden, x: Tensor) -> Tensor:
@@ -255,6 +273,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "another device": (hiding(moved), r"py:\d+, .*write \.to\(x\.device\)"),
     "branch": (lambda: Model(branching), "depend on the data"),
+    "every key masked": (
+        hiding(attention_to_nothing),
+        "the gradient holds NaN or inf in torch itself, expected finite .*every key is masked",
+    ),
     "angle": (
         lambda: Model(lambda x: fft.fft(x).angle()),
         r"angle of complex numbers at test_export_refusals\.py:\d+: programs have abs, real",
@@ -286,6 +308,14 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "numpy's random": (
         dropped(lambda m: np.random.rand()),
         r"draws random numbers from numpy\.random \(module 'inner\.1'",
+    ),
+    "a name's digits": (
+        hiding(lambda m, x: x * (uuid.uuid4().int % 1000)),
+        r"module 'inner\.1' gives other outputs when it runs again",
+    ),
+    "augmented spectra": (
+        Augmented,
+        r"numpy\.random .*; give the model's config apply_spec_augment=False",
     ),
     "a global generator": (
         hiding(lambda m, x: -x if GENERATOR.random() < 1e-9 else x),

@@ -80,6 +80,7 @@ GROUPS: dict[str, dict[str, Function]] = {
         "largest": lambda z: z.topk(4, 1)[0] * z.gather(1, z.topk(4, 1, largest=False).indices),
         "sorted": lambda z: z.relu().sort(1, descending=True)[0] * z.argsort(1),
         "sorted columns": lambda z: z.reshape(-1, 4, 4).sort(dim=1, stable=True)[0].cumsum(1),
+        "sorted booleans": lambda z: z * (z > 0).sort(1)[0],
         "middle": lambda z: z * z.median(1, keepdim=True)[0] * z.kthvalue(3, 1, keepdim=True)[0],
     },
     "Fourier": {
@@ -88,8 +89,11 @@ GROUPS: dict[str, dict[str, Function]] = {
         "parts of an odd number": lambda z: torch.view_as_real(
             fft.rfft(z, n=15, norm="ortho")
         ).tanh(),
-        "of two axes": lambda z: fft.fft2(z.reshape(-1, 4, 4)).real,
+        "of two axes": lambda z: fft.fftn(z.reshape(-1, 4, 4), dim=(1, 2)).real,
         "and back": lambda z: fft.irfft2(fft.rfft2(z.reshape(-1, 4, 4))[..., :2] * 2),
+        "of three axes": lambda z: fft.irfftn(
+            fft.rfftn(z.reshape(-1, 4, 2, 2), s=(4, 2, 3), dim=(1, 2, 3)) * 2, dim=(1, 2, 3)
+        ),
         "of frames": lambda z: abs(
             torch.stft(z.repeat(1, 3), 16, 8, window=torch.hann_window(16), return_complex=True)
         ),

@@ -114,6 +114,18 @@ def test_a_metric_of_nan_is_a_loss() -> None:
         in_precision(taken, "bf16", 0)
 
 
+def test_an_unknown_token_is_refused_before_any_training(tmp_path: Path) -> None:
+    tokens = torch.zeros(ROWS, 3, dtype=torch.int64)
+    tokens[400, 1] = 50
+    module = nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Linear(12, 2))
+    module[0].requires_grad_(False)
+    with pytest.raises(ExportError, match=r"real_data: x.*400.*50"):
+        export(
+            module, tokens[:8], batch_size=8, name="t", num_classes=2, folder=tmp_path,
+            real_data=(tokens, data()[1]), frozen="int8",
+        )  # fmt: skip
+
+
 def test_a_frozen_infinity() -> None:
     module = model()
     with torch.no_grad():

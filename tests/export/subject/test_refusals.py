@@ -61,6 +61,14 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
         r"parametrizations\.orthogonal, expected plain .*remove_parametrizations",
     ),
     "weight_norm": (old_weight_norm, "module '0': torch.nn.utils.weight_norm, .* remove_weight_norm"),
+    "old spectral_norm": (
+        lambda: nn.Sequential(nn.utils.spectral_norm(layer())),
+        "module '0': torch.nn.utils.spectral_norm, .* remove_spectral_norm",
+    ),
+    "spectral_norm": (
+        lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(layer())),
+        r"parametrizations\.spectral_norm, expected plain .*remove_parametrizations",
+    ),
 }  # fmt: skip
 
 

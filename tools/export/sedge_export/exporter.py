@@ -81,10 +81,12 @@ def export(
             batch_size=batch_size, num_classes=num_classes, choice=choice,
         )  # fmt: skip
         require_finite(subject)
+        row = target if isinstance(target, TensorSpec) else None
         cost = ""
         if frozen != "float32":
+            # What is refused anyway, such as a row with an unknown token, is not trained on first.
+            inspect(subject, dropped=0.0, target=row, seed=seed)
             subject, cost = in_precision(subject, frozen, seed)
-        row = target if isinstance(target, TensorSpec) else None
         inspected = inspect(subject, dropped=dropped, target=row, seed=seed)
         if isinstance(sample_input, Tensor):  # with real data no program has seen it
             require_known("sample_input", sample_input, inspected.vocabulary)

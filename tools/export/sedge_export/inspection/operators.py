@@ -81,7 +81,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._watch.drawn:
             raise ExportError(
                 f"model: its forward pass draws random numbers from {self._watch.drawn}: a program would"
-                " repeat one outcome for ever"
+                f" repeat one outcome for ever; {_way_out(self.model)}"
             )
         return ran.output
 
@@ -168,6 +168,14 @@ def _why(exc: Exception, x: Tensor) -> str:
         return f"{text}; {ON_A_CARD}"
     typed = not x.is_floating_point() and re.search("dtype|scalar type|Long|Int", text)
     return f"{text}; {_INTEGERS}" if typed else text
+
+
+def _way_out(model: nn.Module) -> str:
+    """What to write for random numbers that torch does not draw."""
+    configs = (getattr(module, "config", None) for module in model.modules())
+    if any(getattr(config, "apply_spec_augment", False) for config in configs):
+        return "give the model's config apply_spec_augment=False"
+    return "draw them with torch.rand or dropout in training, whose numbers a program is given"
 
 
 def accepts(model: nn.Module, x: Tensor) -> bool:

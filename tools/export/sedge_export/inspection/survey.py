@@ -12,6 +12,7 @@ import os
 import pickle
 import random
 import sys
+import uuid
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Watch:
                 isinstance(getattr(function, "__self__", None), random.Random)
                 and function.__name__ in ("random", "getrandbits")
             )
-            if drawing and not _importing(frame):
+            if drawing and not _is_name(frame) and not _importing(frame):
                 self.drawn = f"Python's random{self._here()}"
 
     def _now(self) -> dict[str, object]:
@@ -93,6 +94,11 @@ class Watch:
             "torch's generator": torch.get_rng_state().numpy().tobytes(),
             **{name: _state(each) for name, each in self._generators.items()},
         }
+
+
+def _is_name(frame: FrameType) -> bool:
+    """Whether it makes a UUID, as libraries do for names; ``survey`` finds one that reaches a tensor."""
+    return frame.f_code.co_filename == uuid.__file__
 
 
 def _importing(frame: FrameType | None) -> bool:

@@ -12,7 +12,7 @@ import copy
 from collections.abc import Callable, Generator, Set
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -98,17 +98,20 @@ class Network:
 
     @contextmanager
     def unchanged(self) -> Generator[None]:
-        """Put back every attribute that the forward pass sets: what a trace leaves there has no values."""
+        """Put back every attribute that the forward pass sets, and what it puts into dictionaries: buffers,
+        hooks, a cache. What a trace leaves there has no values."""
         held = [
-            (module, {**vars(module), "_buffers": dict(vars(module)["_buffers"])})
+            (module, dict(vars(module)), [(each, dict(each)) for each in _dictionaries(module)])
             for module in self.model.modules()
         ]
         try:
             yield
         finally:
-            for module, attributes in held:
+            for module, attributes, dictionaries in held:
                 vars(module).clear()
                 vars(module).update(attributes)
+                for each, items in dictionaries:
+                    _restore(each, items)
 
     def gradient(
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor,
@@ -175,6 +178,17 @@ class Network:
         gradient, (loss, updated) = _differentiate(mean_loss, trainable)
         zeros = {name: torch.zeros_like(values[name]) for name in self.layout.statistics}
         return {**gradient, **zeros}, updated, loss
+
+
+def _dictionaries(module: nn.Module) -> list[dict[Any, Any]]:
+    return [value for value in vars(module).values() if isinstance(value, dict)]
+
+
+def _restore(dictionary: dict[Any, Any], items: dict[Any, Any]) -> None:
+    same = dictionary.keys() == items.keys()
+    if not same or any(dictionary[key] is not value for key, value in items.items()):
+        dictionary.clear()
+        dictionary.update(items)
 
 
 Aux: TypeAlias = tuple[Tensor, dict[str, Tensor]]

@@ -73,20 +73,25 @@ def in_precision(subject: Subject, precision: str, seed: int) -> tuple[Subject, 
     Raises ``ExportError`` for a model without frozen tensors, for too few rows, and where it costs more
     than ``LARGEST_LOSS``.
     """
+    rounded = round_frozen(subject, precision)
+    if subject.real is None:
+        return rounded, ""
+    cost = measured_cost(subject, rounded, precision, seed)
+    if not cost.loss <= LARGEST_LOSS:  # NaN, too, is refused
+        lost = f"it loses more than {LARGEST_LOSS:g}, expected another precision"
+        raise ExportError(f"frozen in {cost}: {lost}")
+    return rounded, str(cost)
+
+
+def round_frozen(subject: Subject, precision: str) -> Subject:
+    """The subject with its frozen tensors rounded. Raises ``ExportError`` where it has none."""
     if subject.network.frozen is None:
         expected = "parameters with requires_grad=False to round"
         raise ExportError(f"frozen in {precision}: every parameter is trained, expected {expected}")
     model = copied(subject.model)
     for name in subject.network.frozen.by_name:
         _round(_tensors(model)[name], precision)
-    rounded = replace(subject, model=model, network=Network(model, subject.choice.rows))
-    if subject.real is None:
-        return rounded, ""
-    cost = _cost(subject, rounded, precision, seed)
-    if not cost.loss <= LARGEST_LOSS:  # NaN, too, is refused
-        lost = f"it loses more than {LARGEST_LOSS:g}, expected another precision"
-        raise ExportError(f"frozen in {cost}: {lost}")
-    return rounded, str(cost)
+    return replace(subject, model=model, network=Network(model, subject.choice.rows))
 
 
 def _round(tensor: Tensor, precision: str) -> None:
@@ -96,8 +101,11 @@ def _round(tensor: Tensor, precision: str) -> None:
         tensor.copy_(torch.from_numpy(found.reshape(tensor.shape)))
 
 
-def _cost(exact: Subject, rounded: Subject, precision: str, seed: int) -> Cost:
-    """Train with the exact base on some of the rows, and evaluate with both on others."""
+def measured_cost(exact: Subject, rounded: Subject, precision: str, seed: int) -> Cost:
+    """Train with the exact base on some of the real rows, and evaluate both bases on others.
+
+    Raises ``ExportError`` for too few rows.
+    """
     assert exact.real is not None
     rng = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(exact.real.x), generator=rng)

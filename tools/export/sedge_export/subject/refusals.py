@@ -7,11 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrizations
+from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from sedge_protocol.errors import ExportError
 
 _private: Any = parametrizations  # its classes are not part of torch's typed interface
+# Both ways of spectral_norm keep vectors that a forward pass in training moves.
+_HOOKS: dict[type, str] = {WeightNorm: "weight_norm", SpectralNorm: "spectral_norm"}
+_PARAMETRIZATIONS: dict[type, str] = {
+    _private._Orthogonal: "orthogonal",
+    _private._SpectralNorm: "spectral_norm",
+}
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
@@ -34,13 +41,16 @@ def _wrong_module(module: nn.Module) -> str | None:
         return f"a {type(module).__name__}, expected the module that it wraps: its .module"
     if isinstance(module, torch.jit.ScriptModule):
         return "a torch.jit.ScriptModule, expected the module that it was made of"
-    if any(isinstance(hook, WeightNorm) for hook in module._forward_pre_hooks.values()):
-        return "torch.nn.utils.weight_norm, expected plain weights: remove_weight_norm(module)"
-    if isinstance(module, _private._Orthogonal):
-        return (
-            "torch.nn.utils.parametrizations.orthogonal, expected plain weights:"
-            " torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')"
-        )
+    for hook in module._forward_pre_hooks.values():
+        for kind, name in _HOOKS.items():
+            if isinstance(hook, kind):
+                return f"torch.nn.utils.{name}, expected plain weights: remove_{name}(module)"
+    for kind, name in _PARAMETRIZATIONS.items():
+        if isinstance(module, kind):
+            return (
+                f"torch.nn.utils.parametrizations.{name}, expected plain weights:"
+                " torch.nn.utils.parametrize.remove_parametrizations(module, 'weight')"
+            )
     return None
 
 

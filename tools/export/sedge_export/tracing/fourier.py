@@ -142,23 +142,31 @@ def _to_real(input: Any, n: int | None = None, dim: int = -1, norm: str | None =
     return (_product(real, cosines * weights) - _product(imag, sines * weights)).movedim(-1, dim)
 
 
-def _forward_2d(
-    half: bool,
-    inverse: bool,
-    input: Any,
-    s: Any = None,
-    dim: Any = (-2, -1),
-    norm: str | None = None,
+def _forward_axes(
+    half: bool, inverse: bool, input: Any, s: Any = None, dim: Any = None, norm: str | None = None
 ) -> Spectrum:
-    """``fft2``, ``ifft2`` and ``rfft2``: one axis after the other, the last one first."""
-    sizes = s or (None, None)
-    last = _forward(half, inverse, input, sizes[1], dim[1], norm)
-    return _forward(False, inverse, last, sizes[0], dim[0], norm)
+    """``fftn``, ``ifftn``, ``rfftn`` and theirs of two axes: one after the other, the last one first."""
+    sizes, axes = _sizes_and_axes(input, s, dim)
+    found = _forward(half, inverse, input, sizes[-1], axes[-1], norm)
+    for size, axis in zip(sizes[-2::-1], axes[-2::-1], strict=True):
+        found = _forward(False, inverse, found, size, axis, norm)
+    return found
 
 
-def _to_real_2d(input: Any, s: Any = None, dim: Any = (-2, -1), norm: str | None = None) -> Tensor:
-    sizes = s or (None, None)
-    return _to_real(_forward(False, True, input, sizes[0], dim[0], norm), sizes[1], dim[1], norm)
+def _to_real_axes(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
+    """``irfftn`` and ``irfft2``."""
+    sizes, axes = _sizes_and_axes(input, s, dim)
+    for size, axis in zip(sizes[:-1], axes[:-1], strict=True):
+        input = _forward(False, True, input, size, axis, norm)
+    return _to_real(input, sizes[-1], axes[-1], norm)
+
+
+def _sizes_and_axes(input: Any, s: Any, dim: Any) -> tuple[list[int | None], list[int]]:
+    """The length of each transformed axis, where given, and which axis it is; by default all."""
+    if dim is None:
+        count = input.ndim if s is None else len(s)
+        dim = range(-count, 0)
+    return list(s or [None] * len(dim)), list(dim)
 
 
 def _frames(
@@ -209,7 +217,8 @@ def _of_spectra(function: Callable[[Spectrum], Any]) -> Callable[[Any], Any]:
     return lambda input: function(input) if isinstance(input, Spectrum) else None
 
 
-_OTHERS = ["fftn", "ifftn", "rfftn", "irfftn", "hfft", "ihfft"]
+_OTHERS = ["hfft", "ihfft"]
+_PLANE = (-2, -1)
 _ABS = _of_spectra(Spectrum.abs)
 
 # The functions of torch that lead to complex numbers and back.
@@ -218,10 +227,14 @@ FOURIER: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.fft.ifft: partial(_forward, False, True),
     torch.fft.rfft: partial(_forward, True, False),
     torch.fft.irfft: _to_real,
-    torch.fft.fft2: partial(_forward_2d, False, False),
-    torch.fft.ifft2: partial(_forward_2d, False, True),
-    torch.fft.rfft2: partial(_forward_2d, True, False),
-    torch.fft.irfft2: _to_real_2d,
+    torch.fft.fft2: partial(_forward_axes, False, False, dim=_PLANE),
+    torch.fft.ifft2: partial(_forward_axes, False, True, dim=_PLANE),
+    torch.fft.rfft2: partial(_forward_axes, True, False, dim=_PLANE),
+    torch.fft.irfft2: partial(_to_real_axes, dim=_PLANE),
+    torch.fft.fftn: partial(_forward_axes, False, False),
+    torch.fft.ifftn: partial(_forward_axes, False, True),
+    torch.fft.rfftn: partial(_forward_axes, True, False),
+    torch.fft.irfftn: _to_real_axes,
     **{getattr(torch.fft, name): _refused(f"torch.fft.{name}") for name in _OTHERS},
     torch.stft: _frames,
     torch.istft: _refused("torch.istft"),

@@ -84,11 +84,7 @@ def plain_kernels() -> Generator[None]:
 @functools.cache
 def _decompositions() -> dict[OpOverload, Function]:
     table = {op: how for op, how in decompositions().items() if op not in LOWERINGS}
-    return {
-        **table,
-        aten.bitwise_xor.Tensor: _exclusive_or,
-        aten.index_put.default: _put_where,
-    }
+    return {**table, aten.index_put.default: _put_where}
 
 
 def _put_where(
@@ -101,10 +97,6 @@ def _put_where(
         return cast(Tensor, NotImplemented)
     after = x.ndim - len(before) - mask.ndim
     return torch.where(mask.view(*mask.shape, *[1] * after), values.view(()), x)
-
-
-def _exclusive_or(x: Tensor, y: Tensor) -> Tensor:
-    return x != y if x.dtype == y.dtype == torch.bool else cast(Tensor, NotImplemented)
 
 
 def _traced(function: Function, inputs: Sequence[Tensor], origins: Origins) -> fx.GraphModule:

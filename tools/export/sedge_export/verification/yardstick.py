@@ -10,7 +10,6 @@ same values tells nothing about it. So a batch on which an answer is off is comp
 float32 neighbours; beyond that, ``kink`` proves whether the batch says anything.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -122,11 +121,10 @@ class Yardstick:
         self._layout, self._metric = layout, objective.metric
         self._exact = exact(model, layout, objective, first)
         self._plain = [Eager(model, layout, objective, format=each) for each in formats]
+        _require_finite({"gradient": self._exact.gradient})
         self.steepest = largest(self._exact.gradient)
-        if not 0.0 < self.steepest < math.inf:
-            raise ExportError(
-                f"model: torch's largest gradient on a sample batch is {self.steepest}"
-            )
+        if not self.steepest:
+            raise ExportError("model: torch's gradient on a sample batch is 0")
 
     def gradient(self, theta: Theta, batch: Batch) -> Truth:
         """The gradients of a batch at theta (n,), its loss, and the statistics that it leaves."""
@@ -137,6 +135,7 @@ class Yardstick:
             return [self._differentiated(self._plain[-1], each, batch) for each in thetas]
 
         right = self._differentiated(self._exact, theta, batch)
+        _require_finite(right)
         rounded = [self._differentiated(eager, theta, batch) for eager in self._plain]
         spare: dict[str, float] = {}
         for kind in (GRADIENT, STATISTIC):
@@ -183,6 +182,7 @@ class Yardstick:
         right, *rounded = (
             self._evaluated(eager, theta, batch) for eager in (self._exact, *self._plain)
         )
+        _require_finite(right)
         truth = Truth(right, rounded)
         gap = 2 * truth.allowed("logits", tolerance)
         truth.spare["metric_sum"] = self._undecided(right["logits"], batch, gap)
@@ -206,6 +206,16 @@ class Yardstick:
         second, first = np.moveaxis(np.sort(first_axis, 1)[:, -2:], 1, 0)
         near = (first - second <= gap).reshape(len(w), -1)
         return float(w @ near.sum(1))
+
+
+def _require_finite(answers: Answers) -> None:
+    """Raise ``ExportError`` for NaN or inf in float64 torch, beside which no program can be right."""
+    for name, values in answers.items():
+        if not np.isfinite(values).all():
+            raise ExportError(
+                f"model: the {name} holds NaN or inf in torch itself, expected finite numbers; look for"
+                " attention in which every key is masked, 0 / 0 and log(0)"
+            )
 
 
 def largest(values: NDArray[Any]) -> float:

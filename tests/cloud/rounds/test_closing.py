@@ -11,8 +11,10 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds import closing
 from sedge_cloud.rounds.accounts import read_sums
 from sedge_cloud.rounds.summary import summarise
+from sedge_cloud.runs.run import Run
 from sedge_cloud.store.records import Summary
 from sedge_cloud.store.rows import UpdateRow
+from sedge_protocol.errors import StrategyError
 from sedge_protocol.wire.transfer import describe
 
 
@@ -106,3 +108,18 @@ def test_a_round_that_another_leader_closes_meanwhile_is_closed_once(
     cloud.poll()
     assert times == 2 and read_sums(cloud.store.sums(RUN)).closed == 1
     assert [(row.round, row.open) for row in cloud.store.rounds(RUN)] == [(1, False), (2, True)]
+
+
+def test_a_strategy_whose_remarks_fail_goes_on(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object) -> tuple[str, ...]:
+        raise StrategyError("remarks: a user's own code")
+
+    monkeypatch.setattr(Run, "remarks", fails)
+    cloud.hello()
+    for name in "ab":
+        cloud.offer(name, small_update(cloud.order(name)))
+    cloud.poll()
+    summary = cloud.summaries()[0]
+    assert not summary.failure and not summary.remarks

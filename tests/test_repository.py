@@ -108,6 +108,8 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "sedge_cloud.admin.trial": ("tests/system/test_up.py", "which is the command's name"),
     "sedge_cloud.broker.child": ("tests/emulate/broker/test_brokers.py", "whose process it is"),
+    "sedge_emulate.compare.": ("tests/emulate/test_compare.py", "by the command"),
+    "sedge_emulate.virtual.absence": ("tests/emulate/test_strategy_run.py", "in a run"),
     "sedge_emulate.workers.local": (
         "tests/emulate/workers/test_workers_pool.py",
         "whose processes they are",

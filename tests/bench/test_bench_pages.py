@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tools.bench import codec, demo, machine, models, models_page, pages, readme, results_page
 
-from sedge_emulate.compare import Comparison, Figure, Row
+from sedge_emulate.compare.comparison import Comparison, Figure, Row
 from sedge_emulate.result import read_json
 
 SAMPLE = Path(__file__).parents[1] / "vectors" / "result_format_1.json"

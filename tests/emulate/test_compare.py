@@ -1,4 +1,4 @@
-"""Runs of several seeds: their mean and spread by hand, and which runs may not be compared."""
+"""Runs of several seeds: means, spreads and tests by hand, and which runs may not be compared."""
 
 import json
 import statistics
@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from sedge_emulate.__main__ import main
-from sedge_emulate.compare import compared, escaped, latex
-from sedge_emulate.result import Result, Spread, StrategyResult, read_json, write_json
+from sedge_emulate.compare.comparison import compared
+from sedge_emulate.compare.grids import escaped
+from sedge_emulate.result import DeviceResult, Result, StrategyResult, read_json, write_json
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR
 
@@ -18,13 +19,19 @@ _SAMPLE = read_json(Path(__file__).parents[1] / "vectors" / "result_format_1.jso
 BEFORE = {42: 0.5, 43: 0.6, 44: 0.64}
 
 
+def moved(strategy: StrategyResult, by: Callable[[DeviceResult], float]) -> StrategyResult:
+    """The strategy with another metric before training on each device."""
+    return replace(strategy, devices=[replace(d, before=by(d)) for d in strategy.devices])
+
+
 def of_seed(seed: int, change: Callable[[Result], Result] | None = None) -> Result:
-    """The sample as another seed could have made it."""
+    """The sample as another seed could have made it: the worst device .1 below all others."""
+    worst = _SAMPLE.strategies[0].devices[0].device
 
-    def turned(strategy: StrategyResult) -> StrategyResult:
-        return replace(strategy, before=Spread(BEFORE[seed], 0.25, 0.1, 0.9))
+    def before(device: DeviceResult) -> float:
+        return BEFORE[seed] - 0.1 * (device.device == worst)
 
-    strategies = [turned(strategy) for strategy in _SAMPLE.strategies]
+    strategies = [moved(strategy, before) for strategy in _SAMPLE.strategies]
     settings = {**_SAMPLE.settings, "seed": seed}
     found = replace(_SAMPLE, seed=seed, strategies=strategies, settings=settings)
     return found if change is None else change(found)
@@ -46,41 +53,70 @@ def test_mean_and_sample_standard_deviation(runs: Path) -> None:
     assert [row.name for row in found.strategies] == [s.name for s in _SAMPLE.strategies]
     for row in found.strategies:
         assert row.seeds == [42, 43, 44]
-        before = row.figures["before"]
-        assert before.mean == pytest.approx(0.58)
+        before, worst = row.figures["before"], row.figures["before_worst_tenth"]
+        assert before.mean == pytest.approx(0.58 - 0.1 / 12)
         assert before.std == pytest.approx(0.0721110255)  # over n - 1 = 2
         assert before.std == pytest.approx(statistics.stdev(BEFORE.values()))
-        assert row.figures["before_worst_tenth"].std == 0
+        assert worst.mean == pytest.approx(0.48)
+        assert row.figures["before_spread"].mean == pytest.approx(0.1 / 12**0.5)  # of 12 devices
     avg = found.strategies[1].figures
     assert (avg["bytes_up"].mean, avg["bytes_down"].mean) == (30_000, 3_000_000)
     assert avg["global_model"].mean == 0.75
 
 
-def test_the_first_strategy_minus_another_run_by_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def shifted(result: Result) -> Result:
-        [first, *rest] = result.strategies
-        gain = {42: 0.01, 43: 0.02, 44: 0.03}[result.seed]
-        better = replace(first, before=replace(first.before, mean=first.before.mean + gain))
-        return replace(result, strategies=[better, *rest])
+def better_first(result: Result) -> Result:
+    """The first strategy is better by 1 to 3 points, and the seeds differ by 14."""
+    [first, *rest] = result.strategies
+    gain = {42: 0.01, 43: 0.02, 44: 0.03}[result.seed]
+    return replace(result, strategies=[moved(first, lambda d: d.before + gain), *rest])
 
-    folder = written(tmp_path, *(of_seed(seed, shifted) for seed in BEFORE))
-    found = compared([folder])
+
+def other_split(result: Result) -> Result:
+    """Devices with another number of examples under each seed."""
+    strategies = [
+        replace(s, devices=[replace(d, num_train=d.num_train + result.seed) for d in s.devices])
+        for s in result.strategies
+    ]
+    return better_first(replace(result, strategies=strategies))
+
+
+@pytest.mark.parametrize(("change", "devices"), [(better_first, 12), (other_split, 36)])
+def test_the_first_strategy_minus_another_run_by_run_and_device_by_device(
+    tmp_path: Path, change: Callable[[Result], Result], devices: int
+) -> None:
+    """The same devices under three seeds are 12, those of three splits 36; all are better."""
+    found = compared([written(tmp_path, *(of_seed(seed, change) for seed in BEFORE))])
     assert [row.name for row in found.differences] == ["local - fedavg", "local - fedobp"]
-    # The seeds differ by 14 points and the strategies by 1 to 3.
-    before = found.differences[0].figures["before"]
+    before, tests = found.differences[0].figures["before"], found.differences[0].tests["before"]
     assert before.mean == pytest.approx(0.02)
     assert before.std == pytest.approx(0.01)
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["compare", str(folder)]) == 0
-    assert "+2.0 ± 1.0" in capsys.readouterr().out
+    assert (tests.devices, tests.better, tests.worse) == (devices, devices, 0)
+    assert tests.mean == pytest.approx(0.02)
+    assert tests.sign_p == pytest.approx(2 / 2**devices)
 
 
-def test_one_run_has_no_spread(runs: Path) -> None:
-    found = compared([runs / "seed-43"])
-    assert found.strategies[0].figures["before"].std is None
-    assert "$\\pm$" not in latex(found)
+def absent(result: Result) -> Result:
+    """Of two classes one has missed the last round of two, and a third one, of a device, both."""
+    [five, solar] = result.settings["classes"]
+    classes = [five, {**solar, "absent_rounds": 1}, {**solar, "name": "new", "absent_rounds": 2}]
+    [first, *rest] = result.strategies
+    [one, *others] = first.devices
+    devices = [replace(one, class_name="new", before=0.1), *others]
+    return replace(
+        result,
+        settings={**result.settings, "classes": classes},
+        strategies=[replace(first, devices=devices), *rest],
+    )
+
+
+def test_devices_that_missed_rounds_have_moments_of_their_own(tmp_path: Path) -> None:
+    [row, *_] = compared([written(tmp_path, of_seed(42, absent))]).strategies
+    solar = [d for d in _SAMPLE.strategies[0].devices if d.class_name == "solar node"]
+    assert row.figures["newcomer"].mean == 0.1
+    assert row.figures["away"].mean == pytest.approx(0.5)
+    assert row.figures["before"].mean == pytest.approx(0.5)
+    there = [d for d in _SAMPLE.strategies[0].devices[1:] if d not in solar]
+    assert row.figures["after"].mean == pytest.approx(statistics.fmean(d.after for d in there))
 
 
 def test_runs_of_different_strategies_are_one_table(tmp_path: Path) -> None:
@@ -98,6 +134,7 @@ def test_runs_of_different_strategies_are_one_table(tmp_path: Path) -> None:
         (_SAMPLE.strategies[0].name, [42, 43]),
         (_SAMPLE.strategies[1].name, [42]),
     ]
+    assert found.strategies[1].figures["before"].std is None
 
 
 def replaced(**changes: object) -> Callable[[Result], Result]:
@@ -160,29 +197,60 @@ def test_a_folder_with_two_kinds_of_results(runs: Path) -> None:
         compared([runs])
 
 
-def test_the_tables(
+def test_the_forms(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["compare", str(runs)]) == 0
     said = capsys.readouterr().out
-    assert "58.0 ± 7.2" in said
+    assert "57.2 ± 7.2" in said
     assert "\nfedavg " in said, "a name is broken"
     assert "over 3 seeds (42, 43, 44)" in said
     assert main(["compare", str(runs), "--latex"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("% fashion-mnist, 12 devices")
-    assert lines[1] == r"\begin{tabular}{lrrrrrrrrrrr}"
-    assert lines[3].startswith(
-        r"Strategy & Before, pooled, \% & Mean, \% & Worst 10 \% & After, pooled"
-    )
-    assert lines[5].startswith(r"local & 85.1 $\pm$ 0.0 & 58.0 $\pm$ 7.2 & 25.0 $\pm$ 0.0 &")
-    assert lines[5].count("&") == 11
-    assert lines[5].endswith(r"\\")
+    assert lines[1] == r"\begin{tabular}{lrrrrrr}"
+    assert lines[3].startswith(r"Before & Pooled, \% & Mean, \% & Worst 10 \% & Spread, \% & Up,")
+    assert lines[5].startswith(r"local & 57.2 $\pm$ 7.2 &")
+    assert {line.count("&") for line in lines[3:8] if "&" in line} == {6}
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
     assert main(["compare", str(runs), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["strategies"][0]["figures"]["before"]["mean"] == pytest.approx(0.58)
+    assert found["strategies"][0]["figures"]["before"]["mean"] == pytest.approx(0.58 - 0.1 / 12)
+    page = runs / "page.html"
+    assert main(["compare", str(runs), "--html", str(page)]) == 0
+    text = page.read_text()
+    assert "57.2 ± 7.2" in text
+    assert text.count('area"') == 2 * 3  # a band for each strategy, before and after
+
+
+def test_what_it_took_to_get_to_a_value(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    best = max(r.after_mean for r in _SAMPLE.strategies[1].rounds)
+    assert main(["compare", str(runs), "--json", "--target", str(best)]) == 0
+    rows = json.loads(capsys.readouterr().out)["reached"]
+    [row] = [row for row in rows if (row["name"], row["when"]) == ("fedavg", "after")]
+    reached = next(r for r in _SAMPLE.strategies[1].rounds if r.after_mean == best)
+    assert (row["seeds"], row["rounds"]["mean"]) == ([42, 43, 44], reached.round)
+    assert row["seconds"]["mean"] == pytest.approx(reached.closed_s)
+    moved = [r.bytes_up + r.bytes_down for r in _SAMPLE.strategies[1].rounds[: reached.round]]
+    assert row["bytes"]["mean"] == pytest.approx(sum(moved) / _SAMPLE.devices)
+    assert main(["compare", str(runs), "--target", "1"]) == 0
+    assert f"not reached, best {100 * best:.1f} %" in capsys.readouterr().out
+    assert main(["compare", str(runs), "--target", "85"]) == 2
+    assert "--target: found 85.0, expected a share of 1" in capsys.readouterr().err
+
+
+def test_unequal_work_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def twice(result: Result) -> Result:
+        [first, *rest] = [replace(s, epochs=1) for s in result.strategies]
+        return replace(result, strategies=[replace(first, epochs=2), *rest])
+
+    assert main(["compare", str(written(tmp_path, of_seed(42, twice)))]) == 0
+    said = capsys.readouterr().out
+    assert "Epochs of training in a round: fedavg and fedobp 1; local 2." in said
 
 
 def test_another_metric_is_no_percentage(
@@ -192,8 +260,8 @@ def test_another_metric_is_no_percentage(
     folder = written(tmp_path, of_seed(42, change), of_seed(43, change))
     assert main(["compare", str(folder)]) == 0
     said = capsys.readouterr().out
-    assert "0.55 ± 0.071" in said
-    assert "mean absolute error, pooled over all test examples" in said
+    assert "0.5417 ±" in said
+    assert "mean absolute error: pooled over all test examples" in said
 
 
 def test_names_are_text() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from sedge_emulate import paired
 from sedge_emulate.paired import against_first, difference, pooled
 from sedge_emulate.result import DeviceResult, StrategyResult, read_json, spread
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
@@ -34,27 +35,27 @@ def test_a_device_with_five_examples_turns_the_mean_and_not_the_pooled_figure() 
     [(name, before, after)] = against_first([ONE, OTHER], ACCURACY)
     assert (name, before) == ("other", after)
     assert before.pooled == pytest.approx(-0.065)
-    assert before.mean == pytest.approx(0.25)  # of -0.1 and 0.6
+    assert before.tested.mean == pytest.approx(0.25)  # of -0.1 and 0.6
     assert before.error == pytest.approx(0.7 / math.sqrt(2) / math.sqrt(2))
-    assert (before.devices, before.better, before.worse) == (2, 1, 1)
+    assert (before.tested.devices, before.tested.better, before.tested.worse) == (2, 1, 1)
 
 
 def test_of_an_error_less_is_better() -> None:
     found = difference(ONE, OTHER, "after", ABSOLUTE_ERROR)
     assert found is not None
-    assert (found.better, found.worse) == (1, 1)
+    assert (found.tested.better, found.tested.worse) == (1, 1)
     smaller = strategy("smaller", (95, 0.1), (5, 0.1))
     found = difference(smaller, OTHER, "after", ABSOLUTE_ERROR)
     assert found is not None
-    assert (found.better, found.worse) == (2, 0)
+    assert (found.tested.better, found.tested.worse) == (2, 0)
 
 
 def test_only_devices_that_both_evaluated_are_compared() -> None:
     fewer = replace(OTHER, devices=OTHER.devices[:1])
     found = difference(ONE, fewer, "before", ACCURACY)
     assert found is not None
-    assert (found.devices, found.error) == (1, None)
-    assert found.mean == found.pooled == pytest.approx(-0.1)
+    assert (found.tested.devices, found.error) == (1, None)
+    assert found.tested.mean == found.pooled == pytest.approx(-0.1)
     strangers = [replace(device, device="x") for device in OTHER.devices]
     assert difference(ONE, replace(OTHER, devices=strangers), "before", ACCURACY) is None
 
@@ -65,4 +66,16 @@ def test_unknown_numbers_of_test_examples_give_no_pooled_figure() -> None:
     found = difference(replace(ONE, devices=untold), OTHER, "before", ACCURACY)
     assert found is not None
     assert found.pooled is None
-    assert found.mean == pytest.approx(0.25)
+    assert found.tested.mean == pytest.approx(0.25)
+
+
+def test_sign_and_wilcoxon_by_hand() -> None:
+    """Of five that differ all are better: 2 / 2^5 by both tests, which leave out the sixth."""
+    pairs = [(0.5 + gain, 0.5) for gain in (0.01, 0.02, 0.03, 0.04, 0.05, 0.0)]
+    found = paired.tested(pairs, ACCURACY)
+    assert (found.devices, found.better, found.worse) == (6, 5, 0)
+    assert found.sign_p == pytest.approx(2 / 2**5)
+    assert found.wilcoxon_p == pytest.approx(2 / 2**5)
+    assert paired.tested(pairs, ABSOLUTE_ERROR).worse == 5
+    even = paired.tested([(0.5, 0.5)], ACCURACY)
+    assert (even.sign_p, even.wilcoxon_p) == (1, 1)

@@ -37,6 +37,7 @@ from sedge_emulate.virtual.disk import HostDisk
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError, DataError, LinkError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.wire.bundle import load
 
 DEVICES = 3
 FEDOBP = StrategyConfig(name="fedobp", label="Fed OBP", options={"quantile": 0.9})
@@ -150,8 +151,11 @@ def test_every_model_is_tested_on_the_same_examples(
 ) -> None:
     """With nothing personal every device is sent the global model, and does as well as that one."""
     data = msgspec.structs.replace(CONFIG.data, central_test=0.2)
-    config = msgspec.structs.replace(CONFIG, data=data)
+    model = msgspec.structs.replace(CONFIG.model, seed=CONFIG.seed)
+    config = msgspec.structs.replace(CONFIG, data=data, model=model, seed=7)
     central = set_up(config, template, tmp_path / "out", resume=False, note=lambda text: None)
+    # The first weights have a seed of their own.
+    assert (load(central.bundle)[1] == load(template / "out" / "bundle")[1]).all()
     plain = StrategyConfig(name="fedavg")
     result = result_of(central, plain, False, pool_of(central), None, progress)
     found = result.central
@@ -165,6 +169,32 @@ def test_every_model_is_tested_on_the_same_examples(
     again = result_of(central, FEDOBP, False, pool_of(central), None, progress).central
     assert again is not None
     assert again.before.min < again.before.max  # what is personal differs
+
+
+def test_devices_of_a_class_miss_the_last_rounds(stage: Stage, progress: Progress) -> None:
+    """One misses the last of two rounds, one both; all are there for the final evaluation."""
+    classes = (
+        ClassConfig("steady"),
+        ClassConfig("away", absent_rounds=1),
+        ClassConfig("new", absent_rounds=9),
+    )
+    config = msgspec.structs.replace(CONFIG, classes=classes)
+    config = msgspec.structs.replace(config, rounds=RoundsConfig(num_rounds=2, seed=3)).check()
+    result = result_of(
+        replace(stage, config=config),
+        StrategyConfig(name="fedrep"),
+        False,
+        pool_of(stage),
+        None,
+        progress,
+    )
+    assert [r.num_updates for r in result.rounds] == [2, 1]
+    assert sorted(device.class_name for device in result.devices) == ["away", "new", "steady"]
+    assert result.epochs == 2  # FedRep trains its head for one epoch and its body for one
+    with pytest.raises(
+        ConfigError, match=r"classes\.absent_rounds: found 1, expected 0 in one class"
+    ):
+        msgspec.structs.replace(config, classes=classes[1:]).check()
 
 
 def test_a_strategy_that_has_ended_is_not_run_again(stage: Stage, progress: Progress) -> None:

@@ -13,7 +13,7 @@ from tools.bench.fleets import emulated
 from tools.bench.harness import Figure, Result, bench
 
 from sedge_cloud.figures.numbers import percent
-from sedge_emulate.compare import compared
+from sedge_emulate.compare.comparison import compared
 
 FLEET = Path(__file__).with_name("headline.toml")
 

@@ -7,7 +7,7 @@ import msgspec
 from tools.bench.harness import RESULTS
 
 from sedge_cloud.figures.numbers import percent, size
-from sedge_emulate.compare import Comparison, Figure, Row
+from sedge_emulate.compare.comparison import Comparison, Figure, Row
 from sedge_emulate.headline import Headline, headline
 from sedge_emulate.result import Result, read_json
 

@@ -124,7 +124,19 @@ def test_the_first_strategy_stands_against_the_others_device_by_device() -> None
     html = spaced(replace(result, strategies=[first, second]))
     # 0.15 on ten devices, 0.65 on one and -0.44 on the one where local training alone fails.
     assert rows(html, "local minus") == [
-        ["fedavg", "+14.3", "+14.3 ± 6.7", "11", "1", "-3.0", "-3.0 ± 3.0", "1", "11"]
+        [
+            "fedavg",
+            "+14.3",
+            "+14.3 ± 6.7",
+            "11",
+            "1",
+            "0.028",
+            "-3.0",
+            "-3.0 ± 3.0",
+            "1",
+            "11",
+            "0.033",
+        ]
     ]
     assert "The device with the fewest has 300 test examples." in html
     assert "local minus" not in spaced(replace(result, strategies=[first]))

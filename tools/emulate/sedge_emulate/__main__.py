@@ -103,8 +103,14 @@ def _parser() -> argparse.ArgumentParser:
         help="that a run, or one with --seeds, wrote",
     )
     form = compare.add_mutually_exclusive_group()
-    form.add_argument("--latex", action="store_true", help="a table for LaTeX with booktabs")
+    form.add_argument("--latex", action="store_true", help="tables for LaTeX with booktabs")
     form.add_argument("--json", action="store_true", help="for programs")
+    form.add_argument(
+        "--html", type=Path, metavar="FILE", help="a page with curves, to write there"
+    )
+    compare.add_argument(
+        "--target", type=float, help="also what it took to get there, such as 0.85"
+    )
     compare.set_defaults(call=_compare)
     report = commands.add_parser("report", help="runs of a real fleet as an HTML report")
     report.add_argument("runs", nargs="+", metavar="RUN", help="as `sedge-cloud run list` names it")
@@ -197,7 +203,7 @@ def _cost(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from sedge_emulate.compare import compare
+    from sedge_emulate.compare.command import compare
 
     return compare(arguments)
 

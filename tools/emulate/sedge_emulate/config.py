@@ -91,6 +91,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Function that returns the model, as ``module:function``; if empty, ``name`` is used."""
     name: Literal["", "avgcnn", "mlp", "resnet8"] = ""
     """Built-in model; if empty, the data decides."""
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
+    """Seed for the first weights, by default the fleet's."""
     batch_size: Annotated[int, Meta(ge=1, le=65536)] = 32
     """Number of examples per training step."""
     widths: Annotated[tuple[Rate, ...], Meta(min_length=1, max_length=16)] = (0.0,)
@@ -144,6 +146,9 @@ class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     num_rounds: Annotated[int, Meta(ge=1, le=1_000_000)] = 10
     """Number of training rounds of each strategy."""
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] | None = None
+    """Seed for the coordinator's draws, such as cohorts and the order of examples, by default the
+    fleet's."""
     fraction_train: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Share of the available devices that train in a round."""
     fraction_evaluate: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -242,7 +247,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             deadline_s=rounds.deadline_s,
             grace_s=rounds.grace_s,
             late_updates=rounds.late_updates,
-            seed=self.seed,
+            seed=self.seed if rounds.seed is None else rounds.seed,
             broadcast=strategy.broadcast or self.broadcast,
             patch=strategy.patch or self.patch,
             training=strategy.training or self.training,
@@ -271,6 +276,10 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         for i, kind in enumerate(self.classes):
             for key, found, expected in contradictions(kind):
                 raise ConfigError(f"classes[{i}].{key}", found, expected, where)
+        if self.classes and all(kind.absent_rounds for kind in self.classes):
+            fewest = min(kind.absent_rounds for kind in self.classes)
+            expected = "0 in one class or more, which trains in every round"
+            raise ConfigError("classes.absent_rounds", fewest, expected, where)
         leave_s = self.churn.leave_every_s
         if 0 < leave_s < SHORTEST_MEAN_S:
             raise ConfigError("churn.leave_every_s", leave_s, MEAN, where)

@@ -81,6 +81,9 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_mb: Annotated[int, Meta(ge=0, le=2**30)] = 0
     """Memory that the device reports, in megabytes, by which strategies choose its width; 0 reports
     none."""
+    absent_rounds: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Number of training rounds, the last ones, that devices of the class miss; with all of them, the
+    devices are newcomers to the final evaluation."""
     link: LinkConfig = LinkConfig()
     duty: DutyConfig | None = None
 

@@ -245,7 +245,8 @@ def export_forms(
     source, folders = setup.model, (setup.bundle, *narrower(config, setup.bundle.parent))
     forms = list(zip(config.model.widths, folders, strict=True))
     sample = Sample.of(source, dataset)
-    prepared: Prepared = in_process(prepare, setup, sample, config.seed, forms, fresh)
+    seed = config.seed if config.model.seed is None else config.model.seed
+    prepared: Prepared = in_process(prepare, setup, sample, seed, forms, fresh)
     for folder in folders:
         manifest = load(folder)[0].manifest
         fitting(Examples(dataset.inputs, dataset.targets, source.parts), manifest)

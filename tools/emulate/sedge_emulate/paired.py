@@ -17,28 +17,61 @@ from sedge_protocol.wire.objective import Metric
 When: TypeAlias = Literal["before", "after"]
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """The first strategy's metric minus the other's, on ``devices`` that both evaluated.
+class Tested(msgspec.Struct, frozen=True):
+    """The first strategy's metric minus the other's on each of several devices, and how surely it is not 0.
 
-    ``pooled`` weighs the devices by their test examples (None where their number is unknown), ``mean``
-    counts each once; ``error`` is the standard error of the mean, None for a single device. The first
-    strategy is better on ``better`` devices and worse on ``worse``.
+    It is better on ``better`` devices and worse on ``worse``. ``sign_p`` and ``wilcoxon_p`` are two-sided:
+    of the sign test, and of Wilcoxon's signed ranks without the devices that do not differ.
+    """
+
+    devices: int
+    mean: float
+    better: int
+    worse: int
+    sign_p: float
+    wilcoxon_p: float
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """The first strategy's metric minus the other's, on devices that both evaluated.
+
+    ``pooled`` weighs the devices by their test examples (None where their number is unknown), ``tested``
+    counts each once; ``error`` is the standard error of its mean, None for a single device.
     """
 
     pooled: float | None
-    mean: float
     error: float | None
-    devices: int
-    better: int
-    worse: int
+    tested: Tested
 
 
 def pooled(devices: Sequence[DeviceResult], when: When) -> float | None:
     """The metric over all test examples together; None where their number is unknown."""
-    total = sum(device.num_test for device in devices)
+    return weighted([(device, _value(device, when)) for device in devices])
+
+
+def weighted(values: Sequence[tuple[DeviceResult, float]]) -> float | None:
+    """The mean of values by their devices' test examples; None where their number is unknown."""
+    total = sum(device.num_test for device, _ in values)
     if not total:
         return None
-    return sum(device.num_test * _value(device, when) for device in devices) / total
+    return sum(device.num_test * value for device, value in values) / total
+
+
+def tested(pairs: Sequence[tuple[float, float]], metric: Metric) -> Tested:
+    """The tests of one or more pairs of values, the first strategy's first."""
+    from scipy import stats  # type: ignore[import-untyped]  # a quarter of a second
+
+    gains = [metric.badness(other) - metric.badness(one) for one, other in pairs]
+    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    moved = [gain for gain in gains if gain]
+    return Tested(
+        devices=len(pairs),
+        mean=statistics.fmean(one - other for one, other in pairs),
+        better=better,
+        worse=worse,
+        sign_p=float(stats.binomtest(better, len(moved)).pvalue) if moved else 1.0,
+        wilcoxon_p=float(stats.wilcoxon(moved).pvalue) if moved else 1.0,
+    )
 
 
 def difference(
@@ -49,17 +82,14 @@ def difference(
     pairs = [(found, others[found.device]) for found in one.devices if found.device in others]
     if not pairs:
         return None
-    by_device = [_value(a, when) - _value(b, when) for a, b in pairs]
-    gains = [metric.badness(_value(b, when)) - metric.badness(_value(a, when)) for a, b in pairs]
+    values = [(_value(a, when), _value(b, when)) for a, b in pairs]
+    by_device = [a - b for a, b in values]
     ours, theirs = pooled([a for a, _ in pairs], when), pooled([b for _, b in pairs], when)
     count = len(pairs)
     return Difference(
         pooled=None if ours is None or theirs is None else ours - theirs,
-        mean=statistics.fmean(by_device),
         error=statistics.stdev(by_device) / math.sqrt(count) if count > 1 else None,
-        devices=count,
-        better=sum(gain > 0 for gain in gains),
-        worse=sum(gain < 0 for gain in gains),
+        tested=tested(values, metric),
     )
 
 

@@ -207,7 +207,8 @@ class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
 class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy's run; ``before`` and ``after`` are the final evaluation over all devices.
 
-    ``remarks`` are what the strategy says of its options with this model, a sentence each.
+    ``remarks`` are what the strategy says of its options with this model, a sentence each. A device trains
+    for so many ``epochs`` in a round, all of its trainings together; 0 where that is unknown.
     """
 
     name: str
@@ -223,6 +224,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     classes: list[ClassResult] = []
     central: CentralTest | None = None
     remarks: list[str] = []
+    epochs: Count = 0
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from importlib.metadata import version
 from pathlib import Path
@@ -15,9 +16,11 @@ from rich.console import Console
 
 from sedge_emulate.broker.brokers import open_broker
 from sedge_emulate.broker.fleet import invited_port
-from sedge_emulate.compare import compared, print_comparison
+from sedge_emulate.compare.comparison import compared
+from sedge_emulate.compare.grids import grids, print_grids
 from sedge_emulate.config import (
     EmulationConfig,
+    StrategyConfig,
     load_emulation,
 )
 from sedge_emulate.device_classes import (
@@ -59,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
             console.rule(f"seed {one.seed}")
             one.resume = arguments.resume and unfinished(one.out)
             _run_one(one, console)
-    print_comparison(compared([one.out for one in each]), console)
+    found = compared([one.out for one in each])
+    print_grids(found, grids(found), console)
     return 0
 
 
@@ -77,6 +81,20 @@ def _has_ended(out: Path) -> bool:
 def _run_one(arguments: argparse.Namespace, console: Console) -> None:
     whole = load_emulation(arguments.fleet)
     config = overridden(whole, arguments)
+    # The start that is resumed may have had more strategies than --only names now.
+    run_fleet(config, arguments, console, whole.strategies if arguments.resume else ())
+
+
+def run_fleet(
+    config: EmulationConfig,
+    arguments: argparse.Namespace,
+    console: Console,
+    others: Sequence[StrategyConfig] = (),
+) -> Result:
+    """Run a fleet, and write its result and report to ``arguments.out``.
+
+    What it goes on from is deleted once its strategies and ``others`` have ended well.
+    """
     if arguments.ray is not None and config.link != "memory":
         raise ConfigError("link", config.link, "memory: --ray trains for a fleet in virtual time")
     # In virtual time full disks and damaged frames come from the plan and are errors to the device alone.
@@ -90,9 +108,9 @@ def _run_one(arguments: argparse.Namespace, console: Console) -> None:
         stage, result = emulate(config, arguments, console)
         write_json(result, out / "result.json")
         write_report(result, out / "report.html")
-        # The start that is resumed may have had more strategies than --only names now.
-        clear_away(stage, whole.strategies if arguments.resume else config.strategies)
+        clear_away(stage, others or config.strategies)
     print_table(result, console, out / "report.html")
+    return result
 
 
 def emulate(

@@ -3,6 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
+from sedge_emulate.config import EmulationConfig
 from sedge_emulate.result import Result
 
 # What may differ between runs that are compared: the seed is why there are several, workers change no
@@ -19,7 +22,11 @@ def flat(settings: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, An
 def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         yield from flat(value, f"{key}.")
-    elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+    elif (
+        isinstance(value, list | tuple)
+        and value
+        and all(isinstance(item, Mapping) for item in value)
+    ):
         for number, item in enumerate(value):
             name = item.get("label") or item.get("name") or number
             yield from flat(item, f"{key}[{name}].")
@@ -45,3 +52,12 @@ def conditions_of(result: Result, strategy: str) -> dict[str, Any]:
     """What must be equal in a strategy's runs that are compared."""
     named = {found["label"] or found["name"]: found for found in result.settings["strategies"]}
     return dict(flat(named[strategy], f"strategies[{strategy}]."))
+
+
+def differing(old: EmulationConfig, new: EmulationConfig) -> Iterator[tuple[str, object, object]]:
+    """Each setting that differs between two fleets, with both values; workers change no figure."""
+    pair = [dict(flat(msgspec.to_builtins(each))) for each in (old, new)]
+    for key in {**pair[0], **pair[1]}:
+        values = [found.get(key) for found in pair]
+        if values[0] != values[1] and key != "workers":
+            yield key, values[0], values[1]

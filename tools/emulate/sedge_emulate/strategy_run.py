@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TypeAlias
 
 import msgspec
@@ -12,6 +13,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.strategies import make_strategy
+from sedge_cloud.strategy import ClientModel, Context
 from sedge_emulate.broker.fleet import BrokerFleet
 from sedge_emulate.config import StrategyConfig
 from sedge_emulate.emulation import Stage, StrategyRun, finished, keep, strategy_run_of
@@ -27,12 +29,12 @@ from sedge_emulate.result import (
 )
 from sedge_emulate.summaries import personal_elements, personal_shares
 from sedge_emulate.training.memory import peak_bytes
+from sedge_emulate.virtual.absence import cohort_without
 from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Watch
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import DataError
-from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.messages import TRAIN
 
@@ -72,11 +74,16 @@ def run_strategy(
         fleet.play(watch)
         if watch.failure:
             raise DataError(f"{strategy_run.title}: {watch.failure}")
-        theta = _last_model(fleet.store)
+        context = _last_context(fleet.store)
+        theta = context.theta
         judged = pool.judge(theta) if len(stage.shares.central) else None
     engine = _engine(watch, pool, time.monotonic() - began_s, pool.train_s - trained_s)
     result = _result(stage, strategy_run, fleet, watch, engine)
-    result = msgspec.structs.replace(result, central=_central(stage, result.devices, judged))
+    result = msgspec.structs.replace(
+        result,
+        central=_central(stage, result.devices, judged),
+        epochs=_epochs(strategy_run, context),
+    )
     keep(stage, strategy_run, result, theta.astype("<f4").tobytes())
     return result
 
@@ -87,7 +94,13 @@ def _fleet(stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str |
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
         plan = Plan(stage.config, stage.config.seed)
         name = stage.name(pool.trainer)
-        return VirtualFleet(strategy_run, stage.bundle, stage.shares, plan, pool, name)
+        absent = {
+            stage.shares.name(number): plan.device(number).config.absent_rounds
+            for number in range(stage.config.devices)
+            if plan.device(number).config.absent_rounds
+        }
+        draw = cohort_without(absent)
+        return VirtualFleet(strategy_run, stage.bundle, stage.shares, plan, pool, name, draw)
     return BrokerFleet(strategy_run, stage.bundle, stage.shares, pool, url)
 
 
@@ -98,10 +111,24 @@ def _invite(stage: Stage, fleet: BrokerFleet, progress: Progress) -> None:
         progress.note(f"{device} may join with {folder}: sedge-edge -c {folder}/edge.toml run")
 
 
-def _last_model(store: Store) -> Theta:
-    """The run's global model, (n,)."""
+def _last_context(store: Store) -> Context:
+    """What the strategy would get next."""
     run = Run(store.runs()[0], store)
-    return RunStore(store).context(run).theta
+    return RunStore(store).context(run)
+
+
+def _epochs(strategy_run: StrategyRun, context: Context) -> int:
+    """The passes over its examples that a device makes in a round of training, all trainings together.
+
+    A mixture takes a second gradient for every batch.
+    """
+    strategy = make_strategy(strategy_run.config.strategy, strategy_run.config.options)
+    work = strategy.plan(replace(context, is_evaluation=False), ClientModel()).work
+    first, own = work.training or context.training, work.own_model
+    trainings = [first, *work.then]
+    if own is not None:
+        trainings.append(first if own.mixes else own.training)
+    return sum(training.local_epochs for training in trainings)
 
 
 def _remarks(

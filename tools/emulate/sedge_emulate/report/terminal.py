@@ -76,8 +76,8 @@ def _difference(found: Difference, metric: Metric) -> str:
     """Pooled, then the mean over devices with its standard error."""
     pooled = "" if found.pooled is None else f"{change(found.pooled, metric)} pooled, "
     error = "" if found.error is None else f" ± {change(found.error, metric, sign='')}"
-    mean = f"{change(found.mean, metric)}{error} mean"
-    return f"{pooled}{mean} (better on {found.better}, worse on {found.worse})"
+    mean = f"{change(found.tested.mean, metric)}{error} mean"
+    return f"{pooled}{mean} (better on {found.tested.better}, worse on {found.tested.worse})"
 
 
 def _tested(result: Result) -> str:

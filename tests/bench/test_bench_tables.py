@@ -1,0 +1,92 @@
+"""Tables of cells: what is chosen, what is kept, and what is not run twice; no cell is really trained."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from tools.bench import tables
+from tools.bench.harness import BadOption
+
+from sedge_emulate.compare.comparison import Comparison
+from sedge_emulate.config import EmulationConfig
+from sedge_emulate.result import Result, read_json
+from sedge_protocol.errors import DataError
+
+_SAMPLE = read_json(Path(__file__).parents[1] / "vectors" / "result_format_1.json")
+FLEET = """\
+devices = 12
+[rounds]
+num_rounds = 2
+[training]
+learning_rate = 0.1
+[[strategies]]
+name = "local_only"
+label = "alone"
+[[strategies]]
+name = "fedavg"
+label = "FedAvg"
+training = { learning_rate = 0.5 }
+"""
+BEST = {"alone": 0.3, "FedAvg": 0.5}
+
+
+class Fleet:
+    """Stands for the emulator; ``played`` are the cells in turn, as strategy, seed and rate."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path, self.out = folder / "mine.toml", folder / "out"
+        self.cells: list[tuple[str, int, float]] = []
+        self.path.write_text(FLEET)
+        monkeypatch.setattr(tables, "SETS", {"mine": self.path})
+        monkeypatch.setattr(tables, "played", self.played)
+
+    def played(self, config: EmulationConfig, *_: object) -> Result:
+        """A result that is the better, the nearer the rate is to the method's best."""
+        (strategy,) = config.strategies
+        assert strategy.training is not None
+        rate = strategy.training.learning_rate
+        self.cells.append((strategy.title, config.seed, rate))
+        (some, *_rest) = _SAMPLE.strategies
+        after = 0.9 - abs(rate - BEST[strategy.title])
+        devices = [replace(device, after=after) for device in some.devices]
+        played = replace(some, name=strategy.title, devices=devices)
+        settings = msgspec.json.decode(msgspec.json.encode(config))
+        return replace(_SAMPLE, seed=config.seed, strategies=[played], settings=settings)
+
+    def measure(self, **options: Any) -> Comparison:
+        self.cells.clear()
+        found = tables.measure("mine", out=self.out, kept=self.out / "kept", **options)
+        return msgspec.convert(found["mine"], Comparison)
+
+
+def test_rates_are_chosen_once_and_cells_are_run_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(tmp_path, monkeypatch)
+    found = fleet.measure(seeds=(1, 2), methods=("alone",))
+    assert fleet.cells == [
+        *[("alone", 1, rate) for rate in (0.03, 0.1, 0.3)],
+        ("alone", 1, 0.3),
+        ("alone", 2, 0.3),
+    ]
+    assert [(row.name, row.seeds) for row in found.strategies] == [("alone", [1, 2])]
+    found = fleet.measure(seeds=(1,))
+    assert fleet.cells == [("FedAvg", 1, rate) for rate in (0.15, 0.5, 1.5, 0.5)]
+    assert found.strategies[1].figures["after"].mean == pytest.approx(0.9)
+    kept = fleet.out / "kept" / "mine" / "fedavg" / "seed-1" / "result.json"
+    assert kept.stat().st_size < 12_000
+    assert read_json(kept).strategies[0].devices[0].before == 0.9
+
+
+def test_a_cell_of_another_configuration_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(tmp_path, monkeypatch)
+    fleet.measure(seeds=(1,), methods=("FedAvg",))
+    fleet.path.write_text(FLEET.replace("devices = 12", "devices = 11"))
+    with pytest.raises(DataError, match=r"rate\.json: .* devices is 12, expected 11; delete it"):
+        fleet.measure(seeds=(1,))
+    with pytest.raises(BadOption, match="--methods: found 'fedavg', expected one of alone"):
+        fleet.measure(methods=("fedavg",))

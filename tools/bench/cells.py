@@ -1,0 +1,99 @@
+"""Cells of a table: one strategy under one seed. What is kept is not run again, what was stopped goes on.
+
+A cell is an emulation of one strategy. What is kept of it is its result.json without what is 0 or as
+by default, so that ``sedge-emulate compare`` reads a folder of cells as it reads runs.
+"""
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from rich.console import Console
+
+from sedge_emulate.config import EmulationConfig, StrategyConfig
+from sedge_emulate.emulation import slug, unfinished
+from sedge_emulate.result import Result, StrategyResult, read_json, write_whole
+from sedge_emulate.run import run_fleet
+from sedge_emulate.settings import differing
+from sedge_protocol.errors import DataError
+
+
+def cell_config(
+    fleet: EmulationConfig, strategy: StrategyConfig, seed: int, rate: float
+) -> EmulationConfig:
+    """The fleet with this strategy alone, this seed and the strategy's own learning rate."""
+    training = replace(strategy.training or fleet.training, learning_rate=rate)
+    return replace(fleet, seed=seed, strategies=(replace(strategy, training=training),))
+
+
+def kept_cell(config: EmulationConfig, path: Path) -> Result | None:
+    """The cell that is kept there; None where there is none.
+
+    Raises ``DataError`` for a cell of another configuration, ``StorageError`` for a file that is no result.
+    """
+    if not path.exists():
+        return None
+    result = read_json(path)
+    require_config(config, result.settings, path)
+    return result
+
+
+def require_config(config: EmulationConfig, settings: dict[str, Any], path: Path) -> None:
+    """Raise ``DataError``, which names the first setting that differs, for another configuration."""
+    try:
+        found = msgspec.convert(settings, EmulationConfig)
+    except msgspec.ValidationError as exc:
+        raise DataError(f"{path}: {exc}, expected a cell of this version: delete it") from exc
+    for key, old, new in differing(found, config):
+        raise DataError(
+            f"{path}: a cell of another configuration: {key} is {old!r}, expected {new!r}; delete it to "
+            "run it again"
+        )
+
+
+def played(config: EmulationConfig, base: Path, out: Path, console: Console) -> Result:
+    """Run a cell in the folder ``out``, or go on with it; a model of the user's own is in ``base``."""
+    (strategy,) = config.strategies
+    resume = unfinished(out)
+    console.rule(f"{strategy.title}, seed {config.seed}, {config.data.dataset}")
+    arguments = argparse.Namespace(
+        fleet=base / "fleet.toml", out=out, resume=resume, fresh=False, ray=None, verbose=False,
+        argv=["run", f"{config.data.dataset}/{slug(strategy.title)}", "--seed", str(config.seed)],
+    )  # fmt: skip
+    return run_fleet(config, arguments, console)
+
+
+def keep(result: Result, path: Path) -> None:
+    """Write what is kept of a cell."""
+    strategies = [
+        {
+            **_shown(
+                strategy, ("name", "before", "after", "bytes", "seconds", "personal", "epochs")
+            ),
+            "options": strategy.options,
+            "rounds": _short(strategy.rounds),
+            "devices": _short(strategy.devices),
+        }
+        for strategy in result.strategies
+    ]
+    whole = {**msgspec.to_builtins(result), "strategies": strategies}
+    write_whole(msgspec.json.encode(whole) + b"\n", path)
+
+
+def _shown(strategy: StrategyResult, keys: Iterable[str]) -> dict[str, Any]:
+    return {key: msgspec.to_builtins(getattr(strategy, key)) for key in keys}
+
+
+def _short(rows: Iterable[msgspec.Struct]) -> list[dict[str, Any]]:
+    """Rows without the values that are as by default."""
+    return [
+        {
+            field.name: round(value, 6) if isinstance(value, float) else value
+            for field in msgspec.structs.fields(row)
+            if (value := getattr(row, field.name)) != field.default and value not in ([], {})
+        }
+        for row in rows
+    ]

@@ -1,0 +1,45 @@
+"""When a device's model is measured, and on which devices, by the ``absent_rounds`` of its class.
+
+    newcomer   as a device receives it that has taken part in no round of training
+    before     as it arrives, on the devices that took part until the end
+    after      the same devices, once they have trained locally
+    away       as it arrives on devices that come back after the rounds that they missed
+
+Without ``absent_rounds`` all devices are those of ``before`` and ``after``.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from sedge_emulate.result import DeviceResult, Result, StrategyResult
+
+Moment: TypeAlias = Literal["newcomer", "before", "after", "away"]
+MOMENTS: tuple[Moment, ...] = ("newcomer", "before", "after", "away")
+WORDS: Mapping[Moment, str] = {
+    "newcomer": "newcomer's download",
+    "before": "before",
+    "after": "after",
+    "away": "after rounds away",
+}
+
+
+def measured_at(
+    result: Result, strategy: StrategyResult
+) -> dict[Moment, list[tuple[DeviceResult, float]]]:
+    """The devices of each moment with their metric then; a moment without devices is left out."""
+    found: dict[Moment, list[tuple[DeviceResult, float]]] = {moment: [] for moment in MOMENTS}
+    missed = _missed(result.settings)
+    num_rounds = result.settings["rounds"]["num_rounds"]
+    for device in strategy.devices:
+        rounds = missed.get(device.class_name, 0)
+        if not rounds:
+            found["before"].append((device, device.before))
+            found["after"].append((device, device.after))
+        else:
+            moment: Moment = "newcomer" if rounds >= num_rounds else "away"
+            found[moment].append((device, device.before))
+    return {moment: devices for moment, devices in found.items() if devices}
+
+
+def _missed(settings: Mapping[str, Any]) -> dict[str, int]:
+    return {kind["name"]: kind.get("absent_rounds", 0) for kind in settings.get("classes", ())}

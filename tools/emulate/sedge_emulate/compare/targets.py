@@ -1,0 +1,77 @@
+"""What it took a run to get to a value: the first round of training whose devices have it on average.
+
+Rounds are counted from 1, bytes are those of all devices both ways up to that round's close as a mean over
+the fleet's devices, headers and first rounds included, and seconds are the emulation's own.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
+
+import msgspec
+
+from sedge_emulate.compare.comparison import Figure, OneRun, Runs, a_run
+from sedge_emulate.paired import When
+from sedge_emulate.result import RoundResult
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.objective import Metric
+
+MEANS: Mapping[When, Callable[[RoundResult], float]] = {
+    "before": lambda r: r.before_mean,
+    "after": lambda r: r.after_mean,
+}
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """One strategy: the ``seeds`` that reached the value, what these took, and the ``best`` of all rounds.
+
+    The figures are None where no seed reached it.
+    """
+
+    name: str
+    when: When
+    seeds: list[int]
+    runs: int
+    best: float
+    rounds: Figure | None
+    bytes: Figure | None
+    seconds: Figure | None
+
+
+def reached(runs: Runs, target: float) -> Iterator[Reached]:
+    """Of each strategy and moment. Raises ``ConfigError`` for a target that the metric cannot have."""
+    metric = a_run(runs).result.metric
+    if metric.share and not 0 <= target <= 1:
+        raise ConfigError("--target", target, f"a share of 1: the metric is {metric.words}")
+    for when, mean in MEANS.items():
+        for name, found in runs.items():
+            yield _reached(name, when, found, target, metric, mean)
+
+
+def _reached(
+    name: str,
+    when: When,
+    runs: Mapping[int, OneRun],
+    target: float,
+    metric: Metric,
+    mean: Callable[[RoundResult], float],
+) -> Reached:
+    costs: dict[int, tuple[float, float, float]] = {}
+    best: list[float] = []
+    for seed, run in runs.items():
+        rounds = run.strategy.rounds
+        sums = list(accumulate(r.bytes_up + r.bytes_down for r in rounds))
+        good = [metric.badness(mean(r)) <= metric.badness(target) for r in rounds]
+        best += sorted((mean(r) for r in rounds), key=metric.badness)[:1]
+        if any(good):
+            at = good.index(True)
+            costs[seed] = rounds[at].round, sums[at] / run.result.devices, rounds[at].closed_s
+    figures = [_figure([cost[place] for cost in costs.values()]) for place in range(3)]
+    top = min(best, key=metric.badness, default=0.0)
+    return Reached(name, when, sorted(costs), len(runs), top, *figures)
+
+
+def _figure(values: list[float]) -> Figure | None:
+    if not values:
+        return None
+    return Figure(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)

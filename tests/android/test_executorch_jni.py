@@ -86,11 +86,7 @@ def test_a_step_gives_the_bytes_that_it_gives_in_python(
     ],
 )
 def test_other_inputs_never_reach_native_code(
-    backend: str,
-    changed: dict[str, NDArray[Any]],
-    message: str,
-    exported: Exported,
-    tmp_path: Path,
+    backend: str, changed: dict[str, NDArray[Any]], message: str, exported: Exported, tmp_path: Path
 ) -> None:
     found = run(backend, exported, "gradient", tmp_path / "made", **changed)
     assert found.endswith(f"executorch: method gradient, {message}")
@@ -99,10 +95,7 @@ def test_other_inputs_never_reach_native_code(
 @pytest.mark.parametrize("backend", ["jvm", "android"])
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (b"not a program" * 10, "identifier 'a pr' != expected 'ET12'"),
-        (None, "programs.pte"),
-    ],
+    [(b"not a program" * 10, "identifier 'a pr' != expected 'ET12'"), (None, "programs.pte")],
 )
 def test_a_file_that_is_no_program_is_one_clear_error(
     backend: str, content: bytes | None, message: str, exported: Exported, tmp_path: Path

@@ -75,20 +75,9 @@ KINDS = {
         lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)),
         {"num_classes": 3},
         (6,),
-    ),
-    "optimizer": Kind(
-        lambda: nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)),
-        {"num_classes": 3},
-        (6,),
         training=Training(
-            local_epochs=2,
-            learning_rate=0.01,
-            optimizer="adam",
-            optimizer_state="keep",
-            weight_decay=0.01,
-            warmup_steps=2,
-            end_factor=0.5,
-            average=0.6,
+            local_epochs=2, learning_rate=0.01, optimizer="adam", optimizer_state="keep",
+            weight_decay=0.01, warmup_steps=2, end_factor=0.5, average=0.6,
         ),
     ),
     "regression": Kind(lambda: nn.Linear(6, 2), {"num_classes": 0}, (6,), "numbers"),
@@ -104,7 +93,7 @@ KINDS = {
         (6,),
         "none",
     ),
-}
+}  # fmt: skip
 
 
 @lru_cache

@@ -49,10 +49,6 @@ def test_the_examples_load(name: str) -> None:
         assert run.seed == config.seed
 
 
-def test_there_are_examples() -> None:
-    assert {"demo.toml", "own_model.toml", "faults.toml", "thousand.toml"} <= set(FLEETS)
-
-
 def test_the_demo_compares_three_strategies() -> None:
     config = load_emulation(EXAMPLES / "demo.toml")
     assert [strategy.name for strategy in config.strategies] == ["fedobp", "fedavg", "local_only"]

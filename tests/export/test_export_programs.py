@@ -40,19 +40,6 @@ def norm_model() -> nn.Module:
     )
 
 
-def exported(model: nn.Module, folder: Path) -> tuple[BundleManifest, dict[str, Program], Theta]:
-    """The manifest, the loaded programs and the initial theta of an exported model."""
-    sample = torch.randn(2, 1, 6, 6)
-    export(model, sample, batch_size=BATCH, name="m", num_classes=3, folder=folder)
-    made, theta = bundle.load(folder)
-    names = [program.name for program in made.manifest.programs]
-    return (
-        made.manifest,
-        {name: load_program(name, made.program(name, "onnxruntime")) for name in names},
-        theta,
-    )
-
-
 @dataclass(frozen=True)
 class Exported:
     """An exported model: its folder, manifest, loaded programs, and initial theta (n,)."""
@@ -63,16 +50,23 @@ class Exported:
     theta: Theta
 
 
+def exported(model: nn.Module, folder: Path) -> Exported:
+    sample = torch.randn(2, 1, 6, 6)
+    export(model, sample, batch_size=BATCH, name="m", num_classes=3, folder=folder)
+    made, theta = bundle.load(folder)
+    names = [program.name for program in made.manifest.programs]
+    programs = {name: load_program(name, made.program(name, "onnxruntime")) for name in names}
+    return Exported(folder, made.manifest, programs, theta)
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    folder = tmp_path_factory.mktemp("small")
-    return Exported(folder, *exported(small_model(), folder))
+    return exported(small_model(), tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module")
 def norm(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    folder = tmp_path_factory.mktemp("norm")
-    return Exported(folder, *exported(norm_model(), folder))
+    return exported(norm_model(), tmp_path_factory.mktemp("norm"))
 
 
 def batch(seed: int = 0) -> dict[str, Array]:
@@ -196,7 +190,8 @@ class Odd(nn.Module):
 
 
 def test_tied_frozen_and_unused_parameters(tmp_path: Path) -> None:
-    manifest, programs, theta = exported(Odd(), tmp_path)
+    odd = exported(Odd(), tmp_path)
+    manifest, programs, theta = odd.manifest, odd.programs, odd.theta
     tied, stay = ["first.weight", "first.bias"], ["extra.weight", "extra.bias"]
     names = [t.name for t in manifest.layout.tensors]
     assert names == [*tied, *stay, "last.weight", "last.bias"]

@@ -259,14 +259,8 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Model(lambda x: x + torch.randn(5)),
         r"aten\.randn.*py:\d+\).*in evaluation mode.*`if self\.training`",
     ),
-    "permutation": (
-        hiding(permuted),
-        r"aten\.randperm.*py:\d+\).*write it with torch\.rand",
-    ),
-    "own generator": (
-        hiding(generated),
-        r"aten\.rand\..*py:\d+\).*leave out generator=",
-    ),
+    "permutation": (hiding(permuted), r"aten\.randperm.*py:\d+\).*write it with torch\.rand"),
+    "own generator": (hiding(generated), r"aten\.rand\..*py:\d+\).*leave out generator="),
     "own gradient": (
         hiding(differentiated),
         r"in Hidden at test_export_refusals\.py:\d+, .*a forward that differentiates is not",

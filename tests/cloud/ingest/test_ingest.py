@@ -7,16 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import (
-    CONFIG,
-    FLEET,
-    RUN,
-    Cloud,
-    Device,
-    a_hello,
-    secret_of,
-    small_update,
-)
+from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, secret_of, small_update
 from tests.cloud.stores import on_both, open_store
 
 from sedge_cloud.coordinator import Coordinator

@@ -1,5 +1,6 @@
 """Closing a round: in one commit, and again if another process has received an update meanwhile."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,40 +19,54 @@ from sedge_protocol.errors import StrategyError
 from sedge_protocol.wire.transfer import describe
 
 
-def test_an_update_that_another_process_receives_meanwhile_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cloud = Cloud(tmp_path, CONFIG, devices=("a", "b", "c"))
-    cloud.hello()
-    for name in "ab":
-        cloud.offer(name, small_update(cloud.order(name), seed=3))
-    (sample,) = (row for row in cloud.store.updates(RUN, 1) if row.device == "a")
-    other, times = open_store(tmp_path / "state"), 0
+def interrupted(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[int]:
+    """Something happens once while a round is summed up. Returns a list that grows with each summing."""
+    times: list[int] = []
 
     def meanwhile(*args: object) -> Summary:
-        nonlocal times
-        times += 1
-        if times == 1:
-            blob = small_update(cloud.order("c"), seed=9)
-            name = describe(blob).sha256
-            row = UpdateRow(RUN, 1, "c", name, sample.report, len(blob), 0)
-            assert other.commit_receipt(row, None, blob).late == 0
+        times.append(1)
+        if len(times) == 1:
+            act()
         return summarise(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(closing, "summarise", meanwhile)
+    return times
+
+
+def offer(cloud: Cloud) -> None:
+    """The devices say hello, and a and b send their updates."""
+    cloud.hello()
+    for name in "ab":
+        cloud.offer(name, small_update(cloud.order(name), seed=3))
+
+
+def test_what_another_process_receives_meanwhile_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update of c, and that d declines."""
+    cloud = Cloud(tmp_path, CONFIG, devices=("a", "b", "c", "d"))
+    offer(cloud)
+    (sample,) = (row for row in cloud.store.updates(RUN, 1) if row.device == "a")
+    other, blob = open_store(tmp_path / "state"), small_update(cloud.order("c"), seed=9)
+
+    def receive() -> None:
+        row = UpdateRow(RUN, 1, "c", describe(blob).sha256, sample.report, len(blob), 0)
+        assert other.commit_receipt(row, None, blob).late == 0
+        other.decline(RUN, 1, "d", "busy: elsewhere")
+
+    times = interrupted(monkeypatch, receive)
     cloud.poll(CONFIG.deadline_s + 1)
-    assert times == 2
-    assert [device.device for device in cloud.summaries()[0].devices] == ["a", "b", "c"]
-    assert other.commit_receipt(UpdateRow(RUN, 1, "d", b"d" * 32, b"", 1, 0)).late == 2
+    (summary,) = cloud.summaries()
+    assert [device.device for device in summary.devices] == ["a", "b", "c"]
+    assert (len(times), summary.declined) == (2, 1)
+    assert other.commit_receipt(UpdateRow(RUN, 1, "e", b"e" * 32, b"", 1, 0)).late == 2
 
 
 def test_what_a_round_adds_up_to_is_in_the_commit_that_closes_it(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that dies right after it leaves nothing to be made good."""
-    cloud.hello()
-    for name in "ab":
-        cloud.offer(name, small_update(cloud.order(name)))
+    offer(cloud)
 
     def dies(*args: object) -> None:
         raise Crash
@@ -65,48 +80,16 @@ def test_what_a_round_adds_up_to_is_in_the_commit_that_closes_it(
     assert row.parts and not row.open
 
 
-def test_a_decline_that_another_process_receives_meanwhile_is_in_the_summary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cloud = Cloud(tmp_path, CONFIG, devices=("a", "b", "c"))
-    cloud.hello()
-    for name in "ab":
-        cloud.offer(name, small_update(cloud.order(name)))
-    other, times = open_store(tmp_path / "state"), 0
-
-    def meanwhile(*args: object) -> Summary:
-        nonlocal times
-        times += 1
-        if times == 1:
-            other.decline(RUN, 1, "c", "busy: elsewhere")
-        return summarise(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(closing, "summarise", meanwhile)
-    cloud.poll(CONFIG.deadline_s + 1)
-    assert times == 2 and cloud.summaries()[0].declined == 1
-
-
 def test_a_round_that_another_leader_closes_meanwhile_is_closed_once(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a process has not noticed yet that it leads no longer."""
-    cloud.hello()
-    for name in "ab":
-        cloud.offer(name, small_update(cloud.order(name)))
+    offer(cloud)
     other = Coordinator(FLEET, open_store(cloud.folder / "state"), 1.0, 1)
     other.load(cloud.now)
-    times = 0
-
-    def meanwhile(*args: object) -> Summary:
-        nonlocal times
-        times += 1
-        if times == 1:
-            other.poll(cloud.now, 64)
-        return summarise(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(closing, "summarise", meanwhile)
+    times = interrupted(monkeypatch, lambda: other.poll(cloud.now, 64))
     cloud.poll()
-    assert times == 2 and read_sums(cloud.store.sums(RUN)).closed == 1
+    assert len(times) == 2 and read_sums(cloud.store.sums(RUN)).closed == 1
     assert [(row.round, row.open) for row in cloud.store.rounds(RUN)] == [(1, False), (2, True)]
 
 

@@ -41,6 +41,15 @@ def rot(cloud: Cloud, blob: bytes) -> Path:
     return path
 
 
+def uploaded(cloud: Cloud, names: str) -> bytes:
+    """All come online, and these devices send large updates. Returns the last one."""
+    cloud.hello()
+    blobs = {name: update(cloud.order(name), random_theta(i)) for i, name in enumerate(names)}
+    for name, blob in blobs.items():
+        cloud.upload(name, blob)
+    return blobs[names[-1]]
+
+
 def test_room_is_made_after_an_error_but_not_after_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,11 +89,7 @@ def test_a_full_disk_does_not_hold_a_round_for_ever(cloud: Cloud) -> None:
 @in_a_folder
 def test_a_round_closes_without_the_update_that_the_disk_has_lost(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, devices=("a", "b", "c"))
-    cloud.hello()
-    blob = b""
-    for seed, name in enumerate("abc"):
-        blob = update(cloud.order(name), random_theta(seed))
-        cloud.upload(name, blob)
+    blob = uploaded(cloud, "abc")
     path = rot(cloud, hashlib.sha256(blob).digest())
     cloud.hello()
     assert cloud.summaries() == []
@@ -109,11 +114,7 @@ def test_a_lost_update_that_is_one_too_few_is_waited_for(tmp_path: Path) -> None
         CONFIG, quorum=0.5, min_updates=2, min_train_devices=3, min_available_devices=3
     )
     cloud = Cloud(tmp_path, config, ("a", "b", "c"))
-    cloud.hello()
-    blob = b""
-    for seed, name in enumerate("ab"):
-        blob = update(cloud.order(name), random_theta(seed))
-        cloud.upload(name, blob)
+    blob = uploaded(cloud, "ab")
     rot(cloud, hashlib.sha256(blob).digest())
     cloud.hello()
     for _ in range(3):
@@ -130,11 +131,7 @@ def test_a_lost_update_that_is_one_too_few_is_waited_for(tmp_path: Path) -> None
 def test_a_run_goes_on_when_what_a_device_had_is_lost(tmp_path: Path) -> None:
     config = RunConfig(strategy="fedobp", num_rounds=3, options={"quantile": 0.9})
     cloud = Cloud(tmp_path, config, ("a", "b"))
-    cloud.hello()
-    blob = b""
-    for seed, name in enumerate("ab"):
-        blob = update(cloud.order(name), random_theta(seed))
-        cloud.upload(name, blob)
+    blob = uploaded(cloud, "ab")
     cloud.core.disconnected(cloud.now)  # nobody is there when the round closes
     cloud.poll()
     assert len(cloud.summaries()) == 1

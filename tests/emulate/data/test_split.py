@@ -54,8 +54,7 @@ def test_a_small_alpha_gives_few_classes_and_a_large_one_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "alpha", "min_examples"),
-    [(1000, 0.5, 40), (10_000, 0.1, 2), (700, 0.001, 100)],
+    ("devices", "alpha", "min_examples"), [(1000, 0.5, 40), (10_000, 0.1, 2), (700, 0.001, 100)]
 )
 def test_large_fleets_are_filled_up(devices: int, alpha: float, min_examples: int) -> None:
     targets = np.repeat(np.arange(10), 7000).astype(np.int64)

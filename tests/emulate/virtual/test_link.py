@@ -180,16 +180,6 @@ def test_loss_damage_and_doubles() -> None:
     assert len(flipped) > 10
 
 
-def test_a_rate_makes_frames_wait_for_each_other() -> None:
-    net = Net(LinkConfig(down_kbit_s=8))
-    net.broker.connect(net.ports["a"], WILL)
-    for _ in range(3):
-        net.broker.send_down(down(FLEET, "a"), bytes(1000))
-    net.run()
-    times = [at for at, _, _ in net.devices["a"]]
-    assert times == pytest.approx([1 + BROKER_S, 2 + BROKER_S, 3 + BROKER_S])
-
-
 def test_the_meter_sees_what_was_sent_even_if_it_is_lost() -> None:
     net = Net(LinkConfig(loss=1.0))
     net.broker.connect(net.ports["a"], WILL)

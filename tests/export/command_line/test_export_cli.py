@@ -1,5 +1,7 @@
 """The sedge-export command, run in this process."""
 
+import contextlib
+import io
 import re
 from pathlib import Path
 
@@ -28,9 +30,21 @@ def arguments(folder: Path, **changes: str) -> list[str]:
     return [model, *(f"--{key}={value}" for key, value in options.items())]
 
 
-def test_export_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments(tmp_path / "b")) == 0
-    printed = capsys.readouterr().out
+Made = tuple[Path, str]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The folder of an export in three widths, ``b``, ``b-0.25`` and ``b-0.75``, and what was printed."""
+    folder, printed = tmp_path_factory.mktemp("made"), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        words = {"widths": "0,0.25,0.75", "labels": ",".join("abcdefghij"), "seed": "1"}
+        assert main(arguments(folder / "b", **words)) == 0
+    return folder, printed.getvalue()
+
+
+def test_export_and_show(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, printed = made[0] / "b", made[1].split("\n\n")[0]
     # Of a batch of 2: forward, and backward to all weights and to the second layer's input.
     cost = 2 * (2 * (784 * 200 + 200 * 10) + 200 * 10) / 1e6
     step = rf"a step +{cost:.1f} million multiply-adds"
@@ -38,13 +52,13 @@ def test_export_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     patterns = "159,010 in 4 tensors", r"gradient .* bytes", r"step \d\.\de-0\d, epoch", step, job
     for pattern in patterns:
         assert re.search(pattern, printed)
-    manifest = bundle.load(tmp_path / "b")[0].manifest
+    manifest = bundle.load(folder)[0].manifest
     assert 2 * 4 * 159_010 < manifest.programs[0].memory_bytes < 2 * 10**7  # without the runtime
     assert 75 < manifest.memory_mb(["onnxruntime"], 4) < 95
     assert manifest.memory_mb(["onnxruntime", "torch"], 4) == 0
     assert manifest.memory_mb(["executorch"], 4) == 0
-    assert main(["show", str(tmp_path / "b")]) == 0
-    assert capsys.readouterr().out == printed
+    assert main(["show", str(folder)]) == 0
+    assert capsys.readouterr().out.strip() == printed.strip()
 
 
 class Shares(nn.Module):
@@ -73,35 +87,34 @@ def test_memory_is_measured_on_rows_that_the_model_takes(tmp_path: Path) -> None
     assert manifest.programs[0].memory_bytes > 1
 
 
-def test_the_classes_have_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ",".join("abcdefghij")
-    assert main(arguments(tmp_path / "b", labels=names)) == 0
-    assert bundle.load(tmp_path / "b")[0].manifest.labels == tuple("abcdefghij")
-    assert "10 classes: a, b, c" in capsys.readouterr().out
+def test_the_classes_have_names(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bundle.load(made[0] / "b")[0].manifest.labels == tuple("abcdefghij")
+    assert "10 classes: a, b, c" in made[1]
     assert main(arguments(tmp_path / "c", labels="a,b")) == 2
     assert "2 labels, expected 10, one for each class" in capsys.readouterr().err
 
 
-def test_a_bundle_without_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_without_programs(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As ``sedge-export bundle`` writes it."""
-    assert main(arguments(tmp_path / "b")) == 0
-    made, theta = bundle.load(tmp_path / "b")
-    manifest = replace(made.manifest, programs=(), verification=None)
+    whole, theta = bundle.load(made[0] / "b")
+    manifest = replace(whole.manifest, programs=(), verification=None)
     bundle.save(tmp_path / "own", bundle.Bundle(manifest, {}), theta)
-    capsys.readouterr()
     assert main(["show", str(tmp_path / "own")]) == 0
     printed = capsys.readouterr().out
     assert "159,010 in 4 tensors" in printed
     assert re.search(r"programs +none: devices train with code of their own", printed)
 
 
-def test_a_form_for_each_width(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments(tmp_path / "b", widths="0,0.25,0.75")) == 0
-    printed = capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "b-0.25", "b-0.75"]
-    whole, theta = bundle.load(tmp_path / "b")
+def test_a_form_for_each_width(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, printed = made
+    assert sorted(path.name for path in folder.iterdir()) == ["b", "b-0.25", "b-0.75"]
+    whole, theta = bundle.load(folder / "b")
     for dropped, hidden in ((0.0, 200), (0.25, 150), (0.75, 50)):
-        found, narrow = bundle.load(tmp_path / (f"b-{dropped}" if dropped else "b"))
+        found, narrow = bundle.load(folder / (f"b-{dropped}" if dropped else "b"))
         manifest = found.manifest
         assert manifest.axes is not None
         assert (manifest.dropped, manifest.axes.channels) == (dropped, (hidden,))
@@ -116,7 +129,7 @@ def test_a_form_for_each_width(tmp_path: Path, capsys: pytest.CaptureFixture[str
         "left out +0.25 of the whole model's channels",
     ):
         assert re.search(line, printed)
-    assert main(["show", str(tmp_path / "b-0.75")]) == 0
+    assert main(["show", str(folder / "b-0.75")]) == 0
     assert capsys.readouterr().out.strip() == printed.split("\n\n")[-1].strip()
 
 
@@ -146,11 +159,11 @@ def test_a_model_of_one_width(
     assert "nothing can be narrowed" in capsys.readouterr().err
 
 
-def test_same_seed_gives_same_model(tmp_path: Path) -> None:
-    for folder, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        assert main(arguments(tmp_path / folder, seed=seed)) == 0
-    thetas = [bundle.load(tmp_path / folder)[1].tobytes() for folder in "abc"]
-    assert thetas[0] == thetas[1] != thetas[2]
+def test_same_seed_gives_same_model(made: Made, tmp_path: Path) -> None:
+    for seed in "12":
+        assert main(arguments(tmp_path / seed, seed=seed)) == 0
+    again, other = (bundle.load(tmp_path / seed)[1].tobytes() for seed in "12")
+    assert again == bundle.load(made[0] / "b")[1].tobytes() != other
 
 
 def test_tokens_that_the_model_does_not_know(

@@ -99,10 +99,7 @@ def test_stock_kernel_of_max_pooling_is_caught(
 
 
 @pytest.mark.parametrize(
-    ("function", "pattern"),
-    [
-        (nn.MaxPool2d(2, return_indices=True), "its indices are used"),
-    ],
+    ("function", "pattern"), [(nn.MaxPool2d(2, return_indices=True), "its indices are used")]
 )
 def test_refusals_name_operator_and_module(function: nn.Module, pattern: str) -> None:
     class Model(nn.Module):

@@ -67,10 +67,7 @@ GROUPS: dict[str, dict[str, Function]] = {
         "int8 wraps": lambda z: z * ((z > 0).to(torch.int8) * 100 + 100) / 100,
         "constant uint8": lambda z: z * torch.arange(16, dtype=torch.uint8),
     },
-    "masks": {
-        "written": masked,
-        "scattered": lambda z: z.masked_scatter(z < 0, z.flip(1) * 0.3),
-    },
+    "masks": {"written": masked, "scattered": lambda z: z.masked_scatter(z < 0, z.flip(1) * 0.3)},
     "extremes": {
         "of each row": lambda z: z * (z.min(1, keepdim=True)[0] + z.argmin(1, keepdim=True)),
         "of all": lambda z: torch.stack([r * r.min() * r.max() + r.argmax() for r in z.unbind()]),

@@ -91,11 +91,7 @@ def test_a_bundle_in_each_precision(tmp_path: Path, precision: str, bits: int) -
 @pytest.mark.parametrize(
     ("module", "rows", "text"),
     [
-        (
-            blinded,
-            ROWS,
-            r"frozen in int8: accuracy 0\.\d+, (1|0\.9\d+) with the base in float32",
-        ),
+        (blinded, ROWS, r"frozen in int8: accuracy 0\.\d+, (1|0\.9\d+) with the base in float32"),
         (unfrozen, ROWS, "frozen in int8: every parameter is trained, expected parameters with"),
         (model, 399, "frozen in int8: 399 rows, expected at least 400, half of them to measure on"),
     ],

@@ -78,10 +78,7 @@ def test_inputs_that_are_not_the_models_are_named(
 ) -> None:
     manifest, inputs = exported[0].manifest, arrays()
     for changed, message in (
-        (
-            {"tokens": inputs["tokens"] + np.float32(0.5)},
-            r"tokens float32 \(4,\), the model takes",
-        ),
+        ({"tokens": inputs["tokens"] + np.float32(0.5)}, r"tokens float32 \(4,\), the model takes"),
         (
             {"table": inputs["table"][:, :1]},
             r"table float32 \(1,\), tokens .*, the model takes image",
@@ -137,10 +134,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             export_main([*words, f"--sample-shape={wrong}"])
         assert said in capsys.readouterr().err
     for wrong, said in (
-        (
-            f"--data={mine}:misshapen",
-            "real_data: x is torch.float32 (24, 2), expected",
-        ),
+        (f"--data={mine}:misshapen", "real_data: x is torch.float32 (24, 2), expected"),
         (f"--data={mine}:arrays", "--data: found"),
         (f"--metric={mine}:top_three:lower", f"--metric: found '{mine}:top_three'"),
     ):

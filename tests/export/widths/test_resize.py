@@ -36,10 +36,7 @@ CASES: dict[str, tuple[nn.Module, dict[str, object]]] = {
         cut(nn.Conv1d(8, 16, 3, groups=4)),
         {"in_channels": 8, "out_channels": 16, "groups": 4},
     ),
-    "linear": (
-        cut(nn.Linear(8, 6), outputs=3, inputs=4),
-        {"in_features": 4, "out_features": 3},
-    ),
+    "linear": (cut(nn.Linear(8, 6), outputs=3, inputs=4), {"in_features": 4, "out_features": 3}),
     "batch norm": (cut(nn.BatchNorm2d(6), prefix=3), {"num_features": 3}),
     "instance norm": (cut(nn.InstanceNorm2d(6, affine=True), prefix=3), {"num_features": 3}),
     "layer norm": (cut(nn.LayerNorm([6, 4]), prefix=3), {"normalized_shape": (3, 4)}),

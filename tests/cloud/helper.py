@@ -8,7 +8,7 @@ import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from sedge_cloud.coding import EXACT, WHOLE
 from sedge_cloud.config import RobustConfig, RunConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import CloudEffect
+from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.runs.run import RunState
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.records import Summary
@@ -244,6 +245,13 @@ class Cloud:
             found = self.chunk(name, manifest.transfer, index, data)
         return found
 
+    def send(self, *names: str) -> list[bytes]:
+        """These devices upload large random updates for their last orders. Returns them."""
+        blobs = [update(self.order(name), random_theta(i)) for i, name in enumerate(names)]
+        for name, blob in zip(names, blobs, strict=True):
+            self.upload(name, blob)
+        return blobs
+
     def answer(self, *names: str) -> None:
         """These devices send a good small update for their last order, and the core gets to work."""
         for name in names:
@@ -290,6 +298,27 @@ def fetch_model(cloud: Cloud, *names: str) -> None:
         missing = to_bitmap(range(order.model.count), order.model.count)
         cloud.say(name, Get(order.run, order.round, missing), order.model.transfer)
     cloud.poll(1.0)
+
+
+def second_round(folder: Path) -> Cloud:
+    """A coordinator of four rounds in its second, with a's update."""
+    cloud = Cloud(folder, msgspec.structs.replace(CONFIG, num_rounds=4, evaluate=False))
+    cloud.hello()
+    cloud.send("a", "b")
+    cloud.poll()
+    cloud.offer("a", small_update(cloud.order("a")))
+    return cloud
+
+
+def all_rows(store: Store, tables: Iterable[str]) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of these tables, and that each blob that one names is there."""
+    store.check()
+    for sha256 in Garbage(store).named_blobs():
+        store.update_blob(sha256)
+    return {
+        name: sorted(store._db.execute(f"SELECT * FROM {name}").fetchall(), key=str)
+        for name in tables
+    }
 
 
 def is_chunk(send: Send) -> bool:

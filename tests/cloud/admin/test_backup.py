@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, FLEET, Cloud, random_theta, small_update, update
+from tests.cloud.helper import FLEET, Cloud, all_rows, second_round, small_update
 from tests.cloud.killed import kills
 from tests.cloud.stores import open_store
 
@@ -33,31 +33,17 @@ from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.messages import Committed, Reject
 
-LONG = msgspec.structs.replace(CONFIG, num_rounds=4, evaluate=False)
-
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Cloud:
     """A coordinator in its second round, with a's update."""
-    cloud = Cloud(tmp_path / "cloud", LONG)
-    cloud.hello()
-    for seed, name in enumerate("ab"):
-        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
-    cloud.poll()
-    cloud.offer("a", small_update(cloud.order("a")))
-    return cloud
+    return second_round(tmp_path / "cloud")
 
 
 def rows(folder: Path) -> dict[str, list[tuple[object, ...]]]:
     """Everything in the database of a state folder, and that each blob it names is there."""
     with closing(open_store(folder)) as store:
-        store.check()
-        for sha256 in Garbage(store).named_blobs():
-            store.update_blob(sha256)
-        return {
-            name: sorted(store._db.execute(f"SELECT * FROM {name}").fetchall(), key=str)
-            for name in TABLE_NAMES
-        }
+        return all_rows(store, TABLE_NAMES)
 
 
 def at(folder: Path, fleet: str = FLEET) -> CloudConfig:

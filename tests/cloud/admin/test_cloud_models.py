@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, make_bundle, random_theta, update
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, make_bundle, random_theta
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import BroadcastConfig
@@ -30,8 +30,7 @@ def trained(folder: Path, config: RunConfig = OBP) -> Cloud:
     """A coordinator whose run has had its one round."""
     cloud = Cloud(folder, config)
     cloud.hello()
-    for seed, name in enumerate("ab"):
-        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
+    cloud.send("a", "b")
     cloud.poll()
     assert cloud.run_row().status == "finished"
     return cloud

@@ -5,8 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.cloud.admin.test_backup import LONG
-from tests.cloud.helper import FLEET, Cloud, random_theta, small_update, update
+from tests.cloud.helper import FLEET, Cloud, all_rows, second_round, small_update
 from tests.cloud.stores import FOLDER, config_of, open_store
 
 from sedge_cloud.admin.backup import back_up, restore
@@ -23,12 +22,7 @@ from sedge_protocol.host.loop import lock_folder
 @pytest.fixture
 def busy(tmp_path: Path, engine: str) -> Iterator[Cloud]:
     """A coordinator in its second round, with a's update."""
-    cloud = Cloud(tmp_path / "cloud", LONG)
-    cloud.hello()
-    for seed, name in enumerate("ab"):
-        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
-    cloud.poll()
-    cloud.offer("a", small_update(cloud.order("a")))
+    cloud = second_round(tmp_path / "cloud")
     yield cloud
     cloud.store.close()
 
@@ -42,15 +36,9 @@ def target(request: pytest.FixtureRequest, tmp_path: Path, engine: str) -> Itera
 
 
 def all_of(store: Store) -> dict[str, list[tuple[object, ...]]]:
-    """Every row, and that each blob that one names is there."""
-    store.check()
-    for sha256 in Garbage(store).named_blobs():
-        store.update_blob(sha256)
-    names = ("meta", "devices", "runs", "rounds", "orders", "updates", "client_models")
-    return {
-        name: sorted(store._db.execute(f"SELECT * FROM {name}").fetchall(), key=str)
-        for name in (*names, "traffic", "small_updates")
-    }
+    """Every row that is copied."""
+    names = "meta devices runs rounds orders updates client_models traffic small_updates"
+    return all_rows(store, names.split())
 
 
 def test_a_fleet_goes_on_in_another_store(busy: Cloud, target: Store) -> None:

@@ -195,8 +195,7 @@ def test_a_receipt_has_the_lengths_that_the_filter_measures(tmp_path: Path) -> N
     config = RunConfig(strategy="fedobp", num_rounds=3, evaluate=False, options={"quantile": 0.9})
     cloud = Cloud(tmp_path, config)
     cloud.hello()
-    for seed, name in enumerate("ab"):
-        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
+    cloud.send("a", "b")
     cloud.poll()
     cloud.upload("a", update(cloud.order("a"), random_theta(7)))
     (row,), (order,) = cloud.store.updates(RUN, 2), cloud.store.orders(RUN, 2)[:1]

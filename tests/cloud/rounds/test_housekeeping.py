@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, RUN, Cloud, random_theta, small_update, update
+from tests.cloud.helper import CONFIG, RUN, Cloud, small_update
 from tests.cloud.stores import disk_of, in_a_folder
 
 from sedge_cloud.config import RunConfig
@@ -44,10 +44,7 @@ def rot(cloud: Cloud, blob: bytes) -> Path:
 def uploaded(cloud: Cloud, names: str) -> bytes:
     """All come online, and these devices send large updates. Returns the last one."""
     cloud.hello()
-    blobs = {name: update(cloud.order(name), random_theta(i)) for i, name in enumerate(names)}
-    for name, blob in blobs.items():
-        cloud.upload(name, blob)
-    return blobs[names[-1]]
+    return cloud.send(*names)[-1]
 
 
 def test_room_is_made_after_an_error_but_not_after_each(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import RUN, Cloud, random_theta, update
+from tests.cloud.helper import RUN, Cloud
 
 from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.runs.run import Run
@@ -58,8 +58,7 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
 ) -> None:
     monkeypatch.setattr(inbox, "MAX_ROW_BYTES", 2**12)
     cloud.hello()
-    for seed, name in enumerate("ab"):
-        cloud.upload(name, update(cloud.order(name), random_theta(seed)))
+    cloud.send("a", "b")
     cloud.poll()
     cloud.restart()
     run_store, run = cloud.core.run_store, cloud.core.runs[RUN]

@@ -54,10 +54,13 @@ def test_a_small_alpha_gives_few_classes_and_a_large_one_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "alpha", "min_examples"), [(1000, 0.5, 40), (10_000, 0.1, 2), (700, 0.001, 100)]
+    ("rows", "devices", "alpha", "min_examples"),
+    [(7000, 1000, 0.5, 40), (7000, 10_000, 0.1, 2), (700, 70, 0.001, 100)],
 )
-def test_large_fleets_are_filled_up(devices: int, alpha: float, min_examples: int) -> None:
-    targets = np.repeat(np.arange(10), 7000).astype(np.int64)
+def test_large_fleets_are_filled_up(
+    rows: int, devices: int, alpha: float, min_examples: int
+) -> None:
+    targets = np.repeat(np.arange(10), rows).astype(np.int64)
     shares = dirichlet(targets, devices, alpha, default_rng(1), min_examples)
     require_partition(shares, len(targets))
     sizes = np.array([len(share) for share in shares])

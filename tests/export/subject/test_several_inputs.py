@@ -142,7 +142,9 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("backend", ["onnx", "autograd", "vectorised"])
+@pytest.mark.parametrize(
+    "backend", ["onnx", pytest.param("autograd", marks=pytest.mark.slow), "vectorised"]
+)
 def test_an_emulated_fleet(tmp_path: Path, backend: str) -> None:
     code = Path(several_inputs_model.__file__).read_text()
     (tmp_path / "mine.py").write_text(code)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
@@ -156,7 +157,8 @@ def cached(module: Hidden, x: Tensor) -> Tensor:
     if module.kept is None:
         module.kept = torch.arange(5) / 5
     module.last = x
-    assert uuid.uuid4()  # as libraries draw names
+    # As libraries draw names, and the order in which they try what they know of a symbol.
+    assert uuid.uuid4() and sympy.Symbol(f"s{module.training}").is_zero is None
     return x * module.kept
 
 

@@ -31,6 +31,7 @@ from sedge_protocol.errors import ExportError
 # The sum of each module's output by its name, in order of their ends.
 Sums: TypeAlias = list[tuple[str, object]]
 
+_SYMPY = f"{os.sep}sympy{os.sep}"  # einx, among others, solves its shapes with it
 _ADVICE = "a program would repeat one outcome for ever"
 
 
@@ -84,7 +85,7 @@ class Watch:
                 isinstance(getattr(function, "__self__", None), random.Random)
                 and function.__name__ in ("random", "getrandbits")
             )
-            if drawing and not _is_name(frame) and not _importing(frame):
+            if drawing and not _of_a_library(frame):
                 self.drawn = f"Python's random{self._here()}"
 
     def _now(self) -> dict[str, object]:
@@ -96,15 +97,14 @@ class Watch:
         }
 
 
-def _is_name(frame: FrameType) -> bool:
-    """Whether it makes a UUID, as libraries do for names; ``survey`` finds one that reaches a tensor."""
-    return frame.f_code.co_filename == uuid.__file__
+def _of_a_library(frame: FrameType | None) -> bool:
+    """Whether a library draws while it is loaded, a UUID is made, or sympy shuffles what it tries.
 
-
-def _importing(frame: FrameType | None) -> bool:
-    """Whether the frame belongs to a library that is loaded late, and draws as it is."""
+    None of it is meant for a tensor, and ``survey`` finds what reaches one all the same.
+    """
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+        name = frame.f_code.co_filename
+        if name.startswith("<frozen importlib") or name == uuid.__file__ or _SYMPY in name:
             return True
         frame = frame.f_back
     return False

@@ -56,9 +56,8 @@ def test_a_newcomer_takes_the_base_once_or_not_at_all(
         "--sample-shape 32 --vocabulary 30522 --batch-size 16 --num-classes 10 --name docstrings"
     )
     more = f"--data pretrained:load --frozen int8 --out {bundle}"
-    print(
-        command("sedge_export", "pretrained:build", *words.split(), *more.split(), folder=EXAMPLES)
-    )
+    exporting = ["pretrained:build", *words.split(), *more.split()]
+    print(command("sedge_export", *exporting, folder=EXAMPLES, timeout_s=3600))
     frozen = load(bundle)[0].manifest.frozen
     assert frozen is not None
     assert frozen.blob.size < 18 * 10**6 < frozen.memory_bytes / 5

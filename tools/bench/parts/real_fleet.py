@@ -173,7 +173,9 @@ class RealFleet:
             )
 
 
-def command(module: str, *words: str, status: int = 0, folder: Path | None = None) -> str:
+def command(
+    module: str, *words: str, status: int = 0, folder: Path | None = None, timeout_s: float = 300
+) -> str:
     """Run ``python -m module words``, in ``folder``, to its end; its output, standard error included."""
     done = subprocess.run(
         [sys.executable, "-m", module, *words],
@@ -181,7 +183,7 @@ def command(module: str, *words: str, status: int = 0, folder: Path | None = Non
         stderr=subprocess.STDOUT,
         env=ENVIRONMENT,
         cwd=folder,
-        timeout=300,
+        timeout=timeout_s,
         check=False,
     )
     output = done.stdout.decode()

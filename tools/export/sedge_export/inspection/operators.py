@@ -174,7 +174,7 @@ def _way_out(model: nn.Module) -> str:
     """What to write for random numbers that torch does not draw."""
     configs = (getattr(module, "config", None) for module in model.modules())
     if any(getattr(config, "apply_spec_augment", False) for config in configs):
-        return "give the model's config apply_spec_augment=False"
+        return "give the model's config apply_spec_augment=False and layerdrop=0"
     return "draw them with torch.rand or dropout in training, whose numbers a program is given"
 
 

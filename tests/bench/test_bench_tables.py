@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tools.bench import tables
+from tools.bench import gains, gains_figure, tables
 from tools.bench.harness import BadOption
 
 from sedge_emulate.compare.comparison import Comparison
-from sedge_emulate.config import EmulationConfig
+from sedge_emulate.config import EmulationConfig, load_emulation
 from sedge_emulate.result import Result, read_json
 from sedge_protocol.errors import DataError
 
@@ -90,3 +90,50 @@ def test_a_cell_of_another_configuration_is_named(
         fleet.measure(seeds=(1,))
     with pytest.raises(BadOption, match="--methods: found 'fedavg', expected one of alone"):
         fleet.measure(methods=("fedavg",))
+
+
+def test_every_fleet_file_has_the_methods() -> None:
+    """All that suit its model, FedOBP first, against which the others are tested."""
+    for name, path in tables.SETS.items():
+        fleet = load_emulation(path)
+        labels = [strategy.title for strategy in fleet.strategies]
+        assert labels[0] == "FedOBP"
+        assert {"alone", "FedAvg", "FedPURIN", "FedCAC", "APFL"} < set(labels)
+        assert len(labels) == (10 if name == "shakespeare" else 11)
+        assert fleet.training.local_epochs == 3
+        assert {kind.absent_rounds for kind in fleet.classes} == {0, 10, fleet.rounds.num_rounds}
+
+
+def test_gains_are_counted_on_training_alone_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = {"alone": 0.7, "FedAvg": 0.8, "FedOBP": 0.75, "FedPURIN": 0.6}
+    played: list[EmulationConfig] = []
+
+    def play(config: EmulationConfig, *_: object) -> Result:
+        played.append(config)
+        (some, *_rest) = _SAMPLE.strategies
+        value = after[config.strategies[0].title] + 0.01 * config.seed
+        devices = [replace(device, before=0.1, after=value) for device in some.devices]
+        return replace(_SAMPLE, strategies=[replace(some, devices=devices)])
+
+    monkeypatch.setattr(gains, "played", play)
+    ask: dict[str, Any] = {"splits": ("dir-0.1",), "out": tmp_path, "kept": tmp_path / "gains.json"}
+    found = gains.measure(sizes=(200,), seeds=(1, 2), **ask)
+    assert len(played) == 8
+    data = played[0].data
+    assert (data.examples, data.alpha, data.test_fraction) == (20 * 400, 0.1, 0.5)
+    words = [figure.measured for figure in gains.figures(found)]
+    assert words == ["+10.0 points, 2 seeds", "+5.0 points, 2 seeds", "-10.0 points, 2 seeds"]
+    gains.measure(sizes=(20, 200), seeds=(1,), **ask)
+    assert len(played) == 8 + 4
+    ((path, svg),) = gains_figure.drawn(tmp_path / "gains.json")
+    assert path.name == "gains-dir-0.1.svg"
+    assert all(f">{name}</text>" in svg for name in ("FedAvg", "FedOBP", "FedPURIN"))
+    with pytest.raises(BadOption, match="--splits: found 'dir-3', expected some of"):
+        gains.measure(**{**ask, "splits": ("dir-3",)})
+    (tmp_path / "gains.json").write_text(
+        (tmp_path / "gains.json").read_text().replace('"mlp"', '"avgcnn"')
+    )
+    with pytest.raises(DataError, match=r"gains\.json: .* model\.name is 'avgcnn', expected 'mlp'"):
+        gains.measure(sizes=(200,), **ask)

@@ -24,9 +24,17 @@ from sedge_protocol.errors import DataError
 def cell_config(
     fleet: EmulationConfig, strategy: StrategyConfig, seed: int, rate: float
 ) -> EmulationConfig:
-    """The fleet with this strategy alone, this seed and the strategy's own learning rate."""
+    """The fleet with this strategy alone, this seed and the strategy's own learning rate.
+
+    The model has the narrower forms that the strategy's option ``dropped`` names.
+    """
     training = replace(strategy.training or fleet.training, learning_rate=rate)
-    return replace(fleet, seed=seed, strategies=(replace(strategy, training=training),))
+    dropped = strategy.options.get("dropped", [0.0])
+    assert isinstance(dropped, list)
+    widths = tuple(float(share) for share in dropped)
+    model = replace(fleet.model, widths=widths)
+    strategies = (replace(strategy, training=training),)
+    return replace(fleet, seed=seed, model=model, strategies=strategies).check()
 
 
 def kept_cell(config: EmulationConfig, path: Path) -> Result | None:

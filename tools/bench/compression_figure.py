@@ -32,10 +32,14 @@ svg { background: var(--card); }
 
 
 def drawn(path: Path) -> str:
-    """The figure as SVG that needs no page around it: with its name space, and the pages' style sheet."""
-    cells: list[dict[str, Any]] = json.loads(path.read_text())["cells"]
+    """The figure as SVG."""
+    return framed(plot_of(json.loads(path.read_text())["cells"]))
+
+
+def framed(plot: Plot) -> str:
+    """A plot as SVG that needs no page around it: with its name space, and the pages' style sheet."""
     pages = environment({})
-    element = pages.from_string(SVG).render(plot=plot_of(cells)).strip()
+    element = pages.from_string(SVG).render(plot=plot).strip()
     opened, rest = element.removeprefix("<svg ").split(">", 1)
     return f"{HEAD}{opened}>\n{pages.from_string(STYLE).render()}{rest}\n"
 

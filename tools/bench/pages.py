@@ -1,9 +1,9 @@
-"""Writes RESULTS.md, REPRODUCED.md, docs/compression.svg, and tables of README and docs, from results."""
+"""Writes RESULTS.md, REPRODUCED.md, figures of docs, and tables of README and docs, from results."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.bench import compression_figure, readme, reproduced, results_page
+from tools.bench import compression_figure, gains_figure, readme, reproduced, results_page
 from tools.bench.harness import RESULTS
 
 HERE = Path(__file__).parent
@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 def main() -> None:
     """Rewrite what has changed."""
     for path, text in pages():
-        if path.read_text() != text:
+        if not path.exists() or path.read_text() != text:
             path.write_text(text)
 
 
@@ -20,6 +20,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Every page, and what it has to say."""
     yield HERE / "RESULTS.md", results_page.page(RESULTS)
     yield compression_figure.PAGE, compression_figure.drawn(RESULTS / "compression.json")
+    yield from gains_figure.drawn(RESULTS / "gains.json")
     found = reproduced.outcomes(RESULTS / "reproduce")
     yield HERE / "REPRODUCED.md", reproduced.page(found)
     tables = [*readme.tables(), (reproduced.GUIDE, "reproduced", [*reproduced.published(found)])]

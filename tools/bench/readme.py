@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 from tools.bench.harness import RESULTS
+from tools.bench.methods import methods
+from tools.bench.tables import SETS
 
 from sedge_cloud.figures.numbers import percent, size
 from sedge_emulate.compare.comparison import Comparison, Figure, Row
@@ -28,6 +30,8 @@ def tables() -> Iterator[tuple[Path, str, list[str]]]:
     yield ROOT / "README.md", "demo", demo(read_json(RESULTS / "demo.json"))
     found = msgspec.json.decode((RESULTS / "headline.json").read_bytes(), type=Comparison)
     yield ROOT / "docs" / "research.md", "headline", seeds(found)
+    for name in SETS:
+        yield ROOT / "docs" / "research.md", f"methods-{name}", methods(name)
 
 
 def replaced(text: str, name: str, lines: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from sedge_emulate.result import Result
 # What may differ between runs that are compared: the seed is why there are several, workers change no
 # figure, and each strategy is compared by itself.
 _FREE = ("seed", "workers", "strategies")
+_WIDTHS = "model.widths"
 
 
 def flat(settings: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
@@ -37,8 +38,10 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 def conditions(result: Result) -> dict[str, Any]:
     """What must be equal in runs that are compared, under the names of the settings."""
     shared = {key: value for key, value in result.settings.items() if key not in _FREE}
+    found = dict(flat(shared))
+    found.pop(_WIDTHS, None)  # which only the strategies that assign them have
     return {
-        **dict(flat(shared)),
+        **found,
         "data": result.dataset,
         "data_sha256": result.data_sha256,
         "model": result.model.name,
@@ -51,7 +54,8 @@ def conditions(result: Result) -> dict[str, Any]:
 def conditions_of(result: Result, strategy: str) -> dict[str, Any]:
     """What must be equal in a strategy's runs that are compared."""
     named = {found["label"] or found["name"]: found for found in result.settings["strategies"]}
-    return dict(flat(named[strategy], f"strategies[{strategy}]."))
+    widths = result.settings.get("model", {}).get("widths")
+    return {**dict(flat(named[strategy], f"strategies[{strategy}].")), _WIDTHS: widths}
 
 
 def differing(old: EmulationConfig, new: EmulationConfig) -> Iterator[tuple[str, object, object]]:

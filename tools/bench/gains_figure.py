@@ -1,0 +1,56 @@
+"""Draws docs/gains-*.svg from tools/bench/results/gains.json: one figure for each split.
+
+For every strategy but the first its gain on that one, pooled, in points, over the examples a device: after
+training, and paler before it. A line is the mean over the seeds; a stroke goes from the worst to the best.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+from tools.bench.compression_figure import framed
+from tools.bench.gains import SIZES, SPLITS, Cell, Gains, gains_of
+
+from sedge_cloud.figures.drawing import Axis, Plot, series, ticks
+
+DOCS = Path(__file__).parents[2] / "docs"
+WORDS = {"dir-0.1": "Dir(0.1)", "dir-0.5": "Dir(0.5)", "iid": "IID"}
+
+
+def drawn(path: Path) -> Iterator[tuple[Path, str]]:
+    """The figures that there are cells for: path and SVG."""
+    if path.exists():
+        cells = msgspec.json.decode(path.read_bytes(), type=Gains).cells
+        for split in SPLITS:
+            if any(cell.split == split for cell in cells):
+                yield DOCS / f"gains-{split}.svg", framed(figure(cells, split))
+
+
+def figure(cells: list[Cell], split: str) -> Plot:
+    """The plot of one split; the strategies' names stand at the right ends of their lines."""
+    first, *others = dict.fromkeys(cell.strategy for cell in cells)
+    found = {
+        (name, size): gains
+        for name in others
+        for size in SIZES
+        if (gains := gains_of(cells, split, size, name))
+    }
+    values = [100 * value for gains in found.values() for pair in gains for value in pair]
+    low, high = min([0.0, *values]) - 1, max([0.0, *values]) + 1
+    y = Axis(low, high, [(at, f"{at:+g}" if at else "0") for at in ticks(low, high, 7)])
+    marks = [(size, f"{size:,}") for size in SIZES]
+    x = Axis(SIZES[0] * 0.8, SIZES[-1] * 2.2, marks, "examples a device, logarithmic", log=True)
+    plot = Plot(f"{WORDS[split]}: gain on training {first}, in points of accuracy", x, y)
+    plot.rule(0, f"as good as {first}")
+    for i, name in enumerate(others):
+        sizes = [size for size in SIZES if (name, size) in found]
+        for place, opacity in ((0, 0.35), (1, 1.0)):
+            points = [[100 * pair[place] for pair in found[name, size]] for size in sizes]
+            means = [fmean(each) for each in points]
+            plot.line(sizes, means, series(i), 2.0, opacity)
+            ends = [min(each) for each in points], [max(each) for each in points]
+            plot.strokes((sizes, ends[0]), (sizes, ends[1]), series(i), 1.5, opacity)
+        if sizes:
+            plot.text(sizes[-1], means[-1], name, (6, 4), series(i))
+    return plot

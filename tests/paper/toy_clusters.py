@@ -62,7 +62,7 @@ class Fleet:
         self.starts.clear()
         for device in devices:
             given = self.strategy.plan(self.context, self._client(device))
-            start = self.context.theta.copy()
+            start = (self.context.theta if given.start is None else given.start).copy()
             if given.patch is not None:
                 given.patch.scatter_into(start)
             if device in self.own:
@@ -72,7 +72,7 @@ class Fleet:
 
     def close(self, models: Mapping[str, Theta], sent: Mapping[str, Sequence[int] | None]) -> None:
         """Close the round: each device trained this model (n,) and sends these elements, None for all."""
-        state = self.strategy.apply(self.context, self._updates(models, sent))
+        state = self.strategy.apply(self.context, list(self._updates(models, sent)))
         self.context = follow(self.context, state)
 
     def _client(self, device: str) -> ClientModel:
@@ -84,7 +84,6 @@ class Fleet:
         self, models: Mapping[str, Theta], sent: Mapping[str, Sequence[int] | None]
     ) -> Iterator[Update]:
         number = self.context.round + 1
-        base = self.context.theta
         for device in sorted(models):
             given, start = self.starts[device]
             delta = models[device] - start
@@ -95,6 +94,7 @@ class Fleet:
             else:
                 indices = np.array(sorted(chosen), np.uint32)
                 vector = SparseVector(LAYOUT.size, indices, delta[indices])
+            base = self.context.theta if given.start is None else given.start
             update = Update(device, EXAMPLES[device], base, given.patch, vector)
             self.own[device] = models[device]
             self.known[device] = ClientModel(update.trained, number, device=device, sent=vector)

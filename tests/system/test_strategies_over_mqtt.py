@@ -54,6 +54,7 @@ CASES = {
     "fedbabu": Case("head_epochs = 1"),
     "fedbn": Case(),
     "fedcac": Case("fraction = 0.25"),
+    "fedamp": Case("own = 0.3"),
     "feddyn": Case("alpha = 0.3"),
     "fedobp": Case("quantile = 0.95"),
     "fedper": Case(),

@@ -15,6 +15,7 @@ import msgspec
 from sedge_cloud.strategies.apfl import APFL
 from sedge_cloud.strategies.custom import Custom
 from sedge_cloud.strategies.ditto import Ditto
+from sedge_cloud.strategies.fedamp import FedAMP
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategies.fedbn import FedBN
 from sedge_cloud.strategies.fedcac import FedCAC
@@ -34,7 +35,7 @@ from sedge_cloud.strategy import Strategy
 from sedge_protocol.errors import ConfigError
 
 _KINDS: tuple[type[Strategy], ...] = (
-    APFL, Ditto, FedAvg, FedBABU, FedBN, FedCAC, FedDyn, FedOBP, FedPer, FedProx, FedPURIN, FedRep,
+    APFL, Ditto, FedAMP, FedAvg, FedBABU, FedBN, FedCAC, FedDyn, FedOBP, FedPer, FedProx, FedPURIN, FedRep,
     FedRolex, FedSelect, HeteroFL, LGFedAvg, LocalOnly, Scaffold, SubFLOT,
 )  # fmt: skip
 STRATEGIES: Mapping[str, type[Strategy]] = {kind.name: kind for kind in _KINDS}

@@ -17,7 +17,7 @@ FLEETS = tests/system tests/android tests/test_examples.py tests/edge/backends t
 .PHONY: demo docs spec native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check mypy pyright figures bench-gpu reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
-	$(BIN)/sedge-emulate run examples/demo.toml --out runs/demo
+	$(BIN)/sedge-emulate run examples/phones.toml --out runs/demo
 
 test: $(VENV)/dev.ready
 	$(BIN)/pytest $(PARALLEL) -m "not fleet and not slow and not gpu and not arm64 and not boot and not android and not deb" $(LONGEST) $(OTHERS)

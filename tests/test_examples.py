@@ -229,7 +229,7 @@ def test_own_strategy(tmp_path: Path) -> None:
 
 
 @NEEDS_IMAGES
-@pytest.mark.parametrize("name", ["demo.toml", "compression.toml"])
+@pytest.mark.parametrize("name", ["fashion_mnist.toml", "compression.toml"])
 def test_the_long_ones_on_less(name: str, tmp_path: Path) -> None:
     text, changed = re.subn(
         r"^examples = \d+$", "examples = 400", (EXAMPLES / name).read_text(), flags=re.M

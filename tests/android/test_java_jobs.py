@@ -339,7 +339,7 @@ def test_a_graph_that_is_not_allowed_reaches_no_runtime(
 def test_a_round_of_the_cnn_fits_a_small_heap(
     class_path: str, library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The demo's 4-layer CNN on 100 images, in less heap than any phone gives an app."""
+    """A 4-layer CNN on 100 images, in less heap than any phone gives an app."""
     pair = Pair("cnn", tmp_path, library, examples=100)
     name, memory = pair.in_java(pair.orders(1), class_path, "-Xmx24m")
     with capsys.disabled():

@@ -35,7 +35,7 @@ def emulation() -> None:
 
 @pytest.fixture(scope="session")
 def cnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's network of two convolutions and two linear layers, for both backends."""
+    """A network of two convolutions and two linear layers, for both backends."""
     folder = tmp_path_factory.mktemp("bundle") / "cnn"
     torch.manual_seed(0)
     export(

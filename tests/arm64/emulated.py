@@ -33,7 +33,7 @@ class MixedFleet(RealFleet):
     def enrol(self, device: str, backend: str, dataset: Dataset, examples: int) -> None:
         """Add a device whose agent has one backend; its examples follow from the number in its name.
 
-        torch has the demo's network, and ``NUMPY`` its file.
+        torch has a small CNN, and ``NUMPY`` its file.
         """
         self.add_device(device, int(device[-1]), examples=examples, dataset=dataset)
         with (self.folder / device / "edge.toml").open("a") as config:

@@ -1,4 +1,4 @@
-"""A training function in numpy for the demo's network: its last layer learns, the rest stays."""
+"""A training function in numpy for a small CNN: its last layer learns, the rest stays."""
 
 from typing import Any
 

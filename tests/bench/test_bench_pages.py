@@ -69,7 +69,7 @@ TRAINING = {
         "avgcnn": {
             "trainer": "autograd", "rate": 6000.0, "ratio": 2.1, "per_core": 1.9, "target": 2.0,
         },
-        "beside": {"demo.toml": {"autograd": 1.0, "vectorised": 0.3, "onnx": 1.25}},
+        "beside": {"fashion_mnist.toml": {"autograd": 1.0, "vectorised": 0.3, "onnx": 1.25}},
     }
 }  # fmt: skip
 EMULATOR = {
@@ -131,7 +131,7 @@ def test_the_pages_are_written_from_the_stored_results() -> None:
         ("| the whole model for a newcomer after 40", ["5 % in bf16", "500 kB", "400 kB: **missed**"]),
         ("| updates of the largest 0.5", ["190 a second (260", "200 a second: **missed**"]),
         ("| devices trained on one host, avgcnn", ["2.10 times", "times: met"]),
-        ("| training of examples/demo.toml by other", ["vectorised 0.30, onnx 1.25"]),
+        ("| training of examples/fashion_mnist.toml by other", ["vectorised 0.30, onnx 1.25"]),
         ("| emulated devices, 10,000", ["4.5 ms", "2.00 GB", "5 ms: met"]),
         ("| examples/thousand.toml, 3,000", ["100 s", "8.1%", "5% beside training: **missed**"]),
         ("| ten devices of 256 images, one round of FedAvg by sedge", ["0.80 s", "5 ms: met"]),
@@ -160,9 +160,9 @@ def test_bytes_are_told_both_ways() -> None:
 def test_the_table_at_the_top_has_both_accuracies_and_bytes_both_ways() -> None:
     about, _, *table = readme.demo(read_json(SAMPLE))
     (row,) = (line for line in table if line.startswith("| fedobp "))
-    assert row == "| fedobp | 89.9 % / 90.0 % | 94.2 % / 94.2 % | 35.0 % | 3.03 MB |"
-    assert {line.count("|") for line in table} == {6}
-    assert "Every device has at least 300 test images" in about
+    assert row == "| fedobp | 89.9 % / 90.0 % | 94.2 % / 94.2 % | 80.0 % | 3.03 MB | 2.02 MB |"
+    assert {line.count("|") for line in table} == {7}
+    assert "Every device has at least 300 test examples" in about
 
 
 def test_the_table_of_several_seeds() -> None:

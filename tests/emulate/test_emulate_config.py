@@ -1,5 +1,6 @@
 """fleet.toml: the examples load, and whatever does not fit is one clear error."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from sedge_emulate.device_classes import ClassConfig, LinkConfig
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 FLEETS = sorted({path.name for path in EXAMPLES.glob("*.toml")} - {"own_model_run.toml"})
 
 GOOD = """\
@@ -50,9 +52,12 @@ def test_the_examples_load(name: str) -> None:
 
 
 def test_the_demo_compares_three_strategies() -> None:
-    config = load_emulation(EXAMPLES / "demo.toml")
-    assert [strategy.name for strategy in config.strategies] == ["fedobp", "fedavg", "local_only"]
-    assert config.devices == 20
+    (command,) = re.findall(
+        r"sedge-emulate run (\S+) --out runs/demo", (ROOT / "Makefile").read_text()
+    )
+    config = load_emulation(ROOT / command)
+    assert [strategy.name for strategy in config.strategies] == ["fedavg", "fedobp", "local_only"]
+    assert (config.devices, config.link, config.data.dataset) == (30, "broker", "phones")
 
 
 def test_what_a_file_leaves_out_has_a_default(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 Two models, on handwritten digits over ten devices: the transformer of examples/lora.py with adapters of
 rank 8, and a ResNet-8 whose body is frozen. Each base has seen the digits 0 to 4 of 600 other images; the
-fleet trains on all ten. Every run is FedAvg with the demo's codec, the largest 4 % in bf16, and has a
-folder; one that is there already is not run again. Accuracies are before and after local training, and a
-newcomer's bytes apart from those of later rounds.
+fleet trains on all ten. Every run is FedAvg with the largest 4 % in bf16, and has a folder; one
+that is there already is not run again. Accuracies are before and after local training, and a newcomer's
+bytes apart from those of later rounds.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """The coordinator's memory over many rounds, on a machine that pretends to have 1 GB.
 
-A real coordinator on a real store plays rounds of FedOBP with a model of 51 kB, as the demo's is. Devices
-are in the same process, and keep nothing between rounds. RSS is this process's resident memory after the
-first 100, 500, 1,000 and 2,000 rounds.
+A real coordinator on a real store plays rounds of FedOBP with a model of 51 kB. Devices are in the
+same process, and keep nothing between rounds. RSS is this process's resident memory after the first 100,
+500, 1,000 and 2,000 rounds.
 """
 
 import gc

@@ -1,6 +1,6 @@
 """The README's demo: a device's bytes both ways, one update and the broadcast, as counted at the sockets.
 
-Takes the result of ``make demo``, and runs ``examples/demo.toml`` where there is none.
+Takes the result of ``make demo``, and runs ``examples/phones.toml`` where there is none.
 """
 
 import json
@@ -15,7 +15,7 @@ from sedge_cloud.figures.numbers import size
 from sedge_emulate.headline import headline
 from sedge_emulate.result import Result, StrategyResult
 
-FLEET = Path(__file__).parents[2] / "examples" / "demo.toml"
+FLEET = Path(__file__).parents[2] / "examples" / "phones.toml"
 
 
 def figures(found: Json) -> list[Figure]:

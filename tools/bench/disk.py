@@ -1,7 +1,7 @@
 """What a round writes to a device's disk: bytes, and how often it waits for the disk (fsync).
 
 Two real agents and the real coordinator exchange frames in one process, as examples/one_round.py does, over
-rounds of FedOBP with the demo's model (4-layer CNN, 582,026 parameters) and codec. Every write and fsync of
+rounds of FedOBP with a 4-layer CNN of 582,026 parameters, of which 4 % are sent. Every write and fsync of
 the agents' folders is counted, by what the file is for. The first rounds are left out: they bring the
 bundle and the whole model. Figures are means of a device and round.
 

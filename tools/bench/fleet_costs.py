@@ -1,10 +1,10 @@
 """What one device and one idle connection cost, for the plan of a fleet (``sedge-emulate cost``).
 
-Traffic is that of ``examples/demo.toml`` under FedOBP, over the emulator's own link: a device's first round
-with everything that a newcomer fetches, and a later one. A broadcast reaches all devices and leaves the
-coordinator once, which tells it from what each device gets for itself. A device's row is the growth of the
-database by devices that are enrolled. A connection is the growth of Mosquitto's memory by clients that are
-subscribed as a device is, and say nothing.
+Traffic is that of ``examples/fashion_mnist.toml`` under FedOBP, over the emulator's own link: a device's
+first round with everything that a newcomer fetches, and a later one. A broadcast reaches all devices and
+leaves the coordinator once, which tells it from what each device gets for itself. A device's row is the
+growth of the database by devices that are enrolled. A connection is the growth of Mosquitto's memory by
+clients that are subscribed as a device is, and say nothing.
 """
 
 import resource
@@ -28,14 +28,14 @@ from sedge_emulate.result import read_json
 from sedge_protocol.wire.keys import SECRET_BYTES
 from sedge_protocol.wire.topics import down, hint, shard_of
 
-DEMO = Path(__file__).parents[2] / "examples" / "demo.toml"
+FLEET = Path(__file__).parents[2] / "examples" / "fashion_mnist.toml"
 STRATEGY = "FedOBP"
 ENROLLED = 20_000
 
 
-def demo(folder: Path, rounds: int) -> result.Result:
-    """The demo's fleet for a few rounds."""
-    words = ["run", str(DEMO), "--only", STRATEGY, "--rounds", str(rounds), "--link", "memory"]
+def few_rounds(folder: Path, rounds: int) -> result.Result:
+    """The fleet for a few rounds."""
+    words = ["run", str(FLEET), "--only", STRATEGY, "--rounds", str(rounds), "--link", "memory"]
     command = [sys.executable, "-m", "sedge_emulate", *words, "--out", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return read_json(folder / "result.json")
@@ -114,9 +114,9 @@ def figures(found: Result) -> list[Figure]:
 
 @bench("What a device costs", figures)
 def measure(connections: int = 5000, rounds: int = 6) -> Result:
-    """Rounds of the demo, and silent connections."""
+    """Rounds of the fleet, and silent connections."""
     with tempfile.TemporaryDirectory(prefix="sedge-costs-") as name:
-        played = demo(Path(name) / "demo", rounds)
+        played = few_rounds(Path(name) / "fleet", rounds)
         row = row_bytes(Path(name) / "rows")
     first, later = measured(played.strategies[0])
     costs = DeviceCosts(

@@ -10,9 +10,12 @@ from sedge_emulate.result import Result, read_json
 def emulated(fleet: Path | str, folder: Path, **options: int) -> Result:
     """The result of a fleet file, or of one's text, in its folder. Ends the process where a run fails."""
     if not (folder / "result.json").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "fleet.toml"
-        path.write_text(fleet if isinstance(fleet, str) else fleet.read_text())
+        if isinstance(fleet, Path):
+            path = fleet  # where it is: its model's module lies beside it
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / "fleet.toml"
+            path.write_text(fleet)
         words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
         if status := emulate(["run", str(path), *words, "--out", str(folder), "--fresh"]):
             sys.exit(status)

@@ -1,4 +1,4 @@
-"""The demo's fleet under three seeds and more strategies: what the demo's table would be worth in a paper.
+"""The fleet of ``examples/fashion_mnist.toml`` under three seeds, with more strategies, as a paper would.
 
 Runs headline.toml once for each seed; a seed that has ended is not run again. The result is the mean
 and sample standard deviation over the seeds of every figure of ``sedge-emulate compare``, for each strategy
@@ -26,7 +26,7 @@ def figures(found: Result) -> list[Figure]:
     ]
 
 
-@bench("The demo's fleet under several seeds", figures)
+@bench("Fashion-MNIST under several seeds", figures)
 def measure(seeds: Sequence[int] = (42, 43, 44), out: Path = Path("runs/headline")) -> Result:
     """Run what is not there yet, and compare."""
     for seed in seeds:

@@ -43,21 +43,18 @@ def replaced(text: str, name: str, lines: Iterable[str]) -> str:
 
 
 def demo(result: Result) -> list[str]:
-    """The table at the top of the README: its words, then five columns."""
-    assert result.machine is not None  # which a real run does not know
-    minutes = sum(strategy.seconds for strategy in result.strategies) / 60
+    """The table at the top of the README: its words, then six columns."""
     fewest = min(device.num_test for device in result.strategies[0].devices)
     return [
         f"`make demo` trains {result.devices} devices, {len(result.strategies[0].rounds)} rounds of "
-        f"{result.model.parameters:,} parameters, in {minutes:.1f} minutes on {result.machine.cpus} cores. "
-        "Accuracy is measured on each device's own test images, *before* training (the model as it "
-        "arrives) and *after*: pooled over all images / mean over devices. The worst tenth is the mean "
-        f"over the worst {max(1, result.devices // 10)} devices, before. Every device has at least "
-        f"{fewest} test images. Bytes are per device and round after its first, up and down, headers "
-        "included.",
+        f"{result.model.parameters:,} parameters, in a few minutes. "
+        "Accuracy on each device's own test examples, *before* training (the model as it arrives) and "
+        "*after*: pooled over all examples / mean over devices. The worst tenth is the mean over the worst "
+        f"{max(1, result.devices // 10)} devices, after. Every device has at least {fewest} test examples. "
+        "Bytes are per device and round, up and down, headers included.",
         "",
-        "| strategy | before training | after training | worst tenth | bytes |",
-        "| --- | --- | --- | --- | --- |",
+        "| strategy | before training | after training | worst tenth | bytes | first round |",
+        "| --- | --- | --- | --- | --- | --- |",
         *(_row(headline(strategy)) for strategy in result.strategies),
     ]
 
@@ -69,14 +66,15 @@ def _row(row: Headline) -> str:
         row.name,
         f"{percent(row.before_pooled)} / {percent(row.before.mean)}",
         f"{percent(row.after_pooled)} / {percent(row.after.mean)}",
-        percent(row.before.worst_tenth),
+        percent(row.after.worst_tenth),
         size(row.rates.device.both),
+        size(row.rates.newcomer.both),
     )
     return f"| {' | '.join(cells)} |"
 
 
 def seeds(found: Comparison) -> list[str]:
-    """The demo's fleet over several seeds, and the first strategy minus each other one."""
+    """Fashion-MNIST over several seeds, and the first strategy minus each other one."""
     numbers = ", ".join(map(str, found.strategies[0].seeds))
     heads = ("strategy", *ACCURACIES.values(), "up and down")
     lines = [

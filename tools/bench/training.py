@@ -100,7 +100,7 @@ def wine() -> nn.Module:
 
 _IMAGE = (1, 28, 28)
 EXAMPLES = {
-    "demo.toml": Example(models.avgcnn, _IMAGE, 32, Training(1, 0.01, 0.7), 5, 375),
+    "fashion_mnist.toml": Example(models.avgcnn, _IMAGE, 32, Training(1, 0.01, 0.7), 5, 375),
     "thousand.toml": Example(models.avgcnn, _IMAGE, 32, Training(5, 0.01, 0.7), 8, 53),
     "own_model.toml": Example(wine, (13,), 8, Training(3, 0.05), 5, 27),
     "own_strategy.toml": Example(

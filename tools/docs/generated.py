@@ -37,9 +37,9 @@ COMPLETE: dict[str, type[msgspec.Struct]] = {
 }
 # Examples to begin with: each key that they set is explained once.
 EXAMPLES: dict[str, type[msgspec.Struct]] = {
-    "examples/demo.toml": EmulationConfig,
     "examples/faults.toml": EmulationConfig,
     "examples/own_model.toml": EmulationConfig,
+    "examples/phones.toml": EmulationConfig,
     "examples/own_model_run.toml": RunFile,
     "examples/two_terminals/run.toml": RunFile,
 }

@@ -1,4 +1,4 @@
-"""Reference models, which the benchmarks and the demo train.
+"""Reference models, which the benchmarks and some examples train.
 
 ``avgcnn`` is the small network of the personalised federated learning literature (n = 582,026 for one
 channel of 28 x 28 and ten classes), ``resnet8`` that of FedPURIN and FedCAC. Both use PyTorch's default

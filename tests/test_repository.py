@@ -205,16 +205,16 @@ TESTED_ELSEWHERE: dict[str, tuple[str, str]] = {
         "played against our own agent and against wrong ones",
     ),
     "sedge_protocol.codec.bitmaps": (
-        "tests/protocol/codec/test_vector_reference.py",
-        "bit by bit, against a second decoder",
+        "tests/protocol/codec/test_vector_conformance.py",
+        "by the vectors that the core in Java reads, too",
     ),
     "sedge_protocol.codec.blockwise": (
         "tests/protocol/codec/test_masks.py",
         "masks of many blocks",
     ),
     "sedge_protocol.codec.gaps": (
-        "tests/protocol/codec/test_vector_reference.py",
-        "bit by bit, against a second decoder",
+        "tests/protocol/codec/test_vector_conformance.py",
+        "by the vectors that the core in Java reads, too",
     ),
     "sedge_edge.backends.rows": (
         "tests/system/test_objectives.py",

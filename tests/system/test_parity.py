@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.orders import changed
+from tests.fleet import changed
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 

@@ -390,19 +390,24 @@ def test_played_again_it_trains_nothing_anew_and_ends_the_same(
 
 
 class Failing(InlinePool):
-    """A pool whose second job fails."""
+    """A pool in which some jobs fail: by default the second."""
 
-    def __init__(self, setup: WorkerSetup, error: SedgeError) -> None:
+    def __init__(
+        self,
+        setup: WorkerSetup,
+        error: SedgeError,
+        fails: Callable[[list[Request]], bool] = lambda requests: len(requests) == 2,
+    ) -> None:
         super().__init__(setup)
-        self.error = error
+        self.error, self.fails = error, fails
 
     def submit(self, request: Request, size: int) -> Any:
         future = super().submit(request, size)
-        if len(self.requests) == 2:
-            broken: Any = type(future)()
-            broken.set_exception(self.error)
-            return broken
-        return future
+        if not self.fails(self.requests):
+            return future
+        broken: Any = type(future)()
+        broken.set_exception(self.error)
+        return broken
 
 
 @pytest.mark.parametrize("error", [LinkError("a worker died"), StorageError("this host's disk is full"),
@@ -428,18 +433,6 @@ def test_what_is_the_devices_fault_it_tells_the_coordinator(
     assert [len(summary.devices) for summary in summaries] == [2, 3, 3, 3]
 
 
-class Declining(InlinePool):
-    """A pool that cannot do the jobs of device 2."""
-
-    def submit(self, request: Request, size: int) -> Any:
-        future = super().submit(request, size)
-        if request.device != 2:
-            return future
-        broken: Any = type(future)()
-        broken.set_exception(DataError("x has wrong rows"))
-        return broken
-
-
 def test_a_device_that_cannot_work_costs_less_than_one_that_does(
     setup: WorkerSetup,
     tmp_path: Path,
@@ -458,7 +451,7 @@ def test_a_device_that_cannot_work_costs_less_than_one_that_does(
         RUN, num_rounds=rounds, min_train_devices=1, min_available_devices=1
     )
     lab = Lab(setup, tmp_path, lives(), run)
-    give(lab, Declining(setup))
+    give(lab, Failing(setup, DataError("x has wrong rows"), lambda all_: all_[-1].device == 2))
     _, summaries = lab.play()
     took_part = [{d.device for d in summary.devices} for summary in summaries]
     assert took_part == [{"device-0"}] * (rounds + 1)

@@ -419,7 +419,7 @@ LONG: dict[str, int] = {
 PUBLIC = {
     "sedge_protocol": "Codec Compression Layout Metrics Role SedgeError SparseVector Tensor Theta "
     "Training ValueCoding decode encode top_k",
-    "sedge_cloud": "Assignment ClientModel ConfigError Context DeviceScoring FedAvg Layout OwnModel "
+    "sedge_cloud": "Assignment Blend ClientModel ConfigError Context DeviceScoring FedAvg Layout OwnModel "
     "PatchChoice RunConfig SparseVector State Store Strategy StrategyError Theta Training Update "
     "UpdateSelection Work average_change open_folder start_run",
     "sedge_edge": "VERSION Agent Examples Identity Model OpenBundles PersonalModel StartJob Trainer "

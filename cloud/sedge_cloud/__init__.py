@@ -9,10 +9,18 @@ from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Strategy, Update
 from sedge_protocol import Layout, SparseVector, Theta, Training
 from sedge_protocol.errors import ConfigError, StrategyError
-from sedge_protocol.wire.work import DeviceScoring, OwnModel, PatchChoice, UpdateSelection, Work
+from sedge_protocol.wire.work import (
+    Blend,
+    DeviceScoring,
+    OwnModel,
+    PatchChoice,
+    UpdateSelection,
+    Work,
+)
 
 __all__ = [
     "Assignment",
+    "Blend",
     "ClientModel",
     "ConfigError",
     "Context",

@@ -105,8 +105,8 @@ class DriftTrainer:
         return Trained(theta + way, 0.5, 1, -way if request.gradient else None, second=second)
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """The same for every theta."""
-        return Metrics(1.0, 0.5, len(examples.targets))
+        """The same for every theta but those whose last element is above 2: half the loss."""
+        return Metrics(0.5 if theta[-1] > 2 else 1.0, 0.5, len(examples.targets))
 
     def predictor(self, theta: Theta) -> Predictor:
         """Nobody predicts."""

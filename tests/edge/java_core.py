@@ -39,6 +39,7 @@ LEVELS = {"SEVERE": 40, "WARNING": 30, "INFO": 20}
 # Of org.sedge.edge.rounds.Abilities.
 ABILITIES = (
     "int4", "sign", "freeze", "phases", "correction", "optimizer", "schedule", "average",
+    "blend",
 )  # fmt: skip
 HEAD_BYTES = 40  # of a journal: its magic, and the SHA-256 of the value
 STATISTICS = [t.slice for t in LAYOUT.tensors if t.role is Role.STATISTIC]

@@ -49,6 +49,7 @@ class Case:
 
 CASES = {
     "apfl": Case("alpha = 0.3"),
+    "blended": Case(),
     "ditto": Case("lam = 0.5, personal_epochs = 2"),
     "fedavg": Case(),
     "fedbabu": Case("head_epochs = 1"),
@@ -134,6 +135,9 @@ def require_begun(course: Course, device: str) -> None:
         mix = work.own_model.mix
         own = course.model(device) if kept.part is None else kept.part
         theta = (mix * own + (1 - mix) * theta).astype(np.float32)
+    if work.blend is not None:
+        mix = work.blend.mix
+        theta = (mix * course.model(device) + (1 - mix) * theta).astype(np.float32)
     expected, found = course.evaluate(device, theta), course.reports(3)[device].before
     assert (found.metric, found.num_examples) == (expected.metric, expected.num_examples)
     assert found.loss == pytest.approx(expected.loss, rel=1e-4)

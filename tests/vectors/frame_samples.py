@@ -17,6 +17,7 @@ from sedge_protocol.wire.places import Place
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe, to_bitmap
 from sedge_protocol.wire.work import (
+    Blend,
     Codec,
     DeviceScoring,
     OwnModel,
@@ -165,6 +166,8 @@ def later_messages() -> Iterator[messages.Hello | messages.Order | messages.Decl
     )
     yield msgspec.structs.replace(plain, work=asked)
     yield messages.Hello(NONCE, "0.3.0", codecs=("settings", "arrays"))
+    for blend in (Blend(0.0), Blend(0.75, "head.bias")):
+        yield msgspec.structs.replace(plain, work=Work(blend=blend))
     places = (
         Place(MODEL.sha256, f"https://cdn.example/home/{MODEL.sha256.hex()}?token=1"),
         Place(digest("frozen data"), "http://192.0.2.1:8080/frozen"),

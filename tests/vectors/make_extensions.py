@@ -8,7 +8,7 @@ from tests.vectors.make_rounds import PLAIN, Device, Events, play
 
 from sedge_protocol.codec import Compression
 from sedge_protocol.wire.training import Training
-from sedge_protocol.wire.work import Codec, DeviceScoring, OwnModel, UpdateSelection, Work
+from sedge_protocol.wire.work import Blend, Codec, DeviceScoring, OwnModel, UpdateSelection, Work
 
 SOME = Codec(fraction=0.4, compression=Compression.NONE)
 NONE = Codec(threshold=1000.0, compression=Compression.NONE)
@@ -78,8 +78,13 @@ def _cases() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     yield "X23: the mean is evaluated and kept", [_asked(training=mean, keep=("offset",))] * 2
     yield "X23: an own model's", [_asked(own_model=OwnModel(mean))] * 2
     yield "X23: a mixture has none", [_asked(training=mean, own_model=part)]
+    quarters = Blend(0.75, "offset")
+    patched = {**_asked(blend=quarters, keep=("seen",)), "codec": SOME, "patch": {0: 2.0}}
+    yield "X26: between the own model and the start", [patched, patched]
+    yield "X26: with a model of its own", [_asked(blend=quarters, own_model=DITTO)]
+    yield "X27: no such bias", [_asked(blend=Blend(0.5, "head.bias"))]
 
 
 def extended_rounds() -> Events:
-    """X1 to X13, X18 and X23, a few orders each."""
+    """X1 to X13, X18, X23, X26 and X27, a few orders each."""
     return [play(name, Device(40 + i, 6, 4), *orders) for i, (name, orders) in enumerate(_cases())]

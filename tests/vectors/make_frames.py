@@ -167,7 +167,7 @@ NAN, INFINITY = float("nan"), float("inf")
 BROKEN_FIELDS: dict[type[Message], list[tuple[str, object]]] = {
     messages.Hello: [
         ("nonce", bytes(15)), ("version", "x" * 65), ("backends", ["x"] * 17),
-        ("codecs", ["x"] * 17),
+        ("codecs", ["x"] * 33),
         ("num_train", -1), ("num_test", 2**40 + 1), ("memory_mb", "many"),
     ],
     messages.Order: [

@@ -11,6 +11,7 @@ from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.update import Metrics, Report
 from sedge_protocol.wire.work import (
+    Blend,
     Codec,
     DeviceScoring,
     OwnModel,
@@ -28,6 +29,7 @@ STRUCTS: tuple[type[msgspec.Struct], ...] = (
     UpdateSelection,
     DeviceScoring,
     PatchChoice,
+    Blend,
     Codec,
     Step,
     Place,

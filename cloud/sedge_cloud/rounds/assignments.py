@@ -51,6 +51,9 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
     if average and work.own_model is not None and work.own_model.mixes:
         raise StrategyError(f"{where}: training.average together with a mixture, expected 0")
     _require_choice(where, assignment)
+    if work.blend is not None and (work.scoring or work.own_model or assignment.holdout):
+        expected = "none of device scoring, a model of its own and a holdout beside it"
+        raise StrategyError(f"{where}: a blend, expected {expected}")
     _require_names(where, layout, work)
     stays = () if assignment.shares_statistics else layout.statistics
     keep = (*stays, *(name for name in work.keep if name not in stays))
@@ -89,6 +92,7 @@ def _choice(run: Run, device: str, assignment: Assignment) -> PatchChoice | None
 def _require_names(where: str, layout: Layout, work: Work) -> None:
     named: list[Iterable[str]] = [work.keep, *(phase.freeze for phase in work.trainings)]
     named += [work.scoring.tensors] if work.scoring else []
+    named += [(work.blend.prior,)] if work.blend and work.blend.prior else []
     for name in {name for names in named for name in names}:
         if name not in layout.by_name:
             raise StrategyError(f"{where}: no tensor named {name!r}")

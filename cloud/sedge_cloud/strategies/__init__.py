@@ -13,6 +13,7 @@ from typing import Literal, get_args, get_origin
 import msgspec
 
 from sedge_cloud.strategies.apfl import APFL
+from sedge_cloud.strategies.blended import Blended
 from sedge_cloud.strategies.custom import Custom
 from sedge_cloud.strategies.ditto import Ditto
 from sedge_cloud.strategies.fedamp import FedAMP
@@ -35,8 +36,8 @@ from sedge_cloud.strategy import Strategy
 from sedge_protocol.errors import ConfigError
 
 _KINDS: tuple[type[Strategy], ...] = (
-    APFL, Ditto, FedAMP, FedAvg, FedBABU, FedBN, FedCAC, FedDyn, FedOBP, FedPer, FedProx, FedPURIN, FedRep,
-    FedRolex, FedSelect, HeteroFL, LGFedAvg, LocalOnly, Scaffold, SubFLOT,
+    APFL, Blended, Ditto, FedAMP, FedAvg, FedBABU, FedBN, FedCAC, FedDyn, FedOBP, FedPer, FedProx,
+    FedPURIN, FedRep, FedRolex, FedSelect, HeteroFL, LGFedAvg, LocalOnly, Scaffold, SubFLOT,
 )  # fmt: skip
 STRATEGIES: Mapping[str, type[Strategy]] = {kind.name: kind for kind in _KINDS}
 

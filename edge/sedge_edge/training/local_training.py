@@ -4,7 +4,8 @@ It is a generator: it yields requests to train or evaluate, is sent the answers,
 device answers one request after the other (job.py); an emulator runs many local trainings at once and
 answers requests of the same kind together.
 
-    evaluate     the start without and with the patch, on its held-out examples, if it may choose
+    evaluate     the start without and with the patch, on its held-out examples, if it may choose; without
+                 and with its class shares, on its training examples, if it blends and is new
     evaluate     what the device predicts with: the start vector, its own model, or their mixture
     train        the model that is sent, in one or more phases; in the first together with the own part of
                  a mixture (APFL)
@@ -42,7 +43,7 @@ from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
-from sedge_protocol.wire.work import UpdateSelection
+from sedge_protocol.wire.work import UpdateSelection, Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,17 +105,18 @@ def local_training(
 ) -> LocalTraining:
     """Do an order that has passed ``check_order``, from start (n,) or from the better of ``candidates``.
 
-    ``own`` (n,) is the device's own model, or its part of a mixture; None when it has none yet.
-    ``correction`` (n,) is added to every gradient of the model that is sent. ``metric`` says which of the
-    candidates is better. ``moments`` is the optimizer's state that the first training begins with.
+    ``own`` (n,) is the device's own model, its part of a mixture, or its last model where the order blends;
+    None when it has none yet. ``correction`` (n,) is added to every gradient of the model that is sent.
+    ``metric`` says which of the candidates is better; where the order blends they are evaluated, and the
+    training begins at the start. ``moments`` is the optimizer's state that the first training begins with.
     """
     personal, picked = order.work.own_model, None
-    if candidates is not None:
+    if order.work.choice is not None and candidates is not None:
         picked = yield from _pick(candidates, metric)
         start = picked.start
     mixes = personal is not None and personal.mixes
-    own, mix = start if own is None else own, 0.0 if personal is None else personal.mix
-    before = yield from _ask(Evaluate(mixture(mix, own, start)), Metrics)
+    mix, own = _share(order.work, own), start if own is None else own
+    before = yield from _before(order, start, own, mix, candidates, metric)
     first = yield from _trained(_first_request(order, start, own, correction, moments))
     trained, own = yield from _further_trainings(order, start, own, first, correction)
     if first.second is not None:
@@ -142,6 +144,28 @@ def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Ans
     if _badness(whole, metric) < _badness(bare, metric):
         return PickedStart(True, candidates.whole)
     return PickedStart(False, candidates.bare)
+
+
+def _before(
+    order: Order,
+    start: Theta,
+    own: Theta,
+    mix: float,
+    candidates: StartCandidates | None,
+    metric: Metric,
+) -> Generator[Request, Answer, Metrics]:
+    """The evaluation of what the device predicts with before it trains."""
+    theta = mixture(mix, own, start)
+    if order.work.blend is not None and candidates is not None:
+        theta = (yield from _pick(candidates, metric)).start
+    return (yield from _ask(Evaluate(theta), Metrics))
+
+
+def _share(work: Work, own: Theta | None) -> float:
+    """The share of own (n,) in what the device predicts with."""
+    if work.blend is not None:
+        return 0.0 if own is None else work.blend.mix
+    return 0.0 if work.own_model is None else work.own_model.mix
 
 
 def _badness(found: Metrics, metric: Metric) -> tuple[float, float]:
@@ -239,6 +263,11 @@ def check_order(order: Order, layout: Layout) -> None:
         raise CodecError("scoring: found together with a patch or own_model, expected neither")
     if order.work.choice is not None and (own is not None or personal is not None):
         raise CodecError("choice: found together with scoring or own_model, expected neither")
+    blend = order.work.blend
+    if blend is not None and (own is not None or personal is not None or order.work.choice):
+        raise CodecError("blend: found together with scoring, own_model or choice, expected none")
+    if blend is not None and blend.prior:
+        tensor_slices(layout, [blend.prior], "blend.prior")
     if personal is not None and personal.mixes and order.training.average:
         raise CodecError("average: found together with a mixture, expected one of them")
     if personal is not None and personal.mixes and order.correction is not None:

@@ -10,6 +10,7 @@ from sedge_edge.jobs.job import Job, Kept
 from sedge_edge.jobs.storage import Vectors, WholeBlobs
 from sedge_edge.training.checkpoint import decode_moments
 from sedge_edge.training.examples import Examples, fitting, split
+from sedge_edge.training.label_prior import with_prior
 from sedge_edge.training.local_training import LocalTraining, check_order, local_training
 from sedge_edge.training.start_vector import StartCandidates, assemble
 from sedge_edge.training.steppers.model import tensor_slices
@@ -17,6 +18,7 @@ from sedge_edge.training.trainer import Moments
 from sedge_protocol.codec import decode
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import BundleManifest
+from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.training import Training
 
 
@@ -37,10 +39,11 @@ class Prepared:
 
     ``start`` (n,), ``base`` (n,), ``personal`` (k,) and ``candidates`` are those of ``Start``; ``train``
     and ``test`` are the device's examples as the model takes them. ``kept`` are the slices of the tensors
-    that stay on the device. ``own`` (n,) is the device's own model, or its part
-    of a mixture, when the order trains one. ``mask_context`` is the bitmap that the update's mask is coded
-    against. ``held_out`` are the examples that ``train`` leaves out to pick one of ``candidates`` by.
-    ``correction`` (n,) is added to the gradients.
+    that stay on the device. ``own`` (n,) is the device's own model, or its part of a mixture, when the
+    order trains one; its last model, where the order blends. ``mask_context`` is the bitmap that the
+    update's mask is coded against. ``held_out`` are the examples to pick one of ``candidates`` by: those
+    that ``train`` leaves out or, for a device's class shares, all of ``train``. ``correction`` (n,) is
+    added to the gradients.
     """
 
     job: Job
@@ -87,12 +90,20 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
         train, held_out = split(train, order.work.choice.holdout, order.work.choice.seed)
     slices, kept = tensor_slices(layout, order.work.keep, "keep"), job.kept
     start = assemble(order, context.blobs, vectors, layout, slices, kept.model, kept.gradient)
+    candidates = start.candidates
+    if (
+        kept.model is None
+        and (informed := _informed(order, manifest, start.theta, train)) is not None
+    ):
+        candidates, held_out = informed, train
     mask_context = None
     if order.work.select is not None and kept.mask is not None and order.context == kept.mask:
         mask_context = vectors.read_mask(kept.mask)
     own_name = None
     if order.work.own_model is not None:
         own_name = kept.part if order.work.own_model.mixes else kept.model
+    if order.work.blend is not None and order.work.blend.mix > 0:
+        own_name = kept.model
     own = None if own_name is None else vectors.read(own_name, layout)
     correction = None
     if order.correction is not None:
@@ -108,11 +119,23 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
         test,
         mask_context,
         own,
-        start.candidates,
+        candidates,
         held_out,
         correction,
         _moments(order.training, kept, vectors, layout),
     )
+
+
+def _informed(
+    order: Order, manifest: BundleManifest, theta: Theta, train: Examples
+) -> StartCandidates | None:
+    """theta (n,) without and with the prior of the device's labels, if the order and the model have one."""
+    if order.work.blend is None or not order.work.blend.prior:
+        return None
+    bias = manifest.layout.by_name[order.work.blend.prior]
+    if bias.size != manifest.num_classes:
+        return None
+    return StartCandidates(theta, with_prior(theta, bias.slice, train.targets))
 
 
 def _moments(training: Training, kept: Kept, vectors: Vectors, layout: Layout) -> Moments | None:

@@ -22,7 +22,8 @@ from sedge_protocol.wire.work import DeviceScoring
 class StartCandidates:
     """The start vectors that a device chooses between.
 
-    ``bare`` (n,) is without the patch, ``whole`` (n,) with it; None where the order has no patch.
+    ``bare`` (n,) is without the patch or the class shares, ``whole`` (n,) with them; None where there are
+    none.
     """
 
     bare: Theta

@@ -12,7 +12,7 @@ from sedge_protocol.wire.work import Work
 CORRECTION = "correction"
 # What an order may ask for beyond one training.
 FEATURES = (
-    "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", CORRECTION,
+    "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", "blend", CORRECTION,
     "optimizer", "schedule", "average", "settings", "arrays",
 )  # fmt: skip
 # Every device supports these value codings; it must announce all others.
@@ -35,6 +35,7 @@ def needed_by_work(work: Work, training: Training) -> frozenset[str]:
         "choice": work.choice is not None,
         "settings": bool(work.settings),
         "arrays": bool(work.arrays or work.returns),
+        "blend": work.blend is not None,
     }
     return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)
 

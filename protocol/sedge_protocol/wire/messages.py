@@ -55,7 +55,7 @@ class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     own code, ``torch`` and ``function``, which needs no program (B14)."""
     compressions: Annotated[tuple[Short, ...], Meta(max_length=16)] = ()
     """What it can decompress: ``zstd``; ``zlib`` and ``none`` go without saying and may be named."""
-    codecs: Annotated[tuple[Short, ...], Meta(max_length=16)] = ()
+    codecs: Annotated[tuple[Short, ...], Meta(max_length=32)] = ()
     """The words of its extensions (extensions.md)."""
     num_train: Count = 0
     """How many training examples it has (5.28)."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from sedge_protocol.codec import Compression, ValueCoding
-from sedge_protocol.wire.training import Names, Training
+from sedge_protocol.wire.training import Name, Names, Training
 from sedge_protocol.wire.transfer import Manifest
 
 Hash: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -111,6 +111,21 @@ class PatchChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     """Draws the held-out examples; it is the same in every order of a run."""
 
 
+class Blend(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The device predicts with mix * own + (1 - mix) * theta, where own is what it last predicted with.
+
+    theta is the start before the training and the trained model after it, which becomes own. A device
+    without a model of its own has theta alone; before its training it may add the logarithms of its class
+    shares to the bias of the head, which it does if the metric on its training examples is better with
+    them, or as good with less loss. What is trained and sent is as without.
+    """
+
+    mix: Annotated[float, Meta(ge=0, lt=1)]
+    """The own last model's share."""
+    prior: Name = ""
+    """The bias of the head, one element a class; empty: nothing is added."""
+
+
 class Codec(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device codes its update.
 
@@ -161,6 +176,8 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Extension ``scoring``: how the device finds its personal elements itself."""
     choice: PatchChoice | None = None
     """Extension ``choice``: how the device decides whether it applies its patch."""
+    blend: Blend | None = None
+    """Extension ``blend``: the device predicts with a mean over its rounds."""
     remember: bool = False
     """Extension ``remember``: the device keeps what it sent as a patch, which a later order can name."""
     settings: Settings = {}
@@ -181,7 +198,11 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """The most vectors of the model that a job holds at once; ``training`` is the run's."""
         first, own = self.training or training, self.own_model
         held = 1 + max(each.vectors for each in (first, *self.trainings))
-        held += bool(self.choice) + 2 * sum(map(bool, (self.then, self.select, self.scoring)))
+        held += (
+            bool(self.choice)
+            + bool(self.blend)
+            + 2 * sum(map(bool, (self.then, self.select, self.scoring)))
+        )
         if first.keeps_state:
             held += 1 + first.state_vectors
         if own is not None:

@@ -40,7 +40,7 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Committed, Order, Refusal
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import encode_update
-from sedge_protocol.wire.work import DeviceScoring, OwnModel, PatchChoice, UpdateSelection
+from sedge_protocol.wire.work import Blend, DeviceScoring, OwnModel, PatchChoice, UpdateSelection
 
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9, robust=TRUSTING)
 ALL = ("freeze", "phases", "own_model", "select", "scoring", "remember", "correction")
@@ -115,6 +115,15 @@ WRONG: dict[str, tuple[Assignment, str]] = {
     "a holdout below nothing": (assigned(holdout=-0.1), "> 0"),
     "a holdout that is no number": (assigned(holdout=float("nan")), "holdout"),
     "a choice of its own": (assigned(choice=PatchChoice(0.1)), "a choice, which follows from"),
+    "a blend and an own model": (
+        assigned(blend=Blend(0.5), own_model=OwnModel()),
+        "a blend, expected none of device scoring",
+    ),
+    "a blend and a holdout": (
+        assigned(blend=Blend(0.5), holdout=0.1),
+        "a blend, expected none of device scoring",
+    ),
+    "informed": (assigned(blend=Blend(0.5, "head.b")), "no tensor named 'head.b'"),
     "kept": (assigned(keep=("head",)), "no tensor named 'head'"),
     "frozen": (assigned(then=(Training(freeze=("x",)),)), "no tensor named 'x'"),
     "personal": (assigned(own_model=OwnModel(Training(freeze=("y",)))), "no tensor named 'y'"),

@@ -22,6 +22,7 @@ from sedge_protocol.wire.programs import Signature
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.work import (
+    Blend,
     Codec,
     DeviceScoring,
     OwnModel,
@@ -69,6 +70,7 @@ class Program:
             ValueCoding.BF16,
         ),
         (Work(training=Training(average=0.5)), ValueCoding.BF16),
+        (Work(training=Training(), blend=Blend(0.75)), ValueCoding.BF16),
         (Work(training=Training(optimizer="adam", optimizer_state="keep")), ValueCoding.BF16),
         (Work(training=Training(momentum=0.9, optimizer_state="keep")), ValueCoding.BF16),
         (Work(training=Training(), then=(Training(), ADAM)), ValueCoding.BF16),

@@ -4,7 +4,14 @@ import pytest
 
 from sedge_protocol.wire.extensions import needed_by_work
 from sedge_protocol.wire.training import Training
-from sedge_protocol.wire.work import DeviceScoring, OwnModel, PatchChoice, UpdateSelection, Work
+from sedge_protocol.wire.work import (
+    Blend,
+    DeviceScoring,
+    OwnModel,
+    PatchChoice,
+    UpdateSelection,
+    Work,
+)
 
 FROZEN = Training(freeze=("w",))
 
@@ -20,6 +27,7 @@ FROZEN = Training(freeze=("w",))
         (Work(select=UpdateSelection(), remember=True), "remember select"),
         (Work(scoring=DeviceScoring(quantile=0.5)), "scoring"),
         (Work(choice=PatchChoice(0.1)), "choice"),
+        (Work(blend=Blend(0.5)), "blend"),
         (Work(own_model=OwnModel(training=Training(warmup_steps=2))), "own_model schedule"),
         (Work(then=(Training(end_factor=0.5),)), "phases schedule"),
         (Work(then=(Training(average=0.5),)), "average phases"),

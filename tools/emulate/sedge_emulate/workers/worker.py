@@ -148,7 +148,11 @@ class Worker:
         # A virtual device predicts nothing, so its own model is kept only where the next order needs it.
         order = request.job.order
         personal = order.work.own_model is not None and not order.work.own_model.mixes
-        needed = request.key is None or personal or bool(order.work.keep or order.work.scoring)
+        needed = (
+            request.key is None
+            or personal
+            or bool(order.work.keep or order.work.scoring or order.work.blend)
+        )
         there = JobContext(blobs, vectors, train, test, keeps_model=needed)
         job = request.job if request.key is None else _within_reach(request.job, blobs)
         return _Ready(place, request, prepare(job, there, bundle.manifest), there)

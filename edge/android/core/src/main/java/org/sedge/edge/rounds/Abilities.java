@@ -11,7 +11,8 @@ import java.util.List;
 public final class Abilities {
     /** As HELLO announces it. */
     public static final List<String> CODECS = Collections.unmodifiableList(
-            Arrays.asList("int4", "sign", "freeze", "phases", "correction", "optimizer", "schedule", "average"));
+            Arrays.asList("int4", "sign", "freeze", "phases", "correction", "optimizer", "schedule", "average",
+                    "blend"));
 
     private Abilities() {}
 

@@ -15,7 +15,7 @@ public final class Fitting {
     /** float32 holds every integer up to this magnitude. */
     static final int MAX_INTEGER = 1 << 24;
     /** The label, in rows of several, that counts in neither loss nor metric. */
-    private static final long IGNORED = -100;
+    static final long IGNORED = -100;
 
     private Fitting() {}
 

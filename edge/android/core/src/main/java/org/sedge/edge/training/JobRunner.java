@@ -79,6 +79,7 @@ public final class JobRunner {
         Examples test = Fitting.fitted(this.test, bundle);
         List<Tensor> kept = bundle.layout.named(order.work.keep, "keep");
         List<Training> trainings = trainings(order.work, bundle.layout);
+        Blended blended = new Blended(job, blobs, bundle);
         float[] start = StartVector.of(job, blobs, bundle.layout.size, kept);
         float[] correction = null;
         if (order.correction != null) {
@@ -95,16 +96,18 @@ public final class JobRunner {
             byte[] moments = job.kept.moments == null ? null : blobs.read(job.kept.moments);
             Trained trained;
             try {
-                trained = training.run(start, correction, moments, train, test, stopped);
+                float[] before = blended.before(start, trainer, train);
+                trained = training.run(start, before, correction, moments, train, test, stopped);
             } catch (TrainingStopped stop) {
                 throw new JobStopped(stop.getMessage(), kept(training.checkpoint(same, stop.state)));
             }
-            Report report = training.report(trained, test).with(Report.RUN, order.run)
+            float[] model = blended.model(trained.model());
+            Report report = training.report(trained, model, test).with(Report.RUN, order.run)
                     .with(Report.ROUND, order.round).with(Report.TASK, order.task)
                     .with(Report.LAYOUT_HASH, bundle.layout.hash).with(Report.MODEL_HASH, order.modelHash)
                     .with(Report.PATCH_HASH, order.patchHash).with(Report.HTTP_BYTES, job.httpBytes)
                     .with(Report.NUM_EXAMPLES, (long) train.count());
-            return complete(job, report, bundle.metric, start, trained, kept, training.moments);
+            return complete(job, report, bundle.metric, start, trained, model, kept, training.moments);
         }
     }
 
@@ -129,8 +132,8 @@ public final class JobRunner {
     }
 
     /** The report, the coded update, and what the device keeps. */
-    private Outcome complete(Job job, Report report, Metric metric, float[] start, Trained trained, List<Tensor> kept,
-            byte[] moments) throws StorageError, CodecError, TrainingDiverged {
+    private Outcome complete(Job job, Report report, Metric metric, float[] start, Trained trained,
+            float[] model, List<Tensor> kept, byte[] moments) throws StorageError, CodecError, TrainingDiverged {
         Order order = job.order;
         Codec codec = order.codec;
         boolean trains = order.task.equals("train");
@@ -154,7 +157,7 @@ public final class JobRunner {
         byte[] update = blobs.write(new Update(report, payload).encode());
         Kept left = job.kept.with(Kept.RESIDUAL, residual);
         if (trains) {
-            left = left.with(Kept.MODEL, blobs.write(Vectors.bytes(trained.model())))
+            left = left.with(Kept.MODEL, blobs.write(Vectors.bytes(model)))
                     .with(Kept.MOMENTS, moments == null ? null : blobs.write(moments));
         }
         return new Outcome(update, report, metric, left);

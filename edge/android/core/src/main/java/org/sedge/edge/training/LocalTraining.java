@@ -48,10 +48,10 @@ final class LocalTraining {
         state = Checkpoint.state(checkpoint);
     }
 
-    /** Trains from the start vector (n,), with a correction (n,) and the optimizer's state of the last round, or null. */
-    Trained run(float[] start, float[] correction, byte[] kept, Examples train, Examples test, BooleanSupplier stopped)
+    /** Evaluates what the device predicts with, (n,), and trains from the start vector (n,), with a correction (n,) and the optimizer's state of the last round, or null. */
+    Trained run(float[] start, float[] model, float[] correction, byte[] kept, Examples train, Examples test, BooleanSupplier stopped)
             throws CodecError, TrainingDiverged, TrainingStopped {
-        before = before == null ? trainer.evaluate(start, test) : before;
+        before = before == null ? trainer.evaluate(model, test) : before;
         Trained trained = null;
         for (; phase < trainings.size(); phase++) {
             Training training = trainings.get(phase);
@@ -79,9 +79,9 @@ final class LocalTraining {
                 .with(Checkpoint.MOMENTS, moments).with(Checkpoint.SECONDS, seconds()), stopped);
     }
 
-    /** What the report says of the trainings, whose end is {@code trained}. */
-    Report report(Trained trained, Examples test) throws CodecError, TrainingDiverged {
-        Metrics after = trainer.evaluate(trained.model(), test);
+    /** What the report says of the trainings, whose end is {@code trained}, and of what is predicted with now, (n,). */
+    Report report(Trained trained, float[] model, Examples test) throws CodecError, TrainingDiverged {
+        Metrics after = trainer.evaluate(model, test);
         return Report.SCHEMA.empty().with(Report.BEFORE, before).with(Report.AFTER, after)
                 .with(Report.TRAIN_LOSS, trained.loss).with(Report.STEPS, steps).with(Report.SECONDS, seconds())
                 .with(Report.STEP_S, ownSteps == 0 ? null : trainingSeconds / ownSteps);

@@ -260,6 +260,30 @@ public final class Messages {
         }
     }
 
+    /** The device predicts with mix * own + (1 - mix) * theta, where own is what it last predicted with. */
+    public static final class Blend extends Struct<Blend> {
+        public static final Schema<Blend> SCHEMA = new Schema<Blend>(true) {
+            @Override
+            protected Blend make(Object[] given) {
+                return new Blend(given);
+            }
+        };
+        public static final Field<Blend, Double> MIX =
+                SCHEMA.required("mix", Type.number(0, false, Math.nextDown(1.0)));
+        public static final Field<Blend, String> PRIOR = SCHEMA.optional("prior", Type.text(0, 256), "");
+
+        /** The own last model's share. */
+        public final double mix;
+        /** The bias of the head, one element a class; empty: nothing is added. */
+        public final String prior;
+
+        private Blend(Object[] given) {
+            super(SCHEMA, given);
+            mix = MIX.in(given);
+            prior = PRIOR.in(given);
+        }
+    }
+
     /** How a device codes its update. */
     public static final class Codec extends Struct<Codec> {
         public static final Schema<Codec> SCHEMA = new Schema<Codec>(true) {
@@ -370,6 +394,7 @@ public final class Messages {
                 SCHEMA.optional("scoring", Type.orNil(DeviceScoring.SCHEMA), null);
         public static final Field<Work, PatchChoice> CHOICE =
                 SCHEMA.optional("choice", Type.orNil(PatchChoice.SCHEMA), null);
+        public static final Field<Work, Blend> BLEND = SCHEMA.optional("blend", Type.orNil(Blend.SCHEMA), null);
         public static final Field<Work, Boolean> REMEMBER = SCHEMA.optional("remember", Type.BOOL, false);
         public static final Field<Work, Map<String, Object>> SETTINGS =
                 SCHEMA.optional("settings", Type.map(Type.either(Type.BOOL, Type.integer(-9007199254740992L,
@@ -395,6 +420,8 @@ public final class Messages {
         public final DeviceScoring scoring;
         /** Extension {@code choice}: how the device decides whether it applies its patch. */
         public final PatchChoice choice;
+        /** Extension {@code blend}: the device predicts with a mean over its rounds. */
+        public final Blend blend;
         /** Extension {@code remember}: the device keeps what it sent as a patch, which a later order can name. */
         public final boolean remember;
         /** Extension {@code settings}: numbers and texts by name, for the device's own training function. */
@@ -414,6 +441,7 @@ public final class Messages {
             select = SELECT.in(given);
             scoring = SCORING.in(given);
             choice = CHOICE.in(given);
+            blend = BLEND.in(given);
             remember = REMEMBER.in(given);
             settings = SETTINGS.in(given);
             arrays = ARRAYS.in(given);
@@ -436,7 +464,7 @@ public final class Messages {
         public static final Field<Hello, List<String>> COMPRESSIONS =
                 SCHEMA.optional("compressions", Type.list(Type.text(0, 64), 0, 16), Collections.emptyList());
         public static final Field<Hello, List<String>> CODECS =
-                SCHEMA.optional("codecs", Type.list(Type.text(0, 64), 0, 16), Collections.emptyList());
+                SCHEMA.optional("codecs", Type.list(Type.text(0, 64), 0, 32), Collections.emptyList());
         public static final Field<Hello, Long> NUM_TRAIN = SCHEMA.optional("num_train", Type.COUNT, 0L);
         public static final Field<Hello, Long> NUM_TEST = SCHEMA.optional("num_test", Type.COUNT, 0L);
         public static final Field<Hello, Long> MEMORY_MB = SCHEMA.optional("memory_mb", Type.COUNT, 0L);

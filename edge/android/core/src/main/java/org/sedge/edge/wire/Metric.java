@@ -15,9 +15,8 @@ public final class Metric extends Struct<Metric> {
     private static final Field<Metric, String> NAME = SCHEMA.required("name", Type.text(1, 64));
     private static final Field<Metric, Boolean> SHARE = SCHEMA.optional("share", Type.BOOL, false);
 
-    static {
-        SCHEMA.optional("better", Type.oneOf("higher", "lower"), "higher");
-    }
+    private static final Field<Metric, String> BETTER =
+            SCHEMA.optional("better", Type.oneOf("higher", "lower"), "higher");
 
     /** That of a bundle which names none. */
     public static final Metric ACCURACY = new Metric("accuracy", true);
@@ -35,6 +34,11 @@ public final class Metric extends Struct<Metric> {
         super(SCHEMA, values);
         name = NAME.in(values);
         share = SHARE.in(values);
+    }
+
+    /** Whether a value is better than another. */
+    public boolean isBetter(double value, double other) {
+        return get(BETTER).equals("higher") ? value > other : value < other;
     }
 
     /** What is reported where the rows' values have this mean. */

@@ -35,7 +35,7 @@ public final class Asking implements Backend {
         return new Program() {
             @Override
             public Tensor[] run(Tensor... inputs) {
-                return method.equals("gradient") ? asked(inputs[0]) : evaluated(inputs[3]);
+                return method.equals("gradient") ? asked(inputs[0]) : evaluated(inputs[0], inputs[3]);
             }
 
             @Override
@@ -79,14 +79,16 @@ public final class Asking implements Backend {
         return text.isEmpty() ? new OutOfMemoryError() : new OutOfMemoryError(text);
     }
 
-    /** A loss of 1 and a metric of 0.5 an example. */
-    private static Tensor[] evaluated(Tensor weights) {
+    /** A loss of 1, or 0.5 where theta's last element is above 2, and a metric of 0.5 an example. */
+    private static Tensor[] evaluated(Tensor theta, Tensor weights) {
+        FloatBuffer values = theta.data().asFloatBuffer();
+        float loss = values.get(values.limit() - 1) > 2 ? 0.5f : 1;
         FloatBuffer w = weights.data().asFloatBuffer();
         float sum = 0;
         while (w.hasRemaining()) {
             sum += w.get();
         }
-        return new Tensor[] {number(sum), number(0.5f * sum), number(sum)};
+        return new Tensor[] {number(loss * sum), number(0.5f * sum), number(sum)};
     }
 
     private static Tensor number(float value) {

@@ -115,7 +115,7 @@ public class RoundVectorsTest {
 
     @Test
     public void extendedRounds() throws Exception {
-        assertEquals(6, play("extended_rounds"));
+        assertEquals(8, play("extended_rounds"));
     }
 
     /** Plays the runs of a group that ask for nothing that this device lacks. Returns their number. */

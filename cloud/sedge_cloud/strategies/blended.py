@@ -1,0 +1,52 @@
+"""Blended: FedAvg, and each device predicts with a mean over its own rounds.
+
+    cloud    FedAvg: a device trains from th_g, and th_g is the mean of the trained models
+    device   before its training it predicts with   mix * own + (1 - mix) * th_g
+             after it with                          own <- mix * own + (1 - mix) * trained
+    new      th_g, or th_g + prior; then own <- trained
+
+prior moves the bias of the head by the logarithms of the device's class shares. These never leave the
+device, which takes them only if its own examples, of which th_g knows little, are predicted better with
+them. Nothing of all this is sent, so the bytes and the global model are FedAvg's.
+
+The method is of this project. Training from the mixture as well, or holding out examples to choose by,
+costs accuracy: docs/research.md has the figures.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from sedge_cloud.strategies.fedavg import FedAvg
+from sedge_cloud.strategy import Assignment, ClientModel, Context
+from sedge_protocol.layout import Layout
+from sedge_protocol.wire.work import Blend, Work
+
+
+class Blended(FedAvg, frozen=True):
+    """FedAvg, whose devices predict with a mean over their rounds."""
+
+    name: ClassVar[str] = "blended"
+
+    mix: Annotated[float, Meta(ge=0, lt=1)] = 0.5
+    """Share of what a device last predicted with in what it predicts with next; 0 is FedAvg."""
+    prior: bool = True
+    """Whether a new device may add the logarithms of its class shares to the bias of the head."""
+
+    def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
+        """Say that a model has no bias that could take the prior."""
+        if self.prior and not _bias(layouts[0]):
+            return (f"{self.name}: the head has no bias, so a new device has no prior",)
+        return ()
+
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
+        """FedAvg's, and how to blend."""
+        prior = _bias(context.layout) if self.prior else ""
+        return Assignment(work=Work(blend=Blend(self.mix, prior)))
+
+
+def _bias(layout: Layout) -> str:
+    """The name of the head's bias; empty where there is none."""
+    vectors = [name for name in layout.head if len(layout.by_name[name].shape) == 1]
+    return vectors[-1] if len(layout.head) > 1 and vectors else ""

@@ -1,0 +1,82 @@
+package org.sedge.edge.training;
+
+import org.sedge.edge.Examples;
+import org.sedge.edge.Rows;
+import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.SedgeException.TrainingDiverged;
+import org.sedge.edge.jobs.Blobs;
+import org.sedge.edge.jobs.Job;
+import org.sedge.edge.jobs.Vectors;
+import org.sedge.edge.wire.Bundle;
+import org.sedge.edge.wire.Layout.Tensor;
+import org.sedge.edge.wire.Messages.Blend;
+import org.sedge.edge.wire.Messages.Metrics;
+
+import java.util.Collections;
+
+/** What a device predicts with where the order blends (spec/extensions.md, X26 and X27); elsewhere what it is given. */
+final class Blended {
+    private final Job job;
+    private final Blobs blobs;
+    private final Bundle bundle;
+    private final Blend blend;
+    /** The bias that takes the shares of the device's labels; null: none does. */
+    private final Tensor bias;
+
+    /** Throws {@code CodecError} for a bias that the model lacks. */
+    Blended(Job job, Blobs blobs, Bundle bundle) throws CodecError {
+        this.job = job;
+        this.blobs = blobs;
+        this.bundle = bundle;
+        blend = job.order.work.blend;
+        Tensor named = blend == null || blend.prior.isEmpty() ? null
+                : bundle.layout.named(Collections.singletonList(blend.prior), "blend.prior").get(0);
+        bias = named == null || named.to - named.from != bundle.numClasses ? null : named;
+    }
+
+    /** Before the training: the start (n,), with the last model, or with a prior that helps on its examples. */
+    float[] before(float[] start, Trainer trainer, Examples train)
+            throws StorageError, CodecError, TrainingDiverged {
+        if (bias == null || job.kept.model != null) {
+            return model(start);
+        }
+        float[] informed = informed(start, train.targets);
+        Metrics without = trainer.evaluate(start, train);
+        Metrics with = trainer.evaluate(informed, train);
+        boolean less = with.metric == without.metric && with.loss < without.loss;
+        return less || bundle.metric.isBetter(with.metric, without.metric) ? informed : start;
+    }
+
+    /** Another model (n,) mixed with the device's last one. */
+    float[] model(float[] other) throws StorageError, CodecError {
+        if (blend == null || blend.mix == 0 || job.kept.model == null) {
+            return other;
+        }
+        float[] own = Vectors.read(blobs, job.kept.model, other.length);
+        float share = (float) blend.mix;
+        float rest = (float) (1 - blend.mix);
+        for (int i = 0; i < own.length; i++) {
+            own[i] = own[i] * share + other[i] * rest;
+        }
+        return own;
+    }
+
+    /** A copy of theta (n,) whose bias (C,) knows the shares of labels below C. */
+    private float[] informed(float[] theta, Rows labels) {
+        int classes = bias.to - bias.from;
+        long[] counts = new long[classes];
+        long counted = 0;
+        for (int i = 0; i < labels.size(); i++) {
+            if (labels.longAt(i) != Fitting.IGNORED) {
+                counts[(int) labels.longAt(i)]++;
+                counted++;
+            }
+        }
+        float[] informed = theta.clone();
+        for (int c = 0; c < classes; c++) {
+            informed[bias.from + c] += (float) Math.log((counts[c] + 1.0) * classes / (counted + classes));
+        }
+        return informed;
+    }
+}

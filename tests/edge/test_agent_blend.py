@@ -1,0 +1,86 @@
+"""What a device predicts with: a mean over its rounds, or the shares of its classes before the first."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.edge.harness import Harness, drift, examples, theta_of
+
+from sedge_edge.training.examples import Examples
+from sedge_edge.training.local_training import mixture
+from sedge_protocol.layout import Theta
+from sedge_protocol.wire.work import Blend
+
+pytestmark = pytest.mark.both_cores
+
+MIXED = Blend(0.75)
+
+
+def given(device: Harness, number: int, **changes: Any) -> None:
+    """Round ``number``, done."""
+    device.give(device.order(number, **changes))
+    assert ("run", number) in device.updates, device.notes
+
+
+def worth(device: Harness, number: int) -> tuple[float, float]:
+    """The loss before and after the training of a round."""
+    report = device.report(number)
+    return report.before.loss, report.after.loss
+
+
+def likes(last: float) -> Theta:
+    """A model (n,) that does better in evaluations, by half the loss, once its last element is above 2."""
+    theta = theta_of(1)
+    theta[-1] = last
+    return theta
+
+
+def test_a_device_predicts_with_a_mean_over_its_rounds_and_trains_without_it(
+    device: Harness,
+) -> None:
+    given(device, 1, theta=likes(4), blend=MIXED)  # it has no model of its own yet
+    own = likes(4) + drift(1)
+    assert worth(device, 1) == (0.5, 0.5)
+    for number, last, expected in ((2, -2, (0.5, 0.5)), (3, -2, (1.0, 1.0)), (4, 6, (0.5, 0.5))):
+        device.pump(device.reboot())
+        given(device, number, theta=likes(last), blend=MIXED)
+        assert worth(device, number) == expected
+        own = mixture(0.75, own, likes(last) + drift(number))
+        np.testing.assert_array_equal(device.own(), own)
+        np.testing.assert_array_equal(
+            device.delta(number), likes(last) + drift(number) - likes(last)
+        )
+    given(device, 5, theta=likes(0), blend=Blend(0.0))
+    assert worth(device, 5) == (1.0, 1.0)
+    np.testing.assert_array_equal(device.own(), likes(0) + drift(5))
+
+
+@pytest.mark.parametrize(
+    ("counts", "prior", "taken"),
+    [
+        ((3, 0, 2, 5), "head.bias", True),
+        ((0, 0, 0, 10), "head.bias", True),
+        ((0, 0, 0, 1), "head.bias", True),
+        ((5, 3, 2, 0), "head.bias", False),
+        ((3, 0, 2, 5), "body.weight", False),
+        ((3, 0, 2, 5), "", False),
+    ],
+    ids=["it helps", "one class", "one row", "it does not", "no bias of the head", "unasked"],
+)
+def test_a_new_device_adds_its_class_shares_where_they_help(
+    device: Harness, counts: tuple[int, ...], prior: str, taken: bool
+) -> None:
+    labels = np.repeat(np.arange(4), counts)
+    device.train = Examples(examples(len(labels)).inputs, labels)
+    given(device, 1, theta=likes(1.7), blend=Blend(0.75, prior))
+    assert worth(device, 1) == (0.5 if taken else 1.0, 1.0)
+    np.testing.assert_array_equal(device.own(), likes(1.7) + drift(1))
+    given(device, 2, theta=likes(1.7), blend=Blend(0.75, prior))  # it has a model of its own now
+    assert worth(device, 2) == (1.0, 1.0)
+
+
+def test_a_bias_that_the_model_lacks(device: Harness) -> None:
+    device.give(device.order(1, blend=Blend(0.5, "head.shift")))
+    (decline,) = device.declines
+    assert decline.reason == "CodecError"
+    assert decline.detail == "blend.prior: no tensor named 'head.shift'"

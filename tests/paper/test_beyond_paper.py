@@ -54,6 +54,7 @@ def chosen(scores: dict[int, float], options: FedOBP) -> set[int]:
     """The elements above the q-quantile, or the fewest that hold the share eta of all scores."""
     size = len(scores)
     if options.energy == 0:
+        assert isinstance(options.quantile, float)
         return top(scores, size - 1 - floor(options.quantile * (size - 1)))
     found, held = set[int](), 0.0
     for k in sorted(scores, key=lambda k: -scores[k]):

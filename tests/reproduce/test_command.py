@@ -82,14 +82,15 @@ def test_a_cell_is_played_once_and_kept(
     for module in (command, tables):
         monkeypatch.setattr(module, "TABLES", {TINY.name: TINY})
     words = [
-        "tiny", "--workers", "1",
+        "tiny", "--workers", "1", "--backend", "autograd",
         "--out", str(tmp_path), "--results", str(tmp_path / "results"),
     ]  # fmt: skip
     assert main(words) == 0
     (path,) = (tmp_path / "results").iterdir()
     found = read(path)
     assert found is not None
-    assert found.file == path.name == "tiny-fedavg-seed42-3.json"
+    assert found.file == path.name == "tiny-fedavg-seed42-3-autograd.json"
+    assert (found.trainer, found.backend) == ("autograd", "autograd")
     assert [point.round for point in found.checkpoints] == [2, 3]
     assert [point.round for point in found.points] == [1, 2, 3]
     assert found.points[0].before < found.checkpoints[-1].before <= 1

@@ -39,13 +39,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return found
 
 
-def test_the_backend_that_was_asked_for(whole: Outcome, tmp_path: Path) -> None:
-    found = play(replace(TRIAL, rounds=1, backend="autograd"), tmp_path, 1, QUIET)
-    assert (found.trainer, found.backend) == ("autograd", "autograd")
-    assert found.file == "tiny-fedavg-seed42-1-autograd.json"
-    assert whole.backend == ""
-
-
 class Broken(FedAvg, frozen=True):
     """A strategy that cannot do the second round's mean."""
 
@@ -79,6 +72,7 @@ def killed_after(number: int) -> Callable[[Log, Event], None]:
 def test_what_was_killed_goes_on_to_the_same_outcome(
     whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert whole.backend == ""
     assert [point.round for point in whole.checkpoints] == [2, 3]
     assert whole.points[0].before < whole.checkpoints[0].before < 1
     home = tmp_path / "killed"

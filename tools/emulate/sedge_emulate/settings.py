@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
 from sedge_emulate.config import EmulationConfig
 from sedge_emulate.result import Result
@@ -37,7 +38,8 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def conditions(result: Result) -> dict[str, Any]:
     """What must be equal in runs that are compared, under the names of the settings."""
-    shared = {key: value for key, value in result.settings.items() if key not in _FREE}
+    settings = of_this_version(result.settings)
+    shared = {key: value for key, value in settings.items() if key not in _FREE}
     found = dict(flat(shared))
     found.pop(_WIDTHS, None)  # which only the strategies that assign them have
     return {
@@ -53,15 +55,45 @@ def conditions(result: Result) -> dict[str, Any]:
 
 def conditions_of(result: Result, strategy: str) -> dict[str, Any]:
     """What must be equal in a strategy's runs that are compared."""
-    named = {found["label"] or found["name"]: found for found in result.settings["strategies"]}
-    widths = result.settings.get("model", {}).get("widths")
+    settings = of_this_version(result.settings)
+    named = {found["label"] or found["name"]: found for found in settings["strategies"]}
+    widths = settings.get("model", {}).get("widths")
     return {**dict(flat(named[strategy], f"strategies[{strategy}].")), _WIDTHS: widths}
 
 
-def differing(old: EmulationConfig, new: EmulationConfig) -> Iterator[tuple[str, object, object]]:
-    """Each setting that differs between two fleets, with both values; workers change no figure."""
-    pair = [dict(flat(msgspec.to_builtins(each))) for each in (old, new)]
+def differing(old: Mapping[str, Any], new: EmulationConfig) -> Iterator[tuple[str, object, object]]:
+    """Each setting of a result that is not as in ``new``, with both values; workers change no figure."""
+    pair = [dict(flat(of_this_version(each))) for each in (old, msgspec.to_builtins(new))]
     for key in {**pair[0], **pair[1]}:
         values = [found.get(key) for found in pair]
         if values[0] != values[1] and key != "workers":
             yield key, values[0], values[1]
+
+
+def of_this_version(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings with all keys of this version: those that have come since are as by default, others go.
+
+    Unchanged where a value is none of this version's.
+    """
+    known = _known(settings, msgspec.inspect.type_info(EmulationConfig))
+    try:
+        config = msgspec.convert(known, EmulationConfig)
+    except msgspec.ValidationError:
+        return settings
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
+    return found
+
+
+def _known(value: Any, kind: msgspec.inspect.Type) -> Any:
+    """A value without the keys that its type does not have."""
+    match kind:
+        case msgspec.inspect.StructType(fields=fields) if isinstance(value, Mapping):
+            types = {field.encode_name: field.type for field in fields}
+            return {key: _known(each, types[key]) for key, each in value.items() if key in types}
+        case msgspec.inspect.VarTupleType(item_type=item) if isinstance(value, list | tuple):
+            return [_known(each, item) for each in value]
+        case msgspec.inspect.UnionType(types=types) if isinstance(value, Mapping):
+            of_struct = (each for each in types if isinstance(each, msgspec.inspect.StructType))
+            return next((_known(value, each) for each in of_struct), value)
+        case _:
+            return value

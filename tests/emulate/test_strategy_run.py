@@ -30,7 +30,8 @@ from sedge_emulate.config import (
 from sedge_emulate.device_classes import ChurnConfig, ClassConfig
 from sedge_emulate.emulation import Stage, set_up, strategy_run_of
 from sedge_emulate.progress import Progress
-from sedge_emulate.result import StrategyResult
+from sedge_emulate.report.page import page
+from sedge_emulate.result import StrategyResult, read_json
 from sedge_emulate.strategy_run import result_of, run_strategy
 from sedge_emulate.virtual import fleet as virtual_fleet
 from sedge_emulate.virtual.disk import HostDisk
@@ -195,6 +196,21 @@ def test_devices_of_a_class_miss_the_last_rounds(stage: Stage, progress: Progres
         ConfigError, match=r"classes\.absent_rounds: found 1, expected 0 in one class"
     ):
         msgspec.structs.replace(config, classes=classes[1:]).check()
+
+
+def test_who_learned_with_whom(stage: Stage, progress: Progress, tmp_path: Path) -> None:
+    """Of three devices at least the pair that is most alike, in each of two rounds."""
+    fedcac = StrategyConfig(name="fedcac")
+    result = result_of(stage, fedcac, False, pool_of(stage), None, progress)
+    counts = [n for others in result.partners.values() for n in others.values()]
+    assert max(counts) == 2
+    assert all(device not in others for device, others in result.partners.items())
+    sample = read_json(Path(__file__).parents[1] / "vectors" / "result_format_1.json")
+    html = page(msgspec.structs.replace(sample, strategies=[result]))
+    device, others = next(iter(result.partners.items()))
+    other, rounds = max(others.items(), key=lambda pair: pair[1])
+    assert f"<td>{device}</td><td>" in html
+    assert f"{other} ({rounds})" in html
 
 
 def test_a_strategy_that_has_ended_is_not_run_again(stage: Stage, progress: Progress) -> None:

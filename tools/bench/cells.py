@@ -75,7 +75,8 @@ def keep(result: Result, path: Path) -> None:
     strategies = [
         {
             **_shown(
-                strategy, ("name", "before", "after", "bytes", "seconds", "personal", "epochs")
+                strategy,
+                ("name", "before", "after", "bytes", "seconds", "personal", "epochs", "partners"),
             ),
             "options": strategy.options,
             "rounds": _short(strategy.rounds),

@@ -208,7 +208,8 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy's run; ``before`` and ``after`` are the final evaluation over all devices.
 
     ``remarks`` are what the strategy says of its options with this model, a sentence each. A device trains
-    for so many ``epochs`` in a round, all of its trainings together; 0 where that is unknown.
+    for so many ``epochs`` in a round, all of its trainings together; 0 where that is unknown. ``partners``
+    counts, for strategies with groups, the rounds that made a device learn with each other one.
     """
 
     name: str
@@ -225,6 +226,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     central: CentralTest | None = None
     remarks: list[str] = []
     epochs: Count = 0
+    partners: dict[str, dict[str, Count]] = {}
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

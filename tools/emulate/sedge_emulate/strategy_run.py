@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run import Run, state_of
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.store.database import Store
 from sedge_cloud.strategies import make_strategy
-from sedge_cloud.strategy import ClientModel, Context
+from sedge_cloud.strategy import ClientModel, Context, Groups
 from sedge_emulate.broker.fleet import BrokerFleet
 from sedge_emulate.config import StrategyConfig
 from sedge_emulate.emulation import Stage, StrategyRun, finished, keep, strategy_run_of
@@ -70,7 +70,7 @@ def run_strategy(
     with closing(_fleet(stage, strategy_run, pool, url)) as fleet:
         if isinstance(fleet, BrokerFleet):
             _invite(stage, fleet, progress)
-        watch = Watch(progress, fleet.clock, fleet.totals)
+        watch = Watch(progress, fleet.clock, fleet.totals, lambda: _last_groups(fleet.store))
         fleet.play(watch)
         if watch.failure:
             raise DataError(f"{strategy_run.title}: {watch.failure}")
@@ -83,6 +83,7 @@ def run_strategy(
         result,
         central=_central(stage, result.devices, judged),
         epochs=_epochs(strategy_run, context),
+        partners={device: dict(others) for device, others in watch.partners.items()},
     )
     keep(stage, strategy_run, result, theta.astype("<f4").tobytes())
     return result
@@ -115,6 +116,11 @@ def _last_context(store: Store) -> Context:
     """What the strategy would get next."""
     run = Run(store.runs()[0], store)
     return RunStore(store).context(run)
+
+
+def _last_groups(store: Store) -> Groups:
+    """Who learns with whom in the next round."""
+    return RunStore(store).read_groups(state_of(store.runs()[0]).groups)
 
 
 def _epochs(strategy_run: StrategyRun, context: Context) -> int:

@@ -1,7 +1,7 @@
 """What is seen of a run: its rounds as results, who was late, and the bytes of each round."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +10,7 @@ import msgspec
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.rounds.lifecycle import FINISHED
 from sedge_cloud.store.records import Summary
+from sedge_cloud.strategy import Groups
 from sedge_emulate.progress import Progress
 from sedge_emulate.result import RoundResult
 from sedge_emulate.summaries import round_result
@@ -62,12 +63,18 @@ class Totals:
 class Watch:
     """Follows the coordinator's events.
 
-    ``clock`` gives the run's own seconds, virtual or not, from 0; ``totals`` gives the bytes so far.
+    ``clock`` gives the run's own seconds, virtual or not, from 0; ``totals`` gives the bytes so far, and
+    ``groups`` with whom each device learns now. ``partners`` counts the rounds of training after which each
+    device had been made to learn with each other one.
     ``failure`` says why the run did not end well, and is empty otherwise.
     """
 
     def __init__(
-        self, progress: Progress, clock: Callable[[], float], totals: Callable[[], Totals]
+        self,
+        progress: Progress,
+        clock: Callable[[], float],
+        totals: Callable[[], Totals],
+        groups: Callable[[], Groups] = dict,
     ) -> None:
         self.rounds: list[RoundResult] = []
         self.summaries: list[Summary] = []
@@ -78,6 +85,8 @@ class Watch:
         self._progress = progress
         self._clock = clock
         self._totals = totals
+        self._groups = groups
+        self.partners: dict[str, Counter[str]] = defaultdict(Counter)
         self._counted = Totals({})
         # Devices that have answered an order, now and when the round opened, and how many of them have
         # sent their first update since the last round of training closed.
@@ -143,6 +152,8 @@ class Watch:
         new, new_before = (found.without(self._known_before) for found in (totals, before))
         late = sorted(set(self._cohort) - {device.device for device in summary.devices})
         self.late.update(late)
+        for device, others in self._groups().items():
+            self.partners[device].update(others)
         result = msgspec.structs.replace(
             round_result(summary),
             late=self._late,

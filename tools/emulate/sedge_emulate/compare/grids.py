@@ -181,11 +181,12 @@ def _difference_grid(found: Comparison, moment: Moment) -> Grid:
     """The first strategy minus each other one."""
     first = found.strategies[0].name
     scale, style = (100.0, "+.1f") if found.metric.share else (1.0, "+.4g")
-    heads = ["pooled", "mean", "better : worse", "sign p", "Wilcoxon p"]
+    heads = ["devices", "pooled", "mean", "better : worse", "sign p", "Wilcoxon p"]
     rows = [
         (
             row.name.removeprefix(f"{first} - "),
             [
+                str(row.tests[moment].devices),
                 _cell(row.figures.get(f"{moment}_pooled"), scale, style),
                 _cell(row.figures.get(moment), scale, style),
                 *_tested(row.tests[moment]),

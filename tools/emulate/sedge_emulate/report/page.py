@@ -73,7 +73,8 @@ def _heads_of(names: Sequence[str], heads: Sequence[str]) -> list[tuple[str, Seq
 def environment() -> Environment:
     """The templates, with what they word numbers by."""
     names = {
-        "ENDS": ENDS, "plots": plots, "classes_of": classes_of, "heads_of": _heads_of, "flat": flat,
+        "ENDS": ENDS, "MAX_ROWS": MAX_ROWS, "plots": plots, "classes_of": classes_of,
+        "heads_of": _heads_of, "flat": flat,
     }  # fmt: skip
     return pages.environment(
         names,

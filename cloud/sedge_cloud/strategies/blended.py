@@ -1,9 +1,9 @@
 """Blended: FedAvg, and each device predicts with a mean over its own rounds.
 
     cloud    FedAvg: a device trains from th_g, and th_g is the mean of the trained models
-    device   before its training it predicts with   mix * own + (1 - mix) * th_g
+    device   before its training it predicts with   mix * own + (1 - mix) * (th_g + prior)
              after it with                          own <- mix * own + (1 - mix) * trained
-    new      th_g, or th_g + prior; then own <- trained
+             in its first round without own
 
 prior moves the bias of the head by the logarithms of the device's class shares. These never leave the
 device, which takes them only if its own examples, of which th_g knows little, are predicted better with
@@ -32,12 +32,12 @@ class Blended(FedAvg, frozen=True):
     mix: Annotated[float, Meta(ge=0, lt=1)] = 0.5
     """Share of what a device last predicted with in what it predicts with next; 0 is FedAvg."""
     prior: bool = True
-    """Whether a new device may add the logarithms of its class shares to the bias of the head."""
+    """Whether a device may add the logarithms of its class shares to the global model's bias."""
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
         """Say that a model has no bias that could take the prior."""
         if self.prior and not _bias(layouts[0]):
-            return (f"{self.name}: the head has no bias, so a new device has no prior",)
+            return (f"{self.name}: the head has no bias that could take a device's class shares",)
         return ()
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:

@@ -5,7 +5,7 @@ device answers one request after the other (job.py); an emulator runs many local
 answers requests of the same kind together.
 
     evaluate     the start without and with the patch, on its held-out examples, if it may choose; without
-                 and with its class shares, on its training examples, if it blends and is new
+                 and with its class shares, on its training examples, if it blends
     evaluate     what the device predicts with: the start vector, its own model, or their mixture
     train        the model that is sent, in one or more phases; in the first together with the own part of
                  a mixture (APFL)
@@ -155,10 +155,9 @@ def _before(
     metric: Metric,
 ) -> Generator[Request, Answer, Metrics]:
     """The evaluation of what the device predicts with before it trains."""
-    theta = mixture(mix, own, start)
     if order.work.blend is not None and candidates is not None:
-        theta = (yield from _pick(candidates, metric)).start
-    return (yield from _ask(Evaluate(theta), Metrics))
+        start = (yield from _pick(candidates, metric)).start
+    return (yield from _ask(Evaluate(mixture(mix, own, start)), Metrics))
 
 
 def _share(work: Work, own: Theta | None) -> float:

@@ -91,10 +91,8 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
     slices, kept = tensor_slices(layout, order.work.keep, "keep"), job.kept
     start = assemble(order, context.blobs, vectors, layout, slices, kept.model, kept.gradient)
     candidates = start.candidates
-    if (
-        kept.model is None
-        and (informed := _informed(order, manifest, start.theta, train)) is not None
-    ):
+    informed = _informed(order, manifest, start.theta, train)
+    if informed is not None:
         candidates, held_out = informed, train
     mask_context = None
     if order.work.select is not None and kept.mask is not None and order.context == kept.mask:

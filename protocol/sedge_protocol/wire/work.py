@@ -115,9 +115,9 @@ class Blend(msgspec.Struct, frozen=True, omit_defaults=True):
     """The device predicts with mix * own + (1 - mix) * theta, where own is what it last predicted with.
 
     theta is the start before the training and the trained model after it, which becomes own. A device
-    without a model of its own has theta alone; before its training it may add the logarithms of its class
-    shares to the bias of the head, which it does if the metric on its training examples is better with
-    them, or as good with less loss. What is trained and sent is as without.
+    without a model of its own has theta alone. To the bias of the start's head it may add the logarithms of
+    its class shares, which it does if the metric on its training examples is better with them, or as good
+    with less loss. What is trained and sent is as without.
     """
 
     mix: Annotated[float, Meta(ge=0, lt=1)]
@@ -198,11 +198,8 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """The most vectors of the model that a job holds at once; ``training`` is the run's."""
         first, own = self.training or training, self.own_model
         held = 1 + max(each.vectors for each in (first, *self.trainings))
-        held += (
-            bool(self.choice)
-            + bool(self.blend)
-            + 2 * sum(map(bool, (self.then, self.select, self.scoring)))
-        )
+        held += bool(self.choice) + 2 * sum(map(bool, (self.then, self.select, self.scoring)))
+        held += 0 if self.blend is None else 1 + bool(self.blend.prior)
         if first.keeps_state:
             held += 1 + first.state_vectors
         if own is not None:

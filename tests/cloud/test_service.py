@@ -67,7 +67,7 @@ class Bench:
         self.service = Service(self.cloud.core, settings, self.events.append)
         link: object = self.service.link
         assert isinstance(link, Loop)
-        self.link = link
+        self.link: Loop = link
         self.service.ready()
         self.happen(Connected(400_000))
 

@@ -170,8 +170,12 @@ rectified: Callable[[Tensor], Tensor] = Rectified.apply
 
 def hooked(layer: nn.Module, x: Tensor) -> Tensor:
     """Installs a hook when it is first called and remembers that it has, as transformers' models do."""
+
+    def doubled(_layer: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return 2 * output
+
     if "is_hooked" not in vars(layer):
-        layer.register_forward_hook(lambda _layer, _inputs, output: 2 * output)
+        layer.register_forward_hook(doubled)
         vars(layer)["is_hooked"] = True
     found: Tensor = layer(x)
     return found

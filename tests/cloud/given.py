@@ -28,8 +28,9 @@ def clear() -> None:
 
 
 def assigned(**fields: Any) -> Assignment:
-    """An assignment with these fields; those of ``Work`` go into its ``work``."""
-    asked = {name: fields.pop(name) for name in Work.__struct_fields__ if name in fields}
+    """An assignment with these fields; those that only ``Work`` has go into its ``work``."""
+    of_work = set(Work.__struct_fields__) - Assignment.__dataclass_fields__.keys()
+    asked = {name: fields.pop(name) for name in of_work & fields.keys()}
     return Assignment(**fields, work=Work(**asked)) if asked else Assignment(**fields)
 
 

@@ -40,7 +40,14 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.messages import Committed, Order, Refusal
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import encode_update
-from sedge_protocol.wire.work import Blend, DeviceScoring, OwnModel, PatchChoice, UpdateSelection
+from sedge_protocol.wire.work import (
+    Blend,
+    DeviceScoring,
+    OwnModel,
+    PatchChoice,
+    UpdateSelection,
+    Work,
+)
 
 GIVEN = msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=9, robust=TRUSTING)
 ALL = ("freeze", "phases", "own_model", "select", "scoring", "remember", "correction")
@@ -135,7 +142,9 @@ WRONG: dict[str, tuple[Assignment, str]] = {
     "an array too large": (
         assigned(send={"m": np.zeros(8193, np.float32)}), r"32768 - at `\$\.arrays",
     ),
-    "arrays in the work": (assigned(arrays={"m": b""}), "work.arrays, expected none: Assignment.se"),
+    "arrays in the work": (
+        Assignment(work=Work(arrays={"m": b""})), "work.arrays, expected none: Assignment.send",
+    ),
     "too many phases": (assigned(then=(Training(),) * 9), "length"),
 }  # fmt: skip
 

@@ -10,9 +10,10 @@ from statistics import fmean
 
 import msgspec
 from tools.bench.compression_figure import framed
-from tools.bench.gains import SIZES, SPLITS, Cell, Gains, gains_of
+from tools.bench.gains import FLEET, SEEDS, SIZES, SPLITS, Cell, Gains, gains_of
 
 from sedge_cloud.figures.drawing import Axis, Plot, series, ticks
+from sedge_emulate.config import load_emulation
 
 DOCS = Path(__file__).parents[2] / "docs"
 WORDS = {"dir-0.1": "Dir(0.1)", "dir-0.5": "Dir(0.5)", "iid": "IID"}
@@ -27,8 +28,24 @@ def drawn(path: Path) -> Iterator[tuple[Path, str]]:
                 yield DOCS / f"gains-{split}.svg", framed(figure(cells, split))
 
 
+def lines(path: Path) -> Iterator[str]:
+    """The figures in Markdown, and which cells they have."""
+    for page, _ in drawn(path):
+        split = page.stem.removeprefix("gains-")
+        yield f"![Gain on training alone over the examples a device, {WORDS[split]}]({page.name})"
+        yield ""
+    cells = msgspec.json.decode(path.read_bytes(), type=Gains).cells if path.exists() else []
+    count = len(SPLITS) * len(SIZES) * len(SEEDS) * len(load_emulation(FLEET).strategies)
+    there = sorted({(cell.split, cell.size, cell.seed) for cell in cells})
+    words = [f"{WORDS[split]} with {size:,} (seed {seed})" for split, size, seed in there]
+    yield (
+        f"Lines are after training, pale ones before it. Of {count} cells {len(cells)} have run: "
+        f"{'; '.join(words) or 'none'}."
+    )
+
+
 def figure(cells: list[Cell], split: str) -> Plot:
-    """The plot of one split; the strategies' names stand at the right ends of their lines."""
+    """The plot of one split; the strategies' names stand in its lower right corner."""
     first, *others = dict.fromkeys(cell.strategy for cell in cells)
     found = {
         (name, size): gains
@@ -51,6 +68,6 @@ def figure(cells: list[Cell], split: str) -> Plot:
             plot.line(sizes, means, series(i), 2.0, opacity)
             ends = [min(each) for each in points], [max(each) for each in points]
             plot.strokes((sizes, ends[0]), (sizes, ends[1]), series(i), 1.5, opacity)
-        if sizes:
-            plot.text(sizes[-1], means[-1], name, (6, 4), series(i))
+        # Lines end close to each other, so that names beside them would overlap.
+        plot.text(x.high, low, name, (-6, -8 - 15 * (len(others) - 1 - i)), series(i), "end")
     return plot

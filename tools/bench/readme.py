@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
+from tools.bench import gains_figure
 from tools.bench.harness import RESULTS
 from tools.bench.methods import methods
 from tools.bench.tables import SETS
@@ -32,6 +33,8 @@ def tables() -> Iterator[tuple[Path, str, list[str]]]:
     yield ROOT / "docs" / "research.md", "headline", seeds(found)
     for name in SETS:
         yield ROOT / "docs" / "research.md", f"methods-{name}", methods(name)
+    gains = [*gains_figure.lines(RESULTS / "gains.json")]
+    yield ROOT / "docs" / "research.md", "gains", gains
 
 
 def replaced(text: str, name: str, lines: Iterable[str]) -> str:

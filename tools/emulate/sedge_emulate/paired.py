@@ -7,7 +7,7 @@ first, and its standard error is that of these differences.
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -64,13 +64,14 @@ def tested(pairs: Sequence[tuple[float, float]], metric: Metric) -> Tested:
     gains = [metric.badness(other) - metric.badness(one) for one, other in pairs]
     better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
     moved = [gain for gain in gains if gain]
+    ranks: Any = stats.wilcoxon(moved) if moved else None
     return Tested(
         devices=len(pairs),
         mean=statistics.fmean(one - other for one, other in pairs),
         better=better,
         worse=worse,
         sign_p=float(stats.binomtest(better, len(moved)).pvalue) if moved else 1.0,
-        wilcoxon_p=float(stats.wilcoxon(moved).pvalue) if moved else 1.0,
+        wilcoxon_p=float(ranks.pvalue) if ranks else 1.0,
     )
 
 

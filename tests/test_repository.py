@@ -144,6 +144,7 @@ TESTED_ELSEWHERE = {
     "sedge_protocol.codec.bitmaps": "tests/protocol/codec/test_vector_conformance.py",
     "sedge_protocol.codec.blockwise": "tests/protocol/codec/test_masks.py",
     "sedge_protocol.codec.gaps": "tests/protocol/codec/test_vector_conformance.py",
+    "sedge_edge.backends.guided_losses": "tests/edge/backends/test_guided.py",
     "sedge_edge.backends.rows": "tests/system/test_objectives.py",
     "sedge_edge.training.steppers.": "tests/edge/training/test_steppers.py",
     "sedge_edge.training.meter": "tests/edge/training/test_job.py",

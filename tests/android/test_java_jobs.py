@@ -8,7 +8,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ from tests.android.classes import java
 from tests.android.java import VECTORS
 from tests.android.java_fleet import MEANS
 from tests.fleet import changed
-from torch import nn
+from torch import Tensor, nn
 
 from sedge_edge.backends import open_trainer
+from sedge_edge.backends.guided import GuidedLoss, Pass, Seen
+from sedge_edge.backends.guided_losses import moon
 from sedge_edge.data import load_source
 from sedge_edge.jobs.job import NOTHING, Job
 from sedge_edge.jobs.storage import FolderVectors
@@ -37,6 +39,7 @@ from sedge_protocol.errors import CodecError, DataError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, Program, TensorSpec, load, pack
 from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.objective import CONSTANTS, COUNTS, Guide
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
 from sedge_protocol.wire.update import Report, decode_update
@@ -55,6 +58,15 @@ class Kind:
     row: tuple[int, ...]
     y: str = "labels"
     training: Training = SGD
+    asks: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+GUIDE = Guide("every input", ("start", "previous"), 2, counts=True)
+
+
+def guided(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
+    """MOON's loss, and one of the class counts."""
+    return moon(own, now, y, seen) + (now.outputs * seen.arrays[COUNTS]).square().sum(1) / 100
 
 
 KINDS = {
@@ -73,8 +85,9 @@ KINDS = {
     ),
     "dropout": Kind(
         lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)),
-        {"num_classes": 3},
+        {"num_classes": 3, "guided": GuidedLoss(GUIDE, guided)},
         (6,),
+        asks={"loss": GUIDE.name, "arrays": {CONSTANTS: np.array([2, 0.5], "<f4").tobytes()}},
         training=Training(
             local_epochs=2, learning_rate=0.01, optimizer="adam", optimizer_state="keep",
             weight_decay=0.01, warmup_steps=2, end_factor=0.5, average=0.6,
@@ -156,7 +169,7 @@ class Pair:
             codec=Codec(ValueCoding.BF16, fraction=0.3, compression=Compression.NONE),
         )
         return [
-            changed(first, round=i, seed=7 * i, training=self.kind.training)
+            changed(first, round=i, seed=7 * i, training=self.kind.training, **self.kind.asks)
             for i in range(1, count + 1)
         ]
 
@@ -250,6 +263,7 @@ def test_orders_that_cannot_be_done_are_declined_in_the_same_words(
         {"model_hash": bytes(32)},
         {"model_hash": order.bundle.sha256},
         {"patch_hash": bytes(32), "patch": b"patch"},
+        {"loss": "moon"},
     ]
     orders = [changed(order, **change) for change in changes]
     refused: list[str] = []

@@ -136,7 +136,7 @@ def test_a_device_announces_only_what_its_function_can_do(
 
     assert command._run_agent(config, done) == 0
     assert hellos[0].backends == ("function",)
-    never = {"own_model", "select", "scoring", "correction", "average"}
+    never = {"own_model", "select", "scoring", "correction", "average", "loss"}
     assert set(CODECS) - set(hellos[0].codecs) == never | lacks
 
 

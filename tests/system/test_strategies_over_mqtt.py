@@ -14,6 +14,7 @@ import pytest
 from tests.system.trio import DEVICES, RUN, Course, Trio, make_forms
 
 from sedge_cloud.strategies import STRATEGIES
+from sedge_edge.backends.guided_losses import GUIDED_LOSSES
 from sedge_protocol.layout import Theta
 
 pytestmark = pytest.mark.fleet
@@ -45,6 +46,7 @@ class Case:
     more: str = "momentum = 0.5"
     strategy: str = ""
     widths: bool = False
+    guided: bool = False
 
 
 CASES = {
@@ -57,6 +59,7 @@ CASES = {
     "fedcac": Case("fraction = 0.25"),
     "fedamp": Case("own = 0.3"),
     "feddyn": Case("alpha = 0.3"),
+    "fedlc": Case("tau = 0.5", guided=True),
     "fedobp": Case("quantile = 0.95"),
     "fedper": Case(),
     "fedprox": Case("mu = 2.0"),
@@ -67,6 +70,7 @@ CASES = {
     "heterofl": Case(BY_MEMORY, widths=True),
     "lg_fedavg": Case(),
     "local_only": Case(),
+    "moon": Case("mu = 0.5", guided=True),
     "scaffold": Case(more="momentum = 0.0"),
     "subflot": Case(f'{BY_MEMORY}, solver = "assign", pull = 0.3', widths=True),
     "fedobp by gradient": Case(
@@ -83,6 +87,7 @@ class Courses:
 
     trio: Trio
     forms: list[Path]
+    folder: Path
 
     def of(self, name: str) -> Course:
         """The run of a case."""
@@ -90,16 +95,20 @@ class Courses:
         more = f"{MORE}{case.more}"
         strategy = case.strategy or name
         text = RUN.format(strategy=strategy, rounds=2, options=case.options, more=more)
-        self.trio.begin(run, self.forms if case.widths else self.forms[:1], text)
+        forms = self.forms if case.widths else self.forms[:1]
+        if case.guided:
+            forms = make_forms(self.folder / run, 16, guided=GUIDED_LOSSES[strategy])
+        self.trio.begin(run, forms, text)
         return self.trio.end(run)
 
 
 @pytest.fixture(scope="module")
 def courses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Courses]:
-    forms = make_forms(tmp_path_factory.mktemp("forms"), hidden=16, shares=DROPPED)
+    folder = tmp_path_factory.mktemp("forms")
+    forms = make_forms(folder, hidden=16, shares=DROPPED)
     trio = Trio(tmp_path_factory.mktemp("trio"), EXAMPLES)
     try:
-        yield Courses(trio, forms)
+        yield Courses(trio, forms, folder)
     finally:
         trio.close()
 

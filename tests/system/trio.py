@@ -24,6 +24,7 @@ from sedge_cloud.store.records import Summary
 from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.strategy import Context
 from sedge_edge.backends import open_trainer
+from sedge_edge.backends.guided import GuidedLoss
 from sedge_edge.config import load_config
 from sedge_edge.data import load_data
 from sedge_edge.jobs.storage import FolderVectors
@@ -70,7 +71,9 @@ def small_network(hidden: int) -> nn.Module:
     )
 
 
-def make_forms(folder: Path, hidden: int, shares: Sequence[float] = (0.0,)) -> list[Path]:
+def make_forms(
+    folder: Path, hidden: int, shares: Sequence[float] = (0.0,), guided: GuidedLoss | None = None
+) -> list[Path]:
     """The bundles of the network in these widths."""
     made: list[Path] = []
     for dropped in shares:
@@ -84,6 +87,7 @@ def make_forms(folder: Path, hidden: int, shares: Sequence[float] = (0.0,)) -> l
             num_classes=10,
             folder=place,
             dropped=dropped,
+            guided=guided,
         )
         made.append(place)
     return made

@@ -404,6 +404,8 @@ def bundles() -> Events:
 
     entry = manifest["programs"][0]
     good = packed(manifest)
+    guide = {"name": "moon", "models": ["start", "previous"], "constants": 2}
+    guided = [{**entry, "name": "guided"}]
     cases: list[tuple[str, bytes, bool]] = [
         ("as it should be", good, True),
         ("a key that is not known (B5)", packed({**manifest, "later": 1}), True),
@@ -422,6 +424,10 @@ def bundles() -> Events:
         ("another role (B7)", packed(tensor(role="buffer")), False),
         ("a program of another name (B5)", packed(
             {**manifest, "programs": [{**entry, "name": "train"}]}), False),
+        ("a guided loss (X28)", packed({**manifest, "guide": guide, "programs": guided}), True),
+        ("a guided program without a guide (B5)", packed({**manifest, "programs": guided}), False),
+        ("a guide of a model that is not known (B5)", packed(
+            {**manifest, "guide": {**guide, "models": ["last"]}}), False),
         ("a name that repeats (B6)", packed(tensor(name="b")), False),
         *((f"an input {where} (B5)", packed({**manifest, "input": {**manifest["input"], **row}}), fine)
           for where, row, fine in (

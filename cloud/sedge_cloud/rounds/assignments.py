@@ -13,7 +13,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.strategy import Assignment
 from sedge_protocol.errors import CodecError, StrategyError
 from sedge_protocol.layout import Layout, Theta
-from sedge_protocol.wire.arrays import check_exchange, pack_array
+from sedge_protocol.wire.arrays import check_exchange, check_guided, pack_array
 from sedge_protocol.wire.work import PatchChoice, Work
 
 # No order has this number; its seed draws the examples that a device holds out.
@@ -66,6 +66,7 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
     try:  # msgspec checks ranges when it decodes, and makes a TrainingConfig a plain Training
         work = msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work)
         check_exchange(work)
+        check_guided(work, run.manifests[assignment.width].guide)
         return work
     except (ValueError, CodecError) as exc:  # msgspec's errors
         raise StrategyError(f"{where}: {exc}") from exc

@@ -21,6 +21,7 @@ from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategies.fedbn import FedBN
 from sedge_cloud.strategies.fedcac import FedCAC
 from sedge_cloud.strategies.feddyn import FedDyn
+from sedge_cloud.strategies.fedlc import FedLC
 from sedge_cloud.strategies.fedobp import FedOBP
 from sedge_cloud.strategies.fedper import FedPer, LGFedAvg
 from sedge_cloud.strategies.fedprox import FedProx
@@ -30,14 +31,16 @@ from sedge_cloud.strategies.fedrolex import FedRolex
 from sedge_cloud.strategies.fedselect import FedSelect
 from sedge_cloud.strategies.heterofl import HeteroFL
 from sedge_cloud.strategies.local_only import LocalOnly
+from sedge_cloud.strategies.moon import Moon
 from sedge_cloud.strategies.scaffold import Scaffold
 from sedge_cloud.strategies.subflot import SubFLOT
 from sedge_cloud.strategy import Strategy
 from sedge_protocol.errors import ConfigError
 
 _KINDS: tuple[type[Strategy], ...] = (
-    APFL, Blended, Ditto, FedAMP, FedAvg, FedBABU, FedBN, FedCAC, FedDyn, FedOBP, FedPer, FedProx,
-    FedPURIN, FedRep, FedRolex, FedSelect, HeteroFL, LGFedAvg, LocalOnly, Scaffold, SubFLOT,
+    APFL, Blended, Ditto, FedAMP, FedAvg, FedBABU, FedBN, FedCAC, FedDyn, FedLC, FedOBP, FedPer,
+    FedProx, FedPURIN, FedRep, FedRolex, FedSelect, HeteroFL, LGFedAvg, LocalOnly, Moon, Scaffold,
+    SubFLOT,
 )  # fmt: skip
 STRATEGIES: Mapping[str, type[Strategy]] = {kind.name: kind for kind in _KINDS}
 

@@ -29,7 +29,7 @@ from sedge_edge.training.trainer import (
 from sedge_protocol.errors import CodecError, ConfigError, LocalError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle
-from sedge_protocol.wire.programs import FROZEN, Signature
+from sedge_protocol.wire.programs import FROZEN, GUIDED, Signature
 from sedge_protocol.wire.update import Metrics
 
 Arrays: TypeAlias = dict[str, NDArray[np.float32 | np.int64]]
@@ -131,7 +131,8 @@ class BundleTrainer:
         manifest, training = self._bundle.manifest, request.training
         for vector in request.models:
             manifest.layout.check(vector)
-        stepper = stepper_of(request, manifest.layout, self._differentiate)
+        differentiate = partial(self._differentiate, request)
+        stepper = stepper_of(request, manifest.layout, differentiate)
         buffers = _Buffers(examples, manifest.batch_size)
 
         def feed(step: int, batch: Batch) -> Arrays:
@@ -178,8 +179,13 @@ class BundleTrainer:
             outputs.append(logits[: np.count_nonzero(batch.weights)])
         return np.concatenate(outputs)
 
-    def _differentiate(self, theta: Theta, batch: Arrays, last: bool) -> Differentiated:
-        return Differentiated(*self._run("gradient", {"theta": theta, **batch}, last))
+    def _differentiate(
+        self, request: TrainRequest, theta: Theta, batch: Arrays, last: bool
+    ) -> Differentiated:
+        feeds: Arrays = {"theta": theta, **batch}
+        if request.guidance is None:
+            return Differentiated(*self._run("gradient", feeds, last))
+        return Differentiated(*self._run(GUIDED, {**feeds, **request.guidance.inputs}, last))
 
     def _run(self, name: str, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
         return self._call(name, self._program(name), feeds, last)

@@ -10,6 +10,8 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
+from sedge_edge.backends.guided import Pass, Seen, features_of
+from sedge_edge.backends.rows import Objective
 from sedge_edge.training.steppers.model import Differentiated, tensor_slices
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.bundle import Bundle
@@ -60,6 +62,33 @@ class FlatModule:
         tensor_slices(self._layout, names)
         for name, tensor in self._trainable.items():
             tensor.requires_grad_(name not in names)
+
+    def rows(
+        self, objective: Objective, x: Tensor, y: Tensor, guidance: Mapping[str, Tensor],
+        outputs: Callable[[Tensor], Tensor] | None = None,
+    ) -> Callable[[], Tensor]:  # fmt: skip
+        """The losses (B,) of a batch at the values that are placed when it is called.
+
+        With ``guidance``, by the names of ``Guide``, they are the guided loss's; reference models are run
+        here. ``outputs`` runs the module, where more than a call is needed.
+        """
+        run, loss = outputs or self.module, objective.guided
+        if not guidance or loss is None:
+            return lambda: objective.loss(run(x), y)
+        passes: dict[str, Pass] = {}
+        for name in loss.guide.models:
+            self.place(guidance[name])
+            self.module.eval()
+            with torch.no_grad(), features_of(self.module) as features:
+                passes[name] = Pass(run(x), features())
+        seen = Seen(passes, guidance)
+
+        def guided() -> Tensor:
+            with features_of(self.module) as features:
+                now = Pass(run(x), features())
+            return loss.rows(objective.loss(now.outputs, y), now, y, seen)
+
+        return guided
 
     def differentiate(self, values: Tensor, mean_loss: Callable[[], Tensor]) -> Differentiated:
         """The gradient (n,) at values (n,) of a mean loss, which calls the module in training mode."""

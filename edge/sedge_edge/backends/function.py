@@ -59,7 +59,7 @@ from sedge_protocol.wire.update import Metrics
 
 HONOURABLE = ("prox", "freeze", "optimizer", "schedule")
 # Of the abilities that a hello announces, those that no function has.
-NEVER = frozenset({"own_model", "select", "scoring", "correction", "average"})
+NEVER = frozenset({"own_model", "select", "scoring", "correction", "average", "loss"})
 
 
 def honours(name: str, folder: Path) -> frozenset[str]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sedge_edge.backends.guided import GuidedLoss
 from sedge_protocol.wire.objective import (
     ABSOLUTE_ERROR,
     ACCURACY,
@@ -28,11 +29,15 @@ def _as_it_is(mean: float) -> float:
 
 
 class Objective(NamedTuple):
-    """What is minimised, what people read of it, and how that is made of the mean over the rows."""
+    """What is minimised, what people read of it, and how that is made of the mean over the rows.
+
+    ``guided`` is the second loss, which an order may ask for, if there is one.
+    """
 
     loss: Rows
     metric: Rows
     reported: Callable[[float], float] = _as_it_is
+    guided: GuidedLoss | None = None
 
     def sums(self, output: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The sums over a batch of w loss, of w metric, and of w (B,).

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from sedge_edge.backends.bundle_trainer import Arrays, LoadedProgram, LoadProgram
 from sedge_edge.backends.draws import draws
 from sedge_edge.backends.flat_module import FlatModule, place_frozen
+from sedge_edge.backends.guided_losses import GUIDED_LOSSES
 from sedge_edge.backends.repeat import repeatable
 from sedge_edge.backends.rows import Objective, Rows, row_loss, row_metric
 from sedge_edge.backends.several_inputs import take_apart
@@ -29,7 +30,7 @@ from sedge_protocol.host.user_code import importable, imported
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.layout import Tensor as LayoutTensor
 from sedge_protocol.wire.bundle import Bundle, BundleManifest
-from sedge_protocol.wire.programs import Signature
+from sedge_protocol.wire.programs import GUIDED, Signature
 
 KEY = "backend.model"
 
@@ -46,6 +47,7 @@ def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> Loa
     model = _Model(bundle, module, _objective(bundle.manifest, loss, metric, name), name)
     functions: dict[str, Callable[..., list[Tensor]]] = {
         "gradient": model.gradient, "evaluate": model.evaluate, "predict": model.predict,
+        GUIDED: model.gradient,
     }  # fmt: skip
 
     def load(signature: Signature) -> LoadedProgram:
@@ -87,14 +89,19 @@ class _Model:
         return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
 
     def gradient(
-        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None
-    ) -> list[Tensor]:
-        """The gradient (n,), the weighted mean loss, and the statistics (s,) where there are any."""
+        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
+        **guidance: Tensor,
+    ) -> list[Tensor]:  # fmt: skip
+        """The gradient (n,), the weighted mean loss, and the statistics (s,) where there are any.
+
+        With ``guidance`` the loss is the guided one.
+        """
+        rows = self._flat.rows(self._objective, x, y, guidance)
 
         def mean_loss() -> Tensor:
             with nullcontext() if noise is None else draws(noise):
-                output = self._flat.module(x)
-            return (w * self._objective.loss(output, y)).sum() / w.sum()
+                losses = rows()
+            return (w * losses).sum() / w.sum()
 
         found = self._flat.differentiate(theta, mean_loss)
         return [cast(Tensor, part) for part in found if part is not None]
@@ -148,7 +155,11 @@ def _objective(
     if metric is None:
         expected = f"a tuple (module, loss, metric): the bundle's metric is {manifest.metric.name}"
         raise ConfigError(name, "no metric", expected)
-    return Objective(loss, metric, manifest.metric.reported)
+    guided = None if manifest.guide is None else GUIDED_LOSSES.get(manifest.guide.name)
+    if manifest.guide is not None and guided is None:
+        expected = f"{', '.join(GUIDED_LOSSES)} with the backend torch"
+        raise ConfigError(name, f"the guided loss {manifest.guide.name}", expected)
+    return Objective(loss, metric, manifest.metric.reported, guided)
 
 
 def _check(module: nn.Module, tensors: Sequence[LayoutTensor], name: str) -> None:

@@ -24,12 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.training.examples import Examples, Inputs
-from sedge_edge.training.trainer import Trainer, TrainRequest
+from sedge_edge.training.trainer import Guidance, Trainer, TrainRequest
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.memory_limit import release_memory, unpool_large_arrays
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.bundle import Bundle, pack, unpack
+from sedge_protocol.wire.bundle import Bundle, BundleManifest, pack, unpack
+from sedge_protocol.wire.objective import CONSTANTS, COUNTS, Guide
+from sedge_protocol.wire.programs import GUIDED
 from sedge_protocol.wire.training import Training
 
 # Some five steps of training. The slowest step that a device could live with takes seconds.
@@ -181,13 +183,25 @@ def _run(trainer: Trainer, bundle: Bundle, theta: Theta, inputs: Inputs) -> None
         "gradient": lambda: trainer.train(
             TrainRequest(theta, Training(1), 0), examples, lambda: False
         ),
+        GUIDED: lambda: trainer.train(_guided(manifest, theta), examples, lambda: False),
         "evaluate": lambda: trainer.evaluate(theta, examples),
         "predict": lambda: trainer.predictor(theta)(inputs),
     }
     for name, step in steps.items():
+        if name not in manifest.signatures:
+            continue
         print(name, flush=True)
         with suppress(Exception):
             step()
+
+
+def _guided(manifest: BundleManifest, theta: Theta) -> TrainRequest:
+    """A step of the guided loss, if there is one, from theta (n,) with itself as references, and ones."""
+    guide = manifest.guide or Guide("")
+    sizes = {CONSTANTS: guide.constants, COUNTS: manifest.num_classes * guide.counts}
+    arrays = {name: np.ones(size, np.float32) for name, size in sizes.items() if size}
+    guidance = Guidance(dict.fromkeys(guide.models, theta), arrays)
+    return TrainRequest(theta, Training(1), 0, guidance=guidance)
 
 
 def main() -> None:

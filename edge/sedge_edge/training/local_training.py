@@ -30,6 +30,7 @@ from sedge_edge.training.start_vector import StartCandidates
 from sedge_edge.training.steppers.model import tensor_slices
 from sedge_edge.training.trainer import (
     Exchange,
+    Guidance,
     Moments,
     SecondModel,
     Trained,
@@ -102,6 +103,7 @@ def local_training(
     correction: Theta | None = None,
     metric: Metric = ACCURACY,
     moments: Moments | None = None,
+    guidance: Guidance | None = None,
 ) -> LocalTraining:
     """Do an order that has passed ``check_order``, from start (n,) or from the better of ``candidates``.
 
@@ -109,6 +111,7 @@ def local_training(
     None when it has none yet. ``correction`` (n,) is added to every gradient of the model that is sent.
     ``metric`` says which of the candidates is better; where the order blends they are evaluated, and the
     training begins at the start. ``moments`` is the optimizer's state that the first training begins with.
+    ``guidance`` is for the order's guided loss; a model of it that has no elements is the start.
     """
     personal, picked = order.work.own_model, None
     if order.work.choice is not None and candidates is not None:
@@ -117,8 +120,11 @@ def local_training(
     mixes = personal is not None and personal.mixes
     mix, own = _share(order.work, own), start if own is None else own
     before = yield from _before(order, start, own, mix, candidates, metric)
-    first = yield from _trained(_first_request(order, start, own, correction, moments))
-    trained, own = yield from _further_trainings(order, start, own, first, correction)
+    guidance = guidance and guidance.moved(lambda theta: theta if theta.size else start)
+    first = yield from _trained(
+        replace(_first_request(order, start, own, correction, moments), guidance=guidance)
+    )
+    trained, own = yield from _further_trainings(order, start, own, first, correction, guidance)
     if first.second is not None:
         own, mix = first.second.theta, first.second.mix
     model = mixture(mix, own, trained.model)
@@ -190,14 +196,17 @@ def exchanged(order: Order) -> Exchange:
 
 
 def _further_trainings(
-    order: Order, start: Theta, own: Theta, first: Trained, correction: Theta | None
-) -> Generator[Request, Answer, tuple[Trained, Theta]]:
+    order: Order, start: Theta, own: Theta, first: Trained, correction: Theta | None,
+    guidance: Guidance | None,
+) -> Generator[Request, Answer, tuple[Trained, Theta]]:  # fmt: skip
     """The further trainings: of the model that is sent, phase by phase, then of the own model."""
     trained, steps = first, first.steps
     for phase, training in enumerate(order.work.then, start=1):
         wanted = wants_gradient(order) and phase == len(order.work.then)
         further = _further_request(trained.theta, training, order, phase, start, wanted)
-        further = replace(further, correction=correction, exchange=exchanged(order))
+        further = replace(
+            further, correction=correction, exchange=exchanged(order), guidance=guidance
+        )
         trained = yield from _trained(further)
         steps += trained.steps
     personal = order.work.own_model

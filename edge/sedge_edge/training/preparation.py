@@ -14,12 +14,15 @@ from sedge_edge.training.label_prior import with_prior
 from sedge_edge.training.local_training import LocalTraining, check_order, local_training
 from sedge_edge.training.start_vector import StartCandidates, assemble
 from sedge_edge.training.steppers.model import tensor_slices
-from sedge_edge.training.trainer import Moments
+from sedge_edge.training.trainer import Guidance, Moments
 from sedge_protocol.codec import decode
 from sedge_protocol.layout import Layout, Theta
+from sedge_protocol.wire.arrays import check_guided, unpack_arrays
 from sedge_protocol.wire.bundle import BundleManifest
 from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.objective import CONSTANTS, COUNTS
 from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Work
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Prepared:
     order trains one; its last model, where the order blends. ``mask_context`` is the bitmap that the
     update's mask is coded against. ``held_out`` are the examples to pick one of ``candidates`` by: those
     that ``train`` leaves out or, for a device's class shares, all of ``train``. ``correction`` (n,) is
-    added to the gradients.
+    added to the gradients, and ``guidance`` is for a guided loss.
     """
 
     job: Job
@@ -60,6 +63,7 @@ class Prepared:
     held_out: Examples | None = None
     correction: Theta | None = None
     moments: Moments | None = None
+    guidance: Guidance | None = None
 
     @property
     def local_training(self) -> LocalTraining:
@@ -73,6 +77,7 @@ class Prepared:
             self.correction,
             self.manifest.metric,
             self.moments,
+            self.guidance,
         )
 
 
@@ -86,6 +91,7 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
     order, layout, vectors = job.order, manifest.layout, context.vectors
     train, test, held_out = fitting(context.train, manifest), fitting(context.test, manifest), None
     check_order(order, layout)
+    check_guided(order.work, manifest.guide)
     if order.work.choice is not None:
         train, held_out = split(train, order.work.choice.holdout, order.work.choice.seed)
     slices, kept = tensor_slices(layout, order.work.keep, "keep"), job.kept
@@ -121,6 +127,7 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
         held_out,
         correction,
         _moments(order.training, kept, vectors, layout),
+        _guidance(order.work, manifest, kept, vectors, train),
     )
 
 
@@ -134,6 +141,23 @@ def _informed(
     if bias.size != manifest.num_classes:
         return None
     return StartCandidates(theta, with_prior(theta, bias.slice, train.targets))
+
+
+def _guidance(
+    work: Work, manifest: BundleManifest, kept: Kept, vectors: Vectors, train: Examples
+) -> Guidance | None:
+    """What the work's guided loss takes. Models that are the start are left empty, (0,)."""
+    guide = manifest.guide
+    if not work.loss or guide is None:
+        return None
+    models: dict[str, Theta] = {name: np.empty(0, np.float32) for name in guide.models}
+    if "previous" in models and kept.model is not None:
+        models["previous"] = vectors.read(kept.model, manifest.layout)
+    arrays = {CONSTANTS: unpack_arrays(work)[CONSTANTS]} if guide.constants else {}
+    if guide.counts:
+        labels = train.targets[train.targets >= 0]
+        arrays[COUNTS] = np.bincount(labels.ravel(), minlength=manifest.num_classes).astype("f4")
+    return Guidance(models, arrays)
 
 
 def _moments(training: Training, kept: Kept, vectors: Vectors, layout: Layout) -> Moments | None:

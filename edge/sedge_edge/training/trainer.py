@@ -78,13 +78,31 @@ NOTHING = Exchange()
 
 
 @dataclass(frozen=True, eq=False)
+class Guidance:
+    """What a guided loss takes, by the names of ``Guide``: reference models (n,), and arrays (m,)."""
+
+    models: Arrays
+    arrays: Arrays
+
+    @property
+    def inputs(self) -> Arrays:
+        """Both, as the program's inputs."""
+        return {**self.models, **self.arrays}
+
+    def moved(self, move: Move) -> "Guidance":
+        """The same with every model (n,) moved."""
+        return replace(self, models={name: move(theta) for name, theta in self.models.items()})
+
+
+@dataclass(frozen=True, eq=False)
 class TrainRequest:
     """One training: from theta (n,), which is not modified, with the steps that ``training`` asks for.
 
     ``training.prox`` pulls towards ``anchor`` (n,), by default theta. ``gradient`` requests the last
     batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
     which have none. The optimizer begins with ``moments``. ``second`` is trained beside theta.
-    ``exchange`` is for trainers that announce ``settings`` and ``arrays``.
+    ``exchange`` is for trainers that announce ``settings`` and ``arrays``. With ``guidance`` the loss is
+    the bundle's guided one.
     """
 
     theta: Theta
@@ -96,12 +114,14 @@ class TrainRequest:
     moments: Moments | None = None
     second: SecondModel | None = None
     exchange: Exchange = NOTHING
+    guidance: Guidance | None = None
 
     @property
     def models(self) -> list[Theta]:
         """Every vector (n,) that must fit the layout."""
         second = None if self.second is None else self.second.theta
-        vectors = (self.theta, self.anchor, self.correction, second)
+        references = () if self.guidance is None else self.guidance.models.values()
+        vectors = (self.theta, self.anchor, self.correction, second, *references)
         return [vector for vector in vectors if vector is not None]
 
     def moved(self, move: Move) -> "TrainRequest":
@@ -113,6 +133,7 @@ class TrainRequest:
             correction=_moved(self.correction, move),
             moments=_moved_moments(self.moments, move),
             second=self.second and replace(self.second, theta=move(self.second.theta)),
+            guidance=self.guidance and self.guidance.moved(move),
         )
 
 

@@ -1,4 +1,4 @@
-"""The settings and small named arrays of an order's work, packed and checked.
+"""The settings and small named arrays of an order's work, packed and checked, and its guided loss.
 
 A name is an identifier of at most 64 characters. An array is float32, little endian, of one axis.
 """
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_protocol.errors import CodecError
+from sedge_protocol.wire.objective import CONSTANTS, Guide
 from sedge_protocol.wire.work import MAX_ARRAY_BYTES, Work
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.float32]]
@@ -52,6 +53,24 @@ def check_exchange(work: Work) -> None:
     for key, parts in sizes.items():
         if (size := sum(parts)) > MAX_ARRAY_BYTES:
             raise CodecError(f"work.{key}: {size} bytes, expected at most {MAX_ARRAY_BYTES}")
+
+
+def check_guided(work: Work, guide: Guide | None) -> None:
+    """Raise ``CodecError`` unless a bundle with this guide has the work's loss, with as many constants."""
+    if not work.loss:
+        return
+    if guide is None or guide.name != work.loss:
+        has = "no guided loss" if guide is None else f"{guide.name!r}"
+        raise CodecError(
+            f"work.loss: {work.loss!r}, but the bundle has {has}: export it with this one"
+        )
+    if work.own_model is not None and work.own_model.mixes:
+        raise CodecError("work.loss: found together with a mixture, expected one of them")
+    found = len(work.arrays.get(CONSTANTS, b"")) // 4
+    if found != guide.constants:
+        raise CodecError(
+            f"work.arrays.{CONSTANTS}: {found} numbers, expected {guide.constants} for {guide.name!r}"
+        )
 
 
 def _bytes(lengths: Mapping[str, int]) -> Iterable[int]:

@@ -25,10 +25,10 @@ from sedge_protocol.codec.vector import MAX_DENSE_OVERHEAD
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout, Tensor, Theta
 from sedge_protocol.wire.frozen import FrozenData, frozen_blob
-from sedge_protocol.wire.objective import ACCURACY, Loss, Metric
+from sedge_protocol.wire.objective import ACCURACY, Guide, Loss, Metric
 from sedge_protocol.wire.parts import ElementType, InputPart, Shape
 from sedge_protocol.wire.program import check_program
-from sedge_protocol.wire.programs import PROGRAM_NAMES, Signature, signatures
+from sedge_protocol.wire.programs import GUIDED, PROGRAM_NAMES, Signature, signatures
 
 FORMAT = 1
 MANIFEST_NAME = "manifest.json"
@@ -106,7 +106,8 @@ class BundleManifest(msgspec.Struct, frozen=True):
     ``noise`` counts the random numbers that a step takes. Without a ``target`` the input is the target.
     ``labels`` are the classes' names, for people: one for each, or none. ``parts`` are the inputs of a
     model that has several, in the order in which a row of ``input`` holds them; otherwise none. Integers of
-    x are 0 to ``vocabulary`` less one, where that is known; 0 is unknown.
+    x are 0 to ``vocabulary`` less one, where that is known; 0 is unknown. ``guide`` is that of the guided
+    loss, where the bundle has one.
     """
 
     format: int
@@ -128,6 +129,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     parts: tuple[InputPart, ...] = ()
     vocabulary: Count = 0
+    guide: Guide | None = None
 
     def class_axis(self, outputs: Shape) -> int:
         """The axis of the classes in outputs (N, C, ...), or (N, ..., C) where only that fits y."""
@@ -161,7 +163,8 @@ class BundleManifest(msgspec.Struct, frozen=True):
     @property
     def signatures(self) -> dict[str, Signature]:
         """What each program takes and gives, by name."""
-        return signatures(bool(self.layout.statistics), self.noise > 0, self.frozen is not None)
+        held = bool(self.layout.statistics), self.noise > 0, self.frozen is not None
+        return signatures(*held, self.guide)
 
     @property
     def padding_is_safe(self) -> bool:
@@ -237,6 +240,8 @@ def _decode_manifest(data: bytes, where: str) -> BundleManifest:
     for program in manifest.programs:
         if Path(program.file).name != program.file:
             raise CodecError(f"{where}: program file {program.file!r} holds a path")
+        if program.name == GUIDED and manifest.guide is None:
+            raise CodecError(f"{where}: program {GUIDED!r} without a guide")
     if manifest.frozen is not None:
         _check_frozen(manifest.frozen, manifest.layout, f"{where}: frozen")
     return manifest

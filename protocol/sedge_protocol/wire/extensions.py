@@ -13,7 +13,7 @@ CORRECTION = "correction"
 # What an order may ask for beyond one training.
 FEATURES = (
     "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", "blend", CORRECTION,
-    "optimizer", "schedule", "average", "settings", "arrays",
+    "optimizer", "schedule", "average", "settings", "arrays", "loss",
 )  # fmt: skip
 # Every device supports these value codings; it must announce all others.
 COMMON_VALUES = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
@@ -34,8 +34,9 @@ def needed_by_work(work: Work, training: Training) -> frozenset[str]:
         "remember": work.remember,
         "choice": work.choice is not None,
         "settings": bool(work.settings),
-        "arrays": bool(work.arrays or work.returns),
+        "arrays": bool(work.returns or (work.arrays and not work.loss)),
         "blend": work.blend is not None,
+        "loss": bool(work.loss),
     }
     return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)
 

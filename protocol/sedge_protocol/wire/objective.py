@@ -18,6 +18,10 @@ LOSSES = ("cross_entropy", "mse", "l1", "huber", "bce_with_logits")
 # The label, in rows of many, of an element that counts in neither loss nor metric; torch's convention.
 IGNORED = -100
 MAX_METRIC_CHARS = 64
+# Inputs of a guided loss's program.
+CONSTANTS, COUNTS = "constants", "counts"
+# As many as an order's arrays hold.
+MAX_CONSTANTS = 8192
 _Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -31,6 +35,27 @@ class Loss(msgspec.Struct, frozen=True, omit_defaults=True):
     name: _Name = "cross_entropy"
     label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     class_weights: tuple[Annotated[float, Meta(ge=0, le=1e6)], ...] = ()
+
+
+class Guide(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a bundle's second loss, a guided one, takes besides outputs and targets.
+
+    It is one of ours by name, or the user's "module:function". ``models`` (n,) are reference models:
+    ``start``, which the round began with, and ``previous``, the device's last trained model. ``constants``
+    is how many numbers (m,) an order gives it. With ``counts`` it takes how many training examples (C,) the
+    device has of each class, which the device counts itself.
+    """
+
+    name: _Name
+    models: Annotated[tuple[Literal["start", "previous"], ...], Meta(max_length=2)] = ()
+    constants: Annotated[int, Meta(ge=0, le=MAX_CONSTANTS)] = 0
+    counts: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What its program takes beyond ``gradient``'s inputs, in order."""
+        constants = (CONSTANTS,) if self.constants else ()
+        return (*self.models, *constants, *((COUNTS,) if self.counts else ()))
 
 
 class Metric(msgspec.Struct, frozen=True, omit_defaults=True):

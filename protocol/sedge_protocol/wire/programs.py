@@ -5,17 +5,24 @@ single number:
 
     gradient    theta, x, y, w, and noise where the model draws any
                                 -> gradient, loss, and statistics where the layout has any
+    guided      as gradient, then what the bundle's ``Guide`` says: start, previous, constants, counts
+                                -> as gradient
     evaluate    theta, x, y, w  -> loss_sum, metric_sum, weight_sum
     predict     theta, x        -> logits
 
-theta and gradient are (n,), statistics (s,); x and y are (B, ...), w is (B,), logits (B, C, ...). Every
-program of a bundle with frozen data takes ``frozen`` (m,) as well, after theta.
+theta, gradient, start and previous are (n,), statistics (s,); x and y are (B, ...), w is (B,), logits
+(B, C, ...). Every program of a bundle with frozen data takes ``frozen`` (m,) as well, after theta. Only a
+bundle with a ``Guide`` has ``guided``.
 """
 
 from typing import NamedTuple
 
+from sedge_protocol.wire.objective import Guide
+
 # The input that takes what no device trains, and the word that a device announces.
 FROZEN = "frozen"
+# The program of a guided loss.
+GUIDED = "guided"
 
 
 class Signature(NamedTuple):
@@ -27,22 +34,27 @@ class Signature(NamedTuple):
 
 
 def signatures(
-    has_statistics: bool = False, has_noise: bool = False, has_frozen: bool = False
-) -> dict[str, Signature]:
+    has_statistics: bool = False, has_noise: bool = False, has_frozen: bool = False,
+    guide: Guide | None = None,
+) -> dict[str, Signature]:  # fmt: skip
     """The programs of a model by name; has its layout statistics, its training random numbers?
 
-    With ``has_frozen`` each takes the tensors that are not in theta.
+    With ``has_frozen`` each takes the tensors that are not in theta. ``guide`` is that of the bundle's
+    guided loss, where it has one.
     """
     values = ("theta", *((FROZEN,) if has_frozen else ()))
     batch = (*values, "x", "y", "w")
     noise = ("noise",) if has_noise else ()
     statistics = ("statistics",) if has_statistics else ()
-    made = (
-        Signature("gradient", (*batch, *noise), ("gradient", "loss", *statistics)),
+    gives = ("gradient", "loss", *statistics)
+    made = [
+        Signature("gradient", (*batch, *noise), gives),
         Signature("evaluate", batch, ("loss_sum", "metric_sum", "weight_sum")),
         Signature("predict", (*values, "x"), ("logits",)),
-    )
+    ]
+    if guide is not None:
+        made.append(Signature(GUIDED, (*batch, *noise, *guide.inputs), gives))
     return {signature.program: signature for signature in made}
 
 
-PROGRAM_NAMES = tuple(signatures())
+PROGRAM_NAMES = (*signatures(), GUIDED)

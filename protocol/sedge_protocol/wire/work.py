@@ -180,6 +180,9 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Extension ``blend``: the device predicts with a mean over its rounds."""
     remember: bool = False
     """Extension ``remember``: the device keeps what it sent as a patch, which a later order can name."""
+    loss: Annotated[str, Meta(max_length=256)] = ""
+    """Extension ``loss``: name of the bundle's guided loss, with which the model that is sent is trained;
+    empty: the bundle's own loss."""
     settings: Settings = {}
     """Extension ``settings``: numbers and texts by name, for the device's own training function."""
     arrays: PackedArrays = {}
@@ -198,7 +201,8 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """The most vectors of the model that a job holds at once; ``training`` is the run's."""
         first, own = self.training or training, self.own_model
         held = 1 + max(each.vectors for each in (first, *self.trainings))
-        held += bool(self.choice) + 2 * sum(map(bool, (self.then, self.select, self.scoring)))
+        held += bool(self.choice) + bool(self.loss)
+        held += 2 * sum(map(bool, (self.then, self.select, self.scoring)))
         held += 0 if self.blend is None else 2 + bool(self.blend.prior)
         if first.keeps_state:
             held += 1 + first.state_vectors

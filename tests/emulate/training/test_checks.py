@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -182,10 +182,8 @@ def test_a_gradient_of_the_wrong_element_is_refused(
     """The fault that other runtimes have: a max-pool that sends gradients elsewhere."""
     right = Module.differentiate
 
-    def shifted(
-        self: Module, values: Tensor, x: Tensor, y: Tensor, noise: Tensor
-    ) -> Differentiated:
-        found = right(self, values, x, y, noise)
+    def shifted(self: Module, *given: Any) -> Differentiated:
+        found = right(self, *given)
         place = OF.network.layout.by_name["0.weight"].slice
         found.gradient[place] = cast(Tensor, found.gradient)[place].roll(1)
         return found

@@ -111,6 +111,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data decides."""
     metric: str = ""
     """Metric, as for ``sedge-export``; if empty, the usual one for the target."""
+    guided: str = ""
+    """Guided loss that a strategy may ask for, as for ``sedge-export``; if empty, there is none."""
 
 
 class TrainerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

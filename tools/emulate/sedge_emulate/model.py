@@ -23,6 +23,7 @@ from sedge_protocol.wire.parts import InputPart, unpack
 if TYPE_CHECKING:
     from torch import nn
 
+    from sedge_edge.backends.guided import GuidedLoss
     from sedge_edge.backends.rows import Rows
     from sedge_export.subject.several_inputs import Given
 
@@ -92,6 +93,12 @@ class ModelSource:
         if ":" not in self.config.loss:
             return None
         return imported(self.config.loss, self.base, "model.loss")
+
+    def guided(self) -> "GuidedLoss | None":
+        """The guided loss, if there is one. Raises ``ConfigError`` for an unknown one."""
+        from sedge_edge.backends.guided_losses import guided_loss
+
+        return guided_loss(self.config.guided, self.base, "model.guided")
 
     def own_metric(self) -> "Rows | None":
         """The user's metric, where the model has one. Raises ``ConfigError`` when it is not there."""
@@ -236,6 +243,7 @@ def export_model(
         folder=folder,
         dropped=dropped,
         frozen=source.config.frozen,
+        guided=source.guided(),
     )
 
 

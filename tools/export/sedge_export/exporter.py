@@ -13,6 +13,7 @@ import torch
 from msgspec import structs
 from torch import Tensor, nn
 
+from sedge_edge.backends.guided import GuidedLoss
 from sedge_edge.backends.rows import Rows
 from sedge_export.defaults import TOLERANCE
 from sedge_export.inspection.inspect import inspect
@@ -49,6 +50,7 @@ def export(
     measure: bool = False,
     labels: Sequence[str] = (),
     frozen: str = "float32",
+    guided: GuidedLoss | None = None,
 ) -> BundleManifest:
     """Write the model's bundle. Returns its manifest.
 
@@ -66,7 +68,8 @@ def export(
     names of ``lowering.target.TARGETS``. With ``measure`` the memory of a step is measured in each, which
     takes a second or more (``writing.step_memory``). ``labels`` are the classes' names. ``frozen`` is the
     precision of the tensors that are not trained (``defaults.FROZEN_PRECISIONS``); what another one than
-    float32 costs is measured on ``real_data``, where there are any (``subject.precision``).
+    float32 costs is measured on ``real_data``, where there are any (``subject.precision``). ``guided`` is a
+    second loss, which an order may ask for (``sedge_edge.backends.guided``).
 
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
     for a program that disagrees with eager torch by more than ``tolerance``.
@@ -75,7 +78,7 @@ def export(
     if labels and len(labels) != num_classes:
         raise ExportError(f"{len(labels)} labels, expected {num_classes}, one for each class")
     with _one_reason(), _uncompiled():
-        choice = chosen(num_classes, target, loss, metric)
+        choice = chosen(num_classes, target, loss, metric, guided)
         subject = take(
             model, sample_input, real_data,
             batch_size=batch_size, num_classes=num_classes, choice=choice,

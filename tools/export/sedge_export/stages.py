@@ -23,6 +23,7 @@ from sedge_export.subject.objective import Choice
 from sedge_protocol.axes import Axes
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import TensorSpec
+from sedge_protocol.wire.objective import Guide
 from sedge_protocol.wire.parts import InputPart
 from sedge_protocol.wire.programs import FROZEN, Signature, signatures
 
@@ -74,7 +75,13 @@ class Inspected:
         """The programs' inputs and outputs."""
         network = self.subject.network
         held = self.noise > 0, network.frozen is not None
-        return signatures(bool(network.layout.statistics), *held)
+        return signatures(bool(network.layout.statistics), *held, self.guide)
+
+    @property
+    def guide(self) -> Guide | None:
+        """That of the guided loss, if there is one."""
+        guided = self.subject.choice.rows.guided
+        return None if guided is None else guided.guide
 
     @property
     def constant(self) -> dict[str, Theta]:

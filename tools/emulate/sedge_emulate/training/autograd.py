@@ -4,7 +4,8 @@ Batches are trimmed to their rows of weight one: padding is never computed, and 
 the weighted mean that a device's program computes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from sedge_edge.training.loop import train
 from sedge_edge.training.noise import noise
 from sedge_edge.training.steppers.model import Differentiated
 from sedge_edge.training.steppers.stepper import stepper_of
-from sedge_edge.training.trainer import Trained, TrainingDiverged, evaluation
+from sedge_edge.training.trainer import Guidance, Trained, TrainingDiverged, evaluation
 from sedge_emulate.training.blocks import Resident
 from sedge_emulate.training.memory import keep_memory
 from sedge_emulate.training.module import Module
@@ -60,7 +61,8 @@ class AutogradTrainer:
     def _train(self, task: Task) -> Trained:
         request, layout = task.request.moved(self._stored), self._problem.network.layout
         self._engine.freeze(request.training.freeze)
-        stepper = stepper_of(request, layout, self._differentiate, torch)
+        differentiate = partial(self._differentiate, self._given(request.guidance))
+        stepper = stepper_of(request, layout, differentiate, torch)
         batches = list(self._problem.batches(task))
         rows = [batch.indices[batch.weights > 0] for batch in batches]
         pairs = self._resident.batches(task.examples, rows)
@@ -73,6 +75,13 @@ class AutogradTrainer:
             read=_read_losses, fetch=self._read, xp=torch,
         )  # fmt: skip
 
+    def _given(self, guidance: Guidance | None) -> dict[str, Tensor]:
+        """What a guided loss takes: its models are stored already."""
+        if guidance is None:
+            return {}
+        arrays = {n: torch.from_numpy(a).to(self._device) for n, a in guidance.arrays.items()}
+        return {**cast(dict[str, Tensor], guidance.models), **arrays}
+
     def _noise(self, seed: int, step: int) -> Tensor:
         """The random numbers (K,) of a step."""
         if not (count := self._problem.noise):
@@ -80,9 +89,10 @@ class AutogradTrainer:
         return torch.from_numpy(noise(seed, step, count)).to(self._device)
 
     def _differentiate(
-        self, theta: Theta, batch: tuple[Tensor, Tensor, Tensor], last: bool
-    ) -> Differentiated:
-        return self._engine.differentiate(cast(Tensor, theta), *batch)
+        self, guidance: Mapping[str, Tensor], theta: Theta, batch: tuple[Tensor, Tensor, Tensor],
+        last: bool,
+    ) -> Differentiated:  # fmt: skip
+        return self._engine.differentiate(cast(Tensor, theta), *batch, guidance)
 
     def _stored(self, theta: Theta) -> Theta:
         """A vector (n,) as the engine stores its values."""

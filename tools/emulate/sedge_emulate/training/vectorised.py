@@ -93,7 +93,10 @@ class VectorisedTrainer:
             self.name = f"{self.name}, {self.width} devices at once on {card}"
 
     def train(self, tasks: Sequence[Task]) -> list[Trained | TrainingDiverged]:
-        """The end of each training, in order; those of mixtures and of kept optimizers one by one."""
+        """The end of each training, in order.
+
+        Those of mixtures, of kept optimizers and of guided losses are trained one by one.
+        """
         alone = [place for place, task in enumerate(tasks) if _is_single(task.request)]
         others = [place for place in range(len(tasks)) if place not in alone]
         found: dict[int, Trained | TrainingDiverged] = {}
@@ -229,7 +232,8 @@ class VectorisedTrainer:
 
 def _is_single(request: TrainRequest) -> bool:
     """Whether a training is of more than a block of models has room for."""
-    return request.second is not None or request.training.keeps_state
+    kept = request.training.keeps_state or request.guidance is not None
+    return request.second is not None or kept
 
 
 def _in_float32(rows: Rows) -> Rows:

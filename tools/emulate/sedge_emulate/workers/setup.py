@@ -61,7 +61,7 @@ def trainer_for(
     manifest = bundle.manifest
     module = setup.model.build(0, manifest.dropped)
     place_frozen(module, bundle)
-    own = setup.model.own_loss(), setup.model.own_metric()
+    own = setup.model.own_loss(), setup.model.own_metric(), setup.model.guided()
     options = msgspec.structs.asdict(setup.trainer)
     if cache is None and setup.cache is not None:
         cache = Cache(setup.cache, note)

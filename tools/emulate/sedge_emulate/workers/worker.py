@@ -146,13 +146,10 @@ class Worker:
         blobs, vectors = self._disk(request)
         bundle = self._bundle(blobs, request.job.order.bundle.sha256)
         # A virtual device predicts nothing, so its own model is kept only where the next order needs it.
-        order = request.job.order
-        personal = order.work.own_model is not None and not order.work.own_model.mixes
-        needed = (
-            request.key is None
-            or personal
-            or bool(order.work.keep or order.work.scoring or order.work.blend)
-        )
+        work = request.job.order.work
+        personal = work.own_model is not None and not work.own_model.mixes
+        earlier = work.keep or work.scoring or work.blend or work.loss
+        needed = request.key is None or personal or bool(earlier)
         there = JobContext(blobs, vectors, train, test, keeps_model=needed)
         job = request.job if request.key is None else _within_reach(request.job, blobs)
         return _Ready(place, request, prepare(job, there, bundle.manifest), there)

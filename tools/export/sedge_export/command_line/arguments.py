@@ -236,6 +236,12 @@ def _add_objective(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(LOSSES)}, or module:function from outputs (B, ...) and targets to (B,)"
         " (default: cross_entropy for labels, otherwise mse)",
     )
+    parser.add_argument(
+        "--guided",
+        default="",
+        help="a second loss that a strategy may ask for: fedlc, moon, or module:function that returns a"
+        " GuidedLoss",
+    )
     parser.add_argument("--label-smoothing", type=_share, default=0.0, help="of cross_entropy")
     parser.add_argument(
         "--class-weights", type=_weights, default=(), help="of cross_entropy, one a class: 1,2.5"

@@ -11,6 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from sedge_edge.backends.guided_losses import guided_loss
 from sedge_edge.backends.rows import Rows
 from sedge_export.apps.personal import export_personal
 from sedge_export.command_line.arguments import InputRow, inputs, objective
@@ -60,6 +61,7 @@ def export_bundles(parser: argparse.ArgumentParser, options: argparse.Namespace)
                 measure=True,
                 labels=options.labels,
                 frozen=options.frozen,
+                guided=guided_loss(options.guided, Path(), "--guided"),
             )
             for dropped, folder in folders.items()
         }

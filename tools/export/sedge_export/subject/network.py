@@ -12,7 +12,7 @@ import copy
 from collections.abc import Callable, Generator, Set
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +21,17 @@ from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
 from sedge_edge.backends.draws import draws
+from sedge_edge.backends.guided import Pass, Seen, features_of
 from sedge_edge.backends.replaced import replaced
-from sedge_edge.backends.rows import Objective, Rows
+from sedge_edge.backends.rows import Objective
 from sedge_export.subject.refusals import require_exportable
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.layout import Tensor as LayoutTensor
 
 Sums: TypeAlias = tuple[Tensor, Tensor, Tensor]
+PassRows: TypeAlias = Callable[[Pass, Tensor], Tensor]
+T = TypeVar("T", Tensor, Pass)
 
 # Prevents 0 / 0 when every row of a batch is padding; any real sum of weights is far larger.
 MIN_WEIGHT_SUM = 1e-12
@@ -121,8 +124,37 @@ class Network:
 
         ``noise`` (K,) are the random numbers of the forward pass.
         """
+        return self._flat_gradient(self.split(theta, frozen), x, y, w, noise)
+
+    def guided(
+        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
+        frozen: Tensor | None = None, **given: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """As ``gradient``, of the guided loss, ``given`` what its ``Guide`` lists."""
+        loss = self.objective.guided
+        assert loss is not None
+        seen = Seen({n: self._reference(given[n], frozen, x) for n in loss.guide.models}, given)
+
+        def guided(now: Pass, y: Tensor) -> Tensor:
+            return loss.rows(self._rows(self.objective.loss, now.outputs, y), now, y, seen)
+
+        return self._flat_gradient(self.split(theta, frozen), x, y, w, noise, guided)
+
+    def _reference(self, theta: Tensor, frozen: Tensor | None, x: Tensor) -> Pass:
+        """The pass of a reference model (n,), in evaluation mode."""
+        self.model.eval()
+        with features_of(self.model) as features:
+            outputs = self.predict(theta, x, frozen)
+            seen = Pass(outputs, features())
+        self.model.train()
+        return seen
+
+    def _flat_gradient(
+        self, values: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None,
+        guided: PassRows | None = None,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         with nullcontext() if noise is None else draws(noise):
-            found, statistics, loss = self._gradient(self.split(theta, frozen), x, y, w)
+            found, statistics, loss = self._gradient(values, x, y, w, guided)
         flat = torch.cat([found[t.name].reshape(-1) for t in self.layout.tensors])
         if not statistics:
             return flat, loss
@@ -133,7 +165,7 @@ class Network:
     ) -> Sums:
         """Sums of loss, of the metric and of the weights, see ``Objective.sums``."""
         output = self.predict(theta, x, frozen)
-        loss, metric, _ = self.objective
+        loss, metric = self.objective[:2]
         checked = Objective(partial(self._rows, loss), partial(self._rows, metric))
         return checked.sums(output, y, w)
 
@@ -154,23 +186,28 @@ class Network:
         output = functional_call(self.model, updated, (x,))
         return output, {name: updated[name] for name in self.layout.statistics}
 
-    def _rows(self, function: Rows, output: Tensor, y: Tensor) -> Tensor:
-        rows = function(output, y)
-        if rows.shape != output.shape[:1]:
+    def _rows(self, function: Callable[[T, Tensor], Tensor], output: T, y: Tensor) -> Tensor:
+        rows, count = function(output, y), len(y)
+        if rows.shape != (count,):
             raise ExportError(
-                f"loss: returns shape {tuple(rows.shape)}, expected one number per row,"
-                f" ({output.shape[0]},)"
+                f"loss: returns shape {tuple(rows.shape)}, expected one number per row, ({count},)"
             )
         return rows
 
     def _gradient(
-        self, values: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor
+        self, values: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor, guided: PassRows | None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
         """The gradient of the layout's tensors (0 for statistics), the new statistics, and the loss."""
 
         def mean_loss(trainable: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            output, statistics = self.output({**values, **trainable}, x)
-            total = (w * self._rows(self.objective.loss, output, y)).sum()
+            if guided is None:
+                output, statistics = self.output({**values, **trainable}, x)
+                rows = self._rows(self.objective.loss, output, y)
+            else:
+                with features_of(self.model) as features:
+                    output, statistics = self.output({**values, **trainable}, x)
+                    rows = self._rows(guided, Pass(output, features()), y)
+            total = (w * rows).sum()
             return total / w.sum().clamp_min(MIN_WEIGHT_SUM), statistics
 
         statistics = set(self.layout.statistics)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from sedge_edge.backends.guided import GuidedLoss
 from sedge_edge.backends.rows import Objective, Rows, row_loss, row_metric
 from sedge_protocol.errors import ExportError
 from sedge_protocol.wire.bundle import BundleManifest, TensorSpec
@@ -39,6 +40,7 @@ def chosen(
     target: TensorSpec | TargetKind | None,
     loss: Loss | Rows | None,
     metric: str | OwnMetric | None,
+    guided: GuidedLoss | None = None,
 ) -> Choice:
     """The choice, with defaults for what is None. Raises ``ExportError`` for what does not go together."""
     kind = target if isinstance(target, str) else default_target(num_classes)
@@ -57,19 +59,21 @@ def chosen(
     if wrong := contradiction(kind, num_classes, named, found):
         raise ExportError(wrong)
     rows = None if isinstance(loss, Loss) else loss
-    return Choice(kind, named, found, _functions(named, found, rows, own))
+    return Choice(kind, named, found, _functions(named, found, rows, own, guided))
 
 
 def objective_of(
-    manifest: BundleManifest, own_loss: Rows | None, own_metric: Rows | None
-) -> Objective:
-    """A bundle's loss and metric, with the user's own where the bundle names them."""
-    return _functions(manifest.loss, manifest.metric, own_loss, own_metric)
+    manifest: BundleManifest, own_loss: Rows | None, own_metric: Rows | None,
+    guided: GuidedLoss | None = None,
+) -> Objective:  # fmt: skip
+    """A bundle's loss and metric, with the user's own where the bundle names them, and its guided loss."""
+    return _functions(manifest.loss, manifest.metric, own_loss, own_metric, guided)
 
 
 def _functions(
-    loss: Loss, metric: Metric, own_loss: Rows | None, own_metric: Rows | None
-) -> Objective:
+    loss: Loss, metric: Metric, own_loss: Rows | None, own_metric: Rows | None,
+    guided: GuidedLoss | None,
+) -> Objective:  # fmt: skip
     rows = own_loss or row_loss(loss)
     if rows is None:
         raise ExportError(
@@ -78,7 +82,7 @@ def _functions(
     judged = own_metric or row_metric(metric, rows)
     if judged is None:
         raise ExportError(f"metric: {metric.name!r}, expected one of {', '.join(METRICS)}")
-    return Objective(rows, judged, metric.reported)
+    return Objective(rows, judged, metric.reported, guided)
 
 
 def _named(loss: Rows) -> Loss:

@@ -10,29 +10,37 @@ from sedge_export.stages import Inspected, Traced, Where
 from sedge_export.subject.source import bare_name
 from sedge_export.tracing.constants import Origins
 from sedge_export.tracing.trace import Function, multiply_adds, trace
+from sedge_protocol.wire.objective import CONSTANTS, COUNTS
+from sedge_protocol.wire.programs import GUIDED
 
 
 def trace_programs(inspected: Inspected) -> Traced:
-    """The graphs of ``gradient``, ``evaluate`` and ``predict``. Raises what ``trace`` raises."""
+    """The graphs of all programs. Raises what ``trace`` raises."""
     network, x = inspected.subject.network, inspected.subject.x
     functions: dict[str, Function] = {
         "gradient": network.gradient,
         "evaluate": network.evaluate,
         "predict": network.predict,
+        GUIDED: network.guided,
     }
+    theta = torch.from_numpy(network.theta)
     inputs = {
-        "theta": torch.from_numpy(network.theta),
+        "theta": theta,
         "x": x,
         "y": inspected.sources[0].y[: len(x)],
         "w": torch.ones(len(x)),
         "noise": torch.full((inspected.noise,), 0.5),
+        "start": theta.clone(),  # a trace tells tensors apart, not values
+        "previous": theta.clone(),
+        CONSTANTS: torch.ones(0 if inspected.guide is None else inspected.guide.constants),
+        COUNTS: torch.ones(inspected.subject.num_classes),
         **{name: torch.from_numpy(values) for name, values in inspected.constant.items()},
     }
     graphs: dict[str, fx.GraphModule] = {}
     origins: Origins = {}
-    for name, function in functions.items():
-        network.model.train(name == "gradient")
-        names = inspected.signatures[name].inputs
+    for name, signature in inspected.signatures.items():
+        network.model.train(name in ("gradient", GUIDED))
+        names, function = signature.inputs, functions[name]
         with network.unchanged():
             graphs[name] = trace(_ordered(function, names), [inputs[key] for key in names], origins)
     costs = {name: multiply_adds(graph) for name, graph in graphs.items()}

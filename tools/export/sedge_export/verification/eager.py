@@ -16,7 +16,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from sedge_edge.backends.draws import draws
+from sedge_edge.backends.guided import Pass, Seen, features_of
 from sedge_edge.backends.rows import Objective
+from sedge_edge.training.trainer import Guidance
 from sedge_export.subject.batches import Batch
 from sedge_export.subject.network import copied
 from sedge_protocol.layout import Layout, Theta
@@ -25,20 +27,27 @@ Vector: TypeAlias = NDArray[np.float64]
 
 
 class Eager:
-    """A copy of the model with its optimizer, computing in ``kind``, images and filters in ``format``."""
+    """A copy of the model with its optimizer, computing in ``kind``, images and filters in ``format``.
+
+    With ``given`` its loss is the guided one.
+    """
 
     def __init__(
         self, model: nn.Module, layout: Layout, objective: Objective,
         kind: torch.dtype = torch.float32,
         format: torch.memory_format = torch.contiguous_format,
+        given: Guidance | None = None,
     ) -> None:  # fmt: skip
         self._model = copied(model).to(kind)
         self._layout, self._objective, self._kind = layout, objective, kind
         self._format = format
         for parameter in self._model.parameters():
             parameter.data = self._laid(parameter.data)
-        by_name = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
-        self._tensors = [by_name[tensor.name] for tensor in layout.tensors]
+        self._tensors = _tensors(self._model, layout)
+        self._given, self._references = given, dict[str, nn.Module]()
+        for name, theta in {} if given is None else given.models.items():
+            self._references[name] = copied(model).to(kind).eval()
+            _place(_tensors(self._references[name], layout), layout, theta)
         trainable = [p for p in self._model.parameters() if p.requires_grad]
         self._optimizer = torch.optim.SGD(trainable, lr=1.0)
 
@@ -54,9 +63,7 @@ class Eager:
 
     def place(self, theta: Theta) -> None:
         """Continue from theta (n,)."""
-        with torch.no_grad():
-            for tensor, spec in zip(self._tensors, self._layout.tensors, strict=True):
-                tensor.copy_(torch.from_numpy(theta[spec.slice].reshape(spec.shape)))
+        _place(self._tensors, self._layout, theta)
 
     def descend(self, learning_rate: float) -> None:
         """Move along the last gradient."""
@@ -70,9 +77,11 @@ class Eager:
         self._model.zero_grad()
         x, y, w = (self._cast(t[: batch.rows]) for t in (batch.x, batch.y, batch.w))
         with self._computing():
-            with draws(batch.noise):
+            with draws(batch.noise), features_of(self._model) as features:
                 output = self._model(x)
             losses = self._objective.loss(output, y)
+            if self._given is not None:
+                losses = self._guided(self._given, losses, Pass(output, features()), x, y)
         loss = (losses * w).sum() / w.sum()
         torch.autograd.backward(loss)
         # An unused layer has no gradient here, and a zero one in a program.
@@ -80,6 +89,16 @@ class Eager:
             if tensor.requires_grad and tensor.grad is None:
                 tensor.grad = torch.zeros_like(tensor)
         return loss.item()
+
+    def _guided(self, given: Guidance, own: Tensor, now: Pass, x: Tensor, y: Tensor) -> Tensor:
+        """The guided loss's rows (B,)."""
+        passes: dict[str, Pass] = {}
+        for name, model in self._references.items():
+            with torch.no_grad(), features_of(model) as features:
+                passes[name] = Pass(model(x), features())
+        arrays = {name: self._cast(torch.from_numpy(a)) for name, a in given.arrays.items()}
+        assert self._objective.guided is not None
+        return self._objective.guided.rows(own, now, y, Seen(passes, arrays))
 
     def evaluate(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         """Outputs (B, ...) of all rows, and the sums that the program ``evaluate`` must return."""
@@ -137,15 +156,33 @@ def _widened(value: object) -> object:
     return value
 
 
-def exact(model: nn.Module, layout: Layout, objective: Objective, batch: Batch) -> Eager:
+def exact(
+    model: nn.Module,
+    layout: Layout,
+    objective: Objective,
+    batch: Batch,
+    given: Guidance | None = None,
+) -> Eager:
     """A reference in float64, or in float32 where the model computes in no other; it has this gradient."""
-    found = Eager(model, layout, objective, kind=torch.float64)
+    found = Eager(model, layout, objective, kind=torch.float64, given=given)
     try:
         found.differentiate(batch)
     except RuntimeError:
-        found = Eager(model, layout, objective)
+        found = Eager(model, layout, objective, given=given)
         found.differentiate(batch)
     return found
+
+
+def _tensors(model: nn.Module, layout: Layout) -> list[Tensor]:
+    by_name = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return [by_name[tensor.name] for tensor in layout.tensors]
+
+
+def _place(tensors: Sequence[Tensor], layout: Layout, theta: Theta) -> None:
+    """Write theta (n,) into the layout's tensors."""
+    with torch.no_grad():
+        for tensor, spec in zip(tensors, layout.tensors, strict=True):
+            tensor.copy_(torch.from_numpy(theta[spec.slice].reshape(spec.shape)))
 
 
 def shaken(theta: Theta, rng: np.random.Generator) -> Theta:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from sedge_edge.training.trainer import Guidance
 from sedge_export.lowering.target import TARGETS
 from sedge_export.programs import Array, File, Program
 from sedge_export.stages import Inspected, Lowered
@@ -23,6 +24,8 @@ from sedge_export.verification.yardstick import Answers, Yardstick, largest
 from sedge_protocol.errors import ExportError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Verification
+from sedge_protocol.wire.objective import CONSTANTS, COUNTS, Guide
+from sedge_protocol.wire.programs import GUIDED
 
 Programs: TypeAlias = Mapping[str, Program]
 
@@ -48,6 +51,10 @@ def verify(inspected: Inspected, lowered: Lowered, tolerance: float, seed: int) 
         epoch = _Epoch(inspected, samples, tolerance, rng)
         theta = epoch.check_gradients(loaded, measured)
         epoch.check_evaluation(loaded, theta)
+        if inspected.guide is not None:
+            classes, chance = inspected.subject.num_classes, np.random.default_rng(seed)
+            given = _given(inspected.guide, theta, classes, chance)
+            _Epoch(inspected, samples, tolerance, rng, given).check_gradients(loaded, measured)
     packages = {name for backend in lowered for name in TARGETS[backend].packages}
     return Verification(
         step_error=measured.errors[0],
@@ -57,6 +64,19 @@ def verify(inspected: Inspected, lowered: Lowered, tolerance: float, seed: int) 
         torch_error=max(measured.torch),
         kinks=tuple(measured.kinks),
     )
+
+
+def _given(guide: Guide, theta: Theta, classes: int, rng: np.random.Generator) -> Guidance:
+    """Reference models near theta (n,), constants from 0.5 to 1.5, and counts of which some are 0."""
+    models: dict[str, Theta] = {
+        name: theta * rng.uniform(0.9, 1.1, theta.size).astype(np.float32) for name in guide.models
+    }
+    arrays: dict[str, Theta] = {}
+    if guide.constants:
+        arrays[CONSTANTS] = rng.uniform(0.5, 1.5, guide.constants).astype(np.float32)
+    if guide.counts:
+        arrays[COUNTS] = rng.integers(0, 4, classes).astype(np.float32) ** 2
+    return Guidance(models, arrays)
 
 
 def _loaded(inspected: Inspected, backend: str, files: Mapping[str, File]) -> Programs:
@@ -88,11 +108,12 @@ class _Measured:
 
 
 class _Epoch:
-    """Runs programs beside eager torch, on batches of one source of rows."""
+    """Runs programs beside eager torch, on batches of one source of rows; with ``given``, ``guided``."""
 
     def __init__(
-        self, inspected: Inspected, samples: Samples, tolerance: float, rng: torch.Generator
-    ) -> None:
+        self, inspected: Inspected, samples: Samples, tolerance: float, rng: torch.Generator,
+        given: Guidance | None = None,
+    ) -> None:  # fmt: skip
         subject = inspected.subject
         self._model, self._objective = subject.model, subject.choice.rows
         self._theta, self._noise = subject.network.theta, inspected.noise
@@ -102,8 +123,11 @@ class _Epoch:
         fixed = subject.network.uses_batch_statistics or self._noise or self._batch_size == 1
         self._pads = not fixed
         self._yardstick = Yardstick(
-            self._model, subject.network.layout, self._objective, self._draw(False)
+            self._model, subject.network.layout, self._objective, self._draw(False), given=given
         )
+        self._program, self._held = "gradient", dict[str, Array]()
+        if given is not None:
+            self._program, self._held = GUIDED, {**given.inputs}
         self._rate = FIRST_MOVE * max(largest(self._theta), 1e-3) / self._yardstick.steepest
 
     def _draw(self, padded: bool) -> Batch:
@@ -149,14 +173,14 @@ class _Epoch:
     def _check_gradient(
         self, loaded: Mapping[str, Programs], theta: Theta, batch: Batch, measured: _Measured
     ) -> None:
-        feed = {"theta": theta, **_arrays(batch)}
+        feed = {"theta": theta, **_arrays(batch), **self._held}
         if self._noise:
             feed["noise"] = batch.noise.numpy()
         truth = self._yardstick.gradient(theta, batch)
         answers: list[Answers] = []
         for backend, programs in loaded.items():
-            with _naming(f"{backend}: program 'gradient' disagrees with torch"):
-                result = programs["gradient"](feed)
+            with _naming(f"{backend}: program {self._program!r} disagrees with torch"):
+                result = programs[self._program](feed)
                 left = result.get("statistics", np.empty(0, np.float32))
                 found = self._yardstick.answers(result["gradient"], float(result["loss"]), left)
                 truth.check(found, self._tolerance)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sedge_edge.backends.rows import Objective, accuracy, classes_first, label_accuracy
+from sedge_edge.training.trainer import Guidance
 from sedge_export.subject.batches import Batch
 from sedge_export.verification import kinks
 from sedge_export.verification.eager import Eager, Vector, exact, shaken
@@ -117,10 +118,13 @@ class Yardstick:
     def __init__(
         self, model: nn.Module, layout: Layout, objective: Objective, first: Batch,
         formats: Sequence[torch.memory_format] = (torch.contiguous_format,),
+        given: Guidance | None = None,
     ) -> None:  # fmt: skip
         self._layout, self._metric = layout, objective.metric
-        self._exact = exact(model, layout, objective, first)
-        self._plain = [Eager(model, layout, objective, format=each) for each in formats]
+        self._exact = exact(model, layout, objective, first, given)
+        self._plain = [
+            Eager(model, layout, objective, format=each, given=given) for each in formats
+        ]
         _require_finite({"gradient": self._exact.gradient})
         self.steepest = largest(self._exact.gradient)
         if not self.steepest:

@@ -91,4 +91,5 @@ def _manifest(
         verification=verification,
         axes=inspected.axes,
         dropped=inspected.dropped,
+        guide=inspected.guide,
     )

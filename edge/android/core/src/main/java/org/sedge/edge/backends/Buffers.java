@@ -9,6 +9,7 @@ import org.sedge.edge.wire.Signature;
 
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
@@ -23,6 +24,11 @@ final class Buffers {
         tensors.put("x", x);
         tensors.put("y", bundle.target == null ? x : rows(bundle.target, bundle.batchSize));
         tensors.put("w", Tensor.zeros(Tensor.Type.FLOAT32, bundle.batchSize));
+        for (String model : bundle.guide == null ? Collections.<String>emptyList() : bundle.guide.models) {
+            tensors.put(model, Tensor.zeros(Tensor.Type.FLOAT32, bundle.layout.size));
+        }
+        tensors.put("constants", Tensor.zeros(Tensor.Type.FLOAT32, bundle.guide == null ? 0 : bundle.guide.constants));
+        tensors.put("counts", Tensor.zeros(Tensor.Type.FLOAT32, bundle.numClasses));
         tensors.put("noise", Tensor.zeros(Tensor.Type.FLOAT32, bundle.noise));
     }
 
@@ -36,6 +42,13 @@ final class Buffers {
     /** Takes theta (n,). */
     void put(float[] model) {
         tensors.get("theta").data().asFloatBuffer().put(model);
+    }
+
+    /** Takes what a guided loss does, by the names of its program's inputs. */
+    void put(Map<String, float[]> guidance) {
+        for (Map.Entry<String, float[]> entry : guidance.entrySet()) {
+            tensors.get(entry.getKey()).data().asFloatBuffer().put(entry.getValue());
+        }
     }
 
     /** Takes a batch. */

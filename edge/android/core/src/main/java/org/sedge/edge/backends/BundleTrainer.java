@@ -23,6 +23,7 @@ import java.util.function.BooleanSupplier;
 /** A trainer over the programs of a bundle, whatever executes them (spec/training.md, T4 to T8). */
 final class BundleTrainer implements Trainer {
     private final Bundle bundle;
+    /** "gradient", or "guided" for an order that asks for the guided loss. */
     private final Program gradient;
     private final Program evaluate;
     private final Buffers buffers;
@@ -45,7 +46,7 @@ final class BundleTrainer implements Trainer {
             throws CodecError, TrainingDiverged, TrainingStopped {
         Batches batches = new Batches(examples.count(), bundle.batchSize, request.training.lastBatch,
                 bundle.paddingIsSafe(), request.seed);
-        Differentiate differentiate = new Gradients(examples, request.seed);
+        Differentiate differentiate = new Gradients(examples, request);
         Single stepper = new Single(differentiate, bundle.layout, request);
         return new Loop(stepper, request.training, batches, stopped, resume).run(differentiate);
     }
@@ -70,15 +71,21 @@ final class BundleTrainer implements Trainer {
                 .with(Metrics.NUM_EXAMPLES, (long) examples.count());
     }
 
-    /** The program "gradient" on the batches of one training. */
+    /** The program "gradient" or "guided" on the batches of one training. */
     private final class Gradients implements Differentiate {
         private final Examples examples;
         private final long seed;
-        private final Signature signature = Signature.gradient(statistics > 0, bundle.noise > 0);
+        private final Signature signature;
 
-        Gradients(Examples examples, long seed) {
+        Gradients(Examples examples, TrainRequest request) {
             this.examples = examples;
-            this.seed = seed;
+            seed = request.seed;
+            boolean isGuided = request.guidance != null;
+            signature = isGuided ? Signature.guided(statistics > 0, bundle.noise > 0, bundle.guide)
+                    : Signature.gradient(statistics > 0, bundle.noise > 0);
+            if (isGuided) {
+                buffers.put(request.guidance);
+            }
         }
 
         @Override

@@ -42,12 +42,13 @@ public final class Programs implements Trainer.Opener {
     public Trainer open(Bundle bundle, Job job, BooleanSupplier stopped)
             throws CodecError, ConfigError, StorageError, JobStopped {
         Backend backend;
+        String step = job.order.work.loss.isEmpty() ? "gradient" : "guided";
         try {
-            backend = passing(bundle, job.order.bundle.sha256, stopped, "gradient", "evaluate");
+            backend = passing(bundle, job.order.bundle.sha256, stopped, step, "evaluate");
         } catch (JobStopped stop) {
             throw new JobStopped(stop.getMessage(), job.checkpoint);
         }
-        return open(bundle, backend);
+        return open(bundle, backend, step);
     }
 
     /** The bundle's {@code predict}, from a file of this name in the folder, which must stay as long as it is open. */
@@ -87,14 +88,14 @@ public final class Programs implements Trainer.Opener {
         throw new CodecError("bundle '" + bundle.name + "': no programs for any of this device's backends");
     }
 
-    private Trainer open(Bundle bundle, Backend backend) throws CodecError, StorageError {
-        byte[] gradient = bundle.program("gradient", backend.name());
+    private Trainer open(Bundle bundle, Backend backend, String step) throws CodecError, StorageError {
+        byte[] gradient = bundle.program(step, backend.name());
         byte[] evaluate = bundle.program("evaluate", backend.name());
         removeAllBut(file(folder, gradient), file(folder, evaluate));
         List<Program> loaded = new ArrayList<>();
         boolean opened = false;
         try {
-            loaded.add(load(file(folder, gradient), bundle, backend, "gradient", gradient));
+            loaded.add(load(file(folder, gradient), bundle, backend, step, gradient));
             loaded.add(load(file(folder, evaluate), bundle, backend, "evaluate", evaluate));
             Trainer trainer = new BundleTrainer(bundle, loaded.get(0), loaded.get(1));
             opened = true;

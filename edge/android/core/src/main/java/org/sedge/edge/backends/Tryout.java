@@ -21,7 +21,7 @@ import java.util.Random;
 public final class Tryout {
     /** The programs in the order of their trial. */
     public static final List<String> PROGRAMS =
-            Collections.unmodifiableList(Arrays.asList("gradient", "evaluate", "predict"));
+            Collections.unmodifiableList(Arrays.asList("gradient", "guided", "evaluate", "predict"));
     /** Zeros, ordinary numbers, and what diverged training leaves: NaN. */
     public static final int SAMPLES = 3;
     /** The file with the packed bundle. */
@@ -75,6 +75,12 @@ public final class Tryout {
         buffers.put(theta);
         buffers.fill(examples, Batches.inOrder(bundle.batchSize, bundle.batchSize).get(0));
         buffers.draw(0, 0);
+        if (name.equals("guided")) {
+            for (String model : bundle.guide.models) {
+                buffers.put(Collections.singletonMap(model, theta));
+            }
+            return buffers.inputs(Signature.guided(false, bundle.noise > 0, bundle.guide));
+        }
         return buffers.inputs(name.equals("gradient") ? Signature.gradient(false, bundle.noise > 0)
                 : name.equals("evaluate") ? Signature.EVALUATE : Signature.PREDICT);
     }

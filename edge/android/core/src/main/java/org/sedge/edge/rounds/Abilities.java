@@ -12,7 +12,7 @@ public final class Abilities {
     /** As HELLO announces it. */
     public static final List<String> CODECS = Collections.unmodifiableList(
             Arrays.asList("int4", "sign", "freeze", "phases", "correction", "optimizer", "schedule", "average",
-                    "blend"));
+                    "blend", "loss"));
 
     private Abilities() {}
 
@@ -20,7 +20,7 @@ public final class Abilities {
     static String lacking(Order order) {
         Work work = order.work;
         boolean selects = work.has(Work.SELECT) || order.has(Order.CONTEXT) || order.has(Order.PATCH_CONTEXT);
-        boolean exchanges = work.has(Work.ARRAYS) || work.has(Work.RETURNS);
+        boolean exchanges = work.has(Work.RETURNS) || work.has(Work.ARRAYS) && !work.has(Work.LOSS);
         String words = (exchanges ? ", arrays" : "") + (work.has(Work.CHOICE) ? ", choice" : "")
                 + (work.has(Work.OWN_MODEL) ? ", own_model" : "") + (work.has(Work.REMEMBER) ? ", remember" : "")
                 + (work.has(Work.SCORING) ? ", scoring" : "") + (selects ? ", select" : "")

@@ -41,6 +41,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.function.BooleanSupplier;
 
 /**
@@ -81,6 +82,9 @@ public final class JobRunner {
         List<Training> trainings = trainings(order.work, bundle.layout);
         Blended blended = new Blended(job, blobs, bundle);
         float[] start = StartVector.of(job, blobs, bundle.layout.size, kept);
+        byte[] last = job.kept.model;
+        float[] previous = last == null || order.work.loss.isEmpty() ? null : Vectors.read(blobs, last, start.length);
+        Map<String, float[]> guidance = Guidance.of(order.work, bundle, start, previous, train);
         float[] correction = null;
         if (order.correction != null) {
             correction = new float[start.length];
@@ -97,7 +101,7 @@ public final class JobRunner {
             Trained trained;
             try {
                 float[] before = blended.before(start, trainer, train);
-                trained = training.run(start, before, correction, moments, train, test, stopped);
+                trained = training.run(start, before, correction, guidance, moments, train, test, stopped);
             } catch (TrainingStopped stop) {
                 throw new JobStopped(stop.getMessage(), kept(training.checkpoint(same, stop.state)));
             }

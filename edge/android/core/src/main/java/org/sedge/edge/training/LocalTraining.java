@@ -10,6 +10,7 @@ import org.sedge.edge.wire.Messages.Training;
 import org.sedge.edge.wire.Record;
 
 import java.util.List;
+import java.util.Map;
 import java.util.function.BooleanSupplier;
 
 /**
@@ -48,8 +49,12 @@ final class LocalTraining {
         state = Checkpoint.state(checkpoint);
     }
 
-    /** Evaluates what the device predicts with, (n,), and trains from the start vector (n,), with a correction (n,) and the optimizer's state of the last round, or null. */
-    Trained run(float[] start, float[] model, float[] correction, byte[] kept, Examples train, Examples test, BooleanSupplier stopped)
+    /**
+     * Evaluates what the device predicts with, (n,), and trains from the start vector (n,), with a correction (n,), what
+     * a guided loss takes, and the optimizer's state of the last round; each of these three may be null.
+     */
+    Trained run(float[] start, float[] model, float[] correction, Map<String, float[]> guidance, byte[] kept,
+            Examples train, Examples test, BooleanSupplier stopped)
             throws CodecError, TrainingDiverged, TrainingStopped {
         before = before == null ? trainer.evaluate(model, test) : before;
         Trained trained = null;
@@ -60,7 +65,8 @@ final class LocalTraining {
             Moments earlier = goesOn ? Moments.decode(kept, training, start.length) : null;
             long since = System.nanoTime();
             trained = trainer.train(
-                    new TrainRequest(from, training, seed(), start, correction, earlier), train, stopped, state);
+                    new TrainRequest(from, training, seed(), start, correction, earlier, guidance), train, stopped,
+                    state);
             trainingSeconds += (System.nanoTime() - since) / 1e9;
             ownSteps += trained.steps - (state == null ? 0 : state.steps);
             if (phase == 0) {

@@ -30,7 +30,7 @@ public final class Bundle {
 
     private static final Schema<Record> PROGRAM = Record.schema();
     private static final Field<Record, String> PROGRAM_NAME =
-            PROGRAM.required("name", Type.oneOf("gradient", "evaluate", "predict"));
+            PROGRAM.required("name", Type.oneOf("gradient", "evaluate", "predict", "guided"));
     private static final Field<Record, String> BACKEND = PROGRAM.required("backend", Type.text(0, MAX_BYTES));
     private static final Field<Record, String> FILE = PROGRAM.required("file", Type.text(1, MAX_BYTES));
     private static final Field<Record, String> SHA256 = PROGRAM.required("sha256", Type.text(64, 64));
@@ -76,6 +76,7 @@ public final class Bundle {
             SCHEMA.optional("labels", Type.list(Type.text(0, MAX_BYTES), 0, MAX_BYTES), Collections.<String>emptyList());
     private static final Field<Record, Long> VOCABULARY =
             SCHEMA.optional("vocabulary", Type.integer(0, 1L << 50), 0L);
+    private static final Field<Record, Record> GUIDE = SCHEMA.optional("guide", Type.orNil(Guide.SCHEMA), null);
     private static final Field<Record, List<Record>> PARTS =
             SCHEMA.optional("parts", Type.list(PART, 0, MAX_BYTES), Collections.<Record>emptyList());
 
@@ -138,6 +139,8 @@ public final class Bundle {
     /** The tensors that no device trains; null: there are none. */
     public final Layout frozenLayout;
     public final Metric metric;
+    /** That of the guided loss; null: there is none. */
+    public final Guide guide;
     /** The classes' names, for people; none where there are none. */
     public final List<String> labels;
     /** The inputs of a model that has several, in the order in which a row of {@code input} holds them; otherwise none. */
@@ -157,6 +160,7 @@ public final class Bundle {
         usesBatchStatistics = manifest.get(USES_BATCH_STATISTICS);
         noise = manifest.get(NOISE).intValue();
         metric = manifest.get(METRIC);
+        guide = manifest.get(GUIDE) == null ? null : new Guide(manifest.get(GUIDE));
         labels = manifest.get(LABELS);
         if (!labels.isEmpty() && labels.size() != numClasses) {
             throw new IllegalArgumentException(labels.size() + " labels, expected " + numClasses
@@ -192,6 +196,9 @@ public final class Bundle {
 
     private void check(Record program) {
         String file = program.get(FILE);
+        if (guide == null && program.get(PROGRAM_NAME).equals("guided")) {
+            throw new IllegalArgumentException("program 'guided' without a guide");
+        }
         if (file.indexOf('/') >= 0 || file.equals(".") || file.equals("..")) {
             throw new IllegalArgumentException("program file '" + file + "' holds a path");
         }

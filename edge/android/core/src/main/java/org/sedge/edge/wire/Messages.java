@@ -396,6 +396,7 @@ public final class Messages {
                 SCHEMA.optional("choice", Type.orNil(PatchChoice.SCHEMA), null);
         public static final Field<Work, Blend> BLEND = SCHEMA.optional("blend", Type.orNil(Blend.SCHEMA), null);
         public static final Field<Work, Boolean> REMEMBER = SCHEMA.optional("remember", Type.BOOL, false);
+        public static final Field<Work, String> LOSS = SCHEMA.optional("loss", Type.text(0, 256), "");
         public static final Field<Work, Map<String, Object>> SETTINGS =
                 SCHEMA.optional("settings", Type.map(Type.either(Type.BOOL, Type.integer(-9007199254740992L,
                 9007199254740992L), Type.FINITE, Type.text(0, 256)), 32), Collections.emptyMap());
@@ -424,6 +425,11 @@ public final class Messages {
         public final Blend blend;
         /** Extension {@code remember}: the device keeps what it sent as a patch, which a later order can name. */
         public final boolean remember;
+        /**
+         * Extension {@code loss}: name of the bundle's guided loss, with which the model that is sent is trained;
+         * empty: the bundle's own loss.
+         */
+        public final String loss;
         /** Extension {@code settings}: numbers and texts by name, for the device's own training function. */
         public final Map<String, Object> settings;
         /** Extension {@code arrays}: small arrays by name, each as float32, little endian. */
@@ -443,6 +449,7 @@ public final class Messages {
             choice = CHOICE.in(given);
             blend = BLEND.in(given);
             remember = REMEMBER.in(given);
+            loss = LOSS.in(given);
             settings = SETTINGS.in(given);
             arrays = ARRAYS.in(given);
             returns = RETURNS.in(given);

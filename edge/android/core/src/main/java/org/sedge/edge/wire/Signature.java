@@ -25,14 +25,24 @@ public final class Signature {
 
     /** The signature of "gradient", for a layout with statistics and a model that takes random numbers. */
     public static Signature gradient(boolean statistics, boolean noise) {
+        return training("gradient", statistics, noise, Collections.<String>emptyList());
+    }
+
+    /** The signature of "guided", which also takes what the guide lists. */
+    public static Signature guided(boolean statistics, boolean noise, Guide guide) {
+        return training("guided", statistics, noise, guide.inputs());
+    }
+
+    private static Signature training(String program, boolean statistics, boolean noise, List<String> more) {
         List<String> inputs = new ArrayList<>(BATCH);
         List<String> outputs = new ArrayList<>(Arrays.asList("gradient", "loss"));
         if (noise) {
             inputs.add("noise");
         }
+        inputs.addAll(more);
         if (statistics) {
             outputs.add("statistics");
         }
-        return new Signature("gradient", inputs, outputs);
+        return new Signature(program, inputs, outputs);
     }
 }

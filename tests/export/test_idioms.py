@@ -168,6 +168,10 @@ class Rectified(torch.autograd.Function):
 rectified: Callable[[Tensor], Tensor] = Rectified.apply
 
 
+def doubled(_layer: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+    return 2 * output
+
+
 def hooked(layer: nn.Module, x: Tensor) -> Tensor:
     """Installs a hook when it is first called and remembers that it has, as transformers' models do."""
 

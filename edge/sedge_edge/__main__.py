@@ -125,11 +125,11 @@ def _run(arguments: argparse.Namespace) -> int:
 def _join(arguments: argparse.Namespace) -> int:
     from sedge_edge.joining import join
 
-    line: str | None = arguments.line
-    if line is None:
+    line: str = arguments.line or ""
+    if arguments.line is None:
         if sys.stdin.isatty():
             print("The line of `sedge-cloud device add --join`:", file=sys.stderr)
-        line = sys.stdin.readline()
+        line = str(sys.stdin.readline())
     print(join(line, arguments.out, arguments.service))
     return 0
 

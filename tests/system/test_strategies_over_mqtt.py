@@ -51,7 +51,9 @@ class Case:
 
 CASES = {
     "apfl": Case("alpha = 0.3"),
-    "blended": Case(),
+    "blended": Case(
+        "mix = 0.75, prior = false"
+    ),  # whether it takes the prior only the device knows
     "ditto": Case("lam = 0.5, personal_epochs = 2"),
     "fedavg": Case(),
     "fedbabu": Case("head_epochs = 1"),

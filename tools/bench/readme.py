@@ -47,10 +47,12 @@ def replaced(text: str, name: str, lines: Iterable[str]) -> str:
 
 def demo(result: Result) -> list[str]:
     """The table at the top of the README: its words, then six columns."""
+    assert result.machine is not None  # which a real run does not know
+    minutes = sum(strategy.seconds for strategy in result.strategies) / 60
     fewest = min(device.num_test for device in result.strategies[0].devices)
     return [
         f"`make demo` trains {result.devices} devices, {len(result.strategies[0].rounds)} rounds of "
-        f"{result.model.parameters:,} parameters, in a few minutes. "
+        f"{result.model.parameters:,} parameters, in {minutes:.1f} minutes on {result.machine.cpus} cores. "
         "Accuracy on each device's own test examples, *before* training (the model as it arrives) and "
         "*after*: pooled over all examples / mean over devices. The worst tenth is the mean over the worst "
         f"{max(1, result.devices // 10)} devices, after. Every device has at least {fewest} test examples. "

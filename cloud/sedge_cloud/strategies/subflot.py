@@ -44,7 +44,7 @@ from sedge_cloud.algorithms.width_policy import WidthPolicy
 from sedge_cloud.strategy import EVERY_ELEMENT, Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.training import MAX_PROX, Training
 from sedge_protocol.wire.work import Codec, Work
 
 Weighting = Literal["examples", "uniform", "width"]
@@ -112,6 +112,7 @@ class SubFLOT(WidthPolicy, frozen=True):
         if self.sar and width and client.steps:
             share = 1 - (1 - self.pull) ** context.widths[width].dropped
             prox = context.training.prox + prox_for(share, context.training, client.steps)
+            prox = min(prox, MAX_PROX)  # of a device that reports a few steps of tiny rates
             pulled = msgspec.structs.replace(context.training, prox=prox)
         return Assignment(work=Work(training=pulled), arrays=arrays, start=start, width=width)
 
@@ -153,9 +154,8 @@ def prox_for(share: float, training: Training, steps: int) -> float:
     Momentum m moves a model 1 / (1 - m) times as far. With Adam, which normalises the sum of gradient and
     pull, the share is nominal.
     """
-    rate = sum(training.rate(step, steps) for step in range(steps)) / steps
     kept: float = (1 - share) ** (1 / steps)
-    return (1 - kept) * (1 - training.momentum) / rate
+    return (1 - kept) * (1 - training.momentum) / training.mean_rate(steps)
 
 
 def _prefix(context: Context, width: int) -> Places:

@@ -12,6 +12,8 @@ Names: TypeAlias = Annotated[tuple[Name, ...], Meta(max_length=MAX_TENSORS)]
 LastBatch: TypeAlias = Literal["pad", "fill", "drop"]
 OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
 
+MAX_PROX = 1e6
+
 
 class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a device trains.
@@ -27,7 +29,7 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     """Learning rate, before warm-up and schedule are applied."""
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """Momentum of ``sgd``; must be 0 for the other optimizers."""
-    prox: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    prox: Annotated[float, Meta(ge=0, le=MAX_PROX)] = 0.0
     """Strength of the pull towards the round's start model (FedProx's mu); 0 turns it off."""
     last_batch: LastBatch = "pad"
     """What happens to the last partial batch: ``pad`` it with rows of weight zero, ``fill`` it from the
@@ -75,6 +77,17 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
         """The learning rate of a step, from 0, of so many."""
         warmth = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         return self.learning_rate * warmth * (1 + (self.end_factor - 1) * step / steps)
+
+    def mean_rate(self, steps: int) -> float:
+        """The mean of ``rate`` over so many steps, at least 1; as fast for 2^40 of them as for one."""
+        slope, warm = (self.end_factor - 1) / steps, min(self.warmup_steps, steps)
+        # A step counts its warmth times 1 + slope * step; the sums of the rest run from ``warm``.
+        after = steps * (steps - 1) / 2 - warm * (warm - 1) / 2
+        full = steps - warm + slope * after
+        if warm:
+            products = (warm - 1) * warm * (warm + 1) / 3  # of step and step + 1
+            full += (warm * (warm + 1) / 2 + slope * products) / self.warmup_steps
+        return self.learning_rate * full / steps
 
     def averaged(self, steps: int) -> int:
         """How many of so many steps, the last ones, the mean is of: at least one if any."""

@@ -14,7 +14,7 @@ from sedge_cloud.strategies.subflot import SubFLOT
 from sedge_cloud.strategy import ClientModel, Update
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Theta
-from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.training import MAX_PROX, Training
 
 RNG = np.random.default_rng(0)
 LAYOUT = layout_of(Residual())
@@ -65,6 +65,7 @@ def test_a_past_that_is_not_trusted_is_none() -> None:
         (117, Training(learning_rate=0.01, momentum=0.7)),
         (3, Training(learning_rate=0.5)),
         (200, Training(learning_rate=0.1, warmup_steps=50, end_factor=0.1)),
+        (40, Training(learning_rate=0.1, warmup_steps=50, end_factor=3)),
     ],
 )
 def test_a_pull_means_the_same_whatever_the_steps_and_rates(steps: int, training: Training) -> None:
@@ -83,6 +84,21 @@ def test_a_pull_means_the_same_whatever_the_steps_and_rates(steps: int, training
             velocity = training.momentum * velocity + pulled.prox * distance
             distance -= training.rate(step, steps) * velocity
         assert distance == pytest.approx(0.7**dropped, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("steps", "prox"),
+    [
+        (1, MAX_PROX),  # whose rate is 1e-8
+        (2**40, pytest.approx(0.5 * 0.1165 / (2**40 * 0.001), rel=0.01)),  # takes no longer
+    ],
+)
+def test_no_number_of_steps_that_a_device_reports_stops_a_run(steps: int, prox: float) -> None:
+    training = Training(learning_rate=0.001, warmup_steps=100_000)
+    client = replace(a_past(2), steps=steps)
+    context = replace(CONTEXT, training=training)
+    pulled = SubFLOT(dropped=DROPPED).plan(context, client).work.training
+    assert pulled is not None and pulled.prox == prox
 
 
 def test_the_pull_is_added_to_the_runs_prox_and_needs_a_past() -> None:

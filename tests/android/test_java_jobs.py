@@ -274,10 +274,29 @@ def test_orders_that_cannot_be_done_are_declined_in_the_same_words(
     assert pair.in_java(orders, class_path)[:-1] == refused
 
 
+def test_an_order_whose_guided_loss_the_backend_has_no_program_of_is_declined(
+    class_path: str, library: Path, tmp_path: Path
+) -> None:
+    pair = Pair("statistics", tmp_path, library)
+    pair.backend = MEANS
+    pair.bundle, pair.theta = class_means.bundle()
+    manifest = msgspec.structs.replace(pair.bundle.manifest, guide=Guide("mine"))
+    pair.bundle = msgspec.structs.replace(pair.bundle, manifest=manifest)
+    x, y = class_means.examples(10, 0)
+    for number in range(2):
+        np.savez(tmp_path / f"{number}.npz", x=x, y=y)
+    (order,) = pair.orders(1)
+    order = changed(order, loss="mine")
+    with pytest.raises(CodecError, match="'means': no program 'guided' for onnxruntime"):
+        pair.in_python([order])
+    lacks = "bundle 'means': no programs [guided, evaluate] for any of this device's backends"
+    assert pair.in_java([order], class_path)[0] == lacks
+
+
 def test_an_evaluation_in_which_nothing_counts_is_declined_in_the_same_words(
     class_path: str, library: Path, tmp_path: Path
 ) -> None:
-    pair = Pair("dropout", tmp_path, library)
+    pair = Pair("statistics", tmp_path, library)
     pair.backend = MEANS
     pair.bundle, pair.theta = class_means.bundle(weightless=True)
     x, y = class_means.examples(10, 0)
@@ -338,7 +357,7 @@ def test_a_graph_that_is_not_allowed_reaches_no_runtime(
 ) -> None:
     cases = json.loads((VECTORS / "spec.json").read_text())["programs"]
     graph = next(bytes.fromhex(case["program"]) for case in cases if case["rule"] == "a function")
-    pair = Pair("dropout", tmp_path, library)
+    pair = Pair("statistics", tmp_path, library)
     pair.backend = MEANS  # is called onnxruntime, too
     files = {"gradient": graph, "evaluate": graph}
     programs = tuple(
@@ -346,7 +365,7 @@ def test_a_graph_that_is_not_allowed_reaches_no_runtime(
     )
     pair.bundle = Bundle(msgspec.structs.replace(pair.bundle.manifest, programs=programs), files)
     said = pair.in_java(pair.orders(1), class_path)[0]
-    where = "bundle 'dropout': program 'gradient' cannot be loaded: program: "
+    where = "bundle 'statistics': program 'gradient' cannot be loaded: program: "
     assert said == f"{where}field 25 is not allowed there, or one too many"
 
 

@@ -77,9 +77,9 @@ def _sorted(names: Collection[str]) -> tuple[str, ...]:
 def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
     """The memory for work with one of the run's forms, in MB by backend; 0 where it is unknown."""
     form = run.manifests[width]
-    backends = {program.backend for program in form.programs if program.name == "gradient"}
+    backends = {program.backend for program in form.programs if program.name == work.program}
     vectors = work.vectors(run.config.training)
-    return {backend: form.memory_mb([backend], vectors) for backend in backends}
+    return {backend: form.memory_mb([backend], vectors, work.program) for backend in backends}
 
 
 def lacking(run: Run) -> Callable[[Hello], list[str]]:

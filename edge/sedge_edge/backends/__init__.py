@@ -20,6 +20,7 @@ from sedge_protocol.wire.bundle import (
     WITHOUT_PROGRAMS,
     Bundle,
 )
+from sedge_protocol.wire.programs import GUIDED
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Work
 
@@ -168,7 +169,9 @@ def open_trainer(
         expected = f"one of those in the bundle: {', '.join(bundle.backends()) or 'none'}"
         raise ConfigError("backend.name", backend, expected)
     room = memory_mb()
-    needed = {name: bundle.manifest.memory_mb([name], _VECTORS) for name in known}
+    # The more demanding, where the orders may ask for either.
+    program = "gradient" if bundle.manifest.guide is None else GUIDED
+    needed = {name: bundle.manifest.memory_mb([name], _VECTORS, program) for name in known}
     if room:  # the order of those that fit stays as it is
         known.sort(key=lambda name: needed[name] if needed[name] > room else 0)
     faults: list[str] = []

@@ -23,7 +23,7 @@ cannot be enforced from outside: a function does it only if it says so, as in ``
     freeze      leaves the tensors named in settings["freeze"] alone at every step
     optimizer   uses settings["optimizer"] and what belongs to it: weight decay, clipping, ...
     schedule    uses settings["warmup_steps"] and settings["end_factor"]: the learning rate of each step
-The rest is declined: gradients, corrections, second models, means of the steps' models.
+The rest is declined: gradients, corrections, second models, guided losses, means of the steps' models.
 """
 
 import math
@@ -106,6 +106,7 @@ class FunctionTrainer:
             "correction": request.correction is not None,
             "average": training.average > 0,
             "own_model": request.second is not None,
+            "loss": request.guidance is not None,
         }
         for what, is_asked in asked.items():
             if is_asked:

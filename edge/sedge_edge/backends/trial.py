@@ -183,7 +183,11 @@ def _run(trainer: Trainer, bundle: Bundle, theta: Theta, inputs: Inputs) -> None
         "gradient": lambda: trainer.train(
             TrainRequest(theta, Training(1), 0), examples, lambda: False
         ),
-        GUIDED: lambda: trainer.train(_guided(manifest, theta), examples, lambda: False),
+        GUIDED: lambda: trainer.train(
+            TrainRequest(theta, Training(1), 0, guidance=sample_guidance(manifest, theta)),
+            examples,
+            lambda: False,
+        ),
         "evaluate": lambda: trainer.evaluate(theta, examples),
         "predict": lambda: trainer.predictor(theta)(inputs),
     }
@@ -195,13 +199,12 @@ def _run(trainer: Trainer, bundle: Bundle, theta: Theta, inputs: Inputs) -> None
             step()
 
 
-def _guided(manifest: BundleManifest, theta: Theta) -> TrainRequest:
-    """A step of the guided loss, if there is one, from theta (n,) with itself as references, and ones."""
+def sample_guidance(manifest: BundleManifest, theta: Theta) -> Guidance:
+    """What the bundle's guided loss takes, if there is one: theta (n,) as every reference, and ones."""
     guide = manifest.guide or Guide("")
     sizes = {CONSTANTS: guide.constants, COUNTS: manifest.num_classes * guide.counts}
     arrays = {name: np.ones(size, np.float32) for name, size in sizes.items() if size}
-    guidance = Guidance(dict.fromkeys(guide.models, theta), arrays)
-    return TrainRequest(theta, Training(1), 0, guidance=guidance)
+    return Guidance(dict.fromkeys(guide.models, theta), arrays)
 
 
 def main() -> None:

@@ -63,8 +63,9 @@ class Program(msgspec.Struct, frozen=True):
     """One executable graph: its name, the backend that runs it, its file and the file's hash.
 
     ``memory_bytes`` of ``gradient`` is what the runtime takes in a job for all programs, without its
-    library and the model's vectors, as the exporter measured it; ``multiply_adds`` counts those of a
-    batch's convolutions and products. 0 is unknown.
+    library and the model's vectors, as the exporter measured it; that of ``guided`` is the same for a job
+    with the guided loss. ``multiply_adds`` counts those of a batch's convolutions and products. 0 is
+    unknown.
     """
 
     name: str
@@ -147,13 +148,13 @@ class BundleManifest(msgspec.Struct, frozen=True):
         frozen = () if self.frozen is None else self.frozen.layout.tensors
         return (*self.layout.tensors, *frozen)
 
-    def memory_mb(self, backends: Collection[str], vectors: int) -> int:
+    def memory_mb(self, backends: Collection[str], vectors: int, program: str = "gradient") -> int:
         """The memory, in MB, that an agent with these backends needs for a job; 0 where that is unknown.
 
-        The job holds so many ``vectors`` of the model (``Work.vectors``). It is that of the backend that
-        takes least; the device's data come on top.
+        The job trains with ``program`` and holds so many ``vectors`` of the model (``Work.program`` and
+        ``Work.vectors``). It is that of the backend that takes least; the device's data come on top.
         """
-        runs = [p for p in self.programs if p.name == "gradient" and p.backend in backends]
+        runs = [p for p in self.programs if p.name == program and p.backend in backends]
         if not all(p.memory_bytes for p in runs) or not WITHOUT_PROGRAMS.isdisjoint(backends):
             return 0
         least = min((AGENT_BYTES.get(p.backend, 0) + p.memory_bytes for p in runs), default=0)

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from sedge_protocol.codec import Compression, ValueCoding
+from sedge_protocol.wire.programs import GUIDED
 from sedge_protocol.wire.training import Name, Names, Training
 from sedge_protocol.wire.transfer import Manifest
 
@@ -196,6 +197,11 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         first = (self.training,) if self.training is not None else ()
         own = (self.own_model.training,) if self.own_model is not None else ()
         return (*first, *self.then, *own)
+
+    @property
+    def program(self) -> str:
+        """The bundle's program that trains the model that is sent."""
+        return GUIDED if self.loss else "gradient"
 
     def vectors(self, training: Training) -> int:
         """The most vectors of the model that a job holds at once; ``training`` is the run's."""

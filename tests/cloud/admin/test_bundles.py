@@ -12,7 +12,7 @@ from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, a_hello, make_w
 
 from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.runs.capabilities import lacking
+from sedge_cloud.runs.capabilities import lacking, memory_of
 from sedge_cloud.runs.run import Run
 from sedge_cloud.strategies.heterofl import HeteroFL
 from sedge_protocol.axes import FIXED, Axes
@@ -22,6 +22,7 @@ from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import BundleManifest
 from sedge_protocol.wire.frozen import FrozenData, frozen_blob, frozen_data
 from sedge_protocol.wire.messages import Refusal
+from sedge_protocol.wire.objective import Guide
 from sedge_protocol.wire.work import Work
 
 
@@ -120,15 +121,27 @@ def test_a_run_keeps_its_frozen_data_(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def costing(folder: Path, memory_mb: int) -> Path:
-    """A bundle, now with a program with which a device needs so much memory."""
+    """A bundle, now with programs with which a device needs so much memory, and 1 MB more if guided."""
     bundle, init = bundles.load(folder)
     program = bundle.manifest.programs[0]
     vectors = 4 * bundle.manifest.layout.size * Work().vectors(CONFIG.training)
     needed = memory_mb * 10**6 - bundles.AGENT_BYTES[program.backend] - vectors
     program = msgspec.structs.replace(program, memory_bytes=needed)
-    manifest = msgspec.structs.replace(bundle.manifest, programs=(program,))
+    guided = msgspec.structs.replace(program, name="guided", memory_bytes=needed + 10**6)
+    guide, programs = Guide("fedlc", constants=1), (program, guided)
+    manifest = msgspec.structs.replace(bundle.manifest, programs=programs, guide=guide)
     bundles.save(folder, bundles.Bundle(manifest, bundle.files), init)
     return folder
+
+
+def test_a_guided_job_takes_the_memory_of_its_own_program(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, None)
+    start_run(cloud.store, RUN, costing(make_width(tmp_path / "whole", 0.0), 400), CONFIG)
+    cloud.restart()
+    run = cloud.core.runs[RUN]
+    vector = -(-4 * LAYOUT.size // 10**6)
+    assert memory_of(run, 0) == {"onnxruntime": 400}
+    assert memory_of(run, 0, Work(loss="fedlc")) == {"onnxruntime": 401 + vector}
 
 
 class OwnWidths(HeteroFL, frozen=True):

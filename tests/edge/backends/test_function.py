@@ -13,6 +13,7 @@ from tests.edge.backends.softmax import B, C, F, N, bundle, examples, never, sta
 from sedge_edge.backends import UserCode, impossible_features, open_trainer, usable_backends
 from sedge_edge.training.trainer import (
     Exchange,
+    Guidance,
     SecondModel,
     Trainer,
     TrainingDiverged,
@@ -158,6 +159,7 @@ CALLS: dict[str, tuple[Training, dict[str, Any]]] = {
     "average": (Training(average=0.5), {}),
     "the last batch's gradient": (Training(), {"gradient": True}),
     "correction": (Training(), {"correction": np.zeros(N, np.float32)}),
+    "loss": (Training(), {"guidance": Guidance({}, {})}),
 }
 
 
@@ -188,7 +190,7 @@ def test_a_function_does_what_it_says_that_it_honours(client: Client, tmp_path: 
     with pytest.raises(CodecError, match=r"^order: optimizer: .* it honours freeze, prox$"):
         trainer.train(TrainRequest(start(), Training(optimizer="adam"), 0), examples(4), never)
     (tmp_path / "says.py").write_text(says)
-    never_does = {"own_model", "select", "scoring", "correction", "average"}
+    never_does = {"own_model", "select", "scoring", "correction", "average", "loss"}
     assert impossible_features("says:fit", tmp_path) == {*never_does, "optimizer", "schedule"}
     assert usable_backends("says:fit") == ("function",)
     assert "function" not in usable_backends("auto")

@@ -18,6 +18,7 @@ from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.objective import Guide
 from sedge_protocol.wire.programs import Signature
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import describe
@@ -33,7 +34,8 @@ from sedge_protocol.wire.work import (
 
 N = 400_000
 LAYOUT = Layout.of([("weight", (N,), Role.PARAMETER)])
-BUNDLE = bundle_of(LAYOUT, {}, 1, 2, batch_size=4)
+GUIDE = Guide("guide", ("start", "previous"))
+BUNDLE = bundle_of(LAYOUT, {}, 1, 2, batch_size=4, guide=GUIDE)
 ROWS = Examples(np.ones((8, 1), np.float32), np.zeros(8, np.int64))
 ADAM = Training(optimizer="adam")
 
@@ -83,6 +85,7 @@ class Program:
         (Work(training=Training(), select=UpdateSelection()), ValueCoding.BF16),
         (Work(training=Training(), scoring=DeviceScoring(0.5)), ValueCoding.BF16),
         (Work(training=Training(), choice=PatchChoice(0.5)), ValueCoding.BF16),
+        (Work(training=Training(), loss=GUIDE.name), ValueCoding.BF16),
     ],
 )
 def test_a_job_holds_as_many_vectors_as_it_says(

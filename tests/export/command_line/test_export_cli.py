@@ -10,6 +10,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 
+from sedge_edge.backends.guided_losses import GUIDED_LOSSES
 from sedge_export.__main__ import main
 from sedge_export.exporter import export
 from sedge_protocol.wire import bundle
@@ -83,8 +84,10 @@ def test_memory_is_measured_on_rows_that_the_model_takes(tmp_path: Path) -> None
         num_classes=3,
         folder=tmp_path,
         measure=True,
+        guided=GUIDED_LOSSES["fedlc"],
     )
-    assert manifest.programs[0].memory_bytes > 1
+    measured = [program.name for program in manifest.programs if program.memory_bytes > 1]
+    assert measured == ["gradient", "guided"]
 
 
 def test_the_classes_have_names(

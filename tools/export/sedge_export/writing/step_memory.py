@@ -1,11 +1,12 @@
 """The memory that a runtime takes in a job, measured in a process of its own. Linux only.
 
-    python -m sedge_export.writing.step_memory FOLDER BACKEND
+    python -m sedge_export.writing.step_memory FOLDER BACKEND PROGRAM
 
-prints the bytes by which the process's peak (VmHWM) in a training between two evaluations exceeds what it
-held before the programs were opened, without the vectors that the training itself holds: sessions, and the
-tensors within a step. What runs is the device's own trainer, on rows that the programs were
-verified on, as a model need not have a loss on any others. The figure varies by a per cent.
+prints the bytes by which the process's peak (VmHWM) in a training with the program, gradient or guided,
+between two evaluations exceeds what it held before the programs were opened, without the vectors that the
+training itself holds: sessions, and the tensors within a step. What runs is the device's own trainer, on
+rows that the programs were verified on, as a model need not have a loss on any others. The figure varies by
+a per cent.
 """
 
 import subprocess
@@ -27,6 +28,7 @@ from sedge_edge.backends.bundle_trainer import (
     LoadProgram,
     bundled,
 )
+from sedge_edge.backends.trial import sample_guidance
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import TrainRequest
 from sedge_export.programs import Program
@@ -34,10 +36,11 @@ from sedge_protocol.errors import ExportError
 from sedge_protocol.host.memory_limit import unpool_large_arrays
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import ONNXRUNTIME, Bundle, load, save
-from sedge_protocol.wire.programs import Signature
+from sedge_protocol.wire.bundle import Program as ProgramFile
+from sedge_protocol.wire.programs import GUIDED, Signature
 from sedge_protocol.wire.training import Training
 
-GRADIENT = "gradient"
+MEASURED = ("gradient", GUIDED)
 # The training's own: the model that moves, the velocity and the gradient.
 _VECTORS = 3
 # Steps that hardly move the model: a rate that suits its data is not known here.
@@ -47,7 +50,7 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def with_memory(bundle: Bundle, theta: Theta, examples: Examples) -> Bundle:
-    """The bundle, whose gradient programs say what memory they take; as it is on another system.
+    """The bundle, whose programs that train say what memory they take; as it is on another system.
 
     ``examples`` are two batches on which the model's loss is finite. Raises ``ExportError`` when
     a program cannot be measured.
@@ -58,8 +61,8 @@ def with_memory(bundle: Bundle, theta: Theta, examples: Examples) -> Bundle:
         save(Path(name) / _BUNDLE, bundle, theta)
         np.savez(Path(name) / _ROWS, x=examples.inputs, y=examples.targets)
         programs = tuple(
-            msgspec.structs.replace(program, memory_bytes=_measured(Path(name), program.backend))
-            if program.name == GRADIENT
+            msgspec.structs.replace(program, memory_bytes=_measured(Path(name), program))
+            if program.name in MEASURED
             else program
             for program in bundle.manifest.programs
         )
@@ -67,8 +70,9 @@ def with_memory(bundle: Bundle, theta: Theta, examples: Examples) -> Bundle:
     return msgspec.structs.replace(bundle, manifest=manifest)
 
 
-def _measured(folder: Path, backend: str) -> int:
-    words = [sys.executable, "-m", "sedge_export.writing.step_memory", str(folder), backend]
+def _measured(folder: Path, program: ProgramFile) -> int:
+    module, backend = "sedge_export.writing.step_memory", program.backend
+    words = [sys.executable, "-m", module, str(folder), backend, program.name]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = done.stderr.strip().rpartition("\n")[2]
@@ -76,8 +80,8 @@ def _measured(folder: Path, backend: str) -> int:
     return int(done.stdout.split()[-1])
 
 
-def main(folder: str, backend: str) -> None:
-    """Measure the folder's bundle, on the folder's rows, in one runtime."""
+def main(folder: str, backend: str, program: str) -> None:
+    """Measure one program of the folder's bundle, on the folder's rows, in one runtime."""
     unpool_large_arrays()
     bundle, theta = load(Path(folder) / _BUNDLE)
     if bundle.frozen is not None:
@@ -86,12 +90,16 @@ def main(folder: str, backend: str) -> None:
     with np.load(Path(folder) / _ROWS) as rows:
         x = rows["x"]
         examples = Examples(x, x if bundle.manifest.target is None else rows["y"])
+    guidance = None
+    if program == GUIDED:  # not theta itself, at which a distance need not have a gradient
+        guidance = sample_guidance(bundle.manifest, theta * np.float32(0.95))
+    request = TrainRequest(theta, _TRAINING, 0, guidance=guidance)
     with suppress(OSError):
         _RESET.write_text("5")  # the peak of the imports is not the job's
     before = _kernel("VmRSS")
     trainer = BundleTrainer(bundle, programs)
     trainer.evaluate(theta, examples)
-    trainer.train(TrainRequest(theta, _TRAINING, 0), examples, lambda: False)
+    trainer.train(request, examples, lambda: False)
     trainer.evaluate(theta, examples)
     print(max(1, _kernel("VmHWM") - before - (_VECTORS + copies) * theta.nbytes))
 

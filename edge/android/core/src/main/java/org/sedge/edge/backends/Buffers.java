@@ -9,7 +9,6 @@ import org.sedge.edge.wire.Signature;
 
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
-import java.util.Collections;
 import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
@@ -24,11 +23,6 @@ final class Buffers {
         tensors.put("x", x);
         tensors.put("y", bundle.target == null ? x : rows(bundle.target, bundle.batchSize));
         tensors.put("w", Tensor.zeros(Tensor.Type.FLOAT32, bundle.batchSize));
-        for (String model : bundle.guide == null ? Collections.<String>emptyList() : bundle.guide.models) {
-            tensors.put(model, Tensor.zeros(Tensor.Type.FLOAT32, bundle.layout.size));
-        }
-        tensors.put("constants", Tensor.zeros(Tensor.Type.FLOAT32, bundle.guide == null ? 0 : bundle.guide.constants));
-        tensors.put("counts", Tensor.zeros(Tensor.Type.FLOAT32, bundle.numClasses));
         tensors.put("noise", Tensor.zeros(Tensor.Type.FLOAT32, bundle.noise));
     }
 
@@ -44,10 +38,15 @@ final class Buffers {
         tensors.get("theta").data().asFloatBuffer().put(model);
     }
 
-    /** Takes what a guided loss does, by the names of its program's inputs. */
+    /** Takes what a guided loss does, by the names of its program's inputs; a job without one has no room for it. */
     void put(Map<String, float[]> guidance) {
         for (Map.Entry<String, float[]> entry : guidance.entrySet()) {
-            tensors.get(entry.getKey()).data().asFloatBuffer().put(entry.getValue());
+            String name = entry.getKey();
+            float[] values = entry.getValue();
+            if (!tensors.containsKey(name)) {
+                tensors.put(name, Tensor.zeros(Tensor.Type.FLOAT32, values.length));
+            }
+            tensors.get(name).data().asFloatBuffer().put(values);
         }
     }
 

@@ -85,7 +85,8 @@ public final class Programs implements Trainer.Opener {
         if (faults.length() > 0) {
             throw new ConfigError("backend", "'" + tried + "'", "a working backend" + faults);
         }
-        throw new CodecError("bundle '" + bundle.name + "': no programs for any of this device's backends");
+        throw new CodecError("bundle '" + bundle.name + "': no programs " + Arrays.asList(programs)
+                + " for any of this device's backends");
     }
 
     private Trainer open(Bundle bundle, Backend backend, String step) throws CodecError, StorageError {

@@ -76,9 +76,13 @@ public final class Tryout {
         buffers.fill(examples, Batches.inOrder(bundle.batchSize, bundle.batchSize).get(0));
         buffers.draw(0, 0);
         if (name.equals("guided")) {
+            Map<String, float[]> guidance = new HashMap<>();
+            guidance.put("constants", new float[bundle.guide.constants]);
+            guidance.put("counts", new float[(int) bundle.numClasses]);
             for (String model : bundle.guide.models) {
-                buffers.put(Collections.singletonMap(model, theta));
+                guidance.put(model, theta);
             }
+            buffers.put(guidance);
             return buffers.inputs(Signature.guided(false, bundle.noise > 0, bundle.guide));
         }
         return buffers.inputs(name.equals("gradient") ? Signature.gradient(false, bundle.noise > 0)

@@ -33,7 +33,10 @@ def test_a_line_becomes_a_device(
     assert (tmp_path / "pi-1" / "secret").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "pi-1").stat().st_mode & 0o777 == 0o700
     assert "cd pi-1 && sedge-edge doctor" in capsys.readouterr().out
-    # A second device does not overwrite the first.
+    # A join that was cut off before its last file goes on; a second device does not overwrite the first.
+    (tmp_path / "pi-1" / "secret").unlink()
+    assert main(["join", GIVEN.join_text()]) == 0
+    capsys.readouterr()
     assert main(["join", GIVEN.join_text()]) == 2
     assert "expected a folder without a device" in capsys.readouterr().err
 
@@ -47,13 +50,24 @@ def test_for_the_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "systemctl enable --now sedge-edge" in capsys.readouterr().out
 
 
+def test_the_authority_of_another_fleet_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ca.pem").write_text("of another")
+    assert main(["join", GIVEN.join_text(), "--out", str(tmp_path)]) == 2
+    assert "ca.pem" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["ca.pem"]
+
+
 def test_a_url_cannot_add_keys(tmp_path: Path) -> None:
     """Whoever wrote the line decides on the broker, and on nothing else in edge.toml."""
-    url = 'mqtt://h"]\ndata.train="evil:load'
-    text = Enrolment("pi-1", "home", url, GIVEN.secret).join_text()
-    main(["join", text, "--out", str(tmp_path / "pi-1")])
-    config = tmp_path / "pi-1" / "edge.toml"
-    assert not config.exists() or load_config(config).data.train.endswith("train.npz")
+    for number, url in enumerate(
+        ('mqtt://h"]\ndata.train="evil:load', "mqtt://h\x7f", 'mqtt://h"]x')
+    ):
+        text = Enrolment("pi-1", "home", url, GIVEN.secret).join_text()
+        main(["join", text, "--out", str(tmp_path / str(number))])
+        config = tmp_path / str(number) / "edge.toml"
+        assert not config.exists() or load_config(config).data.train.endswith("train.npz")
 
 
 def test_a_line_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,9 +130,7 @@ def _tell_issued(
             print(f"If the broker asks devices for certificates: one with CN={name}, its key and "
                   "their lines in edge.toml belong there as well.")  # fmt: skip
         if arguments.join:
-            print(
-                "Or paste this line, which holds the secret, into the app or after `sedge-edge join`:"
-            )
+            print("Or give this line, which holds the secret, to the app or to `sedge-edge join`:")
             print(enrolment.join_text(folder))
 
 

@@ -186,9 +186,12 @@ def _write_device(
     url, ca, remark = broker.device_url or broker.url, None, ""
     with translated("write the files of a device into", folder):
         if parse_url(url).tls:
-            ca = None if broker.ca_file is None else Path(broker.ca_file).read_text()
+            ca = (
+                None if broker.ca_file is None else Path(broker.ca_file).read_text(errors="replace")
+            )
             remark = "" if broker.cert_file is None else CERTIFICATE.format(device=device)
-        Enrolment(device, cloud.fleet, url, secret.hex(), ca).write(folder, places, remark)
+        enrolment = Enrolment(device, cloud.fleet, url, secret.hex(), ca)
+        enrolment.write(folder, enrolment.public_files(places, remark))
 
 
 def write_private(path: Path, text: str) -> None:

@@ -25,8 +25,9 @@ HTTP = """
 [http]
 listen = "{listen}"
 """
-# Without a broker nothing is to do: it reads its passwords when it starts.
-RELOAD = """sh -c 'pkill -HUP -F "$0" || :' {pid}"""
+# Where no broker runs nothing is to do, as it reads its passwords when it starts; 1 is pkill's word for
+# that, and of a number that was left behind it signals nobody else.
+RELOAD = """sh -c '[ ! -e "$0" ] || pkill -HUP -x -F "$0" mosquitto || [ $? = 1 ]' {pid}"""
 _PORTS, _PAGE_PORTS = range(1883, 1983), range(8470, 8570)
 # An address of TEST-NET-1: nothing is sent there, the system only says from where it would be.
 _ELSEWHERE = "192.0.2.1", 9
@@ -36,8 +37,9 @@ _ELSEWHERE = "192.0.2.1", 9
 def trial(folder: Path, url: str | None) -> Generator[str]:
     """The trial's broker runs meanwhile; what a person must know of the trial.
 
-    A folder without a cloud.toml gets its first files, with the folder's name for the fleet, and a first
-    device. ``url`` is where devices reach the broker, by default this machine's address and a free port.
+    A folder without a cloud.toml gets its first files, with the folder's name for the fleet, and a fleet
+    without devices a first one. ``url`` is where devices reach the broker, by default this machine's
+    address and a free port.
     Raises ``ConfigError`` where Mosquitto is missing, or the files' port is another program's.
     """
     mosquitto = find_mosquitto()
@@ -52,6 +54,9 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
     if not is_free(port):
         expected = "a free port; end what listens there, or change it in both files of the folder"
         raise ConfigError("broker", f"port {port}, in use", expected, str(folder / MOSQUITTO_CONF))
+    with closing(open_store(cloud)) as store:
+        if not (store.devices() or (folder / FIRST_DEVICE).exists()):
+            add_device(store, cloud, FIRST_DEVICE, folder / FIRST_DEVICE)
     command = [mosquitto, "-c", str(folder.resolve() / MOSQUITTO_CONF)]
     broker = BrokerProcess(command, port, folder / "mosquitto.log")
     try:
@@ -62,8 +67,10 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
 
 def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
     """Where the fleet is, and what to type next."""
-    command = f"sedge-cloud -c {folder / 'cloud.toml'}"
-    lines = [f"Fleet {cloud.fleet}: its devices reach the broker at {cloud.broker.device_url}"]
+    command, broker = f"sedge-cloud -c {folder / 'cloud.toml'}", cloud.broker
+    lines = [
+        f"Fleet {cloud.fleet}: its devices reach the broker at {broker.device_url or broker.url}"
+    ]
     if cloud.http.listen is not None:
         lines.append(f"The page: http://{cloud.http.listen}")
     with closing(open_store(cloud)) as store:
@@ -74,13 +81,18 @@ def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
         with suppress(StorageError):  # its folder was moved to the device
             line = join_text(folder / FIRST_DEVICE)
             lines += [
-                "On the first device (the line holds its secret):",
-                f"  sedge-edge join {line}",
+                "On the first device: sedge-edge join, and this line, which holds its secret:",
+                line,
             ]
     return [
         *lines,
         "One more device; a run:",
         f"  {command} device add NAME --join",
+        *(
+            []
+            if broker.reload
+            else [f"  pkill -HUP -F {folder / PID_FILE}    # after each `device add`"]
+        ),
         f"  {command} run start NAME --bundle FOLDER --run-file FILE",
         f"Ctrl-C ends coordinator and broker; the same command goes on. {folder} has all of it.",
     ]
@@ -96,9 +108,6 @@ def _write_files(folder: Path, url: str | None) -> None:
         "reload": RELOAD.format(pid=shlex.quote(str(root / PID_FILE))),
     }
     write_first_files(folder, root.name, f"mqtt://{LOOPBACK}:{port}", more, http)
-    cloud = load_cloud(folder / "cloud.toml")
-    with closing(open_store(cloud)) as store:
-        add_device(store, cloud, FIRST_DEVICE, folder / FIRST_DEVICE)
 
 
 def _free_one(ports: range) -> int:

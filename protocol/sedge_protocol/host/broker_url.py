@@ -30,7 +30,8 @@ def parse_url(url: str) -> Endpoint:
         raise ConfigError("broker.url", shown, f"{URLS}; the password has a setting of its own")
     web = parts.scheme in ("ws", "wss")
     if (
-        parts.scheme not in _PORTS
+        not url.isprintable()
+        or parts.scheme not in _PORTS
         or not parts.hostname
         or not (web or parts.path in ("", "/"))
         or parts.query

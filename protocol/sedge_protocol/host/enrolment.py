@@ -6,6 +6,7 @@ The coordinator's side writes both. A device that was given the line writes the 
 import base64
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,24 +70,23 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
         coded = base64.urlsafe_b64encode(msgspec.json.encode(self)).rstrip(b"=")
         return PREFIX + coded.decode()
 
-    def write(self, folder: Path, places: Places = BESIDE, remark: str = "") -> None:
-        """Write the files of rule E2; ``remark`` joins the lines on TLS. Raises ``OSError``.
-
-        The folder is there, and has no secret.
-        """
-        tls = remark
-        if self.ca is not None:
-            tls = f'ca_file = "{CA}"\n{remark}'
-            (folder / CA).write_text(self.ca)
-            (folder / CA).chmod(0o644)
+    def public_files(self, places: Places = BESIDE, remark: str = "") -> dict[str, str]:
+        """The texts of rule E2's files but the secret, by name; ``remark`` joins the lines on TLS."""
+        ca = {} if self.ca is None else {CA: self.ca}
+        tls = f'ca_file = "{CA}"\n{remark}' if ca else remark
         url = json.dumps(self.url, ensure_ascii=False)  # which is a string of TOML, too
         text = EDGE_TOML.format(
             device=self.device, fleet=self.fleet, url=url, tls=tls, places=places
         )
+        return {**ca, CONFIG: text}
+
+    def write(self, folder: Path, files: Mapping[str, str]) -> None:
+        """Write these files, and then the secret, which the folder has not. Raises ``OSError``."""
+        for name, text in files.items():
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o644)
         with opened(folder / SECRET, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
             write_at(descriptor, f"{self.secret}\n".encode(), 0)
-        (folder / CONFIG).write_text(text)
-        (folder / CONFIG).chmod(0o644)
 
 
 def parse_join_text(text: str) -> Enrolment:

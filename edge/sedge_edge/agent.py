@@ -308,7 +308,7 @@ class Agent:
             case messages.Committed() | messages.Reject():
                 return self._receipt(message)
             case messages.Refusal():
-                text = f"the coordinator refuses: {message.reason} {message.detail}"
+                text = f"the coordinator refuses: {message.reason}: {message.detail}"
                 return [Note(logging.ERROR, text)]
             case _:
                 raise RemoteError(f"{type(message).__name__} is not a message for a device")

@@ -12,7 +12,7 @@ SERVICE = Path("/etc/sedge")
 
 _NEXT = """\
 {device} of the fleet {fleet}: written to {folder}. Next:
-  put a train.npz with x and y there, or another source into its edge.toml
+  put train.npz (x and y) there, or name another source, such as train.csv, in its edge.toml
   {check}
   {begin}"""
 

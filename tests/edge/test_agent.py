@@ -544,4 +544,4 @@ def test_the_model_of_another_run_with_the_same_name_is_not_used(device: Harness
 
 def test_the_coordinators_refusal_is_an_error_in_the_log(device: Harness) -> None:
     (note,) = device.tell(Refusal("version", "too old"))
-    assert note == Note(logging.ERROR, "the coordinator refuses: version too old")
+    assert note == Note(logging.ERROR, "the coordinator refuses: version: too old")

@@ -51,9 +51,7 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
         raise ConfigError("--url", url, f"none: {folder / 'cloud.toml'} has one")
     cloud = load_cloud(folder / "cloud.toml")
     port = BrokerSettings(cloud.broker.url, "").endpoint().port
-    if not is_free(port):
-        expected = "a free port; end what listens there, or change it in both files of the folder"
-        raise ConfigError("broker", f"port {port}, in use", expected, str(folder / MOSQUITTO_CONF))
+    _require_free(port, folder)
     with closing(open_store(cloud)) as store:
         if not (store.devices() or (folder / FIRST_DEVICE).exists()):
             add_device(store, cloud, FIRST_DEVICE, folder / FIRST_DEVICE)
@@ -63,6 +61,14 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
         yield "\n".join(_greeting(folder, cloud))
     finally:
         broker.stop()
+
+
+def _require_free(port: int, folder: Path) -> None:
+    """Raise ``ConfigError`` for a port that is in use."""
+    if is_free(port):
+        return
+    expected = "a free port: end what listens there, this trial in another terminal perhaps"
+    raise ConfigError("broker", f"port {port}, in use", expected, str(folder / MOSQUITTO_CONF))
 
 
 def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
@@ -100,6 +106,7 @@ def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
 
 def _write_files(folder: Path, url: str | None) -> None:
     port = BrokerSettings(url, "").endpoint().port if url else _free_one(_PORTS)
+    _require_free(port, folder)
     http, root = "", folder.resolve()
     if find_spec("uvicorn"):
         http = HTTP.format(listen=f"{LOOPBACK}:{_free_one(_PAGE_PORTS)}")

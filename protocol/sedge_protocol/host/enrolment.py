@@ -33,7 +33,7 @@ state_dir = "{places.state_dir}"
 url = {url}
 {tls}
 [data]
-# .npz with x and y, a folder of class folders, or "module:function"
+# "train.npz" with x and y, "train.csv", "images" (a folder for each class), or "module:function"
 train = "train.npz"
 """
 

@@ -131,10 +131,13 @@ def test_what_is_odd_about_a_person_is_noted_and_the_others_stay(tmp_path: Path)
     ("content", "message"),
     [
         (b"no gzip", r"HAPT\.pkl\.gz: Not a gzipped file"),
-        (gzip.compress(pickle.dumps({1: print})), r"HAPT\.pkl\.gz: it names builtins\.print"),
-        (gzip.compress(pickle.dumps([1])), "list, expected sessions by person"),
         (
-            gzip.compress(pickle.dumps({1: [{}, {}]})),
+            gzip.compress(pickle.dumps({1: print}), mtime=0),
+            r"HAPT\.pkl\.gz: it names builtins\.print",
+        ),
+        (gzip.compress(pickle.dumps([1]), mtime=0), "list, expected sessions by person"),
+        (
+            gzip.compress(pickle.dumps({1: [{}, {}]}), mtime=0),
             "person 1: KeyError '_data', expected a table",
         ),
         (pickled({1: [session(1)]}), "nobody with two sessions"),

@@ -392,7 +392,7 @@ public final class AgentCore {
                 break;
             case REFUSED:
                 Refusal refusal = (Refusal) message;
-                effects.note(Level.SEVERE, "the coordinator refuses: " + refusal.reason + " " + refusal.detail);
+                effects.note(Level.SEVERE, "the coordinator refuses: " + refusal.reason + ": " + refusal.detail);
                 break;
             default:
                 throw new FrameError(message.getClass().getSimpleName() + " is not a message for a device");

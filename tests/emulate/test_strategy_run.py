@@ -2,7 +2,7 @@
 
 import io
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tests.emulate.workers.fleet_of_four import InlinePool
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.strategy import Assignment, Context, State, Update
+from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_edge.jobs.storage import WholeBlobs
 from sedge_emulate import strategy_run as module
 from sedge_emulate.config import (
@@ -38,7 +38,9 @@ from sedge_emulate.virtual.disk import HostDisk
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import ConfigError, DataError, LinkError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.layout import Layout
 from sedge_protocol.wire.bundle import load
+from sedge_protocol.wire.training import Training
 
 DEVICES = 3
 FEDOBP = StrategyConfig(name="fedobp", label="Fed OBP", options={"quantile": 0.9})
@@ -300,6 +302,44 @@ def test_a_run_that_fails_with_answers_in_hand_has_no_result(
         result_of(overflowing, own, False, pool_of(stage), None, progress)
     given.clear()
     assert not (stage.out / "models").exists()
+
+
+class Listing(given.Given, frozen=True):
+    """Has a list of its two rounds, and nothing to say of personal elements."""
+
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
+        if context.is_evaluation:
+            return Assignment()
+        return given.assigned(training=Training(local_epochs=[1, 3][context.round]))
+
+    def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
+        assert personal is None, "not known"
+        return ()
+
+
+class Ending(given.Given, frozen=True):
+    """Has no training left to plan after the second round."""
+
+    def plan(self, context: Context, client: ClientModel) -> Assignment:
+        assert context.is_evaluation or "over" not in context.arrays
+        return Assignment()
+
+    def apply(self, context: Context, updates: Iterable[Update]) -> State:
+        over = {"over": np.zeros(1, np.float32)} if context.round == 1 else {}
+        return context.replaced(super().apply(context, updates).theta, over)
+
+
+@pytest.mark.parametrize(
+    ("own", "epochs", "said"), [("Listing", 3, "not known"), ("Ending", 0, "")]
+)
+def test_a_strategy_that_fails_after_the_last_round_has_a_result(
+    stage: Stage, progress: Progress, own: str, epochs: int, said: str
+) -> None:
+    strategy = StrategyConfig(name=f"tests.emulate.test_strategy_run:{own}", label="mine")
+    result = result_of(stage, strategy, False, pool_of(stage), None, progress)
+    given.clear()
+    assert (len(result.rounds), result.epochs) == (2, epochs)
+    assert said in "".join(result.remarks)
 
 
 def test_a_strategy_that_there_is_not(stage: Stage, progress: Progress) -> None:

@@ -34,7 +34,7 @@ from sedge_emulate.virtual.fleet import VirtualFleet
 from sedge_emulate.virtual.plan import Plan
 from sedge_emulate.watch import Watch
 from sedge_emulate.workers.pool import WorkerPool
-from sedge_protocol.errors import DataError
+from sedge_protocol.errors import DataError, SedgeError
 from sedge_protocol.wire.bundle import load
 from sedge_protocol.wire.messages import TRAIN
 
@@ -124,12 +124,17 @@ def _last_groups(store: Store) -> Groups:
 
 
 def _epochs(strategy_run: StrategyRun, context: Context) -> int:
-    """The passes over its examples that a device makes in a round of training, all trainings together.
+    """The passes over its examples that a device makes in the last round, all trainings together.
 
-    A mixture takes a second gradient for every batch.
+    A mixture takes a second gradient for every batch. 0 where the strategy fails: the run is over, and its
+    result is worth more than this figure.
     """
-    strategy = make_strategy(strategy_run.config.strategy, strategy_run.config.options)
-    work = strategy.plan(replace(context, is_evaluation=False), ClientModel()).work
+    last = replace(context, is_evaluation=False, round=max(0, context.round - 1))
+    try:
+        strategy = make_strategy(strategy_run.config.strategy, strategy_run.config.options)
+        work = strategy.plan(last, ClientModel()).work
+    except SedgeError:
+        return 0
     first, own = work.training or context.training, work.own_model
     trainings = [first, *work.then]
     if own is not None:
@@ -143,7 +148,12 @@ def _remarks(
     """What the strategy says of its options with this model, and of ``personal`` elements after the run."""
     strategy = make_strategy(strategy_run.config.strategy, strategy_run.config.options)
     forms = (stage.bundle, *strategy_run.narrower)
-    return strategy.remarks([load(form)[0].manifest.layout for form in forms], personal)
+    try:
+        return strategy.remarks([load(form)[0].manifest.layout for form in forms], personal)
+    except SedgeError as exc:
+        if personal is None:
+            raise
+        return (str(exc),)  # the run is over, and its result must not be lost
 
 
 def _engine(watch: Watch, pool: WorkerPool, wall_s: float, train_s: float) -> Engine:

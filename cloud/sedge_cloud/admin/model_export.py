@@ -95,6 +95,11 @@ def _kept_back(run: Run, run_store: RunStore, client: ClientModel) -> str:
     if work.keep:
         named = ", ".join(work.keep[:4]) + (", …" if len(work.keep) > 4 else "")
         return f"keeps {named} to itself: the file holds the run's values of these"
+    if work.blend is not None:
+        return (
+            "predicts with a mean over its rounds, which stays there: the file holds the model that it"
+            " sends"
+        )
     return ""
 
 

@@ -48,12 +48,13 @@ def test_what_stays_on_a_device_is_said(tmp_path: Path) -> None:
             "fedper": "keeps head.bias to itself: the file holds the run's values of these",
             "local_only": "sends no model: the file holds the one that it began with",
             "ditto": "has a second model of its own, which stays there",
+            "blended": "predicts with a mean over its rounds, which stays there",
         }.items()
     ):
         folder = tmp_path / str(number)
         config = RunConfig(strategy=strategy, num_rounds=1, evaluate=False)
         cloud = Cloud(folder, config)
-        codecs = ("own_model", "freeze", "phases", "optimizer")
+        codecs = ("own_model", "freeze", "phases", "optimizer", "blend")
         cloud.hello("a", "b", codecs=codecs)
         cloud.answer("a", "b")
         assert export_device(cloud.store, RUN, "a", folder / "a.npz").startswith(said), strategy

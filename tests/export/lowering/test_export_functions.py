@@ -88,6 +88,10 @@ GROUPS: dict[str, dict[str, Function]] = {
         ).tanh(),
         "of two axes": lambda z: fft.fftn(z.reshape(-1, 4, 4), dim=(1, 2)).real,
         "and back": lambda z: fft.irfft2(fft.rfft2(z.reshape(-1, 4, 4))[..., :2] * 2),
+        "of two axes by place": lambda z: fft.irfft2(
+            fft.rfft2(z.reshape(-1, 4, 4), None, (-1, -2)), (4, 4), (-1, -2)
+        ),
+        "of one axis": lambda z: fft.fftn(z.reshape(-1, 4, 4), dim=1).real,
         "of three axes": lambda z: fft.irfftn(
             fft.rfftn(z.reshape(-1, 4, 2, 2), s=(4, 2, 3), dim=(1, 2, 3)) * 2, dim=(1, 2, 3)
         ),

@@ -143,19 +143,22 @@ def _to_real(input: Any, n: int | None = None, dim: int = -1, norm: str | None =
 
 
 def _forward_axes(
-    half: bool, inverse: bool, input: Any, s: Any = None, dim: Any = None, norm: str | None = None
-) -> Spectrum:
-    """``fftn``, ``ifftn``, ``rfftn`` and theirs of two axes: one after the other, the last one first."""
-    sizes, axes = _sizes_and_axes(input, s, dim)
+    half: bool, inverse: bool, axes: Any,
+    input: Any, s: Any = None, dim: Any = None, norm: str | None = None,
+) -> Spectrum:  # fmt: skip
+    """Transform along several axes, one after the other, the last one first; ``axes`` are the default."""
+    sizes, axes = _sizes_and_axes(input, s, axes if dim is None else dim)
     found = _forward(half, inverse, input, sizes[-1], axes[-1], norm)
     for size, axis in zip(sizes[-2::-1], axes[-2::-1], strict=True):
         found = _forward(False, inverse, found, size, axis, norm)
     return found
 
 
-def _to_real_axes(input: Any, s: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
-    """``irfftn`` and ``irfft2``."""
-    sizes, axes = _sizes_and_axes(input, s, dim)
+def _to_real_axes(
+    axes: Any, input: Any, s: Any = None, dim: Any = None, norm: str | None = None
+) -> Tensor:
+    """``irfftn`` and ``irfft2``; ``axes`` are the default."""
+    sizes, axes = _sizes_and_axes(input, s, axes if dim is None else dim)
     for size, axis in zip(sizes[:-1], axes[:-1], strict=True):
         input = _forward(False, True, input, size, axis, norm)
     return _to_real(input, sizes[-1], axes[-1], norm)
@@ -164,9 +167,11 @@ def _to_real_axes(input: Any, s: Any = None, dim: Any = None, norm: str | None =
 def _sizes_and_axes(input: Any, s: Any, dim: Any) -> tuple[list[int | None], list[int]]:
     """The length of each transformed axis, where given, and which axis it is; by default all."""
     if dim is None:
-        count = input.ndim if s is None else len(s)
+        count = input.ndim if s is None else 1 if isinstance(s, int) else len(s)
         dim = range(-count, 0)
-    return list(s or [None] * len(dim)), list(dim)
+    axes: list[int] = [dim] if isinstance(dim, int) else list(dim)
+    sizes: list[int | None] = [s] if isinstance(s, int) else list(s or [None] * len(axes))
+    return sizes, axes
 
 
 def _frames(
@@ -227,14 +232,14 @@ FOURIER: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.fft.ifft: partial(_forward, False, True),
     torch.fft.rfft: partial(_forward, True, False),
     torch.fft.irfft: _to_real,
-    torch.fft.fft2: partial(_forward_axes, False, False, dim=_PLANE),
-    torch.fft.ifft2: partial(_forward_axes, False, True, dim=_PLANE),
-    torch.fft.rfft2: partial(_forward_axes, True, False, dim=_PLANE),
-    torch.fft.irfft2: partial(_to_real_axes, dim=_PLANE),
-    torch.fft.fftn: partial(_forward_axes, False, False),
-    torch.fft.ifftn: partial(_forward_axes, False, True),
-    torch.fft.rfftn: partial(_forward_axes, True, False),
-    torch.fft.irfftn: _to_real_axes,
+    torch.fft.fft2: partial(_forward_axes, False, False, _PLANE),
+    torch.fft.ifft2: partial(_forward_axes, False, True, _PLANE),
+    torch.fft.rfft2: partial(_forward_axes, True, False, _PLANE),
+    torch.fft.irfft2: partial(_to_real_axes, _PLANE),
+    torch.fft.fftn: partial(_forward_axes, False, False, None),
+    torch.fft.ifftn: partial(_forward_axes, False, True, None),
+    torch.fft.rfftn: partial(_forward_axes, True, False, None),
+    torch.fft.irfftn: partial(_to_real_axes, None),
     **{getattr(torch.fft, name): _refused(f"torch.fft.{name}") for name in _OTHERS},
     torch.stft: _frames,
     torch.istft: _refused("torch.istft"),

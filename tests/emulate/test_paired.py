@@ -77,5 +77,13 @@ def test_sign_and_wilcoxon_by_hand() -> None:
     assert found.sign_p == pytest.approx(2 / 2**5)
     assert found.wilcoxon_p == pytest.approx(2 / 2**5)
     assert paired.tested(pairs, ABSOLUTE_ERROR).worse == 5
-    even = paired.tested([(0.5, 0.5)], ACCURACY)
-    assert (even.sign_p, even.wilcoxon_p) == (1, 1)
+
+
+@pytest.mark.parametrize("gain", [0.0, 5e-17, -1e-6])
+def test_what_rounding_makes_of_equal_values_is_a_tie(gain: float) -> None:
+    """A mean over seeds differs in its last bit, one of rounded values in the sixth decimal."""
+    even = paired.tested([(0.1 + gain, 0.1)] * 3, ACCURACY)
+    assert (even.better, even.worse, even.sign_p, even.wilcoxon_p) == (0, 0, 1, 1)
+    moved = paired.tested([(0.7 + gain, 0.5), (0.5, 0.7)], ACCURACY)
+    assert (moved.better, moved.worse) == (1, 1)
+    assert moved.wilcoxon_p == 1  # of two equal ranks

@@ -15,13 +15,16 @@ from sedge_emulate.result import DeviceResult, StrategyResult
 from sedge_protocol.wire.objective import Metric
 
 When: TypeAlias = Literal["before", "after"]
+# Equal means over seeds differ in their last bit, and values of kept results were rounded to six decimals.
+DECIMALS = 5
 
 
 class Tested(msgspec.Struct, frozen=True):
     """The first strategy's metric minus the other's on each of several devices, and how surely it is not 0.
 
     It is better on ``better`` devices and worse on ``worse``. ``sign_p`` and ``wilcoxon_p`` are two-sided:
-    of the sign test, and of Wilcoxon's signed ranks without the devices that do not differ.
+    of the sign test, and of Wilcoxon's signed ranks without the devices that do not differ. A difference
+    counts as none when it is 0 rounded to ``DECIMALS``.
     """
 
     devices: int
@@ -61,7 +64,7 @@ def tested(pairs: Sequence[tuple[float, float]], metric: Metric) -> Tested:
     """The tests of one or more pairs of values, the first strategy's first."""
     from scipy import stats  # type: ignore[import-untyped]  # a quarter of a second
 
-    gains = [metric.badness(other) - metric.badness(one) for one, other in pairs]
+    gains = [round(metric.badness(other) - metric.badness(one), DECIMALS) for one, other in pairs]
     better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
     moved = [gain for gain in gains if gain]
     ranks: Any = stats.wilcoxon(moved) if moved else None

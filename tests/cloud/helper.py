@@ -396,12 +396,12 @@ def update(order: Order, delta: Theta, values: ValueCoding = ValueCoding.FP32) -
     return encode_update(report_for(order), payload if order.task == "train" else b"")
 
 
-def small_update(order: Order, seed: int = 0) -> bytes:
-    """An update of ten elements, so small that it travels inside its offer."""
+def small_update(order: Order, seed: int = 0, **changes: object) -> bytes:
+    """An update of ten elements, so small that it travels inside its offer; ``changes`` of its report."""
     indices = np.arange(seed, seed + 10, dtype=np.uint32)
     values = np.full(10, 0.5, np.float32)
     payload = encode(SparseVector(LAYOUT.size, indices, values)) if order.work.upload else b""
-    return encode_update(report_for(order), payload if order.task == "train" else b"")
+    return encode_update(report_for(order, **changes), payload if order.task == "train" else b"")
 
 
 def pieces(manifest: Manifest, blob: bytes) -> list[bytes]:

@@ -25,6 +25,7 @@ from sedge_cloud.store.records import (
 )
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import HistoryRow, RoundRow, TrafficRow, UpdateRow
+from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # A device whose update was distrusted has to send so many good ones before that is forgotten.
@@ -101,6 +102,7 @@ def account(
         link_down=sums.link_down + row.down,
         whole=sums.whole + len(parts.whole),
         remarks=sums.remarks + summary.remarks,
+        returned=sums.returned or _have_trained(pasts),
         **{key: getattr(sums, key) + getattr(parts, key) for key in _SUMMED},
     )
     coded = msgspec.msgpack.encode(parts), msgspec.msgpack.encode(sums)
@@ -126,9 +128,14 @@ def read_sums(coded: bytes) -> RunSums:
 
 
 def first_return(store: Rows, run: str, devices: Iterable[str]) -> bool:
-    """Whether this is the first of a run's rounds with a device that has answered an earlier one."""
-    pasts = store.pasts(run, set(devices))
-    return max((_read(pasts, name).updates for name in pasts), default=0) == 1
+    """Whether this is the first of a run's rounds with a device that has trained in an earlier one."""
+    if read_sums(store.sums(run)).returned:
+        return False
+    return _have_trained(store.pasts(run, set(devices)))
+
+
+def _have_trained(pasts: Mapping[str, bytes]) -> bool:
+    return any(_read(pasts, name).trained for name in pasts)
 
 
 def _read(pasts: Mapping[str, bytes], name: str) -> DevicePast:
@@ -214,7 +221,7 @@ class _Round:
             seconds=self.took.get(name, past.seconds),
         )
         if part is not None:
-            past = _with_update(past, part, self.parts.metric)
+            past = _with_update(past, part, self.parts.metric, self.row.task == TRAIN)
         if shortfall is None and part is None:  # it has not answered
             return past
         good = 0 if shortfall is not None else past.good + 1
@@ -236,10 +243,13 @@ class _Round:
         return None
 
 
-def _with_update(past: DevicePast, part: DeviceSummary, metric: Metric) -> DevicePast:
+def _with_update(
+    past: DevicePast, part: DeviceSummary, metric: Metric, trained: bool
+) -> DevicePast:
     return msgspec.structs.replace(
         past,
         updates=past.updates + 1,
+        trained=past.trained + trained,
         metric=metric,
         before=(*past.before, part.before)[-KEPT:],
         after=part.after,

@@ -3,14 +3,14 @@
 The result depends on committed rows only, so after a crash the same bytes are computed again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 
 from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.algorithms.robust import distrusted
-from sedge_cloud.rounds.accounts import account, first_return, read_sums
+from sedge_cloud.rounds.accounts import account, first_return
 from sedge_cloud.rounds.lifecycle import (
     RUN,
     RUNNING,
@@ -21,7 +21,7 @@ from sedge_cloud.rounds.lifecycle import (
     next_state,
 )
 from sedge_cloud.rounds.reach import Meter
-from sedge_cloud.rounds.summary import summarise
+from sedge_cloud.rounds.summary import personal_elements, summarise
 from sedge_cloud.runs.run import Run, RunState
 from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.runs.versions import needs_every_element
@@ -99,23 +99,23 @@ def _conclude(
         distrusted=distrusted(shortened),
         late=late,
         replaced=replaced,
-        remarks=_remarks(run, run_store, summary.personal, current.orders),
+        remarks=_remarks(run, run_store, current.orders),
     )
     is_last = row.round >= run.config.total_rounds
     event = Event.FAILURE if failure else Event.LAST_ROUND if is_last else None
     return summary, state, RUNNING if event is None else next_state(RUN, run.status, event)
 
 
-def _remarks(
-    run: Run, run_store: RunStore, personal: Mapping[str, int], devices: Iterable[str]
-) -> tuple[str, ...]:
+def _remarks(run: Run, run_store: RunStore, orders: Mapping[str, OrderRow]) -> tuple[str, ...]:
     """What the strategy says of the personal elements in the first round that devices return to."""
-    store, said = run_store.store, tuple[str, ...]()
+    if not first_return(run_store.store, run.name, orders):
+        return ()
+    # Also those that a device may choose to leave: then it has found others better.
+    offered = personal_elements(run, run_store, list(orders.values()), dict.fromkeys(orders, True))
     with suppress(StrategyError, ConfigError):  # a remark is no reason to fail
         known = run.remarks()
-        said = tuple(text for text in run.remarks(sum(personal.values())) if text not in known)
-    is_news = said and not read_sums(store.sums(run.name)).remarks
-    return said if is_news and first_return(store, run.name, devices) else ()
+        return tuple(text for text in run.remarks(sum(offered.values())) if text not in known)
+    return ()
 
 
 def already_closed(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:

@@ -99,7 +99,8 @@ class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
 class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a run's closed rounds add up to, up to ``round``: their number, and bytes as in RoundParts.
 
-    ``remarks`` are those of the summaries.
+    ``remarks`` are those of the summaries, and ``returned`` says that one of the rounds had a device that
+    had trained in an earlier one.
     """
 
     round: int = 0
@@ -113,6 +114,7 @@ class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
     link_down: int = 0
     whole: int = 0
     remarks: tuple[str, ...] = ()
+    returned: bool = False
 
 
 class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -130,10 +132,12 @@ class DevicePast(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``before`` are its last values of ``metric``, ``seconds`` is how long its last training took, and
     ``strikes`` counts the rounds in which its update was rejected or distrusted. ``shortfall`` is why its
-    last update did not count in full; ``good`` have since.
+    last update did not count in full; ``good`` have since. Of its ``updates``, ``trained`` are not those of
+    evaluations.
     """
 
     updates: int = 0
+    trained: int = 0
     up: int = 0
     down: int = 0
     strikes: int = 0

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, small_update
 from tests.cloud.stores import open_store
@@ -16,6 +17,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.store.records import Summary
 from sedge_cloud.store.rows import UpdateRow
 from sedge_protocol.errors import StrategyError
+from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.transfer import describe
 
 
@@ -91,6 +93,37 @@ def test_a_round_that_another_leader_closes_meanwhile_is_closed_once(
     cloud.poll()
     assert len(times) == 2 and read_sums(cloud.store.sums(RUN)).closed == 1
     assert [(row.round, row.open) for row in cloud.store.rounds(RUN)] == [(1, False), (2, True)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"quantile": 0.9}, []),
+        ({"quantile": 0.9, "holdout": 0.5}, []),  # no device chooses its patch
+        ({"quantile": 1.0}, [2]),
+    ],
+)
+def test_no_personal_elements_are_news_once_devices_that_have_trained_return(
+    options: dict[str, float], expected: list[int], tmp_path: Path
+) -> None:
+    """As they all do in round 2; those of round 3 have only evaluated before."""
+    config = msgspec.structs.replace(
+        CONFIG, strategy="fedobp", options=options, num_rounds=3, min_updates=1,
+        fraction_train=0.25, evaluate_every=1,
+    )  # fmt: skip
+    cloud = Cloud(tmp_path, config, devices=tuple("abcdefgh"))
+    cloud.hello(codecs=("choice",))
+    trained: list[set[str]] = []
+    while RUN in cloud.core.open:
+        current = cloud.core.open[RUN]
+        trained += [set(current.orders)] * (current.row.task == TRAIN)
+        for place, name in enumerate(current.orders):
+            order = cloud.order(name)
+            chosen = None if order.work.choice is None else False
+            cloud.offer(name, small_update(order, 10 * place, patched=chosen))
+        cloud.poll()
+    assert trained[0].isdisjoint(trained[1])
+    assert [s.round for s in cloud.summaries() if s.remarks] == expected
 
 
 def test_a_strategy_whose_remarks_fail_goes_on(

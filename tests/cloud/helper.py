@@ -401,7 +401,9 @@ def small_update(order: Order, seed: int = 0, **changes: object) -> bytes:
     indices = np.arange(seed, seed + 10, dtype=np.uint32)
     values = np.full(10, 0.5, np.float32)
     payload = encode(SparseVector(LAYOUT.size, indices, values)) if order.work.upload else b""
-    return encode_update(report_for(order, **changes), payload if order.task == "train" else b"")
+    return encode_update(
+        report_for(order, LAYOUT, **changes), payload if order.task == "train" else b""
+    )
 
 
 def pieces(manifest: Manifest, blob: bytes) -> list[bytes]:

@@ -166,6 +166,7 @@ class Database:
                 sql = "SELECT device, hello FROM devices WHERE hello IS NOT NULL"
                 hellos = db.execute(sql).fetchall()
                 self._insert(db, "abilities", *earlier.adopt_hellos(hellos))
+                earlier.adopt_options(db.execute)
         for name in earlier.FILES:
             with suppress(OSError):
                 (self.folder / name).unlink()

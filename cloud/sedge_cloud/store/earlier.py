@@ -5,6 +5,7 @@ history.jsonl  schema 3: a line for each round that opened or closed, run that e
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ import msgspec
 
 from sedge_cloud.store.selector import AbilityRow
 from sedge_protocol.wire.messages import Hello
+
+_log = logging.getLogger("sedge.cloud")
 
 SCHEMA = 3
 LIVE, HISTORY = "live.msgpack", "history.jsonl"
@@ -57,6 +60,37 @@ def adopt_hellos(rows: Iterable[Sequence[Any]]) -> Iterator[AbilityRow]:
     for device, coded in rows:
         with suppress(ValueError):  # of another version
             yield AbilityRow.of(device, msgspec.msgpack.decode(coded, type=Hello))
+
+
+def adopt_options(execute: Execute) -> None:
+    """Let runs keep their methods, for schema 5, in which options have other defaults and names.
+
+    FedOBP's ``quantile`` was the paper's by default. SubFLOT's ``lam`` became ``pull``: 0 is off, too;
+    any other strength goes on as the default.
+    """
+    for run, coded in execute("SELECT run, config FROM runs").fetchall():
+        with suppress(ValueError):  # of another version
+            config = msgspec.msgpack.decode(coded, type=dict[str, Any])
+            options: dict[str, Any] = config.get("options", {})
+            match config.get("strategy"):
+                case "fedobp" if "quantile" not in options:
+                    options["quantile"] = "paper"
+                case "subflot" if "lam" in options:
+                    _rename_lam(run, options)
+                case _:
+                    continue
+            coded = msgspec.msgpack.encode({**config, "options": options})
+            execute("UPDATE runs SET config = ? WHERE run = ?", (coded, run))
+
+
+def _rename_lam(run: str, options: dict[str, Any]) -> None:
+    lam = options.pop("lam")
+    if not lam:
+        options["pull"] = 0.0
+    instead = "its default" if lam else "0"
+    _log.warning(
+        "run %s: SubFLOT has no lam any more; lam = %g becomes pull = %s", run, lam, instead
+    )
 
 
 def _adopt_devices(execute: Execute, path: Path) -> None:

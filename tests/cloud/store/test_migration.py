@@ -9,11 +9,13 @@ import tarfile
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.cloud.helper import FLEET, Cloud
 from tests.cloud.store.before.make_folder import close_round
 from tests.cloud.stores import open_store
 
+from sedge_cloud.config import RunConfig
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.store import connection
 from sedge_cloud.store.opening import open_folder
@@ -81,6 +83,33 @@ def test_the_tables_are_those_of_a_new_folder(schema: int, tmp_path: Path) -> No
         assert [row.device for row in store.devices()] == ["a", "b", "c", "d", "never"]
         assert len(store.traffic("first", 1)) == 4
         assert store.client_model("second", "a") is not None
+
+
+def test_runs_keep_their_methods(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Options of theirs have other defaults or names now; values that a run file gave stay."""
+    state = unpacked(tmp_path, 4) / "state"
+    before: dict[str, tuple[str, dict[str, object]]] = {
+        "first": ("subflot", {"lam": 0.0, "mix": 0.3}),
+        "broken": ("subflot", {"lam": 2.0}),
+        "second": ("fedobp", {"norm": "layer"}),
+    }
+    with closing(sqlite3.connect(state / "sedge.sqlite")) as db, db:
+        for run, coded in db.execute("SELECT run, config FROM runs").fetchall():
+            strategy, options = before[run]
+            config = {**msgspec.msgpack.decode(coded), "strategy": strategy, "options": options}
+            changed = msgspec.msgpack.encode(config)
+            db.execute("UPDATE runs SET config = ? WHERE run = ?", (changed, run))
+    with closing(open_folder(state)) as store:
+        configs = {r.run: msgspec.msgpack.decode(r.config, type=RunConfig) for r in store.runs()}
+    assert {run: config.check().options for run, config in configs.items()} == {
+        "first": {"pull": 0.0, "mix": 0.3},
+        "broken": {},
+        "second": {"norm": "layer", "quantile": "paper"},
+    }
+    assert [record.getMessage() for record in caplog.records] == [
+        "run first: SubFLOT has no lam any more; lam = 0 becomes pull = 0",
+        "run broken: SubFLOT has no lam any more; lam = 2 becomes pull = its default",
+    ]
 
 
 def test_an_earlier_version_refuses_a_folder_that_was_migrated(

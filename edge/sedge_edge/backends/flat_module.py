@@ -64,17 +64,18 @@ class FlatModule:
             tensor.requires_grad_(name not in names)
 
     def rows(
-        self, objective: Objective, x: Tensor, y: Tensor, guidance: Mapping[str, Tensor],
+        self, objective: Objective, x: Tensor, y: Tensor, guidance: Mapping[str, Tensor] | None,
         outputs: Callable[[Tensor], Tensor] | None = None,
     ) -> Callable[[], Tensor]:  # fmt: skip
         """The losses (B,) of a batch at the values that are placed when it is called.
 
-        With ``guidance``, by the names of ``Guide``, they are the guided loss's; reference models are run
-        here. ``outputs`` runs the module, where more than a call is needed.
+        With ``guidance``, by the names of ``Guide``, they are the guided loss's, even where it is empty;
+        reference models are run here. ``outputs`` runs the module, where more than a call is needed.
         """
         run, loss = outputs or self.module, objective.guided
-        if not guidance or loss is None:
+        if guidance is None:
             return lambda: objective.loss(run(x), y)
+        assert loss is not None
         passes: dict[str, Pass] = {}
         for name in loss.guide.models:
             self.place(guidance[name])

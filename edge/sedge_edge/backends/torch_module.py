@@ -8,7 +8,7 @@ device where there is one, otherwise on the CPU.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
@@ -47,7 +47,7 @@ def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> Loa
     model = _Model(bundle, module, _objective(bundle.manifest, loss, metric, name), name)
     functions: dict[str, Callable[..., list[Tensor]]] = {
         "gradient": model.gradient, "evaluate": model.evaluate, "predict": model.predict,
-        GUIDED: model.gradient,
+        GUIDED: model.guided,
     }  # fmt: skip
 
     def load(signature: Signature) -> LoadedProgram:
@@ -90,12 +90,9 @@ class _Model:
 
     def gradient(
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
-        **guidance: Tensor,
+        guidance: Mapping[str, Tensor] | None = None,
     ) -> list[Tensor]:  # fmt: skip
-        """The gradient (n,), the weighted mean loss, and the statistics (s,) where there are any.
-
-        With ``guidance`` the loss is the guided one.
-        """
+        """The gradient (n,), the weighted mean loss, and the statistics (s,) where there are any."""
         rows = self._flat.rows(self._objective, x, y, guidance)
 
         def mean_loss() -> Tensor:
@@ -105,6 +102,13 @@ class _Model:
 
         found = self._flat.differentiate(theta, mean_loss)
         return [cast(Tensor, part) for part in found if part is not None]
+
+    def guided(
+        self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
+        **guidance: Tensor,
+    ) -> list[Tensor]:  # fmt: skip
+        """The same of the guided loss, whose inputs are ``guidance``."""
+        return self.gradient(theta, x, y, w, noise, guidance)
 
     def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
         """The sums of losses, of metrics and of the weights of the rows, see ``Objective.sums``."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sedge_edge.backends import UserCode, open_trainer
+from sedge_edge.backends.guided import GuidedLoss
 from sedge_edge.backends.guided_losses import GUIDED_LOSSES, guided_loss
 from sedge_edge.backends.rows import CLASSIFICATION
 from sedge_edge.jobs.job import Job, Kept
@@ -78,7 +79,13 @@ def fedlc(z: Tensor, out: Tensor, y: Tensor, others: list[Tensor]) -> Tensor:
     return found / len(y)
 
 
-TWINS = {"moon": (moon, [2.0, 0.5]), "fedlc": (fedlc, [2.0])}
+def doubled(z: Tensor, out: Tensor, y: Tensor, others: list[Tensor]) -> Tensor:
+    """Of no inputs but the model's."""
+    return 2 * functional.cross_entropy(out, y)
+
+
+DOUBLED = GuidedLoss(Guide("doubled"), lambda own, now, y, seen: 2 * own)
+TWINS = {"moon": (moon, [2.0, 0.5]), "fedlc": (fedlc, [2.0]), "doubled": (doubled, list[float]())}
 
 
 def placed(theta: Theta, layout: Layout) -> nn.Sequential:
@@ -105,7 +112,10 @@ def twin(name: str, theta: Theta, others: list[Theta], layout: Layout) -> Theta:
 
 
 @pytest.mark.parametrize("name", TWINS)
-def test_every_trainer_is_the_twin(name: str, tmp_path: Path) -> None:
+def test_every_trainer_is_the_twin(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GUIDED_LOSSES, "doubled", DOUBLED)
     (tmp_path / "guided_model.py").write_text(CODE)
     loss, model = GUIDED_LOSSES[name], build()
     export(
@@ -115,7 +125,8 @@ def test_every_trainer_is_the_twin(name: str, tmp_path: Path) -> None:
     bundle, theta = load(tmp_path / "g")
     rng, layout = np.random.default_rng(1), bundle.manifest.layout
     others = [theta * rng.uniform(0.5, 1.5, theta.size).astype(np.float32) for _ in range(2)]
-    arrays = {CONSTANTS: np.array(TWINS[name][1], np.float32)}
+    constants = {CONSTANTS: np.array(TWINS[name][1], np.float32)}
+    arrays = constants if loss.guide.constants else {}
     if loss.guide.counts:
         arrays[COUNTS] = np.array(COUNTED, np.float32)
     models: dict[str, Theta] = dict(zip(loss.guide.models, others, strict=False))

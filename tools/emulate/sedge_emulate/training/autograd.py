@@ -75,10 +75,10 @@ class AutogradTrainer:
             read=_read_losses, fetch=self._read, xp=torch,
         )  # fmt: skip
 
-    def _given(self, guidance: Guidance | None) -> dict[str, Tensor]:
+    def _given(self, guidance: Guidance | None) -> dict[str, Tensor] | None:
         """What a guided loss takes: its models are stored already."""
         if guidance is None:
-            return {}
+            return None
         arrays = {n: torch.from_numpy(a).to(self._device) for n, a in guidance.arrays.items()}
         return {**cast(dict[str, Tensor], guidance.models), **arrays}
 
@@ -89,8 +89,8 @@ class AutogradTrainer:
         return torch.from_numpy(noise(seed, step, count)).to(self._device)
 
     def _differentiate(
-        self, guidance: Mapping[str, Tensor], theta: Theta, batch: tuple[Tensor, Tensor, Tensor],
-        last: bool,
+        self, guidance: Mapping[str, Tensor] | None, theta: Theta,
+        batch: tuple[Tensor, Tensor, Tensor], last: bool,
     ) -> Differentiated:  # fmt: skip
         return self._engine.differentiate(cast(Tensor, theta), *batch, guidance)
 

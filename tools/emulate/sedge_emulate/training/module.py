@@ -35,8 +35,9 @@ class Module:
         self.place, self.freeze = self._flat.place, self._flat.freeze
 
     def differentiate(
-        self, values: Tensor, x: Tensor, y: Tensor, noise: Tensor, guidance: Mapping[str, Tensor]
-    ) -> Differentiated:
+        self, values: Tensor, x: Tensor, y: Tensor, noise: Tensor,
+        guidance: Mapping[str, Tensor] | None,
+    ) -> Differentiated:  # fmt: skip
         """Gradient (n,) of the mean loss of x and y (B, ...) at values (n,), as these are stored.
 
         ``noise`` (K,) are the random numbers of the forward pass. With ``guidance``, whose

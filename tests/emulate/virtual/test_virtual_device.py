@@ -38,7 +38,14 @@ from sedge_emulate.virtual.result_cache import ResultCache
 from sedge_emulate.workers.setup import WorkerSetup
 from sedge_emulate.workers.worker import Request
 from sedge_protocol.codec import ValueCoding
-from sedge_protocol.errors import DataError, LinkError, LocalError, SedgeError, StorageError
+from sedge_protocol.errors import (
+    ConfigError,
+    DataError,
+    LinkError,
+    LocalError,
+    SedgeError,
+    StorageError,
+)
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello, Order
 
@@ -422,8 +429,15 @@ def test_what_is_this_hosts_fault_ends_the_emulation(
     lab.store.close()
 
 
-@pytest.mark.parametrize("error", [TrainingDiverged("the loss is nan"), DataError("wrong labels")],
-                         ids=lambda e: type(e).__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "error",
+    [
+        TrainingDiverged("the loss is nan"),
+        DataError("wrong labels"),
+        ConfigError("fit", 1, "a tuple"),
+    ],
+    ids=lambda e: type(e).__name__,
+)
 def test_what_is_the_devices_fault_it_tells_the_coordinator(
     setup: WorkerSetup, tmp_path: Path, error: SedgeError
 ) -> None:

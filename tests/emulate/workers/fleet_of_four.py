@@ -14,7 +14,7 @@ from sedge_emulate.data.datasets import Dataset
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.model import ModelSource, Sample, export_model
 from sedge_emulate.virtual.disk import HostDisk
-from sedge_emulate.workers.pool import _ERRORS
+from sedge_emulate.workers.pool import raised
 from sedge_emulate.workers.setup import WorkerSetup
 from sedge_emulate.workers.worker import Failed, Finished, Request, Worker
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
@@ -136,7 +136,7 @@ class InlinePool:
             self.train_s += answers.train_s
             answer = answers.answers[0]
             if isinstance(answer, Failed):
-                self.errors.append(_ERRORS[answer.kind](answer.text))
+                self.errors.append(raised(answer))
                 future.set_exception(self.errors[-1])
             else:
                 future.set_result(answer)

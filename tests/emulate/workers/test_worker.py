@@ -16,6 +16,7 @@ from sedge_edge.backends import open_trainer
 from sedge_edge.jobs.job import Job, Kept, Outcome
 from sedge_edge.jobs.storage import FolderVectors
 from sedge_edge.training.job import WorkerContext, run_job
+from sedge_emulate.config import TrainerConfig
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.training import choice
 from sedge_emulate.workers import worker as module
@@ -230,6 +231,21 @@ def test_data_that_do_not_fit_the_bundle(
     (answer,) = narrow.perform([request_of(maker, 0, maker.order())]).answers
     assert isinstance(answer, Failed)
     assert answer.kind == "DataError"
+
+
+def test_a_function_of_the_users_that_fails_says_what_it_is(
+    setup: WorkerSetup, maker: OrderMaker, tmp_path: Path
+) -> None:
+    (tmp_path / "failing_fit.py").write_text(
+        "def fit(parameters, examples, settings):\n    raise KeyError('rate')\n"
+        "def evaluate(parameters, examples):\n    return 1.0, 1, {'accuracy': 0.5}\n"
+    )
+    trainer = TrainerConfig(backend="failing_fit:fit")
+    own = Worker(replace(setup, trainer=trainer, model=replace(setup.model, base=tmp_path)))
+    (answer,) = own.perform([request_of(maker, 0, maker.order())]).answers
+    assert isinstance(answer, Failed)
+    assert answer.kind == "ConfigError"
+    assert answer.text.startswith("failing_fit:fit: found \"KeyError: 'rate'\"")
 
 
 def test_an_evaluation_sends_a_report_and_keeps_nothing(worker: Worker, maker: OrderMaker) -> None:

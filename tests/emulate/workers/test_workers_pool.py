@@ -238,6 +238,7 @@ def test_an_unknown_error_is_the_jobs() -> None:
     [
         ("BrokenSteps", BrokenSteps),
         ("CodecError", CodecError),
+        ("ConfigError", ConfigError),
         ("TrainingDiverged", TrainingDiverged),
         ("ExportError", LocalError),  # not something that a job may raise
     ],

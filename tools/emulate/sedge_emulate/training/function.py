@@ -7,7 +7,7 @@ from typing import TypeVar
 from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.training.examples import Examples
 from sedge_edge.training.trainer import Trained, TrainingDiverged
-from sedge_emulate.training.tasks import Task, each
+from sedge_emulate.training.tasks import Task, TaskFailed, each
 from sedge_protocol.errors import CodecError, ConfigError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.bundle import Bundle
@@ -45,4 +45,4 @@ def _alone(work: Callable[[], _End]) -> _End:
     try:
         return work()
     except (ConfigError, CodecError) as exc:
-        raise TrainingDiverged(str(exc)) from exc
+        raise TaskFailed(exc) from exc

@@ -19,6 +19,14 @@ class Unsupported(SedgeError):
     """A backend cannot train this model, or not on this machine; the message says why."""
 
 
+class TaskFailed(TrainingDiverged):
+    """One device's training or evaluation has ended by an ``error`` of another kind."""
+
+    def __init__(self, error: SedgeError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Task(NamedTuple):
     """One device's training, over the device's examples."""
 

@@ -35,7 +35,7 @@ from sedge_emulate.virtual.plan import DevicePlan, EventKind
 from sedge_emulate.virtual.result_cache import ResultCache, job_key
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_emulate.workers.worker import Finished, Request
-from sedge_protocol.errors import CodecError, DataError, LocalError, StorageError
+from sedge_protocol.errors import CodecError, ConfigError, DataError, LocalError, StorageError
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.messages import Order
 
@@ -293,7 +293,7 @@ class VirtualDevice:
             world.pool.flush()
         try:
             finished = future.result()
-        except (CodecError, DataError, TrainingDiverged) as exc:
+        except (CodecError, ConfigError, DataError, TrainingDiverged) as exc:
             self._let_go()
             self._do(self._agent.failed(exc, now))
             return

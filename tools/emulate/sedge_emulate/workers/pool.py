@@ -24,6 +24,7 @@ from sedge_emulate.workers import worker
 from sedge_emulate.workers.worker import Answers, Failed, Finished, Request
 from sedge_protocol.errors import (
     CodecError,
+    ConfigError,
     DataError,
     LinkError,
     LocalError,
@@ -36,7 +37,7 @@ from sedge_protocol.layout import Theta
 LARGE = 2.0
 _ERRORS: dict[str, type[SedgeError]] = {
     kind.__name__: kind
-    for kind in (BrokenSteps, CodecError, DataError, StorageError, TrainingDiverged)
+    for kind in (BrokenSteps, CodecError, ConfigError, DataError, StorageError, TrainingDiverged)
 }
 
 
@@ -194,7 +195,7 @@ class WorkerPool:
         self._peaks[answers.pid] = answers.peak_rss
         for waiting, answer in zip(group, answers.answers, strict=True):
             if isinstance(answer, Failed):
-                waiting.future.set_exception(_ERRORS.get(answer.kind, LocalError)(answer.text))
+                waiting.future.set_exception(raised(answer))
             else:
                 waiting.future.set_result(answer)
 
@@ -224,6 +225,12 @@ class WorkerPool:
             )
             self.failure.__cause__ = error
         return self.failure
+
+
+def raised(failed: Failed) -> SedgeError:
+    """A job's error with its class and text alone; a ``ConfigError`` has no other parts here."""
+    kind = _ERRORS.get(failed.kind, LocalError)
+    return kind.__new__(kind, failed.text)
 
 
 @dataclass(frozen=True, order=True)

@@ -26,7 +26,7 @@ from sedge_edge.training.trainer import TrainingDiverged
 from sedge_emulate.attack import Attack, Knowledge, claiming, falsified
 from sedge_emulate.data.shares import Shares
 from sedge_emulate.training.memory import peak_bytes
-from sedge_emulate.training.tasks import FleetTrainer
+from sedge_emulate.training.tasks import FleetTrainer, TaskFailed
 from sedge_emulate.workers.job_disk import (
     Carried,
     CarriedBlobs,
@@ -128,7 +128,7 @@ class Worker:
             seconds = one.request.seconds
             try:
                 if isinstance(result, TrainingDiverged):
-                    raise result
+                    raise result.error if isinstance(result, TaskFailed) else result
                 took = train_s / len(ready) if seconds is None else seconds
                 outcome = self._completed(one, result, took)
                 if isinstance(one.there.blobs, BlobFolder):

@@ -98,8 +98,8 @@ def test_every_fleet_file_has_the_methods() -> None:
         fleet = load_emulation(path)
         labels = [strategy.title for strategy in fleet.strategies]
         assert labels[0] == "FedOBP"
-        assert {"alone", "FedAvg", "FedPURIN", "FedCAC", "APFL"} < set(labels)
-        assert len(labels) == (10 if name == "shakespeare" else 11)
+        assert {"alone", "FedAvg", "Blended", "FedPURIN", "FedCAC", "APFL"} < set(labels)
+        assert len(labels) == (11 if name == "shakespeare" else 12)
         assert fleet.training.local_epochs == 3
         assert {kind.absent_rounds for kind in fleet.classes} == {0, 10, fleet.rounds.num_rounds}
 

@@ -132,7 +132,7 @@ def test_the_public_schema() -> None:
         "name parameters dense_bytes from_cache": found["model"],
         "cpus platform python versions": found["machine"],
         "name options rounds before after devices bytes seconds personal engine classes "
-        "central remarks": strategy,
+        "central remarks epochs partners": strategy,
         "round before_mean after_mean train_loss num_updates late seconds bytes_up bytes_down "
         "opened_s closed_s late_devices resent_bytes personal distrusted newcomers newcomer_up "
         "newcomer_down coordinator_up coordinator_down messages units newcomer_messages "

@@ -108,7 +108,7 @@ def test_no_option_of_a_training_and_no_part_of_a_task_is_left_out() -> None:
         for name, value in vars(full.request).items()
         if value is not None and value is not False
     }
-    # The tests below give the first two; guidance is for bundles with a guided loss, which are not tried here.
+    # The tests below give the first two; guidance is of bundles with a guided loss, not tried here.
     assert given | {"moments", "second", "guidance"} == {
         field.name for field in fields(TrainRequest)
     }

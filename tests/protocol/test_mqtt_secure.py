@@ -109,6 +109,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
             passwords=folder / "broker-passwords",
             acl=folder / "broker-acl",
             user=getpass.getuser(),
+            pid=folder / "mosquitto.pid",
         )
         text += TLS_LISTENER.format(folder=folder, tls=tls)
         text += WEB_LISTENER.format(folder=folder, ws=ws)

@@ -11,6 +11,8 @@ RESULTS = tools/bench/results
 PARALLEL = -n 2 --dist loadfile --no-loadscope-reorder
 LONGEST = tests/reproduce tests/emulate tests/export tests/android tests/system tests/bench
 OTHERS = $(filter-out $(LONGEST) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/test_*.py tests/*/)))
+# Fleets of real processes mostly wait: for each other, for a broker's answer, for a deadline.
+WAITING = $(subst -n 2,-n 4,$(PARALLEL))
 FLEETS = tests/system tests/android tests/test_examples.py tests/edge/backends tests/emulate tests/bench \
 	tests/reproduce tests/test_windows.py tests/test_output.py tests/cloud
 
@@ -24,7 +26,7 @@ test: $(VENV)/dev.ready
 
 # Whole fleets, most of them of real processes with a real broker.
 test-fleet: $(VENV)/dev.ready
-	$(BIN)/pytest $(PARALLEL) -m "fleet and not slow and not gpu" $(FLEETS)
+	$(BIN)/pytest $(WAITING) -m "fleet and not slow and not gpu" $(FLEETS)
 
 test-slow: $(VENV)/dev.ready
 	$(BIN)/pytest -m "slow"

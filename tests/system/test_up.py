@@ -26,9 +26,13 @@ class Trial:
                 [sys.executable, "-m", "sedge_cloud", "up"],
                 cwd=folder, stdout=log, stderr=log, env=ENVIRONMENT, start_new_session=True,
             )  # fmt: skip
+
+    def until_it_is_up(self) -> "Trial":
+        """Wait for the coordinator's connection; this trial."""
         wait_until(
             lambda: "Ctrl-C" in self.said and "connected to" in self.said, 60, "the fleet is up"
         )
+        return self
 
     @property
     def said(self) -> str:
@@ -44,8 +48,9 @@ class Trial:
 @pytest.fixture
 def trial(tmp_path: Path) -> Iterator[Trial]:
     trial = Trial(tmp_path)
-    yield trial
-    if trial.process.poll() is None:
+    try:
+        yield trial.until_it_is_up()
+    finally:
         trial.process.kill()
         trial.process.wait()
 
@@ -74,7 +79,7 @@ def test_from_nothing_to_a_device_that_is_let_in(trial: Trial, tmp_path: Path) -
     assert trial.interrupt() == 0 and "Traceback" not in trial.said
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    again = Trial(tmp_path)
+    again = Trial(tmp_path).until_it_is_up()
     assert "sedge:" not in again.said
     pid = int((tmp_path / "fleet" / "mosquitto.pid").read_text())
     again.process.kill()  # and nobody is left who could end the broker

@@ -2,9 +2,12 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
+from scipy import stats  # type: ignore[import-untyped]
 
 from sedge_emulate import paired
 from sedge_emulate.paired import against_first, difference, pooled
@@ -87,3 +90,16 @@ def test_what_rounding_makes_of_equal_values_is_a_tie(gain: float) -> None:
     moved = paired.tested([(0.7 + gain, 0.5), (0.5, 0.7)], ACCURACY)
     assert (moved.better, moved.worse) == (1, 1)
     assert moved.wilcoxon_p == 1  # of two equal ranks
+
+
+@pytest.mark.parametrize("count", [1, 8, paired.MAX_EXACT, paired.MAX_EXACT + 1, 40])
+def test_wilcoxon_is_scipys(count: int) -> None:
+    """Whole numbers that are often equal, and numbers that never are."""
+    rng = np.random.default_rng(count)
+    for gains in (
+        rng.integers(1, 5, count) * rng.choice([-1, 1], count),
+        rng.normal(0.3, 1, count),
+    ):
+        found = paired.tested([(float(gain), 0.0) for gain in gains], ACCURACY)
+        expected: Any = stats.wilcoxon(np.round(gains, paired.DECIMALS))
+        assert found.wilcoxon_p == pytest.approx(expected.pvalue)

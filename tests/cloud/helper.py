@@ -291,6 +291,19 @@ class Cloud:
         ]
 
 
+def began(
+    folder: Path,
+    devices: Sequence[str] = "ab",
+    config: RunConfig = CONFIG,
+    codecs: tuple[str, ...] = (),
+    **values: object,
+) -> Cloud:
+    """A coordinator whose devices are online; its run has this configuration but for these values."""
+    cloud = Cloud(folder, msgspec.structs.replace(config, **values), devices)
+    cloud.hello(codecs=codecs)
+    return cloud
+
+
 def fetch_model(cloud: Cloud, *names: str) -> None:
     """These devices ask for every chunk of the whole model in their last order, and get it."""
     for name in names:
@@ -302,8 +315,7 @@ def fetch_model(cloud: Cloud, *names: str) -> None:
 
 def second_round(folder: Path) -> Cloud:
     """A coordinator of four rounds in its second, with a's update."""
-    cloud = Cloud(folder, msgspec.structs.replace(CONFIG, num_rounds=4, evaluate=False))
-    cloud.hello()
+    cloud = began(folder, num_rounds=4, evaluate=False)
     cloud.send("a", "b")
     cloud.poll()
     cloud.offer("a", small_update(cloud.order("a")))

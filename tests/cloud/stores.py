@@ -18,8 +18,9 @@ FOLDER, SERVERS = "folder", "servers"
 # For a test of what only a store in a folder has: its files, or a fork, which a server's client does not
 # survive.
 in_a_folder = pytest.mark.parametrize("engine", [FOLDER], indirect=True)
-on_servers = pytest.mark.parametrize("engine", [SERVERS], indirect=True)
-BOTH = [FOLDER, pytest.param(SERVERS, marks=pytest.mark.fleet)]
+ON_SERVERS = pytest.param(SERVERS, marks=pytest.mark.fleet)
+on_servers = pytest.mark.parametrize("engine", [ON_SERVERS], indirect=True)
+BOTH = [FOLDER, ON_SERVERS]
 on_both = pytest.mark.parametrize("engine", BOTH, indirect=True)
 _open = opening.open_parts
 # The servers that have the stores, if they are not in folders, and what a test has opened there.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.cloud import given
-from tests.cloud.helper import CONFIG, LAYOUT, RUN, TRUSTING, Cloud, random_theta, report_for
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, TRUSTING, Cloud, began, random_theta, report_for
 
 from sedge_cloud.strategy import Assignment
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
@@ -49,8 +49,7 @@ def test_the_model_of_a_device_has_the_patch_only_if_it_chose_it(
     tmp_path: Path, places: NDArray[np.uint32], patched: bool
 ) -> None:
     patch = offers(places, "a")
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello(codecs=CODECS)
+    cloud = began(tmp_path, config=GIVEN, codecs=CODECS)
     order = cloud.order("a")
     assert order.work.choice is not None and order.work.choice.holdout == 0.25
     assert (order.patch_blob is None) == (places.size == 9)
@@ -78,9 +77,7 @@ def test_the_model_of_a_device_has_the_patch_only_if_it_chose_it(
 def test_the_personal_elements_are_those_that_were_picked(tmp_path: Path) -> None:
     places = np.array([1, 2, 3, 11_900, 11_950, 11_999], np.uint32)
     offers(places, "a", "b", "c")
-    config = msgspec.structs.replace(GIVEN, quorum=0.5)
-    cloud = Cloud(tmp_path, config, ("a", "b", "c"))
-    cloud.hello(codecs=CODECS)
+    cloud = began(tmp_path, "abc", GIVEN, codecs=CODECS, quorum=0.5)
     assert isinstance(answers(cloud, "a", False), Committed)
     assert isinstance(answers(cloud, "b", True), Committed)
     cloud.poll()
@@ -90,8 +87,7 @@ def test_the_personal_elements_are_those_that_were_picked(tmp_path: Path) -> Non
 
 def test_who_was_offered_a_choice_must_say_what_it_chose(tmp_path: Path) -> None:
     offers(LARGE[:9], "a")
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello(codecs=CODECS)
+    cloud = began(tmp_path, config=GIVEN, codecs=CODECS)
     answer = answers(cloud, "a", None)
     assert isinstance(answer, Reject) and answer.reason == "mismatch"
     assert answer.detail == "update.patched: None, expected False or True"
@@ -99,8 +95,7 @@ def test_who_was_offered_a_choice_must_say_what_it_chose(tmp_path: Path) -> None
 
 def test_the_seed_of_what_is_held_out_is_a_devices_own_for_the_whole_run(tmp_path: Path) -> None:
     offers(LARGE[:9], "a", "b")
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello(codecs=CODECS)
+    cloud = began(tmp_path, config=GIVEN, codecs=CODECS)
     for _ in range(2):
         for name in ("a", "b"):
             assert isinstance(answers(cloud, name, False), Committed)
@@ -111,8 +106,7 @@ def test_the_seed_of_what_is_held_out_is_a_devices_own_for_the_whole_run(tmp_pat
         assert len({seed_of(order) for order in orders}) == 1
         assert seed_of(orders[0]) not in [order.seed for order in orders]
     assert seed_of(cloud.order("a")) != seed_of(cloud.order("b"))
-    other = Cloud(tmp_path / "other", msgspec.structs.replace(GIVEN, seed=1))
-    other.hello(codecs=CODECS)
+    other = began(tmp_path / "other", config=GIVEN, codecs=CODECS, seed=1)
     assert seed_of(other.order("a")) != seed_of(cloud.order("a"))
 
 

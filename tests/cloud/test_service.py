@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cloud.helper import FLEET, RUN, Cloud, Faults, a_hello, small_update
+from tests.cloud.helper import FLEET, RUN, Cloud, a_hello, small_update
 from tests.cloud.stores import on_both, open_store
 from tests.fleet import FakeLink
 
@@ -17,7 +17,6 @@ from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, Update
 from sedge_cloud.ingest.rate_limit import BURST, COST
 from sedge_cloud.service import RELOAD_S, Service
 from sedge_cloud.store.records import Summary
-from sedge_protocol.errors import StorageError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import NO_TRANSFER, Kind
@@ -242,23 +241,6 @@ def test_a_broker_with_another_limit(bench: Bench, caplog: pytest.LogCaptureFixt
     bench.hear("b", get, order.model.transfer)
     topic = blob(FLEET, order.model.transfer)
     assert [send.topic for send in bench.link.sent if len(send.payload) > 1000] == [topic]
-
-
-def test_nothing_that_comes_in_ends_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    for topic in ("", "x", up(FLEET, "a"), up(FLEET, "stranger"), up("other", "a"), "\0", "é"):
-        for payload in (b"", b"SG", b"\xff" * 70, bytes(300_000)):
-            bench.happen(Received(topic, payload))
-    assert bench.link.sent and not bench.events
-    assert all(record.levelno == logging.WARNING for record in caplog.records)
-
-
-def test_a_broken_disk_does_not_end_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    for at in range(1, 40):
-        Faults(bench.cloud, at, StorageError("disk on fire"), after=False)
-    for name in "ab":
-        bench.hear(name, a_hello(name))
-        bench.hear(name, Offer(RUN, 1, describe(b"x"), 1, b"x"), describe(b"x").transfer)
-    assert "disk on fire" in caplog.messages
 
 
 @on_both

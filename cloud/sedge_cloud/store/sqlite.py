@@ -73,7 +73,7 @@ class Sqlite:
         try:
             yield
         except (sqlite3.Error, OSError, UnicodeDecodeError) as exc:  # the last: damaged text
-            raise StorageError(f"{self.place}: {exc}") from exc
+            raise StorageError(f"{self.place}: {_line(exc)}") from exc
 
     def execute(self, sql: str, values: Values = ()) -> sqlite3.Cursor:
         """Execute one statement."""
@@ -137,7 +137,7 @@ class Sqlite:
             verdict = str(self._db.execute("PRAGMA quick_check").fetchone()[0])
             defined = self._db.execute(_OBJECTS).fetchall()
         if verdict != "ok":
-            raise StorageError(f"{self.place}: {verdict}")
+            raise StorageError(f"{self.place}: {_line(verdict)}")
         with closing(sqlite3.connect(":memory:")) as ours:
             ours.executescript(tables)
             foreign = set(defined) - set(ours.execute(_OBJECTS))
@@ -202,3 +202,8 @@ class Sqlite:
 def _translated(sql: str) -> str:
     """Without locks on rows: a transaction that writes has locked the whole database."""
     return _LOCKS.sub("", sql)
+
+
+def _line(said: object) -> str:
+    """What SQLite says of damage, which may quote a table's definition, in one line."""
+    return " ".join(str(said).split())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, RUN, Cloud, small_update
+from tests.cloud.helper import CONFIG, RUN, Cloud, began, small_update
 from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
@@ -73,9 +73,7 @@ def test_a_finished_run_is_extended(cloud: Cloud) -> None:
 
 
 def test_a_failed_run_is_resumed_after_the_round_that_failed(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(CONFIG, min_updates=2, evaluate=False)
-    cloud = Cloud(tmp_path, config)
-    cloud.hello()
+    cloud = began(tmp_path, min_updates=2, evaluate=False)
     cloud.offer("a", b"x" * 100)
     cloud.answer("b")
     assert cloud.run_row().status == "failed"

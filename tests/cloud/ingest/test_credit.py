@@ -14,9 +14,9 @@ from sedge_protocol.wire.messages import Busy, Committed, Have, Offer
 from sedge_protocol.wire.topics import down
 from sedge_protocol.wire.transfer import SILENCE_S, Intake, describe, from_bitmap
 
-DEVICES = 200
-# What Sedge's brokers keep for a client, and how much of it the coordinator reads in a tick.
-QUEUE_MESSAGES, QUEUE_BYTES = 200, 2_000_000
+DEVICES = 100
+# Half of what Sedge's brokers keep for a client, and how much the coordinator reads in a tick.
+QUEUE_MESSAGES, QUEUE_BYTES = 100, 1_000_000
 TICK_S, READ = 0.02, 4
 
 

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, pieces, random_theta, update
+from tests.cloud.helper import LAYOUT, RUN, Cloud, began, pieces, random_theta, update
 
 from sedge_cloud.ingest.downloads import Downloads
 from sedge_cloud.runs.named_blobs import NamedBlob
@@ -119,8 +118,7 @@ def get(cloud: Cloud, name: str, manifest: Manifest, number: int = 1) -> list[Me
 
 
 def test_one_broadcast_for_the_fleet(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
-    cloud.hello()
+    cloud = began(tmp_path, "abc")
     model = cloud.order("a").model
     topic = topics.blob(FLEET, model.transfer)
     for name in "ab":
@@ -141,9 +139,7 @@ def test_one_broadcast_for_the_fleet(tmp_path: Path) -> None:
 
 def with_large_patches(folder: Path) -> Cloud:
     """A cloud in round 2, whose orders carry patches of almost the whole model."""
-    config = msgspec.structs.replace(CONFIG, strategy="fedobp", options={"quantile": 0.01})
-    cloud = Cloud(folder, config)
-    cloud.hello()
+    cloud = began(folder, strategy="fedobp", options={"quantile": 0.01})
     for number, name in enumerate("ab"):
         cloud.upload(name, update(cloud.order(name), random_theta(number + 5)))
     cloud.poll()

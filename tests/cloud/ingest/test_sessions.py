@@ -21,7 +21,7 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.effects import Effect, Send
 from sedge_protocol.wire.frame import MAX_AHEAD_S, VERSIONS
 from sedge_protocol.wire.messages import Hello, Message, Refusal, Welcome
-from sedge_protocol.wire.topics import SHARDS, down, hint, up
+from sedge_protocol.wire.topics import down, up
 
 NOW_S = 1_800_000_000
 
@@ -119,11 +119,6 @@ def test_a_reissued_device_begins_with_nothing_seen(cloud: Cloud, tmp_path: Path
     cloud.load()
     seen = {row.device: row for row in cloud.core.devices.stirred(10)}
     assert set(seen) == {"a"} and not seen["a"].online and seen["a"].heard == 0.0
-
-
-def test_a_call_reaches_every_shard(fleet: Fleet) -> None:
-    asked = {hint(FLEET, f"{shard:02x}") for shard in range(SHARDS)}
-    assert {send.topic for send in fleet.request_hellos()} == asked
 
 
 @on_both

@@ -5,7 +5,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import CONFIG, FLEET, LAYOUT, RUN, Cloud, a_hello, fetch_model, report_for
+from tests.cloud.helper import (
+    CONFIG,
+    FLEET,
+    LAYOUT,
+    RUN,
+    Cloud,
+    a_hello,
+    began,
+    fetch_model,
+    report_for,
+)
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.disk_errors import DISK_RETRY_S
@@ -43,8 +53,7 @@ def test_a_round_of_three(tmp_path: Path) -> None:
 
 
 def test_bytes_over_http_count_apart_as_devices_report_them(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
-    cloud.hello()
+    cloud = began(tmp_path)
     for name, came in (("a", 5000), ("b", 700)):
         order = cloud.order(name)
         cloud.offer(name, encode_update(report_for(order, http_bytes=came), exactly_zero()))

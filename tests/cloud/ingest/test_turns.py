@@ -1,18 +1,15 @@
 """What arrives in one turn of the loop is one transaction; no answer leaves before it, and none is lost."""
 
-import os
-import signal
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, random_theta, small_update, update
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, began, random_theta, small_update, update
 
 from sedge_cloud.algorithms.outliers import lengths
 from sedge_cloud.config import RunConfig
 from sedge_cloud.ingest import uploads as inbox
-from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.rows import UpdateRow
 from sedge_protocol.codec import decode
 from sedge_protocol.errors import StorageError
@@ -29,8 +26,7 @@ WAITING = msgspec.structs.replace(CONFIG, quorum=1.0, num_rounds=9)
 @pytest.fixture
 def cloud(tmp_path: Path) -> Cloud:
     """A cloud with round 1 open for four devices."""
-    cloud = Cloud(tmp_path, WAITING, NAMES)
-    cloud.hello()
+    cloud = began(tmp_path, NAMES, WAITING)
     return cloud
 
 
@@ -136,59 +132,6 @@ def test_a_turn_ends_when_much_has_arrived(cloud: Cloud, monkeypatch: pytest.Mon
     with pytest.raises(AssertionError):  # the second one is answered at once, with the first
         arrive(cloud, "a", "b")
     assert {row.device for row in cloud.store.updates(RUN, 1)} == {"a", "b"}
-
-
-def killed_at(folder: Path, at: int) -> list[bool] | None:
-    """Which updates a turn has stored that was killed at its ``at``-th flush; None: it has fewer."""
-    cloud = Cloud(folder, WAITING, NAMES)
-    cloud.hello()
-    cloud.store.close()
-    child = os.fork()
-    if child == 0:
-        cloud.restart()
-        cloud.hello()
-        arrive(cloud, *NAMES)
-        calls = 0
-
-        def dying() -> None:
-            nonlocal calls
-            calls += 1
-            if calls == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        settle, commit = cloud.store.blobs.settle, cloud.store._db.commit
-
-        def settling() -> None:
-            dying()
-            settle()
-
-        def committing() -> None:
-            dying()
-            commit()
-            dying()
-
-        vars(cloud.store.blobs)["settle"] = settling
-        vars(cloud.store._db)["commit"] = committing
-        end(cloud)
-        os._exit(1)
-    if not os.WIFSIGNALED(os.waitpid(child, 0)[1]):
-        return None
-    cloud.restart()
-    there = [cloud.store.update(RUN, 1, name) is not None for name in NAMES]
-    cloud.hello()
-    cloud.answer(*(name for name in NAMES if not there[0]))
-    assert len(cloud.summaries()[0].devices) == 4
-    open_folder(folder / "state").check()
-    return there
-
-
-def test_a_process_killed_at_any_flush_of_a_turn_has_all_of_it_or_nothing(tmp_path: Path) -> None:
-    """And a device that has been answered has its receipt in the store."""
-    found: list[list[bool]] = []
-    while (there := killed_at(tmp_path / str(len(found)), len(found) + 1)) is not None:
-        found.append(there)
-    assert all(len(set(there)) == 1 for there in found)
-    assert not any(found[0]) and all(found[-1])
 
 
 def test_a_receipt_has_the_lengths_that_the_filter_measures(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.cloud.helper import (
     Cloud,
     Device,
     Faults,
+    began,
     mode,
     pieces,
     random_theta,
@@ -113,9 +114,7 @@ def test_progress_is_reported_after_a_silence(cloud: Cloud) -> None:
 
 def test_an_update_of_a_round_long_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledgers, "ORPHAN_AGE_S", -60.0)
-    config = msgspec.structs.replace(CONFIG, num_rounds=9, quorum=0.6)
-    cloud = Cloud(tmp_path, config, ("a", "b", "c"))
-    cloud.hello()
+    cloud = began(tmp_path, "abc", num_rounds=9, quorum=0.6)
     orders = [cloud.order("c")]
     for _ in range(LATE_ROUNDS + 2):
         differ(cloud)
@@ -211,9 +210,7 @@ def test_a_part_torn_by_a_power_cut_is_asked_for_again(cloud: Cloud) -> None:
 
 def with_three_orders(folder: Path) -> Cloud:
     """A cloud in round 3; device c owes three updates."""
-    config = msgspec.structs.replace(CONFIG, num_rounds=9, quorum=0.6)
-    cloud = Cloud(folder, config, ("a", "b", "c"))
-    cloud.hello()
+    cloud = began(folder, "abc", num_rounds=9, quorum=0.6)
     for _ in range(2):
         cloud.answer("a", "b")
     return cloud
@@ -427,9 +424,7 @@ def test_a_blob_of_another_is_not_had_for_its_hash(cloud: Cloud) -> None:
 
 
 def test_a_device_leaves_no_more_than_two_parts(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(CONFIG, num_rounds=4, evaluate=False, quorum=0.5)
-    cloud = Cloud(tmp_path, config)
-    cloud.hello()
+    cloud = began(tmp_path, num_rounds=4, evaluate=False, quorum=0.5)
     for number in (1, 2, 3):  # an upload is begun in each round, and none is ended
         blob = large(cloud, seed=number)
         manifest = describe(blob, CUT)

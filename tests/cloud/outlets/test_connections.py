@@ -111,9 +111,13 @@ def test_a_client_that_takes_no_answers_is_closed(
     monkeypatch.setattr(connections, "ANSWER_S", 0.5)
     requests = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
     with (
-        closing(socket.create_connection(("127.0.0.1", site.server.port), 20)) as deaf,
+        closing(socket.socket()) as deaf,
         pytest.raises((ConnectionResetError, BrokenPipeError)),
     ):
+        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            deaf.setsockopt(socket.SOL_SOCKET, buffer, 4096)
+        deaf.settimeout(20)
+        deaf.connect(("127.0.0.1", site.server.port))
         while True:  # until both directions are full
             deaf.sendall(requests)
 

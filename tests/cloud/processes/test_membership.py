@@ -184,7 +184,6 @@ def test_a_loop_that_works_for_longer_than_a_lease_keeps_it_and_one_that_hangs_d
         go_on(lambda: len(two.shards) == 64 and two.leads, two)
 
 
-@pytest.mark.fleet
 @on_servers
 def test_a_process_that_is_stopped_within_a_heartbeat_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from tests.cloud.helper import (
     Device,
     Faults,
     a_hello,
+    began,
     make_bundle,
     secret_of,
     small_update,
@@ -122,8 +123,7 @@ def test_an_offer_for_a_run_without_its_strategy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It failed with a round open: who has worked for it gets a receipt, who has yet to is told."""
-    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, strategy=given.NAME), ("a", "b", "c"))
-    cloud.hello()
+    cloud = began(tmp_path, "abc", strategy=given.NAME)
     orders = {name: cloud.order(name) for name in "abc"}
     monkeypatch.delattr(given, "Given")
     cloud.restart()
@@ -155,8 +155,7 @@ def revoke(cloud: Cloud, name: str) -> None:
 @on_both
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_round_does_not_wait_for_the_revoked(tmp_path: Path, restarts: bool) -> None:
-    cloud = Cloud(tmp_path, devices=("a", "b", "c", "d"))
-    cloud.hello()
+    cloud = began(tmp_path, "abcd")
     cloud.answer("a", "d")
     revoke(cloud, "c")
     revoke(cloud, "d")  # whose update is here, and counts

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +16,10 @@ from tests.cloud.helper import (
     TRUSTING,
     Cloud,
     a_hello,
+    began,
     random_theta,
     report_for,
     small_update,
-    update,
 )
 from tests.cloud.stores import on_both, open_store
 
@@ -163,8 +162,7 @@ def replaced(**values: object) -> RunConfig:
 
 
 def test_what_a_round_came_to(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, replaced(robust=TRUSTING), ("a", "b", "c"))
-    cloud.hello()
+    cloud = began(tmp_path, "abc", robust=TRUSTING)
     for name, (examples, before, after) in {"a": (9, 0.2, 0.4), "b": (3, 0.4, 0.8)}.items():
         order = cloud.order(name)
         report = report_for(order)
@@ -194,8 +192,7 @@ def test_what_a_round_came_to(tmp_path: Path) -> None:
 
 def test_the_largest_floats_as_losses(tmp_path: Path) -> None:
     """Three would add up to more than there are numbers."""
-    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
-    cloud.hello()
+    cloud = began(tmp_path, "abc")
     vector = SparseVector(LAYOUT.size, np.array([5], np.uint32), np.ones(1, np.float32))
     for name in cloud.devices:
         report = report_for(cloud.order(name))
@@ -211,8 +208,7 @@ def test_the_largest_floats_as_losses(tmp_path: Path) -> None:
 def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_model(
     tmp_path: Path,
 ) -> None:
-    cloud = Cloud(tmp_path, replaced(quorum=0.6), devices=("a", "b", "c"))
-    cloud.hello()
+    cloud = began(tmp_path, "abc", quorum=0.6)
     late_order = cloud.order("c")
     cloud.answer("a", "b")
     assert [summary.round for summary in cloud.summaries()] == [1]
@@ -233,8 +229,7 @@ def test_the_quorum_closes_a_round_and_late_updates_only_refresh_the_client_mode
 
 
 def test_a_deadline_without_enough_updates_is_extended(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, replaced(deadline_s=100.0, min_updates=2))
-    cloud.hello()
+    cloud = began(tmp_path, deadline_s=100.0, min_updates=2)
     cloud.answer("a")
     asked = len(cloud.messages("b", Order))
     for number in (1, 2):
@@ -257,8 +252,7 @@ def offline(cloud: Cloud, *names: str) -> None:
 
 
 def test_those_who_are_offline_have_a_grace_of_their_own(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, replaced(deadline_s=1000.0), ("a", "b", "c"))
-    cloud.hello()
+    cloud = began(tmp_path, "abc", deadline_s=1000.0)
     cloud.poll(30.0)
     offline(cloud, "c")
     cloud.answer("a")
@@ -279,8 +273,7 @@ def test_those_who_are_offline_have_a_grace_of_their_own(tmp_path: Path) -> None
 
 def test_who_may_be_coming_back_is_waited_for(tmp_path: Path) -> None:
     """After an outage the first round is drawn with those that were online before it."""
-    cloud = Cloud(tmp_path, replaced(deadline_s=1000.0), ("a", "b", "c"))
-    cloud.hello()
+    cloud = began(tmp_path, "abc", deadline_s=1000.0)
     cloud.answer("a", "b", "c")
     cloud.core.disconnected(cloud.now)
     cloud.now += 180.0
@@ -380,8 +373,7 @@ def test_a_global_that_cannot_be_coded_fails_the_run(tmp_path: Path) -> None:
 
 @on_both
 def test_declining_twice_or_after_an_update_changes_nothing(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
-    cloud.hello()
+    cloud = began(tmp_path, "abc")
     cloud.answer("a")
     cloud.say("a", Decline(RUN, 1, "DataError", "after all"))
     cloud.say("b", Decline(RUN, 1, "DataError", "first"))
@@ -407,8 +399,7 @@ def test_an_update_after_declining_still_counts(cloud: Cloud) -> None:
 
 @on_both
 def test_stopping_in_mid_round_cancels_the_orders(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, devices=("a", "b", "c"))
-    cloud.hello()
+    cloud = began(tmp_path, "abc")
     cloud.answer("a")
     before = cloud.state()
     operator = open_store(tmp_path / "state")
@@ -449,8 +440,7 @@ def test_a_large_fleet_that_spreads_its_answers_to_hints_is_waited_for() -> None
 @on_both
 @pytest.mark.parametrize(("away_s", "left_s"), [(20.0, 80.0), (90.0, RETURN_S), (1e6, RETURN_S)])
 def test_a_restart_finds_the_round_as_it_was(tmp_path: Path, away_s: float, left_s: float) -> None:
-    cloud = Cloud(tmp_path, replaced(deadline_s=100.0), devices=("a", "b", "c", "d"))
-    cloud.hello()
+    cloud = began(tmp_path, "abcd", deadline_s=100.0)
     cloud.answer("a")
     spoil(cloud, "b")
     cloud.say("c", Decline(RUN, 1, "DataError", "no data"))
@@ -470,9 +460,7 @@ def test_a_restart_finds_the_round_as_it_was(tmp_path: Path, away_s: float, left
 
 @pytest.mark.parametrize("in_grace", [False, True])
 def test_a_clock_that_was_set_back_keeps_no_round_open(tmp_path: Path, in_grace: bool) -> None:
-    config = replaced(deadline_s=100.0, grace_s=20.0, quorum=0.5 if in_grace else 1.0)
-    cloud = Cloud(tmp_path, config)
-    cloud.hello()
+    cloud = began(tmp_path, deadline_s=100.0, grace_s=20.0, quorum=0.5 if in_grace else 1.0)
     cloud.answer("a")
     current = cloud.core.open[RUN]
     row = msgspec.structs.replace(
@@ -487,37 +475,6 @@ def test_a_clock_that_was_set_back_keeps_no_round_open(tmp_path: Path, in_grace:
     cloud.restart()
     assert cloud.core.open[RUN].phase == (Phase.GRACE if in_grace else Phase.OPEN)
     assert cloud.core.open[RUN].deadline - cloud.now == (RETURN_S if in_grace else 100.0)
-
-
-def test_closing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    """A crash before the closing transaction repeats it; what is in memory changes nothing."""
-    config = replaced(
-        strategy="fedobp",
-        options={"quantile": 0.9, "ema": 0.5},
-        num_rounds=3,
-        broadcast=BroadcastConfig(ValueCoding.INT8, 0.05),
-    )
-    ends: list[tuple[bytes, bytes | None]] = []
-    cloud = Cloud(tmp_path / "one", config)
-    cloud.hello()
-    for number in range(2):
-        for name in "ab":
-            cloud.upload(name, update(cloud.order(name), random_theta(number, LAYOUT.size)))
-        if number == 0:
-            cloud.poll()
-    for copy in ("first", "one"):
-        again = cloud
-        if copy == "first":
-            shutil.copytree(tmp_path / "one", tmp_path / copy)
-            again = Cloud.__new__(Cloud)
-            again.__dict__.update(cloud.__dict__, folder=tmp_path / copy)
-            again.core, again.store = cloud.core, open_store(tmp_path / copy / "state")
-            again.restart()
-        again.poll()
-        row = again.store.round(RUN, 2)
-        assert row is not None and not row.open
-        ends.append((again.run_row().state, row.summary))
-    assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize(
@@ -536,9 +493,7 @@ def test_an_event_that_a_state_does_not_have_raises(
 
 
 def test_a_round_closes_a_grace_period_after_the_quorum(tmp_path: Path) -> None:
-    config = replaced(quorum=0.5, grace_s=30.0, deadline_s=100.0, num_rounds=4)
-    cloud = Cloud(tmp_path, config, devices=("a", "b", "c", "d"))
-    cloud.hello()
+    cloud = began(tmp_path, "abcd", quorum=0.5, grace_s=30.0, deadline_s=100.0, num_rounds=4)
     cloud.answer("a", "b")
     cloud.poll(29.0)
     assert not cloud.summaries() and cloud.core.timer() == pytest.approx(cloud.now + 1.0)
@@ -569,11 +524,15 @@ def test_a_grace_period_without_updates_is_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("counts", [False, True])
 def test_late_updates_count_in_the_next_round_if_they_shall(tmp_path: Path, counts: bool) -> None:
     choice = "count" if counts else "remember"
-    config = replaced(
-        quorum=0.6, late_updates=choice, num_rounds=3, evaluate_every=1, robust=TRUSTING
+    cloud = began(
+        tmp_path,
+        "abc",
+        quorum=0.6,
+        late_updates=choice,
+        num_rounds=3,
+        evaluate_every=1,
+        robust=TRUSTING,
     )
-    cloud = Cloud(tmp_path, config, devices=("a", "b", "c"))
-    cloud.hello()
     first = {name: cloud.order(name) for name in "abc"}
     cloud.answer("a", "b")
     # while a round of evaluation is open

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import RUN, Cloud, a_hello
+from tests.cloud.helper import RUN, Cloud, a_hello, began
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
@@ -77,8 +77,7 @@ def test_a_run_is_not_started_that_no_device_can_be_asked_for(tmp_path: Path) ->
 
 
 def test_an_order_keeps_the_newest_steps_that_fit(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path)
-    cloud.hello()
+    cloud = began(tmp_path)
     whole = describe(bytes(1_000_000), 8192)
     steps = tuple(Step(bytes([i]) * 32, whole) for i in range(MAX_STEPS))
     order: Order = msgspec.structs.replace(cloud.order("a"), steps=steps)
@@ -95,8 +94,7 @@ def test_an_order_keeps_the_newest_steps_that_fit(tmp_path: Path) -> None:
 
 def test_an_order_that_does_not_fit_counts_as_declined(tmp_path: Path) -> None:
     """It was made when more came through: the round does not wait for its deadline."""
-    cloud = Cloud(tmp_path)
-    cloud.hello()
+    cloud = began(tmp_path)
     current = cloud.core.ingest.open.round(RUN)
     assert current is not None
     current.orders["a"] = msgspec.structs.replace(current.orders["a"], patch=bytes(30_000))

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello
+from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, began
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig
 from sedge_cloud.config import RunConfig, ScheduleConfig
@@ -115,9 +115,7 @@ def test_the_learning_rate_of_a_round(
 
 
 def test_what_a_rounds_orders_have_in_common(tmp_path: Path) -> None:
-    config = msgspec.structs.replace(CONFIG, broadcast=BroadcastConfig(ValueCoding.BF16, 0.01))
-    cloud = Cloud(tmp_path, config)
-    cloud.hello()
+    cloud = began(tmp_path, broadcast=BroadcastConfig(ValueCoding.BF16, 0.01))
     cloud.answer("a", "b")
     order = cloud.order("a")
     assert len(order.steps) == 1
@@ -164,8 +162,7 @@ def test_large_blobs_have_a_place_for_whoever_needs_them_whole(
 
 
 def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path, devices=("a", "b", "c", "d"))
-    cloud.hello()
+    cloud = began(tmp_path, "abcd")
     run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
     for name, start, patch in (("a", b"1", b""), ("b", b"1", b"p"), ("c", b"2", b"p")):
         row = msgspec.structs.replace(current.orders[name], model=start, patch_blob=patch)

@@ -18,6 +18,7 @@ from tests.cloud.helper import (
     TRUSTING,
     Cloud,
     a_hello,
+    began,
     random_theta,
     report_for,
     update,
@@ -193,8 +194,7 @@ def test_a_plan_that_cannot_be_given_ends_the_run(
         return Assignment(width=3)
 
     given.PLANS["b"] = plan
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello()
+    cloud = began(tmp_path, config=GIVEN)
     assert cloud.run_row().status == "failed" and cloud.core.open == {}
     (note,) = cloud.notes(logging.ERROR)
     expected = f"{given.NAME}, b: {error or 'width 3, the run has 1 bundles'}"
@@ -225,8 +225,7 @@ def test_equal_starts_are_one_blob_and_the_globals_own_is_none(tmp_path: Path) -
     gives("a", "b", start=random_theta(4))
     gives("c", start=random_theta(5))
     gives("d", start=random_theta(1))  # the run's first model
-    cloud = Cloud(tmp_path, GIVEN, ("a", "b", "c", "d"))
-    cloud.hello()
+    cloud = began(tmp_path, "abcd", GIVEN)
     orders = {name: cloud.order(name) for name in cloud.devices}
     assert orders["a"].model == orders["b"].model != orders["c"].model
     assert orders["d"].model_hash == cloud.state().model_hash
@@ -258,9 +257,7 @@ def test_what_a_coding_does_not_hold_travels_in_fp32(tmp_path: Path, wild: str) 
         if name == "a":
             (start if wild == "start" else patch.values)[3] = 1e6
         gives(name, start=start, patch=patch)
-    config = msgspec.structs.replace(GIVEN, patch=PatchConfig(ValueCoding.FP16))
-    cloud = Cloud(tmp_path, config)
-    cloud.hello()
+    cloud = began(tmp_path, config=GIVEN, patch=PatchConfig(ValueCoding.FP16))
     for name, exact in (("a", wild), ("b", "")):
         order, planned = cloud.order(name), given.PLANS[name](*NOTHING)
         assert planned.patch is not None and planned.start is not None
@@ -282,8 +279,7 @@ def test_what_a_coding_does_not_hold_travels_in_fp32(tmp_path: Path, wild: str) 
 
 def test_a_value_that_no_coding_holds_ends_the_run(tmp_path: Path) -> None:
     gives("a", start=np.full(LAYOUT.size, np.nan, np.float32))
-    cloud = Cloud(tmp_path, msgspec.structs.replace(GIVEN, patch=PatchConfig(ValueCoding.FP16)))
-    cloud.hello()
+    cloud = began(tmp_path, config=GIVEN, patch=PatchConfig(ValueCoding.FP16))
     (note,) = cloud.notes(logging.ERROR)
     assert cloud.run_row().status == "failed" and "nan is not a finite number in fp32" in note
 
@@ -302,9 +298,7 @@ def test_what_a_device_keeps_is_named_as_it_keeps_it(
         return Assignment(SparseVector(LAYOUT.size, client.sent.indices, values))
 
     given.PLANS["a"] = plan
-    config = msgspec.structs.replace(GIVEN, patch=PatchConfig(ValueCoding.BF16))
-    cloud = Cloud(tmp_path, config)
-    cloud.hello(codecs=ALL)
+    cloud = began(tmp_path, config=GIVEN, codecs=ALL, patch=PatchConfig(ValueCoding.BF16))
     change = part(count, seed=8)
     sends(cloud, "a", change)
     if lost:
@@ -344,8 +338,7 @@ def test_what_orders_and_client_models_name_is_not_collected(
 
     given.PLANS["a"] = plan
     given.GROUPS["a"] = ("b",)
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello(codecs=ALL)
+    cloud = began(tmp_path, config=GIVEN, codecs=ALL)
     named: list[set[bytes]] = []
     for number in range(1, 7):
         cloud.core.garbage.collect()

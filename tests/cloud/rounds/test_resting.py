@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello
+from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, began
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
@@ -108,8 +108,7 @@ def declining(cloud: Cloud, rounds: int, why: str = "DataError") -> list[int]:
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Cloud:
-    cloud = Cloud(tmp_path, LONG)
-    cloud.hello()
+    cloud = began(tmp_path, config=LONG)
     return cloud
 
 

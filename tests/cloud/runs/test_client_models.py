@@ -11,6 +11,7 @@ from tests.cloud.helper import (
     RUN,
     Cloud,
     a_hello,
+    began,
     random_theta,
     report_for,
     small_update,
@@ -117,8 +118,7 @@ def test_nobody_is_in_a_group_whose_last_update_did_not_count_in_full(tmp_path: 
 
 def test_a_client_model_cannot_be_written_to(tmp_path: Path) -> None:
     """It may be another device's as well, or the global itself."""
-    cloud = Cloud(tmp_path, GIVEN)
-    cloud.hello()
+    cloud = began(tmp_path, config=GIVEN)
     cloud.answer("a", "b")
     trained = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a").trained
     assert trained is not None
@@ -128,8 +128,7 @@ def test_a_client_model_cannot_be_written_to(tmp_path: Path) -> None:
 
 def test_models_beyond_the_store_are_theirs(tmp_path: Path) -> None:
     """A device that sends nothing is where it began."""
-    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, strategy="local_only"))
-    cloud.hello()
+    cloud = began(tmp_path, strategy="local_only")
     cloud.answer("a", "b")
     found = cloud.core.run_store.client_model(cloud.core.runs[RUN], "a")
     assert found.sent is None and found.trained is not None

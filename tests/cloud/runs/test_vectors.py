@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.cloud.helper import CONFIG, Cloud, random_theta, small_update
+from tests.cloud.helper import Cloud, began, random_theta, small_update
 
 from sedge_cloud.ingest import judge
 from sedge_cloud.runs import vectors
@@ -38,9 +37,7 @@ def test_arrays_come_back(tmp_path: Path) -> None:
 
 def test_an_update_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its receipt; the closing and the next plan find it in memory, unless there is too little."""
-    config = msgspec.structs.replace(CONFIG, strategy="fedobp", num_rounds=9)
-    cloud = Cloud(tmp_path, config)
-    cloud.hello()
+    cloud = began(tmp_path, strategy="fedobp", num_rounds=9)
     decoded: list[int] = []
 
     def counted(data: bytes, size: int, context: bytes | None = None) -> SparseVector:

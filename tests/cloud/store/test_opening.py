@@ -111,7 +111,6 @@ def lines(servers: Servers, folder: Path, **changes: str) -> str:
 
 
 @on_servers
-@pytest.mark.fleet
 def test_both_places_of_a_configuration_are_used(tmp_path: Path, servers: Servers) -> None:
     public = lines(servers, tmp_path / "state", public="presigned")
     store = open_store(load_cloud(written(tmp_path, public)))
@@ -131,7 +130,6 @@ def test_both_places_of_a_configuration_are_used(tmp_path: Path, servers: Server
 
 
 @on_servers
-@pytest.mark.fleet
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -168,7 +166,6 @@ def test_another_fleets_store_is_refused(tmp_path: Path) -> None:
 
 
 @on_servers
-@pytest.mark.fleet
 def test_a_replica_is_refused_in_one_line(tmp_path: Path, servers: Servers) -> None:
     cloud = load_cloud(written(tmp_path, lines(servers, tmp_path / "state")))
     name = str(cloud.store.url).rpartition("/")[2]

@@ -15,7 +15,7 @@ from sedge_cloud.rounds.lifecycle import FINISHED
 from sedge_cloud.store.postgres import RECONNECT_S
 from sedge_protocol.wire.messages import Busy, Committed
 
-pytestmark = [on_servers, pytest.mark.fleet]
+pytestmark = on_servers
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from sedge_cloud.store.schema import SCHEMA
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.wire.messages import Busy, Committed
 
-pytestmark = [on_servers, pytest.mark.fleet]
+pytestmark = on_servers
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from tests.cloud import given
 from tests.cloud.contexts import context_of
-from tests.cloud.helper import CONFIG, Cloud
+from tests.cloud.helper import began
 
 from sedge_cloud.strategies.custom import Custom
 from sedge_cloud.strategies.fedavg import FedAvg
@@ -237,8 +236,7 @@ def test_what_it_gives_back_ends_its_run_and_not_the_service(tmp_path: Path, ste
     if step == "plan":
         given.PLANS["b"] = lambda context, client: Assignment(arrays=wrong)
     given.GROUPS.update(wrong)
-    cloud = Cloud(tmp_path, msgspec.structs.replace(CONFIG, strategy=given.NAME, num_rounds=3))
-    cloud.hello()
+    cloud = began(tmp_path, strategy=given.NAME, num_rounds=3)
     if step == "apply":
         cloud.answer("a", "b")
     where = "got str - at `$.arrays[...]`" if step == "plan" else "got `str` - at `$.groups[...]`"

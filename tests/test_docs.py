@@ -9,6 +9,7 @@ import pytest
 from msgspec import Meta
 from tools.docs.__main__ import build
 from tools.docs.comments import commented, keys_of
+from tools.docs.conf import menu
 from tools.docs.generated import COMPLETE, FILES, REFERENCE, ROOT
 
 from sedge_cloud.__main__ import main as cloud
@@ -17,6 +18,9 @@ from sedge_edge.__main__ import main as edge
 from sedge_emulate.__main__ import main as emulate
 from sedge_protocol.host.reference import tables
 from sedge_protocol.host.struct_fields import Field, fields
+
+# Pages to look something up in, not to read.
+LONG = {"reference", "models"}
 
 
 def test_the_reference_of_every_program(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,3 +123,16 @@ fan = true
 def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path) -> None:
     assert build(tmp_path / "site") == 0
     assert "quantile" in (tmp_path / "site" / "docs" / "reference.html").read_text()
+    assert "docs/index.html" in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_the_menu_has_each_part_of_the_index() -> None:
+    parts = dict(menu((ROOT / "docs" / "index.md").read_text()))
+    assert [*parts] == ["Tutorial", "How-to guides", "Explanation", "Reference", "Project"]
+    assert parts["Tutorial"] == ["../README"]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_is_short_enough_to_read(page: Path) -> None:
+    if page.stem not in LONG:
+        assert len(page.read_text().split()) <= 2500

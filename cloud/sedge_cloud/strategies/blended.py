@@ -10,7 +10,7 @@ device, which takes them only if its own examples, of which th_g knows little, a
 them. Nothing of all this is sent, so the bytes and the global model are FedAvg's.
 
 The method is of this project. Training from the mixture as well, or holding out examples to choose by,
-costs accuracy: docs/research.md, "A mean over a device's rounds", has the figures.
+costs accuracy: docs/ablations.md, "A mean over a device's rounds", has the figures.
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,51 @@
+"""Sphinx's settings for the site: the pages of this repository at their own paths, in MyST and Furo.
+
+The menu is made from docs/index.md: a heading above a list of pages is a part, its links are the pages.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+project = "Sedge"
+copyright = "the Sedge authors, Apache 2.0"  # the name that Sphinx reads
+root_doc = "docs/index"
+include_patterns = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/*.md",
+    "protocol/WIRE.md",
+    "protocol/spec/*.md",
+    "tools/bench/*.md",
+]
+exclude_patterns = ["runs", "dist", "build", "**/.*", "tests", "**/__pycache__"]
+extensions = ["myst_parser"]
+myst_heading_anchors = 4
+html_theme = "furo"
+html_title = "Sedge"
+html_copy_source = False
+html_show_sphinx = False
+
+
+def menu(index: str) -> Iterator[tuple[str, list[str]]]:
+    """Each part of the index with its pages, named as Sphinx names them from the folder docs on."""
+    for part in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+        title, _, text = part.partition("\n")
+        pages = re.findall(r"^- \[[^]]+\]\(([^)#]+)\.md\)", text, re.MULTILINE)
+        if pages:
+            yield title, pages
+
+
+def add_menu(_app: object, page: str, source: list[str]) -> None:
+    """Append the menu to the index, which stays an ordinary page wherever else it is read."""
+    if page == root_doc:
+        for title, pages in menu(source[0]):
+            lines = ["", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""]
+            source[0] += "\n".join(lines)
+
+
+def setup(app: Any) -> None:  # Sphinx's own annotations are partial
+    """Called by Sphinx."""
+    app.connect("source-read", add_menu)

@@ -7,7 +7,8 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,15 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
         return
 
     monkeypatch.setattr(os, "fsync", nothing)
+
+
+@contextmanager
+def failing(owner: object, name: str, error: BaseException) -> Generator[None]:
+    """Every call of this function of an object, class or module raises the error meanwhile."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, fail)
+        yield

@@ -21,7 +21,7 @@ ON_BOTH = {
     "processes/test_membership.py", "rounds/test_closing.py", "rounds/test_housekeeping.py",
     "rounds/test_rounds_serving.py", "store/test_crashes.py", "store/test_database.py",
     "store/test_leases.py", "store/test_receipts.py", "store/test_retention.py",
-    "store/test_selector.py", "test_hostile_device.py",
+    "store/test_selector.py",
 }  # fmt: skip
 
 
@@ -63,16 +63,12 @@ def servers() -> Iterator[Servers]:
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """What has the stores of a test."""
     name: str = getattr(request, "param", stores.FOLDER)
-    if name == stores.FOLDER:
-        yield name
-        return
-    with stores.on(request.getfixturevalue("servers")):
+    folder = name == stores.FOLDER
+    with stores.closed_afterwards() if folder else stores.on(request.getfixturevalue("servers")):
         yield name
 
 
 @pytest.fixture
-def cloud(tmp_path: Path, engine: str) -> Iterator[Cloud]:
+def cloud(tmp_path: Path, engine: str) -> Cloud:
     """A coordinator with a run, and devices a and b, of which none is online."""
-    cloud = Cloud(tmp_path)
-    yield cloud
-    cloud.store.close()
+    return Cloud(tmp_path)

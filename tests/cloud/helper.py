@@ -158,10 +158,14 @@ class Cloud:
         self.store.add_device(name, secret_of(name))
         self.devices[name] = Device(name)
 
+    def second_store(self) -> Store:
+        """The store, opened once more, as by a command while the service runs."""
+        return open_store(self.folder / "state")
+
     def restart(self) -> None:
         """What a kill -9 and a new start leave: the store, and nothing else."""
         self.store.close()
-        self.store = open_store(self.folder / "state")
+        self.store = self.second_store()
         self.core = self._incarnation()
 
     def say(self, name: str, message: Message, transfer: bytes = NO_TRANSFER) -> list[Message]:

@@ -1,7 +1,8 @@
 """Where the stores of these tests are: the one place that opens them."""
 
+import sqlite3
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,17 +24,32 @@ on_servers = pytest.mark.parametrize("engine", [ON_SERVERS], indirect=True)
 BOTH = [FOLDER, ON_SERVERS]
 on_both = pytest.mark.parametrize("engine", BOTH, indirect=True)
 _open = opening.open_parts
-# The servers that have the stores, if they are not in folders, and what a test has opened there.
+# The servers that have the stores, if they are not in folders, and what each test has opened.
 _servers: list[Servers] = []
-_opened: list[Store] = []
+_opened: list[list[Store]] = []
 
 
 def open_store(folder: Path) -> Store:
     """The store of a state folder. It does not wait for the disk: here processes die, not the power."""
-    if not _servers:
-        return opening.open_folder(folder, durable=False)
-    _opened.append(_open(folder, *_servers[0].place(folder), durable=False))
-    return _opened[-1]
+    if _servers:
+        return _kept(_open(folder, *_servers[0].place(folder), durable=False))
+    return _kept(opening.open_folder(folder, durable=False))
+
+
+def _kept(store: Store) -> Store:
+    for opened in _opened[-1:]:
+        opened.append(store)
+    return store
+
+
+@contextmanager
+def closed_afterwards() -> Generator[None]:
+    """What is opened meanwhile is closed in the end; a thread closes its own."""
+    _opened.append([])
+    yield
+    for store in _opened.pop():
+        with suppress(sqlite3.ProgrammingError):
+            store.close()
 
 
 def config_of(fleet: str, folder: Path) -> CloudConfig:
@@ -51,16 +67,12 @@ def on(servers: Servers) -> Generator[None]:
     ) -> Store:
         if rows == StoreConfig() and objects == BlobsConfig():
             rows, objects = servers.place(folder)
-        _opened.append(_open(folder, rows, objects, durable=False, any_thread=any_thread))
-        return _opened[-1]
+        return _kept(_open(folder, rows, objects, durable=False, any_thread=any_thread))
 
     _servers.append(servers)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, closed_afterwards():
         patch.setattr(opening, "open_parts", open_parts)
         yield
-    for store in _opened:
-        store.close()
-    _opened.clear()
     _servers.clear()
     servers.clear()
 

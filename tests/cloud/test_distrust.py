@@ -87,7 +87,6 @@ def test_nobody_is_grouped_with_it(strategy: str, options: Options, tmp_path: Pa
         cloud.poll()
         assert distrusted(cloud) == [BAD] and largest(cloud) < NEAR
         assert max(largest_patch(cloud, name) for name in NAMES[:-1]) < NEAR
-    cloud.store.close()
 
 
 def test_its_group_gets_it_shortened(tmp_path: Path) -> None:
@@ -122,7 +121,6 @@ def test_nor_stays_who_was_absent_meanwhile(tmp_path: Path) -> None:
     online(cloud, *NAMES)
     assert distrusted(cloud) == [BAD]
     assert largest_patch(cloud, NAMES[0]) < NEAR
-    cloud.store.close()
 
 
 @pytest.mark.parametrize("strategy", ["fedobp", "fedcac"])
@@ -142,7 +140,6 @@ def test_its_patch_is_not_measured_by_itself(strategy: str, tmp_path: Path) -> N
         send(cloud, (BAD, *newcomers))
         cloud.poll()
         assert distrusted(cloud) == [BAD] and largest(cloud) < NEAR
-    cloud.store.close()
 
 
 def test_an_honest_patch_alone_is_left_as_it_is(tmp_path: Path) -> None:
@@ -160,7 +157,6 @@ def test_an_honest_patch_alone_is_left_as_it_is(tmp_path: Path) -> None:
     send(cloud, (BAD, *newcomers), scale=0.05)
     cloud.poll()
     assert distrusted(cloud) == []
-    cloud.store.close()
 
 
 def test_its_past_makes_no_start(tmp_path: Path) -> None:
@@ -175,7 +171,6 @@ def test_its_past_makes_no_start(tmp_path: Path) -> None:
     send(cloud)
     cloud.poll()
     assert distrusted(cloud) == [] and largest(cloud) < NEAR
-    cloud.store.close()
 
 
 @pytest.mark.parametrize(
@@ -200,4 +195,3 @@ def test_what_it_claims_to_have(said: int, max_weight: float, share: float, tmp_
         cloud.model(cloud.state().model) - before, expected, rtol=0, atol=1e-7
     )
     assert distrusted(cloud) == []
-    cloud.store.close()

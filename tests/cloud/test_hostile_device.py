@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, a_hello, report_for, small_update
+from tests.cloud.stores import FOLDER, SERVERS
 from tests.protocol.absurd import warped, warped_frame
 
 from sedge_cloud.coding import BroadcastConfig
@@ -32,8 +33,12 @@ RUNS: dict[str, RunConfig] = {
 }
 
 
-@pytest.mark.parametrize("strategy", RUNS)
-def test_the_others_go_on(tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "engine"),
+    [*((strategy, FOLDER) for strategy in RUNS), pytest.param("fedcac", SERVERS, marks=pytest.mark.fleet)],
+    indirect=["engine"],
+)  # fmt: skip
+def test_the_others_go_on(tmp_path: Path, strategy: str, engine: str) -> None:
     rng = random.Random(strategy)
     config = msgspec.structs.replace(RUNS[strategy], strategy=strategy)
     cloud = Cloud(tmp_path, config, ("a", "b", "c"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, a_hello, small_update
-from tests.cloud.stores import on_both, open_store
+from tests.cloud.stores import on_both
 from tests.fleet import FakeLink
 
 from sedge_cloud.admin.runs import stop_run
@@ -247,9 +247,7 @@ def test_a_broker_with_another_limit(bench: Bench, caplog: pytest.LogCaptureFixt
 def test_what_changes_beside_it_is_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         bench.hear(name, a_hello(name))
-    other = open_store(bench.cloud.folder / "state")
-    stop_run(other, RUN)
-    other.close()
+    stop_run(bench.cloud.second_store(), RUN)
     later = time.monotonic() + RELOAD_S
     monkeypatch.setattr("sedge_cloud.service.time.monotonic", lambda: later)
     bench.service.step()

@@ -102,9 +102,7 @@ def test_what_a_run_begins_with_is_not_collected_before_it_has_a_name(
     add_run = store.add_run
 
     def late(row: RunRow, past: Sequence[ClientModelRow]) -> None:
-        service = open_store(tmp_path / "state")
-        Garbage(service).collect()
-        service.close()
+        Garbage(open_store(tmp_path / "state")).collect()
         add_run(row, past)
 
     monkeypatch.setattr(store, "add_run", late)

@@ -20,11 +20,10 @@ from sedge_protocol.host.loop import lock_folder
 
 
 @pytest.fixture
-def busy(tmp_path: Path, engine: str) -> Iterator[Cloud]:
+def busy(tmp_path: Path, engine: str) -> Cloud:
     """A coordinator in its second round, with a's update."""
     cloud = second_round(tmp_path / "cloud")
-    yield cloud
-    cloud.store.close()
+    return cloud
 
 
 @pytest.fixture(params=[FOLDER, "this kind"])

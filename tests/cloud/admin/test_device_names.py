@@ -47,10 +47,7 @@ def test_a_broker_that_does_not_reload(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "a\nb\na\n",
-            r"list.csv, line 3: device: found 'a', expected every id once \(line 1 has it",
-        ),
+        ("a\nb\na\n", r"list.csv, line 3: device: found 'a', expected every id once \(line 1 has it"),
         ("a\nB\n", "device: found 'B', expected 1 to 48"),
         ("a\n\nc\n", "line 3: device: found 'c', expected an id that is not enrolled"),
         ("a,1\n", "line 1: columns: found 'a,1', expected the columns' names: device, then"),
@@ -64,15 +61,12 @@ def test_a_broker_that_does_not_reload(tmp_path: Path, capsys: pytest.CaptureFix
         ("id,site\na,'\n", 'line 2: tag site: found "\'", expected at most 64 printable'),
         ("id,secret\nd,\na,12\n", "line 3: secret: found '2 characters', expected 64 hex digits"),
         (f"id,secret\na,{'x' * 64}\n", "line 2: secret: found '64 characters', expected 64 hex"),
-        (
-            'id,site\na,"lab\n',
-            "line 2: --names: found 'unexpected end of data', expected a line of CSV",
-        ),
+        ('id,site\na,"lab\n', "line 2: --names: found 'unexpected end of data', expected a line of CSV"),
         ("name\n", "expected at least one id"),
         ("\n", "expected at least one id"),
         (None, "No such file"),
     ],
-)
+)  # fmt: skip
 def test_lists_that_are_refused(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "list.csv"
     if text is not None:

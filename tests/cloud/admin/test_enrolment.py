@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cloud.helper import as_nobody, mode
 from tests.cloud.stores import open_store
+from tests.fleet import failing
 from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 from sedge_cloud.admin import enrolment
@@ -234,9 +235,7 @@ def test_many_are_enrolled_at_once_or_not_at_all(
     assert len(secrets) == 300 and all(mode(f / "secret") == 0o600 for f in folders.values())
 
 
-def test_an_error_leaves_nothing_and_can_be_repeated(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_leaves_nothing_and_can_be_repeated(store: Store, tmp_path: Path) -> None:
     passwords = tmp_path / "passwords"
     cloud = CloudConfig("bench", broker=BrokerConfig(device_password_file=str(passwords)))
     out = tmp_path / "pi-1"
@@ -246,14 +245,11 @@ def test_an_error_leaves_nothing_and_can_be_repeated(
         (store, "add_devices"),
     ]
     for owner, name in troubles:
-        with monkeypatch.context() as patch:
-
-            def fail(*args: object, **more: object) -> None:
-                raise StorageError("no space left")
-
-            patch.setattr(owner, name, fail)
-            with pytest.raises(StorageError, match="no space left"):
-                add_device(store, cloud, "pi-1", out)
+        with (
+            failing(owner, name, StorageError("no space left")),
+            pytest.raises(StorageError, match="no space left"),
+        ):
+            add_device(store, cloud, "pi-1", out)
         assert store.devices() == [] and not out.exists()
     missing = CloudConfig("b", broker=BrokerConfig("mqtts://h", ca_file=str(tmp_path / "none.crt")))
     with pytest.raises(StorageError, match="No such file"):

@@ -1,30 +1,24 @@
 """Runs that go on after their end, and runs that are deleted, beside a coordinator that runs."""
 
 import logging
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, RUN, Cloud, began, small_update
-from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
 from sedge_cloud.config import RunConfig, Stage
 from sedge_cloud.events import RunEnded
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING
 from sedge_cloud.runs import garbage as run_stores
-from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.messages import Cancel, Committed, Order, Reject
 
 
-def beside(cloud: Cloud, command: Callable[[Store], object]) -> None:
-    """What another process does to the store, and what the coordinator makes of it."""
-    store = open_store(cloud.folder / "state")
-    command(store)
-    store.close()
+def noticed(cloud: Cloud) -> None:
+    """The coordinator looks at what another process has done to the store, and acts on it."""
     cloud.load()
     cloud.poll()
 
@@ -40,9 +34,11 @@ def test_a_stopped_run_goes_on_in_mid_round(cloud: Cloud) -> None:
     """The update that it had counts, and the device that still owes one is asked again at once."""
     cloud.hello()
     cloud.offer("a", small_update(cloud.order("a")))
-    beside(cloud, lambda store: stop_run(store, RUN))
+    stop_run(cloud.second_store(), RUN)
+    noticed(cloud)
     assert cloud.messages("b", Cancel)[-1].round == 0
-    beside(cloud, lambda store: resume_run(store, RUN))
+    resume_run(cloud.second_store(), RUN)
+    noticed(cloud)
     assert len(cloud.messages("b", Order)) == 2 and len(cloud.messages("a", Order)) == 1
     cloud.answer("b")
     (summary,) = cloud.summaries()
@@ -53,9 +49,11 @@ def test_a_resumed_round_has_its_whole_time_again(cloud: Cloud) -> None:
     """The stop has cancelled its orders, so devices begin theirs anew."""
     cloud.hello()
     deadline_s = cloud.core.open[RUN].deadline - cloud.now
-    beside(cloud, lambda store: stop_run(store, RUN))
+    stop_run(cloud.second_store(), RUN)
+    noticed(cloud)
     cloud.now += 2 * deadline_s
-    beside(cloud, lambda store: resume_run(store, RUN))
+    resume_run(cloud.second_store(), RUN)
+    noticed(cloud)
     assert cloud.core.open[RUN].deadline == cloud.now + deadline_s
 
 
@@ -64,11 +62,13 @@ def test_a_finished_run_is_extended(cloud: Cloud) -> None:
     cloud.hello()
     assert play(cloud, 3) == [(1, "train"), (2, "train"), (3, "evaluate")]
     assert cloud.run_row().status == FINISHED
-    beside(cloud, lambda store: resume_run(store, RUN, 4))
+    resume_run(cloud.second_store(), RUN, 4)
+    noticed(cloud)
     assert cloud.run_row().status == RUNNING
     assert play(cloud, 3)[3:] == [(4, "train"), (5, "train"), (6, "evaluate")]
     assert cloud.run_row().status == FINISHED
-    beside(cloud, lambda store: resume_run(store, RUN, 5))
+    resume_run(cloud.second_store(), RUN, 5)
+    noticed(cloud)
     assert play(cloud, 2)[6:] == [(7, "train"), (8, "evaluate")]
 
 
@@ -77,7 +77,8 @@ def test_a_failed_run_is_resumed_after_the_round_that_failed(tmp_path: Path) -> 
     cloud.offer("a", b"x" * 100)
     cloud.answer("b")
     assert cloud.run_row().status == "failed"
-    beside(cloud, lambda store: resume_run(store, RUN))
+    resume_run(cloud.second_store(), RUN)
+    noticed(cloud)
     assert [order.round for order in cloud.messages("a", Order)] == [1, 2]
     assert play(cloud, 2) == [(1, "train"), (2, "train"), (3, "train")]
     assert cloud.run_row().status == FINISHED and cloud.state().round == 3
@@ -149,7 +150,8 @@ def test_a_deleted_run_leaves_nothing_and_the_others_alone(
     }
     assert delete_run(cloud.store, RUN, dry_run=True) >= 0
     assert len(cloud.store.runs()) == 2
-    beside(cloud, lambda store: delete_run(store, RUN))
+    delete_run(cloud.second_store(), RUN)
+    noticed(cloud)
     for table, rows in tables.items():
         found = cloud.store._db.execute(f"SELECT * FROM {table}").fetchall()
         assert found == rows, table
@@ -169,13 +171,8 @@ def test_stopped_and_deleted_between_two_looks_of_the_service(cloud: Cloud) -> N
     """What the coordinator is about to write for the run is refused: its rows would outlive it."""
     cloud.hello()
 
-    def both(store: Store) -> None:
-        stop_run(store, RUN)
-        delete_run(store, RUN)
-
-    store = open_store(cloud.folder / "state")
-    both(store)
-    store.close()
+    stop_run(cloud.second_store(), RUN)
+    delete_run(cloud.second_store(), RUN)
     cloud.answer("a", "b")
     assert any("run run: it is deleted" in note for note in cloud.notes(logging.ERROR))
     cloud.load()

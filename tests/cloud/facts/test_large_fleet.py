@@ -1,6 +1,5 @@
 """Of a fleet larger than a reader keeps, everything is still counted, found and named."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,14 @@ NAMES = [f"d{i}" for i in range(8)]
 
 
 @pytest.fixture
-def seen(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
+def seen(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> Seen:
     """Eight devices, of which a reader keeps three: d0 to d4 were online, d0 has left, d5 is revoked."""
     monkeypatch.setattr("sedge_cloud.facts.reader.MAX_DEVICES", 3)
     seen = Seen(tmp_path, devices=NAMES)
     seen.cloud.hello(*NAMES[:5])
     seen.cloud.say("d0", Goodbye(a_hello("d0").nonce))
     seen.cloud.store.revoke_device("d5")
-    yield seen
-    seen.cloud.store.close()
+    return seen
 
 
 def named(seen: Seen, facts: Fleet, wanted: Wanted) -> tuple[list[str], int]:

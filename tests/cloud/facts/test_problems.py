@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import CONFIG, FLEET, RUN, a_hello, random_theta, report_for, update
-from tests.cloud.stores import on_both, open_store
+from tests.cloud.stores import on_both
 
 from sedge_cloud.admin.backup import back_up, restore
 from sedge_cloud.config import CloudConfig, RobustConfig
@@ -61,9 +61,7 @@ def distrusted(seen: Seen) -> None:
 
 def revoked(seen: Seen) -> None:
     seen.cloud.hello("a", "b", "c")
-    other = open_store(seen.state)
-    other.revoke_device("c")
-    other.close()
+    seen.cloud.second_store().revoke_device("c")
     seen.cloud.load()
 
 
@@ -158,19 +156,9 @@ def full(seen: Seen) -> None:
         ),
         (gated, "device_waits", "b", "waits: 31 % battery; round 1 does not count on it"),
         (unable, "device_unable", "c", "lacks a backend of"),
-        (
-            wrong_clock,
-            "device_unheard",
-            "c",
-            "start at 1970-01-01 00:00:01 UTC by its clock is before",
-        ),
+        (wrong_clock, "device_unheard", "c", "start at 1970-01-01 00:00:01 UTC by its clock is before"),
         (forged, "device_unheard", "c", "is not heard"),
-        (
-            slow,
-            "device_slow",
-            "c",
-            "the others trained in 2.0 s; it was asked; round 1 waits for it",
-        ),
+        (slow, "device_slow", "c", "the others trained in 2.0 s; it was asked; round 1 waits for it"),
         (stuck, "round_stuck", "run", "passed its deadline with fewer than 2 updates"),
         (short, "run_waits", "run", "needs 2 devices online, 1 is"),
         (all_but_one_gated, "run_waits", "run", "needs 2 devices online, 1 is; 2 more wait"),
@@ -178,7 +166,7 @@ def full(seen: Seen) -> None:
         (cut, "broker_down", "coordinator", "has no broker: connection refused"),
         (full, "coordinator_error", "coordinator", "disk full"),
     ],
-)
+)  # fmt: skip
 def test_it_is_seen_with_its_reason(
     arrange: Arrange, code: str, subject: str, words: str, tmp_path: Path
 ) -> None:
@@ -187,7 +175,6 @@ def test_it_is_seen_with_its_reason(
     found = seen.found(later)
     assert (code, subject) in found, found
     assert words in found[code, subject]
-    seen.cloud.store.close()
 
 
 @on_both
@@ -198,7 +185,6 @@ def test_devices_that_are_not_yet_deployed_are_one_line(tmp_path: Path) -> None:
     text = found["device_never", "devices"]
     assert text == "49 enrolled devices are not yet deployed: none of them has ever connected"
     assert len([code for code, _ in found if code == "device_never"]) == 1
-    seen.cloud.store.close()
 
 
 def test_an_open_round_counts_and_awaits_without_devices_that_wait(tmp_path: Path) -> None:
@@ -209,7 +195,6 @@ def test_an_open_round_counts_and_awaits_without_devices_that_wait(tmp_path: Pat
     assert b'sedge_round_devices_awaited{run="run"} 2.0' in exposition(seen.facts())[0]
     seen.gone("b")
     assert seen.found()["device_waits", "b"].startswith("waits: 31 % battery; is offline; round 1")
-    seen.cloud.store.close()
 
 
 def test_a_device_that_has_fetched_nothing_does_not_work(tmp_path: Path) -> None:
@@ -250,7 +235,6 @@ def test_a_device_that_has_fetched_nothing_does_not_work(tmp_path: Path) -> None
     manifest = describe(blob, 2**12)
     cloud.say("b", Offer(RUN, 1, manifest, 1), manifest.transfer)
     assert doing("b") == ("sends its update", 2)
-    seen.cloud.store.close()
 
 
 @on_both
@@ -276,7 +260,6 @@ def test_a_grace_is_shown_as_it_is_and_survives_a_restart(tmp_path: Path) -> Non
     assert 2580 < ends_in() < 2600
     seen.cloud.poll(2600)
     assert len(seen.cloud.summaries()) == 1
-    seen.cloud.store.close()
 
 
 @on_both
@@ -300,22 +283,20 @@ def test_a_closed_round_is_never_drawn_open(tmp_path: Path) -> None:
     """Everything that is read is of one moment, whatever is written meanwhile."""
     seen = Seen(tmp_path, MANY)
     seen.cloud.hello("a", "b", "c")
-    with closing(open_store(seen.state)) as other:
-        reader = Reader(FLEET, seen.state, other)
-        runs = other.runs
+    other = seen.cloud.second_store()
+    reader, runs = Reader(FLEET, seen.state, other), other.runs
 
-        def runs_and_then_the_round_closes() -> list[RunRow]:
-            rows = runs()
-            seen.round("a", "b", "c")
-            return rows
+    def runs_and_then_the_round_closes() -> list[RunRow]:
+        rows = runs()
+        seen.round("a", "b", "c")
+        return rows
 
-        other.runs = runs_and_then_the_round_closes  # type: ignore[method-assign]
-        before = reader.read(seen.wall()).runs[0]
-        other.runs = runs  # type: ignore[method-assign]
-        after = reader.read(seen.wall()).runs[0]
+    other.runs = runs_and_then_the_round_closes  # type: ignore[method-assign]
+    before = reader.read(seen.wall()).runs[0]
+    other.runs = runs  # type: ignore[method-assign]
+    after = reader.read(seen.wall()).runs[0]
     assert before.open is not None and (before.open.round, before.rounds) == (1, ())
     assert after.open is not None and (after.open.round, after.closed_rounds) == (2, 1)
-    seen.cloud.store.close()
 
 
 def test_a_service_that_is_gone_is_silent_and_nobody_is_called_offline(tmp_path: Path) -> None:
@@ -326,7 +307,6 @@ def test_a_service_that_is_gone_is_silent_and_nobody_is_called_offline(tmp_path:
     assert {d.state for d in seen.facts(60, alive=False).devices} == {"unknown"}
     seen.recorder.close(seen.cloud.now)  # in order: at once
     assert ("coordinator_silent", "coordinator") in seen.found()
-    seen.cloud.store.close()
 
 
 @pytest.mark.parametrize(
@@ -340,7 +320,6 @@ def test_the_disk(
     disk = SimpleNamespace(free=free, total=10**12)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)  # pyright: ignore[reportUnknownLambdaType]
     assert {code for code, _ in seen.found()} == ({code} if code else set())
-    seen.cloud.store.close()
 
 
 def test_a_busy_fleet_is_told_of_the_disk_as_well(
@@ -357,7 +336,6 @@ def test_a_busy_fleet_is_told_of_the_disk_as_well(
         seen.cloud.core.counters["updates"] += 1
         seen.recorder.poll(seen.cloud.now)
     assert seen.reader.read(seen.wall()).disk.free == 10**11
-    seen.cloud.store.close()
 
 
 def test_growth_is_a_slope_that_takes_an_hour_to_know() -> None:
@@ -381,7 +359,6 @@ def test_a_device_gets_worse_when_it_falls_from_its_best(tmp_path: Path) -> None
     worse = msgspec.structs.replace(facts.devices[0], change=fallen)
     found = problems(msgspec.structs.replace(facts, devices=(worse, *facts.devices[1:])))
     assert [p.subject for p in found if p.code == "device_worse"] == ["a"]
-    seen.cloud.store.close()
 
 
 @on_both
@@ -394,4 +371,3 @@ def test_since_when_survives_a_restart_of_the_service(tmp_path: Path) -> None:
     after = {d.device: d for d in seen.facts().devices}
     assert after["b"].since == before["b"].since is not None
     assert after["b"].heard is not None
-    seen.cloud.store.close()

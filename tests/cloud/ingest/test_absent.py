@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.cloud.helper import FLEET, Cloud
+from tests.fleet import failing
 
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.disk_errors import DISK_RETRY_S
@@ -29,8 +30,7 @@ def test_who_does_not_come_back_is_asked_ever_more_seldom_and_then_no_more(tmp_p
     assert asked == {"a": 0, "b": 7}
 
 
-def fail(*_: object) -> None:
-    raise StorageError("connection lost")
+LOST = StorageError("connection lost")
 
 
 def shared(cloud: Cloud, shards: frozenset[str]) -> None:
@@ -51,8 +51,8 @@ def test_of_more_than_are_asked_at_a_time_others_are_asked_the_next_time(
     ours = [name for name in names if shard_of(name) in shards]
     assert len(ours) == 4
     shared(cloud, shards)
-    monkeypatch.setattr(cloud.store, "device", fail)
-    cloud.poll(RETURN_S)
+    with failing(cloud.store, "device", LOST):
+        cloud.poll(RETURN_S)
     asked = [name for name in names for _ in cloud.sends(down(FLEET, name))]
     assert asked == ours[:3]
     cloud.poll(60.0)
@@ -62,15 +62,14 @@ def test_of_more_than_are_asked_at_a_time_others_are_asked_the_next_time(
 
 @pytest.mark.parametrize("read", ["names", "devices_named"])
 def test_what_could_not_be_read_after_an_outage_is_read_soon_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
+    tmp_path: Path, read: str
 ) -> None:
     """Nobody is waited for meanwhile: the leader's next turn is not due at once, again and again."""
     cloud = Cloud(tmp_path, None, ("a", "b"))
     cloud.store.save_sessions([SessionRow("a", online=True)])
     shared(cloud, frozenset(SHARD_NAMES))
     assert cloud.core.devices.returning == {"a"}
-    with monkeypatch.context() as patch:
-        patch.setattr(cloud.store, read, fail)
+    with failing(cloud.store, read, LOST):
         cloud.poll(RETURN_S)
     assert cloud.core.timer() == cloud.now + DISK_RETRY_S
     cloud.poll(DISK_RETRY_S)

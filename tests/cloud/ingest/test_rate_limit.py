@@ -1,13 +1,12 @@
 """What one device may say: honest ones never notice, a flood changes nothing for the others."""
 
 import logging
-from collections.abc import Sequence
 
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, a_hello
+from tests.fleet import failing
 
 from sedge_cloud.ingest.rate_limit import BURST, COST, LINES, LINES_S, UNIT_BYTES, TokenBucket, cost
-from sedge_cloud.store.rows import DeviceRow
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.frame import HEADER, Frame, Kind
@@ -125,16 +124,10 @@ def test_the_log_takes_so_many_lines_of_a_sender(cloud: Cloud) -> None:
     assert len(cloud.notes(logging.WARNING)) == before + 3
 
 
-def test_a_frame_whose_sender_cannot_be_looked_up_is_repeated(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frame_whose_sender_cannot_be_looked_up_is_repeated(cloud: Cloud) -> None:
     """It is not a stranger's, and the coordinator goes on."""
 
-    def fail(names: Sequence[str]) -> dict[str, DeviceRow]:
-        raise StorageError("the server is away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(cloud.store, "devices_named", fail)
+    with failing(cloud.store, "devices_named", StorageError("the server is away")):
         assert cloud.say("a", a_hello("lost")) == []
         cloud.poll()
         assert cloud.notes(logging.ERROR) == ["the server is away"]

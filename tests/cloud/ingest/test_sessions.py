@@ -1,8 +1,6 @@
 """The fleet: who is enrolled, revoked, online, able, and whose topic it is."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -36,10 +34,9 @@ def read(found: list[Effect] | list[Send]) -> list[tuple[str, Message]]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, engine: str) -> Iterator[Store]:
+def store(tmp_path: Path, engine: str) -> Store:
     """A store without devices."""
-    with closing(open_store(tmp_path / "registry")) as store:
-        yield store
+    return open_store(tmp_path / "registry")
 
 
 @pytest.fixture
@@ -96,7 +93,6 @@ def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: P
     other = open_store(tmp_path / "state")  # the command line
     for name in "ab":
         other.reissue_device(name, name.encode() * 32)
-    other.close()
     cloud.effects.clear()
     cloud.load()
     assert not cloud.core.devices["a"].online
@@ -115,7 +111,6 @@ def test_a_reissued_device_begins_with_nothing_seen(cloud: Cloud, tmp_path: Path
     cloud.hello("a")
     other = open_store(tmp_path / "state")  # the command line
     other.reissue_device("a", b"a" * 32)
-    other.close()
     cloud.load()
     seen = {row.device: row for row in cloud.core.devices.stirred(10)}
     assert set(seen) == {"a"} and not seen["a"].online and seen["a"].heard == 0.0

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import pytest
 from tests.cloud.helper import (
     CONFIG,
     FLEET,
@@ -16,6 +15,7 @@ from tests.cloud.helper import (
     fetch_model,
     report_for,
 )
+from tests.fleet import failing
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.disk_errors import DISK_RETRY_S
@@ -86,17 +86,10 @@ def test_a_restart_within_a_round_does_not_forget_who_fetched_a_whole_model(tmp_
     assert {row.device: bool(row.whole) for row in rows} == {"a": True, "b": False, "new": False}
 
 
-def test_a_round_closes_with_its_bytes_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_closes_with_its_bytes_or_not_at_all(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, CONFIG)
-
-    def full(*_: object) -> None:
-        raise StorageError("the disk is full (test)")
-
     cloud.hello()
-    with monkeypatch.context() as patched:
-        patched.setattr(cloud.store, "_save_traffic", full)
+    with failing(cloud.store, "_save_traffic", StorageError("the disk is full (test)")):
         cloud.answer("a", "b")
     assert cloud.summaries() == [] and cloud.store.traffic(RUN, 1) == []
     assert any("the disk is full (test)" in note for note in cloud.notes(40))

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.cloud.helper import CONFIG, LAYOUT, RUN, Cloud, began, random_theta, small_update, update
+from tests.fleet import failing
 
 from sedge_cloud.algorithms.outliers import lengths
 from sedge_cloud.config import RunConfig
@@ -110,15 +111,9 @@ def test_one_that_fails_does_not_undo_the_others(
     assert len(cloud.summaries()[0].devices) == 4
 
 
-def test_a_turn_that_fails_answers_nobody_and_loses_nothing(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full() -> None:
-        raise StorageError("disk full: it is")
-
+def test_a_turn_that_fails_answers_nobody_and_loses_nothing(cloud: Cloud) -> None:
     arrive(cloud, *NAMES)
-    with monkeypatch.context() as patched:
-        patched.setattr(cloud.store.blobs, "settle", full)
+    with failing(cloud.store.blobs, "settle", StorageError("disk full: it is")):
         answers = end(cloud)
     assert {type(said) for (said,) in answers.values()} == {Busy}
     assert all(cloud.store.update(RUN, 1, name) is None for name in NAMES)

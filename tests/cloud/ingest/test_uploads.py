@@ -24,6 +24,7 @@ from tests.cloud.helper import (
     update,
 )
 from tests.cloud.stores import disk_of, in_a_folder, open_store, parts_of
+from tests.fleet import failing
 
 from sedge_cloud.events import RunEnded, UpdateReceived
 from sedge_cloud.ingest import uploads as inbox
@@ -377,9 +378,7 @@ def test_the_disk_fails_at_each_call(
     assert struck == CALLS[kind]
 
 
-def test_a_disk_that_stays_full_loses_nothing(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_stays_full_loses_nothing(cloud: Cloud) -> None:
     _, manifest, data = cut(cloud)
     offer(cloud, "a", manifest)
     send(cloud, manifest, data, range(3))
@@ -396,18 +395,14 @@ def test_a_disk_that_stays_full_loses_nothing(
     assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
 
 
-def test_a_crash_between_the_blob_and_its_receipt(
-    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_between_the_blob_and_its_receipt(cloud: Cloud, tmp_path: Path) -> None:
     blob, manifest, _ = cut(cloud)
 
-    def crash(*rows: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cloud.store, "commit_receipt", crash)
-        with pytest.raises(KeyboardInterrupt):
-            cloud.upload("a", blob, CUT)
+    with (
+        failing(cloud.store, "commit_receipt", KeyboardInterrupt()),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        cloud.upload("a", blob, CUT)
     cloud.restart()
     cloud.devices["a"] = Device("a", 2)
     cloud.hello()

@@ -153,7 +153,7 @@ def test_a_connection_that_had_an_answer_is_closed_too(
 
 
 def test_what_strangers_do_is_no_flood_of_log_lines(
-    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Requests that are no HTTP; and connections that cannot be accepted, as every handle is taken."""
     for _ in range(20):

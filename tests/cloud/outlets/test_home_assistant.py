@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import FLEET
-from tests.cloud.stores import open_store
 from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 from sedge_cloud.broker.accounts import add_passwords
@@ -39,9 +38,7 @@ def test_the_fleet_and_its_devices(tmp_path: Path) -> None:
     seen.cloud.hello()
     seen.round("a", "b", "c")
     seen.gone("c")
-    with_store = open_store(seen.state)
-    with_store.revoke_device("b")
-    with_store.close()
+    seen.cloud.second_store().revoke_device("b")
     seen.cloud.load()
     found = messages(seen.facts(), 10)
     fleet = f"sedge/1/{FLEET}/facts"
@@ -58,7 +55,6 @@ def test_the_fleet_and_its_devices(tmp_path: Path) -> None:
     assert taken == [f"homeassistant/device/sedge-{FLEET}/b/config", f"{fleet}/device/b"]
     first = messages(seen.facts(), 1)  # the others are taken away
     assert [read(first, f"{fleet}/device/a")["online"], first[f"{fleet}/device/c"]] == ["ON", b""]
-    seen.cloud.store.close()
 
 
 def test_announcements_are_as_home_assistant_reads_them(tmp_path: Path) -> None:
@@ -86,7 +82,6 @@ def test_announcements_are_as_home_assistant_reads_them(tmp_path: Path) -> None:
         assert state.keys() == payload["components"].keys()
     names = [e["unique_id"] for p in announced.values() for e in p["components"].values()]
     assert len(set(names)) == len(names)
-    seen.cloud.store.close()
 
 
 class Listener:

@@ -122,7 +122,6 @@ def test_a_strangers_questions_are_answered(lived: Seen) -> None:
     hostile = f"{HOSTILE} its update of round 6 was unlike the others and counted next to nothing"
     assert hostile in text_of(page, "problems")
     assert re.search(r"^a1 a2, a3$", run, re.M), run
-    lived.cloud.store.close()
 
 
 def test_groups_and_distrusted_updates_are_drawn(lived: Seen, tmp_path: Path) -> None:
@@ -212,4 +211,3 @@ def test_a_page_whose_coordinator_is_gone_says_so(
             browser.resize(width)
             assert_fits(browser)
             browser.picture(shots / f"lost-{width}.png")
-    seen.cloud.store.close()

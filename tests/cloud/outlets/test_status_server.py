@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cloud.facts.seen import Seen
 from tests.cloud.helper import CONFIG, FLEET, RUN, fetch_model
-from tests.cloud.stores import on_both, open_store
+from tests.cloud.stores import on_both
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import BrokerConfig, CloudConfig
@@ -249,7 +249,7 @@ def test_an_action_needs_the_pages_own_form(site: Site) -> None:
     assert site.post("stop", RUN, origin="http://evil.example") == 403
     assert site.ask("/act", {"Content-Type": FORM}, f"verb=stop&name={RUN}")[0] == 403
     assert site.ask("/act", {}, "x" * 5000)[0] == 400
-    store = open_store(site.seen.state)
+    store = site.seen.cloud.second_store()
     assert store.runs()[0].status == "running"
     assert site.post("stop", RUN) == 303
     assert store.runs()[0].status == "stopped"
@@ -281,7 +281,7 @@ def test_nobody_waits_for_a_slow_broker(tmp_path: Path) -> None:
     script.write_text(f"until [ -e {go} ]; do sleep .02; done")
     broker = BrokerConfig(device_password_file=str(tmp_path / "none"), reload=f"sh {script}")
     site = Site(tmp_path, broker=broker)
-    store = open_store(site.seen.state)
+    store = site.seen.cloud.second_store()
     answers: list[int] = []
     acting = threading.Thread(target=lambda: answers.append(site.post("revoke", "c")))
     acting.start()
@@ -300,9 +300,7 @@ def test_a_run_that_has_ended_can_be_deleted(site: Site) -> None:
     site.post("stop", RUN)
     assert f"confirm?verb=delete&amp;name={RUN}" in site.ask("/")[1]
     assert site.post("delete", RUN) == 303
-    store = open_store(site.seen.state)
-    assert store.runs() == []
-    store.close()
+    assert site.seen.cloud.second_store().runs() == []
     status, text = site.ask("/")
     assert status == 200 and "None yet" in text
 

@@ -1,12 +1,11 @@
 """Processes that lose the broker, or each other, and serve the whole fleet again afterwards."""
 
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.cloud.stores import in_a_folder, open_store
+from tests.fleet import failing
 
 from sedge_cloud.company import Company
 from sedge_cloud.coordinator import Coordinator
@@ -85,16 +84,16 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     clock = Clock()
 
     def now(*given: object) -> float:
         return clock.now
 
     monkeypatch.setattr(Leases, "_now", now)
-    with closing(open_store(tmp_path)) as one, closing(open_store(tmp_path)) as two:
-        one.require_fleet("fleet")
-        yield Host(clock, one, two)
+    one, two = open_store(tmp_path), open_store(tmp_path)
+    one.require_fleet("fleet")
+    return Host(clock, one, two)
 
 
 def test_processes_that_all_lose_the_broker_share_the_fleet_once_it_is_back(host: Host) -> None:
@@ -117,18 +116,11 @@ def test_who_rests_while_the_last_other_one_dies_serves_the_whole_fleet(host: Ho
     assert len(host.one.members.shards) == SHARDS and host.one.members.leads
 
 
-def test_who_could_not_say_that_it_takes_shards_again_says_it_later(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_could_not_say_that_it_takes_shards_again_says_it_later(host: Host) -> None:
     host.connected(True)
     host.connected(False)
-    with monkeypatch.context() as patched:
-        patched.setattr(Leases, "retire", _away)
+    with failing(Leases, "retire", StorageError("the database is away")):
         host.one.connected(True)
         host.go_on(1, host.one, host.two)
     host.connected(True)
     assert host.shares_the_fleet()
-
-
-def _away(*given: object) -> None:
-    raise StorageError("the database is away")

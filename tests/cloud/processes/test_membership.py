@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.cloud.stores import in_a_folder, on_servers, open_store
+from tests.fleet import failing
 
 from sedge_cloud.processes import heartbeat, membership
 from sedge_cloud.processes.heartbeat import Heartbeat
@@ -198,19 +199,12 @@ def test_a_process_that_is_stopped_within_a_heartbeat_is_replaced(
         go_on(lambda: len(two.shards) == 64 and two.leads, two)
 
 
-def test_who_was_replaced_and_cannot_join_again_yet_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_was_replaced_and_cannot_join_again_yet_writes_nothing(tmp_path: Path) -> None:
     one, two = process(tmp_path), process(tmp_path)
     go_on(lambda: len(two.shards) == 64, two)
     one.poll(time.monotonic())
-    with monkeypatch.context() as patched:
-        patched.setattr(one._store, "_bury", _away)
+    with failing(one._store, "_bury", StorageError("the database is away")):
         assert not one.poll(time.monotonic()) and not one.is_sure(time.monotonic())
         with pytest.raises(LeaseLost):
             one._store.retire(True)
     go_on(lambda: len(one.shards) == 32, one, two)
-
-
-def _away(*given: object) -> None:
-    raise StorageError("the database is away")

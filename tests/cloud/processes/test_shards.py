@@ -50,7 +50,6 @@ def test_who_takes_a_shard_over_asks_its_devices_and_is_newer_than_whoever_had_i
     sent = [e for e in cloud.effects if isinstance(e, Send) and e.topic == down(FLEET, "b")]
     assert HEADER.unpack_from(sent[-1].payload)[5] > before
     assert cloud.core.devices.present == 2
-    other.close()
 
 
 def test_who_takes_a_shard_over_knows_what_its_last_holder_has_stored(without_b: Cloud) -> None:
@@ -60,7 +59,6 @@ def test_who_takes_a_shard_over_knows_what_its_last_holder_has_stored(without_b:
     cloud.core.take(ALL, True, cloud.now)
     cloud.hello("b")
     assert len(cloud.messages("b", Order)) == 1  # it would train twice for one update that counts
-    other.close()
 
 
 @pytest.mark.parametrize(
@@ -87,4 +85,3 @@ def test_what_a_start_says_anew_reaches_a_leader_elsewhere_and_a_repeat_writes_n
     assert leader.hello("a") == hello
     cloud.say("a", msgspec.structs.replace(hello, nonce=b"a third session."))
     assert leader.load() == [] and leader.hello("a") == hello
-    other.close()

@@ -10,6 +10,7 @@ from tests.cloud import given
 from tests.cloud.given import assigned
 from tests.cloud.helper import BEGUN, CONFIG, FLEET, RUN, TRUSTING, Cloud, a_hello, small_update
 from tests.cloud.stores import open_store
+from tests.fleet import failing
 
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.config import RunConfig
@@ -144,16 +145,12 @@ def test_who_has_come_back_or_moved_on_is_not_waited_for_again(pair: Pair, retur
 
 @pytest.mark.parametrize("read", ["sessions", "changed_devices", "devices_named"])
 def test_who_came_while_a_read_failed_is_seen_by_the_next(
-    pair_of: Callable[[RunConfig], Pair], monkeypatch: pytest.MonkeyPatch, read: str
+    pair_of: Callable[[RunConfig], Pair], read: str
 ) -> None:
-    def fail(*_: object) -> None:
-        raise StorageError("connection lost")
-
     pair = pair_of(CONFIG)
     pair.go_on()
     pair.second.hello("b")
-    with monkeypatch.context() as patch:
-        patch.setattr(pair.first.store, read, fail)
+    with failing(pair.first.store, read, StorageError("connection lost")):
         pair.go_on()
     pair.first.now += DISK_RETRY_S
     pair.go_on()
@@ -214,16 +211,11 @@ def test_only_bytes_that_have_moved_are_written_for_the_leader_and_nothing_waits
 
 @pytest.mark.parametrize("read", ["online", "receipts", "next_incarnation"])
 def test_shards_whose_rows_could_not_be_read_are_taken_when_that_is_tried_again(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, read: str
+    pair: Pair, read: str
 ) -> None:
-    def fail(*_: object) -> None:
-        raise StorageError("connection lost")
-
     process, gained = pair.second, frozenset({shard_of("a")})
-    with monkeypatch.context() as patch:
-        patch.setattr(process.store, read, fail)
-        with pytest.raises(StorageError):
-            take(process, gained)
+    with failing(process.store, read, StorageError("connection lost")), pytest.raises(StorageError):
+        take(process, gained)
     assert "b" not in process.core.devices  # what goes is gone, whatever becomes of what comes
     take(process, gained)
     assert process.sends(hint(FLEET, shard_of("a")))

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, small_update
 from tests.cloud.stores import open_store
-from tests.fleet import Crash
+from tests.fleet import Crash, failing
 
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.rounds import closing
@@ -64,17 +64,10 @@ def test_what_another_process_receives_meanwhile_counts(
     assert other.commit_receipt(UpdateRow(RUN, 1, "e", b"e" * 32, b"", 1, 0)).late == 2
 
 
-def test_what_a_round_adds_up_to_is_in_the_commit_that_closes_it(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_round_adds_up_to_is_in_the_commit_that_closes_it(cloud: Cloud) -> None:
     """A process that dies right after it leaves nothing to be made good."""
     offer(cloud)
-
-    def dies(*args: object) -> None:
-        raise Crash
-
-    monkeypatch.setattr(closing, "_move_on", dies)
-    with pytest.raises(Crash):
+    with failing(closing, "_move_on", Crash()), pytest.raises(Crash):
         cloud.poll()
     assert read_sums(cloud.store.sums(RUN)).closed == 1
     assert {row.device for row in cloud.store.histories()} == {"a", "b"}
@@ -126,16 +119,9 @@ def test_no_personal_elements_are_news_once_devices_that_have_trained_return(
     assert [s.round for s in cloud.summaries() if s.remarks] == expected
 
 
-def test_a_strategy_whose_remarks_fail_goes_on(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*args: object) -> tuple[str, ...]:
-        raise StrategyError("remarks: a user's own code")
-
-    monkeypatch.setattr(Run, "remarks", fails)
+def test_a_strategy_whose_remarks_fail_goes_on(cloud: Cloud) -> None:
     cloud.hello()
-    for name in "ab":
-        cloud.offer(name, small_update(cloud.order(name)))
-    cloud.poll()
+    with failing(Run, "remarks", StrategyError("remarks: a user's own code")):
+        cloud.answer("a", "b")
     summary = cloud.summaries()[0]
     assert not summary.failure and not summary.remarks

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from tests.cloud.helper import (
     secret_of,
     small_update,
 )
-from tests.cloud.stores import on_both, open_store
+from tests.cloud.stores import on_both
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import TrainingConfig
@@ -31,7 +31,6 @@ from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.events import RoundOpened, RunEnded
 from sedge_cloud.ingest.open_orders import RESEND_S
 from sedge_cloud.runs.run import Run
-from sedge_cloud.store.database import Store
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import topics
@@ -40,24 +39,17 @@ from sedge_protocol.wire.messages import Cancel, Committed, Get, Offer, Order, R
 from sedge_protocol.wire.transfer import describe
 
 
-def by_another_process(cloud: Cloud, act: Callable[[Store], object]) -> None:
-    """The command line, beside the running service."""
-    other = open_store(cloud.folder / "state")
-    act(other)
-    other.close()
-
-
 @on_both
 def test_what_the_command_line_adds_is_taken_up(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, None, ())
     cloud.load()
     for name in "ab":
-        by_another_process(cloud, lambda store, n=name: store.add_device(n, secret_of(n)))  # type: ignore[misc]
+        cloud.second_store().add_device(name, secret_of(name))
         cloud.devices[name] = Device(name)
     cloud.hello()
     assert len(cloud.messages("a", Welcome)) == 1  # at once
     assert not cloud.events(RoundOpened)
-    by_another_process(cloud, lambda store: start_run(store, RUN, cloud.bundle, CONFIG))
+    start_run(cloud.second_store(), RUN, cloud.bundle, CONFIG)
     cloud.poll()
     assert not cloud.events(RoundOpened)
     cloud.load()
@@ -85,17 +77,9 @@ LOST: dict[str, tuple[str, dict[str, object], str]] = {
     "a module that is gone": ("sedge_no_such_module:Strategy", {}, "strategy: found "),
     "an option out of range": ("fedobp", {"quantile": 7.0}, "quantile: found "),
     "an option that is gone": ("fedavg", {"old": 1}, "old: found "),
-    "an option that had levels": (
-        "fedobp",
-        {"prefixes": True},
-        "prefixes: found True, expected an o",
-    ),
-    "a property of another type": (
-        "tests.cloud.given:Miscoded",
-        {},
-        "tests.cloud.given:Miscoded.patch_",
-    ),
-}
+    "an option that had levels": ("fedobp", {"prefixes": True}, "prefixes: found True, expected an o"),
+    "a property of another type": ("tests.cloud.given:Miscoded", {}, "tests.cloud.given:Miscoded.patch_"),
+}  # fmt: skip
 
 
 @on_both
@@ -105,7 +89,7 @@ def test_a_run_whose_strategy_cannot_be_loaded_fails_alone(cloud: Cloud, name: s
     config = msgspec.structs.replace(CONFIG, strategy=strategy, options=options)
     coded = msgspec.msgpack.encode(config)
     lost = msgspec.structs.replace(cloud.run_row(), run="a-lost", config=coded, created=0.0)
-    by_another_process(cloud, lambda store: store.add_run(lost))
+    cloud.second_store().add_run(lost)
     cloud.load()
     (note,) = cloud.notes(logging.ERROR)
     said = "run a-lost has failed: its strategy cannot be loaded"
@@ -147,18 +131,13 @@ def test_an_offer_for_a_run_without_its_strategy(
     assert len(cloud.notes(logging.ERROR)) == 1
 
 
-def revoke(cloud: Cloud, name: str) -> None:
-    """The operator revokes a device beside the running service."""
-    by_another_process(cloud, lambda store: store.revoke_device(name))
-
-
 @on_both
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_round_does_not_wait_for_the_revoked(tmp_path: Path, restarts: bool) -> None:
     cloud = began(tmp_path, "abcd")
     cloud.answer("a", "d")
-    revoke(cloud, "c")
-    revoke(cloud, "d")  # whose update is here, and counts
+    cloud.second_store().revoke_device("c")
+    cloud.second_store().revoke_device("d")  # whose update is here, and counts
     if restarts:
         cloud.restart()
         cloud.hello("a", "b")
@@ -178,7 +157,7 @@ def test_a_round_does_not_wait_for_the_revoked(tmp_path: Path, restarts: bool) -
 def test_a_disk_that_refuses_to_note_the_revoked_is_asked_again(cloud: Cloud) -> None:
     cloud.hello()
     cloud.answer("a")
-    revoke(cloud, "b")
+    cloud.second_store().revoke_device("b")
     broken = Faults(cloud, 8, StorageError("disk on fire"), after=False)
     cloud.load()
     assert broken.struck == "decline" and cloud.core.open[RUN].settled == {"a"}
@@ -268,7 +247,7 @@ def test_a_run_whose_bundle_is_damaged_does_not_hold_up_the_others(tmp_path: Pat
     assert [event.run for event in cloud.events(RoundOpened)] == [RUN]
     (error,) = cloud.notes(logging.ERROR)
     assert error.startswith(f"run a-broken: its bundle cannot be read: read blob {path}: ")
-    by_another_process(cloud, lambda store: store.add_device("c", secret_of("c")))
+    cloud.second_store().add_device("c", secret_of("c"))
     cloud.load()  # whatever else is new is taken up meanwhile
     cloud.devices["c"] = Device("c")
     assert cloud.say("c", a_hello("c")) and len(cloud.notes(logging.ERROR)) == 2
@@ -297,7 +276,7 @@ def test_an_order_that_no_frame_holds_ends_its_run_alone(
     config = msgspec.structs.replace(
         CONFIG, training=TrainingConfig(freeze=tuple(name for name, *_ in names[1:]))
     )
-    by_another_process(cloud, lambda store: start_run(store, "large", large, config))
+    start_run(cloud.second_store(), "large", large, config)
     cloud.load()
     with monkeypatch.context() as patch:
         if speaks == "hello":  # what was stored is of a process that ended before it spoke
@@ -337,7 +316,7 @@ def test_a_model_that_cannot_be_read_does_not_keep_a_device_out(
 
 @on_both
 def test_a_store_that_fails_while_loading(cloud: Cloud) -> None:
-    by_another_process(cloud, lambda store: store.add_device("c", secret_of("c")))
+    cloud.second_store().add_device("c", secret_of("c"))
     cloud.devices["c"] = Device("c")
     broken = Faults(cloud, 5, StorageError("disk on fire"), after=False)
     cloud.load()

@@ -21,7 +21,7 @@ from tests.cloud.helper import (
     report_for,
     small_update,
 )
-from tests.cloud.stores import on_both, open_store
+from tests.cloud.stores import on_both
 
 from sedge_cloud.coding import BroadcastConfig
 from sedge_cloud.config import RunConfig
@@ -402,9 +402,7 @@ def test_stopping_in_mid_round_cancels_the_orders(tmp_path: Path) -> None:
     cloud = began(tmp_path, "abc")
     cloud.answer("a")
     before = cloud.state()
-    operator = open_store(tmp_path / "state")
-    operator.set_status(RUN, "stopped")
-    operator.close()
+    cloud.second_store().set_status(RUN, "stopped")
     cloud.load()
     assert cloud.events(RunEnded) == [RunEnded(RUN, "stopped")]
     assert cloud.messages("a", Cancel) == []

@@ -140,9 +140,7 @@ WRONG: dict[str, tuple[Assignment, str]] = {
     "an array of NaN": (
         assigned(send={"m": np.full(2, np.nan, np.float32)}), r"work.arrays.m\[0\]: nan, expected a fin",
     ),
-    "an array too large": (
-        assigned(send={"m": np.zeros(8193, np.float32)}), r"32768 - at `\$\.arrays",
-    ),
+    "an array too large": (assigned(send={"m": np.zeros(8193, np.float32)}), r"32768 - at `\$\.arrays"),
     "arrays in the work": (
         Assignment(work=Work(arrays={"m": b""})), "work.arrays, expected none: Assignment.send",
     ),

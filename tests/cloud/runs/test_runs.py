@@ -5,10 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cloud.helper import RUN, Cloud
+from tests.fleet import failing
 
 from sedge_cloud.ingest import uploads as inbox
 from sedge_cloud.runs.run import Run
 from sedge_protocol.errors import StorageError
+from sedge_protocol.host import blobs
 
 
 def test_collecting_costs_no_more_than_was_written(
@@ -62,12 +64,9 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
     cloud.poll()
     cloud.restart()
     run_store, run = cloud.core.run_store, cloud.core.runs[RUN]
-
-    def fails(*args: object) -> bytes:
-        raise PermissionError(13, "Permission denied")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("sedge_protocol.host.blobs.read_at", fails)
-        with pytest.raises(StorageError, match="Permission denied"):
-            run_store.client_model(run, "a")
+    with (
+        failing(blobs, "read_at", PermissionError(13, "Permission denied")),
+        pytest.raises(StorageError, match="Permission denied"),
+    ):
+        run_store.client_model(run, "a")
     assert run_store.take_losses() == [] and run_store.client_model(run, "a").trained is not None

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from tests.cloud.helper import as_nobody, mode
 from tests.cloud.stores import in_a_folder, open_store
+from tests.fleet import failing
 
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
@@ -28,6 +29,7 @@ from sedge_cloud.store.rows import (
 )
 from sedge_cloud.store.schema import NAMED_UPDATES, SCHEMA, named_blobs_sql, steps_of
 from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host import blobs
 from sedge_protocol.wire.frame import LATEST_CLOCK_S
 
 RUN = RunRow("run", "running", b"config", b"B" * 32, b"state", 1.5)
@@ -53,19 +55,15 @@ def close(store: Store, number: int) -> None:
     assert store.close_round(ClosedRound("run", number, row.receipts, b"", b"", "running"))
 
 
-def test_no_row_is_there_before_the_blobs_that_it_may_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_row_is_there_before_the_blobs_that_it_may_name(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store.blobs.write(b"named in a row")
 
-    def refuse() -> None:
-        raise StorageError("flush the names: Input/output error")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store.blobs, "settle", refuse)
-        with pytest.raises(StorageError, match="flush the names"):
-            store.add_device("a", b"s" * 32)
+    with (
+        failing(store.blobs, "settle", StorageError("flush the names: Input/output error")),
+        pytest.raises(StorageError, match="flush the names"),
+    ):
+        store.add_device("a", b"s" * 32)
     assert store.devices() == []
     store.add_device("a", b"s" * 32)
 
@@ -292,17 +290,12 @@ def test_an_impossible_clock_is_not_followed(tmp_path: Path) -> None:
 
 
 @in_a_folder
-def test_what_the_disk_has_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_disk_has_lost(tmp_path: Path) -> None:
     store = filled(tmp_path)
     blob = store.blobs.write(b"an update")
     assert store.missing_reason(blob) == ""
     for number, gone in ((errno.EIO, True), (errno.EACCES, False), (errno.EMFILE, False)):
-
-        def fails(*args: object, error: OSError = OSError(number, "no")) -> bytes:  # noqa: B008
-            raise error
-
-        with monkeypatch.context() as patch:
-            patch.setattr("sedge_protocol.host.blobs.read_at", fails)
+        with failing(blobs, "read_at", OSError(number, "no")):
             assert bool(store.missing_reason(blob)) is gone
     path = tmp_path / "blobs" / blob.hex()
     path.write_bytes(b"an updatf")

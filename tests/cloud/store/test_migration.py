@@ -51,7 +51,6 @@ def test_an_open_round_closes_to_the_right_bytes(schema: int, tmp_path: Path) ->
     cloud.hello()
     update = (tmp_path / "update").read_bytes()
     assert close_round(cloud, update) == expected["model_hash"]
-    cloud.store.close()
 
 
 def test_what_was_in_files_is_in_rows(tmp_path: Path) -> None:
@@ -73,7 +72,6 @@ def test_what_was_in_files_is_in_rows(tmp_path: Path) -> None:
     assert devices["never"].heard is None
     assert len(cloud.store.disk()) == 1
     assert not (state / "live.msgpack").exists() and not (state / "history.jsonl").exists()
-    cloud.store.close()
 
 
 @pytest.mark.parametrize("schema", [3, 4])

@@ -11,7 +11,8 @@ from typing import Any
 import obstore
 import pytest
 from obstore.exceptions import BaseError
-from obstore.store import LocalStore, MemoryStore
+from obstore.store import LocalStore, MemoryStore, S3Store
+from tests.fleet import failing
 
 from sedge_cloud.store import objects
 from sedge_cloud.store.database import Store
@@ -74,16 +75,10 @@ def test_it_can_be_read_before_it_is_settled(bench: Bench, monkeypatch: pytest.M
     )
 
 
-def test_a_blob_that_could_not_be_stored_is_stored_by_the_next_settling(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_blob_that_could_not_be_stored_is_stored_by_the_next_settling(bench: Bench) -> None:
     """A row that names it is not committed before."""
 
-    def refused(*_: object, **__: object) -> None:
-        raise BaseError("the server is away\n\nDebug source:\nmuch more")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(obstore, "put", refused)
+    with failing(obstore, "put", BaseError("the server is away\n\nDebug source:\nmuch more")):
         sha256 = bench.blobs.write(b"some bytes")
         with pytest.raises(StorageError):
             bench.blobs.settle()
@@ -101,15 +96,12 @@ def test_a_blob_that_could_not_be_stored_is_stored_by_the_next_settling(
 def test_only_so_much_waits_for_a_server_that_is_away(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise BaseError("the server is away")
-
     monkeypatch.setattr(objects, "WAITING_BYTES", 1000)
-    monkeypatch.setattr(obstore, "put", refused)
-    bench.blobs.write(b"1" * 600)
-    bench.blobs.write(b"2" * 600)
-    with pytest.raises(StorageError, match="the server is away"):
-        bench.blobs.write(b"3" * 600)
+    with failing(obstore, "put", BaseError("the server is away")):
+        bench.blobs.write(b"1" * 600)
+        bench.blobs.write(b"2" * 600)
+        with pytest.raises(StorageError, match="the server is away"):
+            bench.blobs.write(b"3" * 600)
 
 
 def test_damage_is_found_and_the_blob_can_be_written_again(bench: Bench) -> None:
@@ -285,17 +277,13 @@ def test_a_missing_bucket_is_not_a_lost_blob(
     if not is_lost:
         with pytest.raises(StorageError, match="NoSuchBucket"):
             blobs.has(sha256)
-    store.close()
 
 
-def test_a_machine_without_certificates_is_told_what_it_lacks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise BaseError("Generic HTTP client error: builder error")
-
-    monkeypatch.setattr("sedge_cloud.store.objects.S3Store.from_url", refused)
-    with pytest.raises(ConfigError, match=r"blobs\.url: .*apt install ca-certificates"):
+def test_a_machine_without_certificates_is_told_what_it_lacks() -> None:
+    with (
+        failing(S3Store, "from_url", BaseError("Generic HTTP client error: builder error")),
+        pytest.raises(ConfigError, match=r"blobs\.url: .*apt install ca-certificates"),
+    ):
         open_objects(BlobsConfig("s3://home"))
 
 

@@ -42,20 +42,14 @@ def written(folder: Path, text: str) -> Path:
             r"blobs\.key_id: found 'k', expected both key_id and secret_file",
         ),
         ('[store]\nurl = "postgresql://[h"', r"store\.url: found .*, expected a URL"),
-        (
-            '[blobs]\npublic = "file:///x"',
-            r"blobs\.public: found 'file:///x', expected https://host",
-        ),
+        ('[blobs]\npublic = "file:///x"', r"blobs\.public: found 'file:///x', expected https://host"),
         (
             '[blobs]\npublic = "https://u:secret@h/x"',
             r"blobs\.public: found 'https://\.\.\.@h/x', expected https://host/path",
         ),
-        (
-            '[blobs]\npublic = "presigned"',
-            r"blobs\.public: found 'presigned', expected blobs\.url =",
-        ),
+        ('[blobs]\npublic = "presigned"', r"blobs\.public: found 'presigned', expected blobs\.url ="),
     ],
-)
+)  # fmt: skip
 def test_a_place_that_is_none_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         load_cloud(written(tmp_path, text))

@@ -14,7 +14,7 @@ from threading import Barrier, BrokenBarrierError
 
 import msgspec
 import pytest
-from tests.cloud.stores import on_servers, open_store
+from tests.cloud.stores import FOLDER, SERVERS, on_servers, open_store
 
 from sedge_cloud.store.connection import LeaseLost
 from sedge_cloud.store.database import Store
@@ -25,7 +25,8 @@ from sedge_cloud.store.schema import LEADER
 
 RUN = RunRow("run", "running", b"config", b"B" * 32, b"state", 1.5)
 DEVICES = "abcd"
-STEPS = 10_000
+# On servers a step takes twenty times as long, and chance has less to choose from.
+STEPS = {FOLDER: 10_000, SERVERS: 1500}
 # Of device, round.
 Key = tuple[str, int]
 
@@ -130,14 +131,14 @@ class Race:
         return [n for n in range(key[1], key[1] + LATE_ROUNDS + 2) if n in self.counted]
 
 
-def test_every_update_counts_once_in_ten_thousand_interleaved_steps(tmp_path: Path) -> None:
-    race = Race(tmp_path, seed=1)
-    race.play(STEPS)
+def test_every_update_counts_once_however_the_steps_interleave(tmp_path: Path, engine: str) -> None:
+    race, steps = Race(tmp_path, seed=1), STEPS[engine]
+    race.play(steps)
     assert race.lost() == []
     rows = race.receipts.values()
     late = [row for row in rows if row.late]
-    assert len(late) > 200 and len(race.counted) > 300 and race.takeovers > 10
-    assert sum(row.rejected == "stale" for row in rows) > 5
+    assert len(late) > steps / 50 and len(race.counted) > 0.03 * steps
+    assert race.takeovers > steps / 1000 and sum(row.rejected == "stale" for row in rows)
     for (device, number), row in race.receipts.items():
         assert race.leader.update("run", number, device) == row  # repeats get the same answer
 
@@ -171,8 +172,11 @@ def test_the_fault_is_found_where_it_is_planted(
     race.plant = plant
     for store in (race.leader, *race.ingests):
         plant(store)
-    race.play(2000)
-    assert race.lost()
+    for _ in range(20):
+        race.play(100)
+        if race.lost():
+            return
+    raise AssertionError("the fault has not been found")
 
 
 @on_servers

@@ -44,6 +44,7 @@ def left(cloud: Cloud) -> str:
     return " ".join(row.run for row in cloud.store.runs())
 
 
+@in_a_folder
 @pytest.mark.parametrize(
     ("statuses", "keep", "gone"),
     [

@@ -146,9 +146,7 @@ def test_a_run_asks_the_devices_that_it_selects(tmp_path: Path, engine: str) -> 
     assert reader.read(cloud.now).runs[0].why == "needs 2 devices online with site=lab, 1 is"
     other = open_store(tmp_path / "state")  # the command line
     other.tag(["e"], {"site": "lab"})
-    other.close()
     cloud.load()
     cloud.poll()
     (opened,) = cloud.events(RoundOpened)
     assert opened.cohort == ("a", "e")
-    cloud.store.close()

@@ -165,17 +165,13 @@ def test_the_default_personalises_a_model_of_any_size(rows: int, columns: int) -
         (FedOBP("paper"), 577, "leave quantile out to keep 24"),
         (FedOBP(quantile=1), 577, "quantile 1 of 577 elements keeps at most 0 personal"),
         (FedOBP("paper", scoring="device"), 577, "keeps at most 1 personal"),
-        (
-            FedOBP(energy=0.5, most=0.001),
-            577,
-            "most = 0.001 of 577 elements keeps at most 0 personal",
-        ),
+        (FedOBP(energy=0.5, most=0.001), 577, "most = 0.001 of 577 elements keeps at most 0 personal"),
         (FedOBP(quantile=0.95), 577, ""),
         (FedOBP(), 577, ""),
         (FedOBP(energy=0.5), 577, ""),
         (FedOBP("paper"), 582_026, ""),
     ],
-)
+)  # fmt: skip
 def test_a_personal_set_that_is_next_to_nothing_is_said(
     strategy: FedOBP, elements: int, said: str
 ) -> None:

@@ -104,6 +104,11 @@ class Layout(msgspec.Struct, frozen=True, dict=True):
         return self.tensors[-1].offset + self.tensors[-1].size
 
     @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """For each tensor the end of its place in theta."""
+        return np.cumsum([tensor.size for tensor in self.tensors])
+
+    @cached_property
     def hash(self) -> bytes:
         """SHA-256 over names, shapes and roles (32 bytes)."""
         rows = [(t.name, t.shape, t.role.value) for t in self.tensors]

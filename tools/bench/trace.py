@@ -10,13 +10,16 @@ traced, so that every device has a client model. For each step the result has
     commits      transactions that were committed
     fsyncs       of files and folders by Python, and one for each commit (SQLite's log, synchronous=FULL)
 
-Every figure is a count: the same on every machine, whatever else it does.
+Sending the orders of the next round is a step of its own. Every figure is a count: the same on every
+machine, whatever else it does. With ``--step NAME`` the functions of one step follow, each with the calls
+that it and whatever it calls take.
 """
 
 import os
 import sqlite3
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -28,6 +31,7 @@ from tools.bench.harness import Figure, Result, bench
 from tools.bench.substitution import substituted
 
 from sedge_cloud.config import RunConfig
+from sedge_cloud.ingest.open_orders import OpenOrders
 from sedge_cloud.rounds import scheduler
 from sedge_cloud.store.opening import open_folder
 from sedge_protocol.codec import ValueCoding, encode, top_k
@@ -35,7 +39,7 @@ from sedge_protocol.codec import ValueCoding, encode, top_k
 SIZE = 100_000
 SHARE = 0.3  # of the elements: more than an offer holds, so that the update comes in a chunk
 GENERATOR = 0x20  # the flag of a generator's code object (inspect.CO_GENERATOR)
-STEPS = ("hello", "offer", "last chunk", "close", "collect", "plan", "open")
+STEPS = ("hello", "offer", "last chunk", "close", "collect", "plan", "open", "send")
 
 
 @dataclass
@@ -48,6 +52,7 @@ class Counts:
     statements: int = 0
     commits: int = 0
     fsyncs: int = 0
+    functions: Counter[str] = field(default_factory=Counter[str])
 
     def row(self) -> dict[str, int]:
         """The numbers by name."""
@@ -113,16 +118,23 @@ class Tracer:
         code = frame.f_code
         if event != "call" or not _is_ours(code) or _is_resumed(frame):
             return
-        counts, caller = self._open[-1], frame.f_back
-        while caller is not None and not _is_ours(caller.f_code):
-            caller = caller.f_back
+        counts, stack, above = self._open[-1], list[CodeType](), frame.f_back
+        while above is not None:
+            if _is_ours(above.f_code):
+                stack.append(above.f_code)
+            above = above.f_back
         counts.calls += 1
         counts.files.add(code.co_filename)
-        counts.switches += caller is None or caller.f_code.co_filename != code.co_filename
+        counts.switches += not stack or stack[0].co_filename != code.co_filename
+        counts.functions.update({_name(each) for each in (code, *stack)})
 
 
 def _is_ours(code: CodeType) -> bool:
     return "/sedge_" in code.co_filename and not code.co_name.startswith("<")
+
+
+def _name(code: CodeType) -> str:
+    return f"{code.co_filename.rpartition('/sedge_')[2]} {code.co_qualname}"
 
 
 def _is_resumed(frame: FrameType) -> bool:
@@ -139,8 +151,8 @@ class Bench(Online):
         config = RunConfig(strategy="fedobp", options=options, num_rounds=3, quorum=1.0)
         super().__init__(folder, open_folder(folder / "state"), devices, SIZE, config)
 
-    def trace(self) -> dict[str, dict[str, int]]:
-        """The counts of every step, in a round whose devices have client models."""
+    def trace(self) -> dict[str, Counts]:
+        """What every step took, in a round whose devices have client models."""
         self._answer()
         self._watch()
         with self.tracer.step("hello"):
@@ -148,13 +160,14 @@ class Bench(Online):
         self._answer("offer", "last chunk")
         with self.tracer.step("close"):
             self.poll()
-        return {name: self.tracer.steps[name].row() for name in STEPS}
+        return self.tracer.steps
 
     def _watch(self) -> None:
         within = self.tracer.within
         within(self.core.garbage, "collect_if_due", "collect")
         within(scheduler.Scheduler, "_open", "open")
         within(scheduler, "plan_cohort", "plan")
+        within(OpenOrders, "ordered", "send")
 
     def _answer(self, offer: str = "", chunk: str = "") -> None:
         """Every device sends its update; the first one's offer and last chunk count as these steps."""
@@ -172,8 +185,8 @@ class Bench(Online):
             self.poll()
 
 
-def trace(folder: Path, devices: int) -> dict[str, dict[str, int]]:
-    """The counts of every step, on a store in this folder."""
+def trace(folder: Path, devices: int) -> dict[str, Counts]:
+    """What every step took, on a store in this folder."""
     tracer = Tracer()
     connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
@@ -187,15 +200,22 @@ def trace(folder: Path, devices: int) -> dict[str, dict[str, int]]:
 
 
 def figures(found: Result) -> list[Figure]:
-    """A step in a line."""
-    return [
+    """A step in a line, and a function of the step that is shown."""
+    steps = [
         Figure(step, ", ".join(f"{count} {name}" for name, count in row.items()))
         for step, row in found["steps"].items()
     ]
+    return steps + [Figure(name, f"{count} calls") for name, count in found["functions"].items()]
 
 
 @bench("What a message takes the coordinator", figures)
-def measure(devices: int = 2, folder: Path | None = None) -> Result:
-    """Trace on a store in this folder (default: the system's)."""
+def measure(devices: int = 2, folder: Path | None = None, step: str = "") -> Result:
+    """Trace on a store in this folder (default: the system's); ``step`` is shown by its functions."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        return {"devices": devices, "steps": trace(Path(name), devices)}
+        steps = trace(Path(name), devices)
+    functions = dict(steps[step].functions.most_common()) if step else {}
+    return {
+        "devices": devices,
+        "steps": {each: counts.row() for each, counts in steps.items()},
+        "functions": functions,
+    }

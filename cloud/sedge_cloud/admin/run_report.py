@@ -90,7 +90,7 @@ def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
         "declines": {order.device: order.declined for order in orders if order.declined},
         "rejects": {
             u.device: f"{u.rejected}: {u.detail}"
-            for u in store.received(s.run, s.round)
+            for u in store.received(s.run, s.round).receipts
             if u.rejected
         },
     }
@@ -132,9 +132,8 @@ def _closed(
     yield from _reasons("declined", (why.partition(":")[0] for why in declined.values()))
     for device, why in islice(declined.items(), MOST_DECLINES):
         yield f"        {device}: {why}"
-    yield from _reasons(
-        "rejected", (row.rejected for row in store.received(s.run, s.round) if row.rejected)
-    )
+    receipts = store.received(s.run, s.round).receipts
+    yield from _reasons("rejected", (row.rejected for row in receipts if row.rejected))
 
 
 def _means(rows: Sequence[TrafficRow], dense: int) -> str:

@@ -83,11 +83,6 @@ class Measured(NamedTuple):
     patch: float
     delta: float
 
-    @property
-    def has_direction(self) -> bool:
-        """Whether the device's training changed anything, and by a finite amount."""
-        return 0 < self.delta < np.inf
-
 
 def measure(update: Update) -> Measured:
     """The properties of an update that are compared."""
@@ -150,25 +145,27 @@ def _agreements(updates: Iterable[Update], measured: Sequence[Measured]) -> list
     one step of Weiszfeld's algorithm (Pillutla et al. 2022). Takes three passes, and two vectors (n,) for
     each width.
     """
-    centres = _centres(updates, measured, {})
-    centres = _centres(updates, measured, centres)
+    moved = [0 < each.delta < np.inf for each in measured]  # anything, and by a finite amount
+    centres = _centres(updates, measured, moved, {})
+    centres = _centres(updates, measured, moved, centres)
     return [
-        _along(update, each.delta, centres[each.width]) if each.has_direction else np.nan
-        for update, each in zip(updates, measured, strict=True)
+        _along(update, each.delta, centres[each.width]) if has_moved else np.nan
+        for update, each, has_moved in zip(updates, measured, moved, strict=True)
     ]
 
 
 def _centres(
     updates: Iterable[Update],
     measured: Sequence[Measured],
+    moved: Sequence[bool],
     before: Mapping[int, NDArray[np.float64]],
 ) -> dict[int, NDArray[np.float64]]:
     """For each width the mean (n,) of the directions, the nearer to that ``before`` the heavier."""
     sums: dict[int, NDArray[np.float64]] = {}
     weights: defaultdict[int, float] = defaultdict(float)
     squares = {width: float(np.square(centre).sum()) for width, centre in before.items()}
-    for update, each in zip(updates, measured, strict=True):
-        if not each.has_direction:
+    for update, each, has_moved in zip(updates, measured, moved, strict=True):
+        if not has_moved:
             continue
         weight = 1.0
         if each.width in before:

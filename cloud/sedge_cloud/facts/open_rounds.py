@@ -40,10 +40,10 @@ class Waits:
 
     def open_round(self, store: Seen, run: RunRow, row: RoundRow) -> RoundFacts:
         """The round that is open in the store; a finished run serves newcomers, one that ended is void."""
-        orders, receipts = store.answers(row.run, row.round), store.received(row.run, row.round)
-        updates = [update for update in receipts if not update.rejected and not update.late]
+        orders, came = store.answers(row.run, row.round), store.received(row.run, row.round)
+        updates = came.counted
         rejected = {
-            u.device: printable(f"{u.rejected}: {u.detail}") for u in receipts if u.rejected
+            u.device: printable(f"{u.rejected}: {u.detail}") for u in came.receipts if u.rejected
         }
         declined = {name: printable(why) for name, why in orders if why}
         here = {update.device for update in updates}
@@ -70,7 +70,7 @@ class Waits:
             declined={name: why for name, why in declined.items() if name not in here},
             rejected=rejected,
             whole=tuple(moved.device for moved in store.traffic(row.run, row.round) if moved.whole),
-            late=tuple(u.device for u in store.late_updates(row.run, row.round, row.round)),
+            late=tuple(update.device for update in came.late),
             waiting=tuple(
                 self._awaited(devices[name], (row.run, row.round), when(row.opened), usual)
                 for name in owing

@@ -24,7 +24,7 @@ from sedge_cloud.store.records import (
     Summary,
 )
 from sedge_cloud.store.roles import Rows
-from sedge_cloud.store.rows import HistoryRow, RoundRow, TrafficRow, UpdateRow
+from sedge_cloud.store.rows import HistoryRow, Received, RoundRow, TrafficRow
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
@@ -55,46 +55,75 @@ def catch_up(store: Rows, run: str) -> None:
     for row in store.unaccounted(run, read_sums(store.sums(run)).round):
         if row.summary is not None:  # otherwise it served newcomers
             summary = msgspec.msgpack.decode(row.summary, type=Summary)
-            answers = dict(store.answers(run, row.round))
-            received = store.received(run, row.round)
-            store.account(account(store, row, summary, answers, received))
+            named = {*(part.device for part in summary.devices), *summary.distrusted}
+            store.account(account(row, read_answered(store, row, named=named), summary))
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What the rows say of a round's answers, and of its devices and its run before it.
+
+    ``answers`` gives for each device of the round why it has declined, or nothing, and ``pasts`` has those
+    that took part before. ``traffic`` is what was stored before the round closed.
+    """
+
+    answers: dict[str, str]
+    received: Received
+    traffic: list[TrafficRow]
+    pasts: dict[str, DevicePast]
+    sums: RunSums
+
+    @property
+    def is_first_return(self) -> bool:
+        """Whether this is the first of a run's rounds with a device that has trained in an earlier one."""
+        return not self.sums.returned and self.have_trained(self.answers)
+
+    def have_trained(self, devices: Iterable[str]) -> bool:
+        """Whether one of these devices has trained in an earlier round."""
+        return any(self.pasts[name].trained for name in devices if name in self.pasts)
+
+
+def read_answered(
+    store: Rows, row: RoundRow, since: int | None = None, named: Iterable[str] = ()
+) -> Answered:
+    """Read what a round's devices have answered; late updates ``since`` as ``Rows.received`` does.
+
+    ``named`` are more devices whose pasts are wanted.
+    """
+    run, number = row.run, row.round
+    answers, received = dict(store.answers(run, number)), store.received(run, number, since)
+    came = {update.device for updates in received for update in updates}
+    pasts = store.pasts(run, {*answers, *came, *named})
+    return Answered(
+        answers,
+        received,
+        store.traffic(run, number),
+        {name: msgspec.msgpack.decode(past, type=DevicePast) for name, past in pasts.items()},
+        read_sums(store.sums(run)),
+    )
 
 
 def account(
-    store: Rows,
-    row: RoundRow,
-    summary: Summary,
-    answers: Mapping[str, str],
-    receipts: Sequence[UpdateRow],
-    moved: Sequence[TrafficRow] = (),
+    row: RoundRow, given: Answered, summary: Summary, moved: Sequence[TrafficRow] = ()
 ) -> Accounts:
-    """Account for one closed round, the next of its run.
-
-    ``answers`` says of each of its devices why it has declined, or nothing, ``receipts`` are all of the
-    round's, and ``moved`` is not stored yet.
-    """
-    run, number = row.run, row.round
-    traffic = _traffic(store.traffic(run, number), moved)
+    """Account for one closed round, the next of its run; ``moved`` is not stored yet."""
+    run, number, sums = row.run, row.round, given.sums
+    traffic = _traffic(given.traffic, moved)
     costs = {
         update.device: msgspec.msgpack.decode(update.report, type=_Costs)
-        for update in receipts
-        if not update.rejected and not update.late
+        for update in given.received.counted
     }
-    came = {part.device for part in summary.devices}
-    pasts = store.pasts(run, {*answers, *came, *summary.distrusted})
-    late = store.late_updates(run, number, number)
-    given = _Given(summary, answers, receipts, late, list(traffic.values()))
-    parts = _parts(given, pasts, sum(cost.http_bytes for cost in costs.values()))
-    took = {device: cost.seconds for device, cost in costs.items()}
     devices = {part.device: part for part in summary.devices}
+    http = sum(cost.http_bytes for cost in costs.values())
+    parts = _parts(number, given, summary, list(traffic.values()), http)
+    took = {device: cost.seconds for device, cost in costs.items()}
     closed = _Round(row, parts, devices, took, traffic)
     # Of those who were not asked, late updates may have counted.
-    names = sorted({*(answers or came), *summary.distrusted})
+    names = sorted({*(given.answers or devices), *summary.distrusted})
     histories = [
-        HistoryRow(run, name, number, msgspec.msgpack.encode(closed.of(name, _read(pasts, name))))
-        for name in names
+        HistoryRow(run, name, number, msgspec.msgpack.encode(closed.of(name, past)))
+        for name, past in ((name, given.pasts.get(name, DevicePast())) for name in names)
     ]
-    sums = read_sums(store.sums(run))
     sums = RunSums(
         round=number,
         closed=sums.closed + 1,
@@ -102,7 +131,7 @@ def account(
         link_down=sums.link_down + row.down,
         whole=sums.whole + len(parts.whole),
         remarks=sums.remarks + summary.remarks,
-        returned=sums.returned or _have_trained(pasts),
+        returned=sums.returned or given.have_trained(names),
         **{key: getattr(sums, key) + getattr(parts, key) for key in _SUMMED},
     )
     coded = msgspec.msgpack.encode(parts), msgspec.msgpack.encode(sums)
@@ -127,42 +156,15 @@ def read_sums(coded: bytes) -> RunSums:
     return msgspec.msgpack.decode(coded, type=RunSums) if coded else RunSums()
 
 
-def first_return(store: Rows, run: str, devices: Iterable[str]) -> bool:
-    """Whether this is the first of a run's rounds with a device that has trained in an earlier one."""
-    if read_sums(store.sums(run)).returned:
-        return False
-    return _have_trained(store.pasts(run, set(devices)))
-
-
-def _have_trained(pasts: Mapping[str, bytes]) -> bool:
-    return any(_read(pasts, name).trained for name in pasts)
-
-
-def _read(pasts: Mapping[str, bytes], name: str) -> DevicePast:
-    coded = pasts.get(name)
-    return DevicePast() if coded is None else msgspec.msgpack.decode(coded, type=DevicePast)
-
-
-@dataclass(frozen=True)
-class _Given:
-    """The rows of a closed round: who was asked and why some declined, what came, also late, and bytes."""
-
-    summary: Summary
-    answers: Mapping[str, str]
-    receipts: Sequence[UpdateRow]
-    late: Sequence[UpdateRow]
-    traffic: Sequence[TrafficRow]
-
-
-def _parts(given: _Given, pasts: Mapping[str, bytes], http: int) -> RoundParts:
-    summary, devices, answers, traffic = (
-        given.summary, given.summary.devices, given.answers, given.traffic
-    )  # fmt: skip
+def _parts(
+    number: int, given: Answered, summary: Summary, traffic: Sequence[TrafficRow], http: int
+) -> RoundParts:
+    devices, answers, received = summary.devices, given.answers, given.received
     came = {part.device for part in devices}
     declined = {name: why for name, why in answers.items() if why and name not in came}
-    rejected = {u.device: f"{u.rejected}: {u.detail}" for u in given.receipts if u.rejected}
-    new = tuple(name for name in (answers or came) if name not in pasts)  # [keep] may have thinned
-    first = [moved for moved in traffic if moved.device in set(new)]
+    rejected = {u.device: f"{u.rejected}: {u.detail}" for u in received.receipts if u.rejected}
+    new = {name for name in answers or came if name not in given.pasts}  # [keep] may have thinned
+    first = [moved for moved in traffic if moved.device in new]
     before, after = ([getattr(part, key) for part in devices] for key in ("before", "after"))
     answered = came | declined.keys() | rejected.keys()
     return RoundParts(
@@ -178,7 +180,7 @@ def _parts(given: _Given, pasts: Mapping[str, bytes], http: int) -> RoundParts:
         http=http,
         newcomers=tuple(sorted(new)),
         whole=tuple(moved.device for moved in traffic if moved.whole),
-        late=tuple(update.device for update in given.late),
+        late=tuple(update.device for update in received.late if update.late == number),
         personal=summary.personal,
         declined=declined,
         rejected=rejected,

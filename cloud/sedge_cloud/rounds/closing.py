@@ -10,7 +10,7 @@ import msgspec
 
 from sedge_cloud.algorithms.outliers import filter_outliers
 from sedge_cloud.algorithms.robust import distrusted
-from sedge_cloud.rounds.accounts import account, first_return
+from sedge_cloud.rounds.accounts import Answered, account, read_answered
 from sedge_cloud.rounds.lifecycle import (
     RUN,
     RUNNING,
@@ -18,6 +18,7 @@ from sedge_cloud.rounds.lifecycle import (
     LiveRun,
     OpenRound,
     counted_updates,
+    counts_late_since,
     next_state,
 )
 from sedge_cloud.rounds.reach import Meter
@@ -42,6 +43,7 @@ def close_round(
     stays as it is.
     """
     store, run = run_store.store, live.run
+    since = counts_late_since(run.config, current.row)
     while True:
         row = store.round(run.name, current.row.round)
         if row is None:
@@ -51,11 +53,11 @@ def close_round(
             if kept is None:  # the run was resumed after it
                 raise StorageError(f"run {run.name}: round {row.round} is over")
             return kept
-        answers = dict(store.answers(run.name, row.round))
-        for name in [name for name in current.waiting if answers.get(name)]:
-            current.decline(name, answers[name])
-        received = store.received(run.name, row.round)
-        summary, state, status = _conclude(run, run_store, row, current, received)
+        given = read_answered(store, row, since)
+        for name in [name for name in current.waiting if given.answers.get(name)]:
+            current.decline(name, given.answers[name])
+        updates = counted_updates(given.received, since is not None)
+        summary, state, status = _conclude(run, run_store, row, current, given, updates)
         names = [device.device for device in summary.devices]
         moved, link = traffic.of_round(row.run, row.round, names)
         up, down = link
@@ -63,7 +65,7 @@ def close_round(
         coded, reached = msgspec.msgpack.encode(summary), msgspec.msgpack.encode(state)
         closed = ClosedRound(
             row.run, row.round, row.receipts, coded, reached, status, at, why, summary.failure, moved, up,
-            down, account(store, over, summary, answers, received, moved),
+            down, account(over, given, summary, moved),
         )  # fmt: skip
         if store.close_round(closed):
             _move_on(live, state, status)
@@ -75,10 +77,10 @@ def _conclude(
     run_store: RunStore,
     row: RoundRow,
     current: OpenRound,
-    received: Sequence[UpdateRow],
+    given: Answered,
+    updates: Sequence[UpdateRow],
 ) -> tuple[Summary, RunState, str]:
-    """What a round comes to with the updates stored so far, and the run's next state and status."""
-    updates = counted_updates(run, run_store.store, row, received)
+    """What a round comes to with these ``updates``, and the run's next state and status."""
     on_time = [update for update in updates if update.round == row.round]
     summary = summarise(run, run_store, row, list(current.orders.values()), on_time)
     state, shortened, replaced = run.state, dict[str, float](), False
@@ -99,22 +101,26 @@ def _conclude(
         distrusted=distrusted(shortened),
         late=late,
         replaced=replaced,
-        remarks=_remarks(run, run_store, current.orders),
+        remarks=_remarks(run, run_store, current, summary) if given.is_first_return else (),
     )
     is_last = row.round >= run.config.total_rounds
     event = Event.FAILURE if failure else Event.LAST_ROUND if is_last else None
     return summary, state, RUNNING if event is None else next_state(RUN, run.status, event)
 
 
-def _remarks(run: Run, run_store: RunStore, orders: Mapping[str, OrderRow]) -> tuple[str, ...]:
+def _remarks(
+    run: Run, run_store: RunStore, current: OpenRound, summary: Summary
+) -> tuple[str, ...]:
     """What the strategy says of the personal elements in the first round that devices return to."""
-    if not first_return(run_store.store, run.name, orders):
-        return ()
-    # Also those that a device may choose to leave: then it has found others better.
-    offered = personal_elements(run, run_store, list(orders.values()), dict.fromkeys(orders, True))
+    offered, orders = summary.personal, list(current.orders.values())
+    if any(
+        order.read_work().choice for order in orders
+    ):  # count also those that devices chose to leave
+        offered = personal_elements(run, run_store, orders, dict.fromkeys(current.orders, True))
     with suppress(StrategyError, ConfigError):  # a remark is no reason to fail
-        known = run.remarks()
-        return tuple(text for text in run.remarks(sum(offered.values())) if text not in known)
+        remarks = run.remarks(sum(offered.values()))
+        known = run.remarks() if remarks else ()
+        return tuple(text for text in remarks if text not in known)
     return ()
 
 

@@ -44,7 +44,7 @@ from sedge_cloud.rounds.resting import Resting
 from sedge_cloud.runs.asked import AskedRound, read_asked
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.roles import Rows
-from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
+from sedge_cloud.store.rows import OrderRow, Received, RoundRow, UpdateRow
 from sedge_protocol.decimal_shares import ceil_of
 from sedge_protocol.errors import LocalError
 from sedge_protocol.wire.messages import TRAIN
@@ -263,22 +263,25 @@ def resume(
     )  # fmt: skip
 
 
-def counted_updates(
-    run: Run, store: Rows, row: RoundRow, received: Sequence[UpdateRow]
-) -> list[UpdateRow]:
-    """The updates that count in a round: its own and, if the run counts them, late ones.
-
-    ``received`` are all receipts of the round. Late updates are those that came since the last training
-    round closed. A device counts once: with its update for this round if there is one, otherwise with the
-    latest of its late ones.
-    """
-    config = run.config
-    updates = [update for update in received if not update.rejected and not update.late]
+def counts_late_since(config: RunConfig, row: RoundRow) -> int | None:
+    """The first round whose late updates count in this one, after the last training round; or None."""
     if config.late_updates != "count" or row.task != TRAIN:
-        return updates
+        return None
     since = row.round
     while since > 1 and config.training_rounds(since - 1) == config.training_rounds(since - 2):
         since -= 1
-    late = {update.device: update for update in store.late_updates(run.name, since, row.round)}
+    return since
+
+
+def counted_updates(received: Received, with_late: bool) -> list[UpdateRow]:
+    """The updates that count in a round: its own and, ``with_late``, late ones.
+
+    A device counts once: with its update for this round if there is one, otherwise with the latest of its
+    late ones.
+    """
+    updates = received.counted
+    if not with_late:
+        return updates
+    late = {update.device: update for update in received.late}
     absent = late.keys() - {update.device for update in updates}
     return [*updates, *(late[name] for name in sorted(absent))]

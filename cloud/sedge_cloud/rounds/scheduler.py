@@ -40,6 +40,7 @@ from sedge_cloud.rounds.lifecycle import (
     OpenRound,
     Phase,
     counted_updates,
+    counts_late_since,
     new_round,
     next_state,
     resume,
@@ -286,8 +287,9 @@ class Scheduler:
 
     def _reject_lost(self, run: Run, current: OpenRound) -> Iterator[Note]:
         """Reject those of the round's updates that the disk has lost."""
-        received = self._store.received(run.name, current.row.round)
-        rows = counted_updates(run, self._store, current.row, received)
+        since = counts_late_since(run.config, current.row)
+        received = self._store.received(run.name, current.row.round, since)
+        rows = counted_updates(received, since is not None)
         accepted = self._run_store.with_orders(run, current.row.round, rows)
         for lost in self._housekeeping.reject_lost(accepted):
             if lost.round == current.row.round:

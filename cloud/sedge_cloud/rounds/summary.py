@@ -81,10 +81,9 @@ def personal_elements(
         patch = None if unknown or patched is False else run_store.patch(order, layout.size)
         if patch is None:
             continue
-        if patch.indices is None:
-            counts = [tensor.size for tensor in layout.tensors]
-        else:  # indices are sorted: count those before the end of each tensor
-            ends = np.searchsorted(patch.indices, [t.slice.stop for t in layout.tensors])
-            counts = np.diff(ends, prepend=0).tolist()
+        ends = layout.ends
+        if patch.indices is not None:  # they are sorted: count those before the end of each tensor
+            ends = np.searchsorted(patch.indices, ends)
+        counts = np.diff(ends, prepend=0).tolist()
         elements.update({t.name: k for t, k in zip(layout.tensors, counts, strict=True) if k})
     return {t.name: elements[t.name] for t in run.manifest.layout.tensors if elements[t.name]}

@@ -219,7 +219,7 @@ class Database:
         sets = sets or ", ".join(f"{name} = excluded.{name}" for name in fields[keys:])
         for some in portions(rows, max(1, len(fields))):
             values = [msgspec.structs.astuple(row) for row in some]
-            all_marks = ", ".join(f"({marks(each)})" for each in values)
+            all_marks = ", ".join([f"({marks(fields)})"] * len(values))
             sql = f"INSERT INTO {table} VALUES {all_marks} ON CONFLICT ({', '.join(fields[:keys])})"
             db.execute(f"{sql} DO UPDATE SET {sets}", [value for each in values for value in each])
 

@@ -14,7 +14,7 @@ import msgspec
 
 from sedge_cloud.store.contract import Dialect
 from sedge_cloud.store.observed import Observed
-from sedge_cloud.store.rows import LATE_ROUNDS, Arrival, ClientModelRow, UpdateRow
+from sedge_cloud.store.rows import LATE_ROUNDS, Arrival, ClientModelRow, Received, UpdateRow
 from sedge_cloud.store.schema import NAMED_UPDATES
 from sedge_protocol.errors import StorageError
 
@@ -29,6 +29,11 @@ _NEWER_CLIENT_MODEL = (
 _NEW_UPDATE = (
     f"INSERT INTO updates VALUES ({','.join('?' * len(UpdateRow.__struct_fields__))})"
     " ON CONFLICT DO NOTHING"
+)
+# A round's receipts, and the late updates that came in some rounds. By OR neither would find its index.
+RECEIVED = (
+    "SELECT * FROM updates WHERE run = ? AND round = ? UNION ALL SELECT * FROM updates"
+    " WHERE run = ? AND late > 0 AND late BETWEEN ? AND ? AND rejected = '' ORDER BY round, device"
 )
 # Errors that say a file is lost for good: it does not exist, or its place on the disk has gone bad.
 _GONE = (errno.ENOENT, errno.EIO)
@@ -112,18 +117,12 @@ class Receipts(Observed):
         )
         return self._rows(UpdateRow, sql, run, number)
 
-    def late_updates(self, run: str, since: int, number: int) -> list[UpdateRow]:
-        """Late updates that came during the rounds ``since`` to ``number``, the oldest round's first."""
-        sql = (
-            "SELECT * FROM updates WHERE run = ? AND late > 0 AND late BETWEEN ? AND ?"
-            " AND rejected = '' ORDER BY round, device"
-        )
-        return self._rows(UpdateRow, sql, run, since, number)
-
-    def received(self, run: str, number: int) -> list[UpdateRow]:
-        """Every receipt of a round by device, also of updates that were rejected or came late."""
-        sql = "SELECT * FROM updates WHERE run = ? AND round = ? ORDER BY device"
-        return self._rows(UpdateRow, sql, run, number)
+    def received(self, run: str, number: int, since: int | None = None) -> Received:
+        """Every receipt of a round, and the late updates that came in it, or in one from ``since`` on."""
+        since = number if since is None else since
+        rows = self._rows(UpdateRow, RECEIVED, run, number, run, since, number)
+        own = [row for row in rows if row.round == number]
+        return Received(own, [row for row in rows if row.round != number])
 
     def update_blob(self, sha256: bytes) -> bytes:
         """The bytes of an accepted update, checked against their hash."""

@@ -18,6 +18,7 @@ from sedge_cloud.store.rows import (
     DiskRow,
     HistoryRow,
     OrderRow,
+    Received,
     RoundRow,
     RunRow,
     SessionRow,
@@ -88,10 +89,6 @@ class Seen(Protocol):
         """A run's last rounds after this one, the oldest first, at most so many; without summaries."""
         ...
 
-    def late_updates(self, run: str, since: int, number: int) -> list[UpdateRow]:
-        """Late updates that came during the rounds ``since`` to ``number``, the oldest round's first."""
-        ...
-
     def online_matching(self, condition: Condition) -> set[str]:
         """Ids of the devices that match and are online."""
         ...
@@ -104,8 +101,8 @@ class Seen(Protocol):
         """Everything that is read inside is of one moment."""
         ...
 
-    def received(self, run: str, number: int) -> list[UpdateRow]:
-        """Every receipt of a round by device, also of updates that were rejected or came late."""
+    def received(self, run: str, number: int, since: int | None = None) -> Received:
+        """Every receipt of a round, and the late updates that came in it, or in one from ``since`` on."""
         ...
 
     def runs(self) -> list[RunRow]:

@@ -5,8 +5,8 @@ a row has one of the two.
 """
 
 import hashlib
-from functools import lru_cache
-from typing import TypeAlias
+from functools import cached_property, lru_cache
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -116,7 +116,7 @@ class RoundRow(msgspec.Struct, frozen=True):
     receipts: int = 0
 
 
-class OrderRow(msgspec.Struct, frozen=True):
+class OrderRow(msgspec.Struct, frozen=True, dict=True):
     """One device's order; ``patch`` is coded, ``work`` MessagePack of ``Work``, ``arrays`` a blob.
 
     ``context`` is the blob of the mask against which the update may be coded, ``patch_context`` the blob of
@@ -148,7 +148,7 @@ class OrderRow(msgspec.Struct, frozen=True):
     holds: bytes = b""
     step: bytes = b""
 
-    @property
+    @cached_property
     def patch_hash(self) -> bytes:
         """SHA-256 of the coded patch; empty for none."""
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
@@ -190,6 +190,21 @@ class UpdateRow(msgspec.Struct, frozen=True):
     def refused(self, reason: str, detail: str) -> "UpdateRow":
         """The same receipt as a bad one."""
         return msgspec.structs.replace(self, report=b"", rejected=reason, detail=detail[:1000])
+
+
+class Received(NamedTuple):
+    """What has come for a round: its ``receipts`` by device, also of rejected and of late updates.
+
+    ``late`` are the updates for earlier rounds that came meanwhile, the oldest round's first.
+    """
+
+    receipts: list[UpdateRow]
+    late: list[UpdateRow]
+
+    @property
+    def counted(self) -> list[UpdateRow]:
+        """The round's updates that came in time and were not rejected."""
+        return [update for update in self.receipts if not update.rejected and not update.late]
 
 
 class ClientModelRow(msgspec.Struct, frozen=True):

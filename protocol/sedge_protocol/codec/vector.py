@@ -85,8 +85,11 @@ class SparseVector:
 
     @property
     def where(self) -> slice | NDArray[np.intp]:
-        """The positions of the values, to index with; converted at every call."""
-        return slice(None) if self.indices is None else _places(self.indices)
+        """The positions of the values, to index with; converted at every call.
+
+        In numpy's native type, with which it reads and writes twice as fast as with ``indices``.
+        """
+        return slice(None) if self.indices is None else self.indices.astype(np.intp)
 
     def dense(self) -> Theta:
         """A new vector (n,) with the values, and zeros elsewhere."""
@@ -101,7 +104,7 @@ class SparseVector:
             theta += self.values
             return
         for block in blocks(self.count):
-            np.add.at(theta, _places(self.indices[block]), self.values[block])
+            np.add.at(theta, self.indices[block].astype(np.intp), self.values[block])
 
     def scatter_into(self, theta: Theta) -> None:
         """Write the values over theta (n,) in place. Raises ``LocalError`` for another shape."""
@@ -110,7 +113,7 @@ class SparseVector:
             theta[:] = self.values
             return
         for block in blocks(self.count):
-            theta[_places(self.indices[block])] = self.values[block]
+            theta[self.indices[block].astype(np.intp)] = self.values[block]
 
     def _check_target(self, theta: Theta) -> None:
         if theta.dtype != np.float32 or theta.shape != (self.size,):
@@ -195,11 +198,6 @@ def mask_bitmap(vector: SparseVector) -> bytes:
 def mask_needed(coded: bytes) -> bool:
     """Whether a coded vector, as ``encode`` made it, can be decoded only with its context."""
     return coded[1] & 15 == MaskForm.CHANGES
-
-
-def _places(indices: NDArray[np.uint32]) -> NDArray[np.intp]:
-    """The indices in numpy's native type, with which it reads and writes twice as fast."""
-    return indices.astype(np.intp)
 
 
 class _Header(NamedTuple):

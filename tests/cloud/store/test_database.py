@@ -18,6 +18,7 @@ from tests.fleet import failing
 
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.receipts import RECEIVED
 from sedge_cloud.store.records import ClosedRound
 from sedge_cloud.store.rows import (
     LATE_ROUNDS,
@@ -183,6 +184,9 @@ def test_what_is_needed_is_found_by_the_rounds_that_live(tmp_path: Path) -> None
     steps = [step for plan in plans for *_, step in plan]
     assert sum(step.startswith(("SEARCH o ", "SEARCH u ")) for step in steps) == 7 + 2
     assert not [step for step in steps if step.startswith(("SCAN o", "SCAN u", "CORRELATED"))]
+    plan = store._db.execute(f"EXPLAIN QUERY PLAN {RECEIVED}", ("run", 1, "run", 1, 1)).fetchall()
+    searches = [step for *_, step in plan if "updates" in step]
+    assert len(searches) == 2 and all("(run=? AND " in step for step in searches)
 
 
 def test_old_orders_keep_neither_patch_nor_work(tmp_path: Path) -> None:

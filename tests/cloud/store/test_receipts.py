@@ -86,8 +86,8 @@ class Race:
         """The leader reads what counts in its round."""
         row = self.leader.round("run", self.open)
         assert row is not None
-        rows = self.leader.updates("run", self.open)
-        rows += self.leader.late_updates("run", self.open, self.open)
+        received = self.leader.received("run", self.open)
+        rows = [*received.counted, *received.late]
         self.read = row, {(each.device, each.round) for each in rows}
 
     def close(self) -> None:

@@ -91,9 +91,7 @@ class BlobFolder:
         """Store a blob, durable once settled; gives its SHA-256. Nothing is written when it is there."""
         sha256 = hashlib.sha256(data).digest()
         path = self._blob(sha256)
-        with translated("look up blob", path):
-            is_here = path.exists()
-        if is_here:
+        if self.has(sha256):
             with translated("keep blob", path):
                 os.utime(path)  # so that collect does not take an old one that is wanted again
             self._settled = not self._durable  # its writer may be another process, and be killed

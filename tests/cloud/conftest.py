@@ -11,6 +11,8 @@ from tests.cloud import given, stores
 from tests.cloud.helper import Cloud
 from tools.bench.parts.servers import Servers
 
+from sedge_cloud.store.database import Store
+
 HERE = Path(__file__).parent
 # What depends on the kind of store: its statements and blobs, crashes, and who else is at it; of other
 # files the tests that say ``on_both``. What a coordinator makes of rows that it has read runs in folders
@@ -66,6 +68,12 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     folder = name == stores.FOLDER
     with stores.closed_afterwards() if folder else stores.on(request.getfixturevalue("servers")):
         yield name
+
+
+@pytest.fixture
+def store(tmp_path: Path, engine: str) -> Store:
+    """An empty store."""
+    return stores.open_store(tmp_path / "state")
 
 
 @pytest.fixture

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from tests.cloud.helper import FLEET, RUN, Cloud, a_hello, small_update
 from tests.cloud.stores import on_both
-from tests.fleet import FakeLink
+from tests.fleet import FakeLink, failing
 
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.events import Event, RoundClosed, RoundOpened, RunEnded, UpdateReceived
 from sedge_cloud.ingest.rate_limit import BURST, COST
 from sedge_cloud.service import RELOAD_S, Service
 from sedge_cloud.store.records import Summary
+from sedge_protocol.errors import StorageError
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, LinkEvent, Received
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import NO_TRANSFER, Kind
@@ -241,6 +242,12 @@ def test_a_broker_with_another_limit(bench: Bench, caplog: pytest.LogCaptureFixt
     bench.hear("b", get, order.model.transfer)
     topic = blob(FLEET, order.model.transfer)
     assert [send.topic for send in bench.link.sent if len(send.payload) > 1000] == [topic]
+
+
+def test_a_broken_disk_does_not_end_it(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    with failing(bench.cloud.store, "save_hello", StorageError("disk on fire")):
+        bench.hear("a", a_hello("a"))
+    assert "disk on fire" in caplog.messages
 
 
 @on_both

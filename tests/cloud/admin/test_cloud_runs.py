@@ -38,12 +38,6 @@ from sedge_protocol.errors import CodecError, ConfigError, StorageError, Unencod
 from sedge_protocol.layout import Layout, Role
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """An empty store."""
-    return open_store(tmp_path / "state")
-
-
 @pytest.mark.parametrize("name", ["", "Run", "run_1", "-run", "a" * 49, "run\n", "rün", "../run"])
 def test_a_name_that_no_run_may_have(store: Store, tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="run: found "):

@@ -32,12 +32,6 @@ from sedge_protocol.wire.topics import all_up, down
 CLOUD = CloudConfig("bench", broker=BrokerConfig("mqtt://broker.example:1883"))
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """An empty store."""
-    return open_store(tmp_path / "state")
-
-
 def test_a_device_gets_what_it_needs(store: Store, tmp_path: Path) -> None:
     folder = add_device(store, CLOUD, "pi-1", tmp_path / "deep" / "pi-1")
     assert folder == tmp_path / "deep" / "pi-1" and mode(folder) == 0o700

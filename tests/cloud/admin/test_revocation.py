@@ -4,12 +4,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.cloud.stores import open_store
 
 from sedge_cloud.admin import revocation
 from sedge_cloud.admin.revocation import SIGHUP, revoke_device
 from sedge_cloud.broker.accounts import add_passwords
 from sedge_cloud.config import BrokerConfig, CloudConfig
+from sedge_cloud.store.database import Store
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.loop import lock_folder
 
@@ -28,8 +28,9 @@ OPEN = "A connection that it has open lasts until the broker or the device ends 
         ),
     ],
 )
-def test_what_is_left_to_do(tmp_path: Path, keys: dict[str, str], left: list[str]) -> None:
-    store = open_store(tmp_path / "state")
+def test_what_is_left_to_do(
+    store: Store, tmp_path: Path, keys: dict[str, str], left: list[str]
+) -> None:
     store.add_device("pi-1", bytes(32))
     cloud = CloudConfig("bench", state_dir=str(tmp_path / "state"), broker=BrokerConfig(**keys))
     became = revoke_device(store, cloud, "pi-1")
@@ -40,11 +41,12 @@ def test_what_is_left_to_do(tmp_path: Path, keys: dict[str, str], left: list[str
         revoke_device(store, cloud, "pi-2")
 
 
-def test_a_broker_that_cannot_be_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_cannot_be_told(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The device is revoked all the same, and the same again, once it can be told, is complete."""
     monkeypatch.setattr(revocation, "NOTIFY_S", 0.0)
     passwords = tmp_path / "passwords"
-    store = open_store(tmp_path / "state")
     store.add_device("pi-1", bytes(32))
     broker = BrokerConfig(device_password_file=str(passwords), reload="false")
     cloud = CloudConfig("bench", state_dir=str(tmp_path / "state"), broker=broker)

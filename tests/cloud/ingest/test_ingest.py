@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, secret_of, small_update
-from tests.cloud.stores import on_both, open_store
+from tests.cloud.stores import on_both
 
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
@@ -197,10 +197,9 @@ def everything(cloud: Cloud, name: str) -> list[Message]:
 
 
 @on_both
-def test_strangers_and_the_revoked_are_not_heard(cloud: Cloud, tmp_path: Path) -> None:
+def test_strangers_and_the_revoked_are_not_heard(cloud: Cloud) -> None:
     cloud.hello()
-    other = open_store(tmp_path / "state")
-    other.revoke_device("b")
+    cloud.second_store().revoke_device("b")
     cloud.load()
     assert "device b is revoked" in cloud.notes(logging.WARNING)
     before, sent = snapshot(cloud), len(cloud.events(Send))

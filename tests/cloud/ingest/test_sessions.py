@@ -1,12 +1,11 @@
 """The fleet: who is enrolled, revoked, online, able, and whose topic it is."""
 
 import logging
-from pathlib import Path
 
 import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, Device, a_hello, secret_of
-from tests.cloud.stores import on_both, open_store
+from tests.cloud.stores import on_both
 
 from sedge_cloud.coding import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator
@@ -31,12 +30,6 @@ def read(found: list[Effect] | list[Send]) -> list[tuple[str, Message]]:
     devices = {down(FLEET, name): Device(name) for name in ("a", "b", "c")}
     sends = [effect for effect in found if isinstance(effect, Send)]
     return [(devices[send.topic].name, devices[send.topic].read(send)) for send in sends]
-
-
-@pytest.fixture
-def store(tmp_path: Path, engine: str) -> Store:
-    """A store without devices."""
-    return open_store(tmp_path / "registry")
 
 
 @pytest.fixture
@@ -86,11 +79,11 @@ def test_a_forged_start_count_does_not_lock_a_device_out(cloud: Cloud) -> None:
 
 
 @on_both
-def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: Path) -> None:
+def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud) -> None:
     cloud.hello("a", "b")
     leaked, order = cloud.devices["a"], cloud.order("a")
     cloud.store.revoke_device("b")
-    other = open_store(tmp_path / "state")  # the command line
+    other = cloud.second_store()
     for name in "ab":
         other.reissue_device(name, name.encode() * 32)
     cloud.effects.clear()
@@ -107,9 +100,9 @@ def test_a_running_coordinator_takes_a_new_secret_over(cloud: Cloud, tmp_path: P
 
 
 @on_both
-def test_a_reissued_device_begins_with_nothing_seen(cloud: Cloud, tmp_path: Path) -> None:
+def test_a_reissued_device_begins_with_nothing_seen(cloud: Cloud) -> None:
     cloud.hello("a")
-    other = open_store(tmp_path / "state")  # the command line
+    other = cloud.second_store()
     other.reissue_device("a", b"a" * 32)
     cloud.load()
     seen = {row.device: row for row in cloud.core.devices.stirred(10)}

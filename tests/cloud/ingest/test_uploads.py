@@ -23,7 +23,7 @@ from tests.cloud.helper import (
     small_update,
     update,
 )
-from tests.cloud.stores import disk_of, in_a_folder, open_store, parts_of
+from tests.cloud.stores import disk_of, in_a_folder, parts_of
 from tests.fleet import failing
 
 from sedge_cloud.events import RunEnded, UpdateReceived
@@ -312,7 +312,7 @@ def insist(cloud: Cloud, blob: bytes) -> None:
             answers.append([] if whole else cloud.chunk("a", manifest.transfer, index, data))
         for answer in itertools.chain.from_iterable(answers):
             if isinstance(answer, Committed):
-                kept = open_store(cloud.folder / "state")
+                kept = cloud.second_store()
                 assert kept.update(RUN, 1, "a") is not None
                 kept.close()
                 return
@@ -357,7 +357,7 @@ def test_the_disk_fails_at_each_call(
         faults = Faults(cloud, at, StorageError("disk full: it is"), after)
         insist(cloud, blob)
         cloud.poll()
-        kept = open_store(cloud.folder / "state")
+        kept = cloud.second_store()
         row = kept.update(RUN, 1, "a")
         assert row is not None and not row.rejected and bool(row.late) == (kind == "late")
         assert kept.update_blob(row.blob) == blob
@@ -395,7 +395,7 @@ def test_a_disk_that_stays_full_loses_nothing(cloud: Cloud) -> None:
     assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
 
 
-def test_a_crash_between_the_blob_and_its_receipt(cloud: Cloud, tmp_path: Path) -> None:
+def test_a_crash_between_the_blob_and_its_receipt(cloud: Cloud) -> None:
     blob, manifest, _ = cut(cloud)
 
     with (

@@ -6,6 +6,8 @@ import logging
 import socket
 import sys
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -49,23 +51,30 @@ def test_a_fleet_without_network_is_a_few_notices() -> None:
     assert notices.due(everyone, 20) == []
 
 
-class Receiver(http.server.BaseHTTPRequestHandler):
-    """Keeps what it gets; the first two requests are refused."""
+@contextmanager
+def receiver(*statuses: int) -> Generator[tuple[str, list[bytes]]]:
+    """The address of a server that gives these answers, the last one again and again; what it was sent."""
+    got: list[bytes] = []
 
-    got: list[bytes] = []  # noqa: RUF012
-    refuse = 2
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(statuses[min(len(got), len(statuses)) - 1])
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
 
-    def do_POST(self) -> None:
-        """Take or refuse a notice."""
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        type(self).refuse -= 1
-        if type(self).refuse < 0:
-            self.got.append(body)
-        self.send_response(204 if type(self).refuse < 0 else 500)
-        self.end_headers()
+        def do_GET(self) -> None:
+            got.append(b"GET")
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/", got
+        server.shutdown()
+        thread.join()
 
 
 def test_both_ways_get_it_and_a_failure_is_logged_once(
@@ -75,16 +84,12 @@ def test_both_ways_get_it_and_a_failure_is_logged_once(
     written = tmp_path / "notice"
     command = (sys.executable, "-c",
                f"import sys; open({str(written)!r}, 'a').write(sys.stdin.read() + '\\n')")  # fmt: skip
-    with http.server.HTTPServer(("127.0.0.1", 0), Receiver) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        send = Sender(NotifyConfig(f"http://127.0.0.1:{server.server_port}/", command))
+    with receiver(500, 500, 204) as (url, got):
+        send = Sender(NotifyConfig(url, command))
         for i in range(3):
             send(Notice("home", problem(f"pi-{i}"), "text"))
-        server.shutdown()
-        thread.join()
     assert len(caplog.messages) == 1 and "notify.webhook" in caplog.messages[0]
-    assert [json.loads(body)["problem"]["subject"] for body in Receiver.got] == ["pi-2"]
+    assert [json.loads(body)["problem"]["subject"] for body in got] == ["pi-0", "pi-1", "pi-2"]
     lines = written.read_text().splitlines()
     assert [msgspec.json.decode(line, type=Notice).problem.subject for line in lines] == [
         "pi-0", "pi-1", "pi-2",
@@ -93,31 +98,9 @@ def test_both_ways_get_it_and_a_failure_is_logged_once(
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed(caplog: pytest.LogCaptureFixture, status: int) -> None:
-    asked: list[str] = []
-
-    class Redirecting(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.path)
-            self.send_response(status)
-            self.send_header("Location", "/elsewhere")
-            self.end_headers()
-
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Redirecting) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        send = Sender(NotifyConfig(f"http://127.0.0.1:{server.server_port}/"))
-        send(Notice("home", problem("pi-1"), "text"))
-        server.shutdown()
-        thread.join()
-    assert asked == ["/"]
+    with receiver(status) as (url, got):
+        Sender(NotifyConfig(url))(Notice("home", problem("pi-1"), "text"))
+    assert len(got) == 1 and b"pi-1" in got[0]
     assert [str(status) in line and "notify.webhook" in line for line in caplog.messages] == [True]
 
 

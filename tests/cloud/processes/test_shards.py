@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 from tests.cloud.helper import FLEET, Cloud, a_hello
-from tests.cloud.stores import open_store
 
 from sedge_cloud.hints import DeviceOnline
 from sedge_cloud.rounds.elsewhere import Everywhere
@@ -42,7 +41,7 @@ def test_others_devices_are_none_of_ours(without_b: Cloud) -> None:
 def test_who_takes_a_shard_over_asks_its_devices_and_is_newer_than_whoever_had_it(
     without_b: Cloud,
 ) -> None:
-    cloud, other = without_b, open_store(without_b.folder / "state")
+    cloud, other = without_b, without_b.second_store()
     before = other.next_incarnation(1)
     effects = cloud.core.take(ALL, True, cloud.now)
     assert [e.topic for e in effects if isinstance(e, Send)] == [hint(FLEET, shard_of("b"))]
@@ -53,7 +52,7 @@ def test_who_takes_a_shard_over_asks_its_devices_and_is_newer_than_whoever_had_i
 
 
 def test_who_takes_a_shard_over_knows_what_its_last_holder_has_stored(without_b: Cloud) -> None:
-    cloud, other = without_b, open_store(without_b.folder / "state")
+    cloud, other = without_b, without_b.second_store()
     assert len(cloud.messages("b", Order)) == 1
     other.commit_receipt(UpdateRow("run", 1, "b", bytes(32), b"report", 1, 0))
     cloud.core.take(ALL, True, cloud.now)
@@ -76,7 +75,7 @@ def test_what_a_start_says_anew_reaches_a_leader_elsewhere_and_a_repeat_writes_n
 ) -> None:
     cloud.hello("a")
     cloud.store.save_sessions(cloud.core.devices.stirred(100))
-    other = open_store(cloud.folder / "state")
+    other = cloud.second_store()
     leader = Everywhere(cloud.core.devices, other, lambda device: False)
     assert leader.load() == [DeviceOnline("a", True)]
     hello = msgspec.structs.replace(a_hello("again"), **change)

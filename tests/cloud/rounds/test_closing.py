@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, FLEET, RUN, Cloud, small_update
-from tests.cloud.stores import open_store
 from tests.fleet import Crash, failing
 
 from sedge_cloud.coordinator import Coordinator
@@ -49,7 +48,7 @@ def test_what_another_process_receives_meanwhile_counts(
     cloud = Cloud(tmp_path, CONFIG, devices=("a", "b", "c", "d"))
     offer(cloud)
     (sample,) = (row for row in cloud.store.updates(RUN, 1) if row.device == "a")
-    other, blob = open_store(tmp_path / "state"), small_update(cloud.order("c"), seed=9)
+    other, blob = cloud.second_store(), small_update(cloud.order("c"), seed=9)
 
     def receive() -> None:
         row = UpdateRow(RUN, 1, "c", describe(blob).sha256, sample.report, len(blob), 0)
@@ -80,7 +79,7 @@ def test_a_round_that_another_leader_closes_meanwhile_is_closed_once(
 ) -> None:
     """As when a process has not noticed yet that it leads no longer."""
     offer(cloud)
-    other = Coordinator(FLEET, open_store(cloud.folder / "state"), 1.0, 1)
+    other = Coordinator(FLEET, cloud.second_store(), 1.0, 1)
     other.load(cloud.now)
     times = interrupted(monkeypatch, lambda: other.poll(cloud.now, 64))
     cloud.poll()

@@ -506,7 +506,7 @@ def test_a_round_closes_a_grace_period_after_the_quorum(tmp_path: Path) -> None:
     assert [len(summary.devices) for summary in cloud.summaries()] == [3, 4, 2]
 
 
-def test_a_grace_period_without_updates_is_over(tmp_path: Path) -> None:
+def test_a_grace_period_without_updates_is_over() -> None:
     """The updates that made the quorum may be lost by the disk, while others are waited for."""
     current = an_open_round(3, 1, 1)
     config = replaced(quorum=0.1, grace_s=10.0, deadline_s=50.0)

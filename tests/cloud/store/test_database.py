@@ -56,8 +56,7 @@ def close(store: Store, number: int) -> None:
     assert store.close_round(ClosedRound("run", number, row.receipts, b"", b"", "running"))
 
 
-def test_no_row_is_there_before_the_blobs_that_it_may_name(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_no_row_is_there_before_the_blobs_that_it_may_name(store: Store) -> None:
     store.blobs.write(b"named in a row")
 
     with (
@@ -89,8 +88,7 @@ def test_others_write_while_blobs_are_under_way_that_a_transaction_will_name(
     assert [device.device for device in store.devices()] == ["a", "b"]
 
 
-def test_devices(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_devices(store: Store) -> None:
     assert store.devices() == []
     store.add_device("b", b"2" * 32)
     store.add_device("a", b"1" * 32)
@@ -104,8 +102,7 @@ def test_devices(tmp_path: Path) -> None:
         store.revoke_device("c")
 
 
-def test_runs(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_runs(store: Store) -> None:
     later = msgspec.structs.replace(RUN, run="also", created=2.0)
     store.add_run(later)
     store.add_run(RUN)
@@ -144,8 +141,7 @@ def test_an_older_round_never_replaces_a_newer_client_model(tmp_path: Path) -> N
     assert store.client_model("run", "b") is None and store.client_model("other", "a") is None
 
 
-def test_what_a_round_needs_is_kept_and_no_more(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_what_a_round_needs_is_kept_and_no_more(store: Store) -> None:
     store.add_run(RUN)
     last = 8
     for number in range(1, last + 1):
@@ -174,9 +170,8 @@ def test_what_a_round_needs_is_kept_and_no_more(tmp_path: Path) -> None:
 
 
 @in_a_folder
-def test_what_is_needed_is_found_by_the_rounds_that_live(tmp_path: Path) -> None:
+def test_what_is_needed_is_found_by_the_rounds_that_live(store: Store) -> None:
     """However many orders and updates there were: none of the tables that grow is gone through."""
-    store = open_store(tmp_path)
     plans = [
         store._db.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall()
         for sql in (named_blobs_sql(LATE_ROUNDS), f"SELECT 1 WHERE 1 NOT IN ({NAMED_UPDATES})")
@@ -189,8 +184,7 @@ def test_what_is_needed_is_found_by_the_rounds_that_live(tmp_path: Path) -> None
     assert len(searches) == 2 and all("(run=? AND " in step for step in searches)
 
 
-def test_old_orders_keep_neither_patch_nor_work(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+def test_old_orders_keep_neither_patch_nor_work(store: Store) -> None:
     store.add_run(RUN)
     last = 7
     for number in range(1, last + 1):
@@ -250,7 +244,7 @@ def test_small_updates_stay_for_as_long_as_they_are_named(tmp_path: Path) -> Non
 
 
 @in_a_folder
-def test_steps_that_cannot_be_read(tmp_path: Path) -> None:
+def test_steps_that_cannot_be_read() -> None:
     assert steps_of(b"") == ()
     for bad in (b"\xc1", b"\x91\x90", msgspec.msgpack.encode("text")):
         with pytest.raises(StorageError, match="a round's steps cannot be read"):
@@ -527,9 +521,8 @@ def test_an_older_schema_is_brought_up_in_one_transaction(
         store.close()
 
 
-def test_of_statements_the_last_ones_alone_are_kept(tmp_path: Path) -> None:
+def test_of_statements_the_last_ones_alone_are_kept(store: Store) -> None:
     """There are as many as numbers of values, and each is as long as these are many."""
-    store = open_store(tmp_path)
     for number in range(300):
         store.devices_named([str(each) for each in range(number)])
     kept = vars(sys.modules[type(store._db).__module__])["_translated"].cache_info()

@@ -13,6 +13,7 @@ from tools.bench.parts.servers import PostgresServer, Servers
 
 from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store import postgres
+from sedge_cloud.store.database import Store
 from sedge_cloud.store.postgres import Postgres
 from sedge_cloud.store.schema import SCHEMA
 from sedge_protocol.errors import ConfigError, StorageError
@@ -63,9 +64,8 @@ def test_a_wrong_password_is_one_line_without_it(server: PostgresServer) -> None
     Postgres(url, "right").close()
 
 
-def test_values_are_what_they_are_in_sqlite(tmp_path: Path) -> None:
+def test_values_are_what_they_are_in_sqlite(store: Store) -> None:
     """No NUL in a text, numbers for truth values, and devices in the order of their bytes."""
-    store = open_store(tmp_path)
     for name in ("b", "a-2", "a1", "a"):
         store.add_device(name, bytes(32))
     assert [row.device for row in store.devices()] == ["a", "a-2", "a1", "b"]
@@ -87,7 +87,7 @@ def test_only_others_commits_change_the_version(tmp_path: Path) -> None:
     assert two.version() == before[1] + 2
 
 
-def test_a_run_is_not_deleted_while_an_update_is_received(cloud: Cloud, tmp_path: Path) -> None:
+def test_a_run_is_not_deleted_while_an_update_is_received(cloud: Cloud) -> None:
     """The receipt waits for the deletion, or the deletion for the receipt: never half of either."""
     cloud.store.set_status(RUN, "stopped")
     other, said = open_store(cloud.folder / "state"), list[str]()

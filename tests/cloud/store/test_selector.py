@@ -1,13 +1,10 @@
 """Conditions on devices: what they select, in which order they bind, and what is refused in one line."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.cloud.helper import CONFIG, RUN, Cloud, a_hello, make_bundle, secret_of
-from tests.cloud.stores import open_store
 
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import CohortConfig
@@ -54,18 +51,17 @@ READY = {
 
 
 @pytest.fixture
-def store(tmp_path: Path, engine: str) -> Iterator[Store]:
+def store(store: Store) -> Store:
     """Six devices."""
-    with closing(open_store(tmp_path / "registry")) as store:
-        store.add_devices({name: secret_of(name) for name in FLEET})
-        for name, (tags, memory_mb, backends) in FLEET.items():
-            store.tag([name], tags)
-            if backends:
-                hello = msgspec.structs.replace(a_hello(name, backends), memory_mb=memory_mb)
-                store.save_hello(store.devices_named(name)[name], 1, msgspec.msgpack.encode(hello))
-        sessions = [SessionRow(name, True, waits="busy" if name == "f" else "") for name in "abcf"]
-        store.save_sessions([*sessions, SessionRow("e", False)])
-        yield store
+    store.add_devices({name: secret_of(name) for name in FLEET})
+    for name, (tags, memory_mb, backends) in FLEET.items():
+        store.tag([name], tags)
+        if backends:
+            hello = msgspec.structs.replace(a_hello(name, backends), memory_mb=memory_mb)
+            store.save_hello(store.devices_named(name)[name], 1, msgspec.msgpack.encode(hello))
+    sessions = [SessionRow(name, True, waits="busy" if name == "f" else "") for name in "abcf"]
+    store.save_sessions([*sessions, SessionRow("e", False)])
+    return store
 
 
 def test_a_condition_selects_those_that_are_online_and_match(store: Store) -> None:
@@ -129,7 +125,7 @@ def test_a_reissued_device_has_its_tags_and_says_anew_what_it_can(store: Store) 
     assert store.ready(parse("memory_mb>1")) == ["a", "c"]
 
 
-def test_a_run_asks_the_devices_that_it_selects(tmp_path: Path, engine: str) -> None:
+def test_a_run_asks_the_devices_that_it_selects(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path, None, "abcde")
     config = msgspec.structs.replace(CONFIG, cohort=CohortConfig("site=lab"))
     bundle = make_bundle(tmp_path / "again")
@@ -144,8 +140,7 @@ def test_a_run_asks_the_devices_that_it_selects(tmp_path: Path, engine: str) -> 
     assert cloud.events(RoundOpened) == []
     Recorder(cloud.core, cloud.wall).poll(cloud.now)
     assert reader.read(cloud.now).runs[0].why == "needs 2 devices online with site=lab, 1 is"
-    other = open_store(tmp_path / "state")  # the command line
-    other.tag(["e"], {"site": "lab"})
+    cloud.second_store().tag(["e"], {"site": "lab"})
     cloud.load()
     cloud.poll()
     (opened,) = cloud.events(RoundOpened)

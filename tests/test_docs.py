@@ -129,7 +129,7 @@ def test_the_site_builds_and_every_link_leads_somewhere(tmp_path: Path) -> None:
 def test_the_menu_has_each_part_of_the_index() -> None:
     parts = dict(menu((ROOT / "docs" / "index.md").read_text()))
     assert [*parts] == ["Tutorial", "How-to guides", "Explanation", "Reference", "Project"]
-    assert parts["Tutorial"] == ["tutorial", "../README"]
+    assert parts["Tutorial"] == ["From nothing to your own data <tutorial>", "Overview <../README>"]
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)

@@ -30,12 +30,12 @@ html_show_sphinx = False
 
 
 def menu(index: str) -> Iterator[tuple[str, list[str]]]:
-    """Each part of the index with its pages, named as Sphinx names them from the folder docs on."""
+    """Each part of the index with its pages, as a toctree names them from the folder docs on."""
     for part in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
         title, _, text = part.partition("\n")
-        pages = re.findall(r"^- \[[^]]+\]\(([^)#]+)\.md\)", text, re.MULTILINE)
+        pages = re.findall(r"^- \[([^]]+)\]\(([^)#]+)\.md\)", text, re.MULTILINE)
         if pages:
-            yield title, pages
+            yield title, [f"{name} <{page}>" for name, page in pages]
 
 
 def add_menu(_app: object, page: str, source: list[str]) -> None:

@@ -16,7 +16,7 @@ WAITING = $(subst -n 2,-n 4,$(PARALLEL))
 FLEETS = tests/system tests/android tests/test_examples.py tests/edge/backends tests/emulate tests/bench \
 	tests/reproduce tests/test_windows.py tests/test_output.py tests/cloud
 
-.PHONY: demo docs spec native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check mypy pyright figures bench-gpu reproduce reproduce-all clean
+.PHONY: demo dist docs spec native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check mypy pyright figures bench-gpu reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/phones.toml --out runs/demo
@@ -57,6 +57,11 @@ deb: $(VENV)/dev.ready
 
 test-deb: $(VENV)/dev.ready
 	$(BIN)/pytest -m deb tests/deb
+
+# A release in dist/, checked: wheel, sdist, man pages, and an SBOM of what a device installs.
+dist: $(VENV)/dev.ready
+	PYTHON=$(PYTHON) tools/setup $(VENV) dist
+	$(BIN)/python -m tools.dist
 
 # dist/pack: the GPU benchmark for a machine that has torch and no registry; there dist/pack/run.
 pack: $(VENV)/dev.ready

@@ -14,7 +14,7 @@ s       from the fault to the next accepted update of the devices that it concer
         what nobody can do without
 
 One that fails is named with its seed, and leaves its files and logs in the folder of ``--keep``; the others
-go on. Eight faults with three hosts and twelve devices take about ten minutes a seed.
+go on. Eight faults with three hosts and sixty devices take about twelve minutes a seed.
 
 It needs root, PostgreSQL, Mosquitto and the Python packages of the extra "scale" and of the tests. No
 process outlives it. The last line is JSON; the exit status is 1 when a check failed or a target was missed.

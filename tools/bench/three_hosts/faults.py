@@ -1,7 +1,8 @@
 """What goes wrong. Each fault ends with everything back where it was, and tells where to look.
 
 ``Victims.since`` is when an update could be accepted again: when the fault began where others carry on,
-when a shared server was back where nobody can. ``devices`` are those that the fault concerned.
+when a shared server was back where nobody can, when the first part was started again where all were gone.
+``devices`` are those that the fault concerned.
 """
 
 import signal
@@ -107,9 +108,11 @@ def all_at_once(scene: Scene) -> Victims:
     names = (*scene.fleet.hosts, AGENTS, BROKER)
     parts: list[Callable[[], None]] = [scene.servers.postgres.start, scene.servers.objects.start]
     parts += [partial(scene.fleet.start, name) for name in names]
+    # Before the first is back: the time to go on holds the start of every part.
+    victims = _all(scene)
     for place in scene.rng.permutation(len(parts)):
         parts[place]()
-    return _all(scene)
+    return victims
 
 
 FAULTS: dict[str, Callable[[Scene], Victims]] = {

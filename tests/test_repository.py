@@ -103,6 +103,11 @@ FILES_OF_ITS_OWN = {"sedge_protocol.wire.bundle": "a bundle is a folder before i
 # Modules without a test file of their own name, and where they are tested.
 TESTED_ELSEWHERE = {
     "sedge_protocol.host.enrolment": "tests/protocol/test_spec_vectors.py",
+    "sedge_protocol.wire.joining": "tests/protocol/test_spec_vectors.py",
+    "sedge_cloud.ingest.joining": "tests/system/test_joining_fleet.py",
+    "sedge_cloud.admin.joining": "tests/system/test_joining_fleet.py",
+    "sedge_cloud.admin.join_commands": "tests/system/test_joining_fleet.py",
+    "sedge_edge.asking": "tests/system/test_joining_fleet.py",
     "sedge_cloud.admin.trial": "tests/system/test_up.py",
     "sedge_cloud.broker.child": "tests/emulate/broker/test_brokers.py",
     "sedge_emulate.compare.": "tests/emulate/test_compare.py",

@@ -15,6 +15,7 @@ from sedge_cloud.compute import ComputeConfig
 from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.store.cache import SHARE
 from sedge_cloud.store.selector import parse
+from sedge_cloud.store.settings import COORDINATOR as COORDINATOR
 from sedge_cloud.store.settings import BlobsConfig, StoreConfig
 from sedge_cloud.strategies import make_strategy
 from sedge_protocol.errors import ConfigError
@@ -24,8 +25,6 @@ from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.messages import Id
 from sedge_protocol.wire.training import Training
 
-# Prefix of a coordinator's account at the broker; a device's account is its id.
-COORDINATOR = "coordinator-"
 # The ends of those keys in cloud.toml that are paths.
 _PATHS = ("_file", "_dir")
 # Characters that need no escape in a TOML string, without spaces, which no host name has.

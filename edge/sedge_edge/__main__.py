@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -66,10 +66,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-c", "--config", type=Path, default=default, help=f"default: {default}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("run", help="take part in rounds until stopped").set_defaults(call=_run)
-    joining = commands.add_parser("join", help="write the files of a device that was enrolled")
-    help_text = "the line of `sedge-cloud device add --join`; without it, it is read from stdin"
+    joining = commands.add_parser("join", help="join a fleet by a token or line of its coordinator")
+    help_text = (
+        "what `sedge-cloud device token add` or `device add --join` printed (default: stdin)"
+    )
     joining.add_argument("line", nargs="?", help=help_text)
     joining.add_argument("--out", type=Path, help="the folder (default: the device's id)")
+    help_text = "by a token: the id to ask for (default: this machine's name)"
+    joining.add_argument("--name", default="", help=help_text)
+    help_text = "the device in the folder gets a new secret, and keeps its edge.toml and state"
+    joining.add_argument("--replace", action="store_true", help=help_text)
+    help_text = "by a token: give up after so long (default: wait until accepted)"
+    joining.add_argument("--timeout-s", type=float, help=help_text)
     help_text = "for sedge-edge.service; the folder is then /etc/sedge"
     joining.add_argument("--service", action="store_true", help=help_text)
     joining.set_defaults(call=_join)
@@ -123,14 +131,20 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _join(arguments: argparse.Namespace) -> int:
-    from sedge_edge.joining import join
+    from sedge_edge.joining import Wanted, join
 
     line: str = arguments.line or ""
     if arguments.line is None:
         if sys.stdin.isatty():
-            print("The line of `sedge-cloud device add --join`:", file=sys.stderr)
+            print("The token, or the line of `sedge-cloud device add --join`:", file=sys.stderr)
         line = str(sys.stdin.readline())
-    print(join(line, arguments.out, arguments.service))
+    wanted = Wanted(
+        arguments.out, arguments.service, arguments.name, arguments.replace, arguments.timeout_s
+    )
+    with suppress(KeyboardInterrupt):
+        print(join(line, wanted, lambda text: print(text, file=sys.stderr, flush=True)))
+        return 0
+    return 1
     return 0
 
 

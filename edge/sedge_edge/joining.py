@@ -1,47 +1,191 @@
-"""``sedge-edge join``: a device's files, from the one line that enrolled it."""
+"""``sedge-edge join``: a device's files, from the line that enrolled it or from a token."""
 
-from collections.abc import Mapping
+import json
+import re
+import secrets
+import socket
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
+
+from sedge_edge.asking import Asking, JoinRefused, ask_to_join
 from sedge_protocol.errors import ConfigError
-from sedge_protocol.host.disk import translated
-from sedge_protocol.host.enrolment import BESIDE, OF_SERVICE, SECRET, parse_join_text
+from sedge_protocol.host.disk import replace_file, translated
+from sedge_protocol.host.enrolment import (
+    BESIDE,
+    CA,
+    CONFIG,
+    OF_SERVICE,
+    SECRET,
+    Enrolment,
+    Token,
+    parse_join_text,
+)
 from sedge_protocol.host.privileges import as_caller
+from sedge_protocol.wire.keys import SECRET_BYTES
+from sedge_protocol.wire.topics import check_id
 
 SERVICE = Path("/etc/sedge")
+# A join by a token that has not ended yet: the device's private key is in it.
+JOINING = "joining"
 
 _NEXT = """\
 {device} of the fleet {fleet}: written to {folder}. Next:
   put train.npz (x and y) there, or name another source, such as train.csv, in its edge.toml
   {check}
   {begin}"""
+_REPLACED = """\
+{device} of the fleet {fleet} has a new secret in {folder}; its edge.toml is as it was. Next:
+  {check}
+  {begin}"""
 
 
-def join(line: str, out: Path | None, service: bool) -> str:
+class Wanted(NamedTuple):
+    """Where the files belong, and what is asked for.
+
+    ``out`` is the folder, by default /etc/sedge for the ``service`` and otherwise one of the device's id.
+    ``name`` is the id to ask for by a token. With ``replaces`` the device that is in the folder gets a new
+    secret and keeps its edge.toml.
+    """
+
+    out: Path | None = None
+    service: bool = False
+    name: str = ""
+    replaces: bool = False
+    timeout_s: float | None = None
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    """The file ``joining``."""
+
+    token: str
+    seed: str
+
+
+def join(line: str, wanted: Wanted, say: Callable[[str], None]) -> str:
     """Write edge.toml, secret and the broker's authority; what to do next.
 
-    Raises ``ConfigError`` for a line that is none, and where a device is in the folder already;
-    ``StorageError``.
+    ``say`` is told how far a join by a token is. Raises ``ConfigError`` for a line that is none, and where
+    another device, or without ``replaces`` this one, is in the folder already; ``JoinRefused``;
+    ``LinkError``; ``StorageError``.
     """
-    enrolment = parse_join_text(line)
-    folder = out or (SERVICE if service else Path(enrolment.device))
-    files = enrolment.public_files(OF_SERVICE if service else BESIDE)
+    said = parse_join_text(line)
+    if isinstance(said, Token):
+        return _join_by_token(said, wanted, say)
+    folder = wanted.out or (SERVICE if wanted.service else Path(said.device))
+    return _write(said, folder, wanted)
+
+
+def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> str:
+    folder = wanted.out or (SERVICE if wanted.service else None)
+    name = token.device or wanted.name or _name_in(folder) or _host_name()
+    check_id(name, "--name")
+    folder = folder or Path(name)
+    # What is known of the device but its id and secret: enough to see who is in the folder, and to connect.
+    first = Enrolment(name, token.fleet, token.url, "", token.ca)
+    with as_caller(), translated("join in", folder):
+        asking = Asking(token, name, _seed(token, folder, wanted))
+        if not _is_written(folder, asking):
+            _require_free(folder, first, wanted)
+    if token.ca is not None:
+        with as_caller(), translated("write the files of a device into", folder):
+            (folder / CA).write_text(token.ca)
+    ca_file = None if token.ca is None else str(folder / CA)
+    try:
+        answer = ask_to_join(asking, ca_file, wanted.timeout_s, say)
+    except JoinRefused:  # what is typed next begins anew
+        (folder / JOINING).unlink(missing_ok=True)
+        raise
+    enrolment = Enrolment(answer.device, token.fleet, token.url, asking.secret.hex(), token.ca)
+    told = _write(enrolment, folder, wanted, already=_is_written(folder, asking))
+    (folder / JOINING).unlink(missing_ok=True)
+    tags = f"\nIts tags: {' '.join(answer.tags)}" if answer.tags else ""
+    return told + tags
+
+
+def _write(enrolment: Enrolment, folder: Path, wanted: Wanted, already: bool = False) -> str:
+    files = _files(enrolment, wanted)
     with as_caller(), translated("write the files of a device into", folder):
-        _require_free(folder, files)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o755 if service else 0o700)
-        enrolment.write(folder, files)
+        is_replaced = not already and _require_free(folder, enrolment, wanted)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755 if wanted.service else 0o700)
+        if is_replaced:
+            enrolment.replace_secret(folder)
+        elif not already:
+            enrolment.write(folder, files)
     check, begin = f"cd {folder} && sedge-edge doctor", "sedge-edge run"
-    if service:
-        check, begin = "sudo sedge-edge doctor", "sudo systemctl enable --now sedge-edge"
-    return _NEXT.format(
+    if wanted.service:
+        again = "restart" if is_replaced else "enable --now"
+        check, begin = "sudo sedge-edge doctor", f"sudo systemctl {again} sedge-edge"
+    return (_REPLACED if is_replaced else _NEXT).format(
         device=enrolment.device, fleet=enrolment.fleet, folder=folder, check=check, begin=begin
     )
 
 
-def _require_free(folder: Path, files: Mapping[str, str]) -> None:
-    """Raise ``ConfigError`` for another device's files; those of a join that was cut off are taken over."""
+def _files(enrolment: Enrolment, wanted: Wanted) -> Mapping[str, str]:
+    return enrolment.public_files(OF_SERVICE if wanted.service else BESIDE)
+
+
+def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
+    """Whether this device is in the folder, and is to be replaced.
+
+    Raises ``ConfigError`` for another device's files; those of a join that was cut off are taken over.
+    """
+    files, known = _files(enrolment, wanted), _device_in(folder)
+    if known == (enrolment.device, enrolment.fleet) and (folder / SECRET).exists():
+        if wanted.replaces:
+            return True
+        expected = (
+            f"--replace, to give {enrolment.device} a new secret, or another folder: --out FOLDER"
+        )
+        raise ConfigError("sedge-edge join", str(folder / SECRET), expected)
     for name in (SECRET, *files):
         path = folder / name
         if path.exists() and (name == SECRET or path.read_text(errors="replace") != files[name]):
             expected = "a folder without a device, or another one: --out FOLDER"
             raise ConfigError("sedge-edge join", str(path), expected)
+    return False
+
+
+def _seed(token: Token, folder: Path, wanted: Wanted) -> bytes:
+    """The seed of this join's private key: of the join by this token that was cut off, or a new one."""
+    path = folder / JOINING
+    if path.exists():
+        try:
+            begun = msgspec.json.decode(path.read_bytes(), type=_Begun)
+            if begun.token == token.token:
+                return bytes.fromhex(begun.seed)
+        except ValueError:
+            pass  # torn, or no such file of ours: a new key does as well
+    seed = secrets.token_bytes(SECRET_BYTES)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o755 if wanted.service else 0o700)
+    coded = json.dumps({"token": token.token, "seed": seed.hex()}).encode()
+    replace_file(path, coded, path.with_name(f"{JOINING}.tmp"))
+    return seed
+
+
+def _is_written(folder: Path, asking: Asking) -> bool:
+    """Whether the join was cut off after its last file."""
+    path = folder / SECRET
+    return path.exists() and path.read_text(errors="replace").strip() == asking.secret.hex()
+
+
+def _device_in(folder: Path) -> tuple[str, str]:
+    """Id and fleet of the device in a folder; empty if there is none."""
+    try:
+        said = tomllib.loads((folder / CONFIG).read_text(errors="replace"))
+    except (OSError, tomllib.TOMLDecodeError):
+        return "", ""
+    return str(said.get("device", "")), str(said.get("fleet", ""))
+
+
+def _name_in(folder: Path | None) -> str:
+    return "" if folder is None else _device_in(folder)[0]
+
+
+def _host_name() -> str:
+    """This machine's name as an id."""
+    words = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().partition(".")[0].lower())
+    return words.strip("-")[:48].strip("-") or "device"

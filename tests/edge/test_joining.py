@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sedge_edge.__main__ import main
@@ -38,7 +39,18 @@ def test_a_line_becomes_a_device(
     assert main(["join", GIVEN.join_text()]) == 0
     capsys.readouterr()
     assert main(["join", GIVEN.join_text()]) == 2
+    assert "expected --replace" in capsys.readouterr().err
+    other = msgspec.structs.replace(GIVEN, device="pi-2").join_text()
+    assert main(["join", other, "--out", "pi-1", "--replace"]) == 2
     assert "expected a folder without a device" in capsys.readouterr().err
+    # The same device with a new secret, as of `device reissue`: its edge.toml stays as it was made.
+    (tmp_path / "pi-1" / "edge.toml").write_text(
+        (tmp_path / "pi-1" / "edge.toml").read_text() + "#"
+    )
+    again = msgspec.structs.replace(GIVEN, secret="00" * 32).join_text()
+    assert main(["join", again, "--replace"]) == 0
+    assert (tmp_path / "pi-1" / "secret").read_text() == "00" * 32 + "\n"
+    assert (tmp_path / "pi-1" / "edge.toml").read_text().endswith("#")
 
 
 def test_for_the_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ FLEET, DEVICE = "home", "pi-1"
 KEYS = DeviceKeys.of(SECRET)
 UP, DOWN = topics.up(FLEET, DEVICE), topics.down(FLEET, DEVICE)
 NONCE = bytes(range(0xA0, 0xB0))
-UPWARD = (Kind.HELLO, Kind.GOODBYE, Kind.OFFER, Kind.GET, Kind.DECLINE)
+UPWARD = (Kind.HELLO, Kind.GOODBYE, Kind.OFFER, Kind.GET, Kind.DECLINE, Kind.JOIN)
 BOOT = 1_700_000_000
 GOODBYE = b"\x81\xa5nonce\xc4\x10" + NONCE
 
@@ -98,6 +98,9 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
         messages.Decline("digits", 3, "DataError", "no examples of class 7"),
         messages.Goodbye(NONCE),
         messages.Refusal("version", "frame of protocol version 1, this side speaks 2"),
+        messages.Join(b"\4" + bytes(64), "pi-1", bytes(range(16)), "0.1.0"),
+        messages.Joined(bytes(16), "accepted", "pi-1", bytes(range(16)), ("site=lab",)),
+        messages.Joined(bytes(16), "refused", "pi-1", detail="the token was revoked"),
         messages.Committed("digits", 3, UPDATE.sha256),
         messages.Committed("digits", 3, UPDATE.sha256, True),
         messages.Reject("digits", 3, UPDATE.sha256, "stale", "round 3 closed too long ago"),

@@ -22,6 +22,7 @@ from sedge_protocol.host.enrolment import Enrolment
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import VERSIONS, Frame, Kind, seal
+from sedge_protocol.wire.joining import Agreement, fleet_key, key_name, private_key, public_key
 from sedge_protocol.wire.messages import Decline, Order
 from sedge_protocol.wire.objective import ABSOLUTE_ERROR, ACCURACY
 from sedge_protocol.wire.peer import Peer
@@ -239,6 +240,25 @@ def join_texts() -> Events:
         ("a secret that is no text", text({**said, "secret": 5}), None),
     ]  # fmt: skip
     return [{"name": name, "text": one, "says": says} for name, one, says in cases]
+
+
+def joins() -> Events:
+    """E9 and E10: what a device with this seed of its key sends, and gets."""
+    found: Events = []
+    for number, (fleet, token, name) in enumerate(
+        (("home", "join-00a1", "pi-1"), ("f", "join-x", "phone"), ("home", "join-00a1", "a" * 48))
+    ):
+        seed, private = bytes([number]) * 32, fleet_key(bytes([255 - number]) * 32)
+        own = private_key(seed)
+        point, other = public_key(own), public_key(private)
+        agreed = Agreement.of(own, other, point, fleet, token)
+        found.append({
+            "fleet": fleet, "token": token, "device": name, "private": f"{own:064x}",
+            "coordinator": other.hex(), "point": point.hex(), "of": key_name(point).hex(),
+            "secret": agreed.secret.hex(), "asks": agreed.asks(name).hex(),
+            "answers": agreed.answers(name).hex(),
+        })  # fmt: skip
+    return found
 
 
 def agreements() -> Events:

@@ -144,7 +144,7 @@ def _refused_frames() -> Iterator[Json]:
         ("the MAC of another topic", by_hand(topic=topics.up(FLEET, "pi-2"))),
         ("the MAC of the other direction", by_hand(key=KEYS.down)),
         ("kind 0", by_hand(kind=0)),
-        ("kind 15", by_hand(kind=15)),
+        ("kind 17", by_hand(kind=17)),
         ("UNKEYED on a device's topic", by_hand(flags=1)[:48] + bytes(16) + good[64:]),
         (
             "an UNKEYED chunk on a device's topic",
@@ -198,6 +198,8 @@ BROKEN_FIELDS: dict[type[Message], list[tuple[str, object]]] = {
     messages.Decline: [("run", "-digits"), ("reason", None)],
     messages.Reject: [("sha256", bytes(33)), ("detail", "x" * 1001)],
     messages.Refusal: [("reason", "x" * 65), ("detail", 1)],
+    messages.Join: [("point", bytes(64)), ("proof", bytes(15)), ("device", "Pi")],
+    messages.Joined: [("of", bytes(15)), ("state", "joined"), ("tags", ["x"] * 33)],
     messages.Goodbye: [("nonce", None)],
     messages.Offer: [("manifest", {})],
     messages.Have: [("bitmap", bytes(513)), ("credit", 0), ("credit", 65), ("credit", True)],

@@ -50,7 +50,8 @@ ABOUT = (
     "steps are pairs of base and delta and whose model is v3; holds are blobs and versions on the disk; "
     "version is one that is held as a chain, the pairs of base and delta that lead to it, and null where "
     "each that is held lies in values. verdicts: 9.3, the reason of the REJECT, empty "
-    "where the update is taken; model is the order's. join_texts: E7, null is refused. agreements: 3.4, "
+    "where the update is taken; model is the order's. join_texts: E7, null is refused. joins: E9 and E10, "
+    "numbers and bytes in hex. agreements: 3.4, "
     "the version of a control frame before the WELCOME and after it, null where none is in common. "
     "openings: 3.6 and 3.8, frames as kind, incarnation, seq and what of them: a bad body, or the nonce "
     "that the device awaits. noises: T12. further_seeds: T6. halvings: 7.5, on each connection nothing is "
@@ -507,7 +508,7 @@ def vectors() -> dict[str, object]:
         "rounds": rounds.rounds(), "extended_rounds": extended_rounds(),
         "noises": rounds.noises(), "further_seeds": rounds.further_seeds(),
         "openings": choices.openings(), "needs": choices.needs(), "verdicts": choices.verdicts(),
-        "halvings": choices.halvings(), "join_texts": choices.join_texts(),
+        "halvings": choices.halvings(), "join_texts": choices.join_texts(), "joins": choices.joins(),
         "agreements": choices.agreements(),
     }  # fmt: skip
 

@@ -14,7 +14,10 @@ from tools.docs import generated
 from tools.spec import java, java_refusals, onnx, tables
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("protocol/WIRE.md", "protocol/spec/bundle.md", "protocol/spec/extensions.md")
+PAGES = tuple(
+    f"protocol/{page}"
+    for page in ("WIRE.md", "spec/bundle.md", "spec/enrolment.md", "spec/extensions.md")
+)
 JAVA = "edge/android/core/src/main/java/org/sedge/edge"
 
 

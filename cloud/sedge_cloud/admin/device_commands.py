@@ -10,6 +10,7 @@ import msgspec
 from sedge_cloud.admin import enrolment
 from sedge_cloud.admin.commands import Parsers, at_least_one, open_reader, open_state
 from sedge_cloud.admin.device_names import device_names
+from sedge_cloud.admin.join_commands import add_join_commands
 from sedge_cloud.admin.revocation import SIGHUP, revoke_device
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import DeviceState
@@ -46,6 +47,7 @@ def add_device_commands(commands: Parsers) -> None:
     revoke.add_argument("device")
     revoke.set_defaults(call=_revoke)
     _add_tag_command(commands)
+    add_join_commands(commands)
     devices = commands.add_parser(
         "list", help="every device: online or not, since when, what is wrong"
     )

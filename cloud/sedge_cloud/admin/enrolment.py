@@ -25,6 +25,7 @@ from sedge_protocol.host.enrolment import (
     Places,
 )
 from sedge_protocol.host.privileges import as_caller
+from sedge_protocol.wire.joining import TOKEN_PREFIX
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.topics import check_id
 
@@ -52,9 +53,11 @@ def add_devices(
     given = secrets or {}
     for device in (*folders, *given):
         check_id(device, "device")
-        if device == cloud.username or device.startswith(COORDINATOR):
-            expected = f"another id: {cloud.username!r} and {COORDINATOR!r}… are coordinators at the broker"
-            raise ConfigError("device", device, expected)
+        if device == cloud.username or device.startswith((COORDINATOR, TOKEN_PREFIX)):
+            others = f"{cloud.username!r}, {COORDINATOR!r}… and {TOKEN_PREFIX!r}…"
+            raise ConfigError(
+                "device", device, f"another id: {others} are no devices at the broker"
+            )
     for device in sorted(store.devices_named([*folders, *given])):
         raise ConfigError("device", device, NOT_ENROLLED)
     enrol = partial(store.add_devices, tags=tags)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sedge_cloud.admin.enrolment import reload_broker
-from sedge_cloud.broker.accounts import remove_password
+from sedge_cloud.broker.accounts import remove_passwords
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.store.database import Store
 from sedge_protocol.errors import StorageError
@@ -70,7 +70,7 @@ def _shut_out(cloud: CloudConfig, device: str) -> None:
     if cloud.broker.reload is not None and is_served(cloud):
         time.sleep(NOTIFY_S)
     with as_caller():
-        remove_password(Path(cloud.broker.device_password_file), device)
+        remove_passwords(Path(cloud.broker.device_password_file), {device})
     reload_broker(cloud)
 
 

@@ -1,7 +1,9 @@
 """The broker's access list: who may write and read which topics; and whether the broker's file has it."""
 
+from collections.abc import Collection
 from pathlib import Path
 
+from sedge_cloud.broker.accounts import change_lines
 from sedge_cloud.config import COORDINATOR, CloudConfig
 from sedge_protocol.errors import StorageError
 from sedge_protocol.host.disk import translated
@@ -20,6 +22,12 @@ pattern read sedge/1/{fleet}/blob/#
 pattern write sedge/1/{fleet}/device/%u/up
 pattern read sedge/1/{fleet}/device/%u/down
 """
+# A token's account, which may use its own topics as a device may, and none that devices share.
+TOKEN = """\
+user {token}
+topic deny sedge/1/{fleet}/blob/#
+topic deny sedge/1/{fleet}/shard/+
+"""
 # What ``init`` calls it, with and without --service; it lies beside the devices' passwords.
 NAMES = ("acl", "broker-acl")
 
@@ -29,15 +37,51 @@ def access_list(fleet: str) -> str:
     return ACL.format(user=f"{COORDINATOR}{fleet}", fleet=fleet)
 
 
+def shut_in(cloud: CloudConfig, token: str) -> bool:
+    """Deny a token's account the topics that devices share; False where the list is not kept here.
+
+    Raises ``StorageError``.
+    """
+    path, lines = access_file(cloud), TOKEN.format(token=token, fleet=cloud.fleet).splitlines()
+    if path is None:
+        return False
+    with translated("shut in a token in", path):
+        change_lines(path, lambda old: [*old, *lines])
+    return True
+
+
+def forget_tokens(cloud: CloudConfig, tokens: Collection[str]) -> None:
+    """Take out what ``shut_in`` has written for these. Raises ``StorageError``."""
+    path = access_file(cloud)
+    if path is None:
+        return
+    gone = [TOKEN.format(token=token, fleet=cloud.fleet).splitlines() for token in tokens]
+
+    def change(lines: list[str]) -> list[str]:
+        for block in gone:
+            at = lines.index(block[0]) if block[0] in lines else -1
+            if at >= 0 and lines[at : at + len(block)] == block:
+                del lines[at : at + len(block)]
+        return lines
+
+    with translated("forget tokens in", path):
+        change_lines(path, change)
+
+
+def access_file(cloud: CloudConfig) -> Path | None:
+    """The broker's access list, if it is kept here."""
+    passwords = cloud.broker.device_password_file
+    files = [] if passwords is None else [Path(passwords).with_name(name) for name in NAMES]
+    return next((path for path in files if path.exists()), None)
+
+
 def access_is_whole(cloud: CloudConfig) -> str:
     """Look for every line in the file that ``init`` has written.
 
     Raises ``StorageError`` with the lines that an older version of Sedge did not write.
     """
-    passwords = cloud.broker.device_password_file
-    files = [] if passwords is None else [Path(passwords).with_name(name) for name in NAMES]
     with as_caller():
-        path = next((path for path in files if path.exists()), None)
+        path = access_file(cloud)
         if path is None:
             return "the broker's list is not kept here (docs/production-broker.md)"
         with translated("read the broker's access list in", path):

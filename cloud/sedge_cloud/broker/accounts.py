@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from pathlib import Path
 
 from sedge_cloud.config import CloudConfig
@@ -40,11 +40,11 @@ def put_back(path: Path, users: Collection[str], lines: list[str]) -> None:
         _replace_lines(path, users, lines)
 
 
-def remove_password(path: Path, user: str) -> None:
-    """Take a user's line out of a Mosquitto password file, if there is one."""
-    with translated("remove a password from", path):
+def remove_passwords(path: Path, users: Collection[str]) -> None:
+    """Take users' lines out of a Mosquitto password file, if there is one."""
+    with translated("remove passwords from", path):
         if path.exists():
-            _replace_lines(path, {user}, [])
+            _replace_lines(path, users, [])
 
 
 def _line(user: str, password: str) -> str:
@@ -56,11 +56,20 @@ def _line(user: str, password: str) -> str:
 
 def _replace_lines(path: Path, users: Collection[str], lines: list[str]) -> list[str]:
     """The lines that were replaced. Raises ``OSError``."""
+    replaced: list[str] = []
+
+    def change(old: list[str]) -> list[str]:
+        replaced.extend(line for line in old if line.partition(":")[0] in users)
+        return [*(line for line in old if line.partition(":")[0] not in users), *lines]
+
+    change_lines(path, change)
+    return replaced
+
+
+def change_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    """Write a file of the broker's anew, with owner and mode as they are. Raises ``OSError``."""
     with _locked(path.parent):
-        old = path.read_text().splitlines() if path.exists() else []
-        replaced = [line for line in old if line.partition(":")[0] in users]
-        kept = [line for line in old if line.partition(":")[0] not in users]
-        text = "\n".join([*kept, *lines, ""])
+        text = "\n".join([*change(path.read_text().splitlines() if path.exists() else []), ""])
         fresh = path.with_name(path.name + ".new")
         fresh.unlink(missing_ok=True)  # left by a crash, or a link that somebody placed
         with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
@@ -72,7 +81,6 @@ def _replace_lines(path: Path, users: Collection[str], lines: list[str]) -> list
             os.fsync(descriptor)
         fresh.replace(path)
         sync_folder(path.parent)
-        return replaced
 
 
 @contextlib.contextmanager

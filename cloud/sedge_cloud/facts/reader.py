@@ -16,6 +16,7 @@ from typing import get_args
 import msgspec
 
 from sedge_cloud.facts.devices import KnownDevice, lots_of, read_devices
+from sedge_cloud.facts.joins import join_problems
 from sedge_cloud.facts.open_rounds import Waits, run_waits
 from sedge_cloud.facts.problems import device_problems, problems
 from sedge_cloud.facts.processes import coordinator_of, processes_of
@@ -129,9 +130,9 @@ class Reader:
                 states=self._count(coordinator.running, now),
                 processes=processes_of(self.store.processes(), self.store.leases(), rows, now),
             )
-        return msgspec.structs.replace(
-            facts, problems=problems(facts, self._device_problems(facts))
-        )
+            joining = tuple(join_problems(self.store, now))
+        found = problems(facts, self._device_problems(facts) + joining)
+        return msgspec.structs.replace(facts, problems=found)
 
     def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
         """The wanted devices, by id, and how many on all pages; at most ``MAX_DEVICES``.

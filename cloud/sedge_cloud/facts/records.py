@@ -37,6 +37,9 @@ Code = Literal[
     "device_slow",
     "device_worse",
     "device_revoked",
+    "device_pending",
+    "device_accountless",
+    "token_refused",
     "device_working",
 ]
 Severity = Literal["error", "warning"]

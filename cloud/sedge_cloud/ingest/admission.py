@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 
 from sedge_cloud.ingest.muting import Muting
-from sedge_cloud.ingest.rate_limit import LogQuota, cost
+from sedge_cloud.ingest.rate_limit import LogQuota, TokenBucket, cost
 from sedge_cloud.ingest.sessions import Fleet
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
@@ -36,6 +36,9 @@ class Admission:
     def _admits(self, topic: str, payload: bytes, now: float) -> bool:
         device = self._devices.sender(topic)
         if device is None:
+            bucket = self._devices.refusals.joining.bucket(topic)
+            if bucket is not None:
+                return self._admits_token(topic.split("/")[-2], bucket, cost(payload), now)
             self._counters["foreign"] += 1
             if self._devices.refusals.may_refuse(topic, payload, now):
                 return True
@@ -50,6 +53,14 @@ class Admission:
         self._notes += self._devices.rate_limited(device, now)
         if device.bucket.floods:
             self._muting.mute(device.row.device, now)
+        return False
+
+    def _admits_token(self, token: str, bucket: TokenBucket, cost: int, now: float) -> bool:
+        if bucket.spend(now, cost):
+            return True
+        self._counters["flood"] += 1
+        if bucket.floods:
+            self._muting.mute(token, now)
         return False
 
     def poll(self) -> list[Note]:

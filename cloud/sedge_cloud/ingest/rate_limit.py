@@ -22,8 +22,8 @@ BURST = 2000.0  # messages at once
 # So many bytes of a body cost one message: checking their MAC takes as long.
 UNIT_BYTES = 2**16
 # A HELLO may take a transaction and is answered with the open orders; a connection needs only one. An OFFER
-# or a GET reads rows or files. A GET also pays for each chunk that it queues.
-COST: dict[int, int] = {Kind.HELLO: 100, Kind.OFFER: 5, Kind.GET: 5}
+# or a GET reads rows or files, a JOIN agrees on a key. A GET also pays for each chunk that it queues.
+COST: dict[int, int] = {Kind.HELLO: 100, Kind.OFFER: 5, Kind.GET: 5, Kind.JOIN: 10}
 _KIND = 3
 WARN_EVERY_S = 60.0
 # Log lines allowed in so many seconds; an honest device causes a few a round.

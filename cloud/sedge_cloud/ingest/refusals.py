@@ -1,4 +1,7 @@
-"""Senders that are refused: devices that are revoked, or speak protocol version 1; each hears why."""
+"""Senders that are no devices in force: each hears why, or how far it is with joining.
+
+Devices that are revoked, or speak protocol version 1, are refused; tokens' devices join (joining.py).
+"""
 
 import logging
 from collections.abc import Callable
@@ -6,6 +9,7 @@ from contextlib import suppress
 
 from sedge_cloud.ingest.device import Device
 from sedge_cloud.ingest.first_version import WHY, FirstVersion
+from sedge_cloud.ingest.joining import Joining
 from sedge_cloud.ingest.kept import Kept
 from sedge_cloud.ingest.rate_limit import cost
 from sedge_protocol.errors import RemoteError
@@ -22,14 +26,19 @@ REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-clo
 
 
 class Refusals:
-    """The refused among the devices ``kept``; ``failed`` notes why a frame was dropped."""
+    """The refused among the devices ``kept``, and those ``joining``.
+
+    ``failed`` notes why a frame was dropped.
+    """
 
     def __init__(
         self,
         first_version: FirstVersion,
         kept: Kept,
         failed: Callable[[Device, str, float], None],
+        joining: Joining,
     ) -> None:
+        self.joining = joining
         self._first_version = first_version
         self._kept = kept
         self._failed = failed
@@ -44,7 +53,12 @@ class Refusals:
         return device.bucket.spend(now, cost(payload))
 
     def refuse(self, topic: str, payload: bytes, now: float) -> list[Effect]:
-        """Tell a device that is revoked, or speaks protocol version 1, now and then; a doctor at once."""
+        """Tell a device that is revoked, or speaks protocol version 1, now and then; a doctor at once.
+
+        Whoever joins is answered.
+        """
+        if self.joining.bucket(topic) is not None:
+            return self.joining.receive(topic, payload, now)
         outdated = self._outdated(topic)
         if outdated is not None:
             row = outdated.row

@@ -9,6 +9,7 @@ import msgspec
 from sedge_cloud.clocks import Wall, as_it_is
 from sedge_cloud.ingest.device import UNSEEN, Device
 from sedge_cloud.ingest.first_version import FirstVersion
+from sedge_cloud.ingest.joining import Joining
 from sedge_cloud.ingest.kept import Kept
 from sedge_cloud.ingest.rate_limit import RATE
 from sedge_cloud.ingest.refusals import REFUSE_EVERY_S, REVOKED, WARN_EVERY_S, Refusals
@@ -70,7 +71,8 @@ class Fleet:
         # Sessions that have changed and are not stored yet, the longest ago first.
         self._stirred: dict[str, SessionRow] = {}
         self._kept = Kept(name, incarnation, self._versions, store, self._stirred)
-        self.refusals = Refusals(FirstVersion(name, incarnation), self._kept, self._failed)
+        first, joining = FirstVersion(name, incarnation), Joining(name, self._kept, store, wall)
+        self.refusals = Refusals(first, self._kept, self._failed, joining)
         self.unheard = Unheard(self._kept, store, wall)
         self._enrolment: int | None = None  # as it was last read
 
@@ -108,6 +110,7 @@ class Fleet:
         if enrolment == self._enrolment:
             return []
         effects: list[Effect] = []
+        self.refusals.joining.load()
         rows, active = self._kept.changed(), self._store.enrolled()
         if self._enrolment is None and not self.is_shared:
             self.returning.update(self._store.end_sessions(self.wall(now)))

@@ -1,22 +1,27 @@
 """What runs beside the coordinator's loop, in threads: page, problem log, notices, Home Assistant."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+from sedge_cloud.admin.joining import may_settle, settle
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.snapshot import FRESH_S, Snapshot
 from sedge_cloud.outlets.home_assistant import HomeAssistant
 from sedge_cloud.outlets.notices import Notices
 from sedge_cloud.outlets.problem_log import ProblemLog
-from sedge_cloud.outlets.supervisor import watcher
+from sedge_cloud.outlets.supervisor import Supervised, watcher
+from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.mqtt import BrokerSettings
 
 # The log names a problem that two readings in a row have, and so does a notice.
 LOG_S, NOTICE_S = FRESH_S, 10.0
+# Accounts at the broker are made together, so often.
+ACCOUNTS_S = 1.0
+WANTED = "accounts-wanted"
 
 
 def snapshot_of(cloud: CloudConfig) -> Snapshot:
@@ -27,6 +32,24 @@ def snapshot_of(cloud: CloudConfig) -> Snapshot:
         return Reader(cloud.fleet, folder, open_store(cloud, any_thread=True))
 
     return Snapshot(open_reader)
+
+
+def accounts(cloud: CloudConfig) -> Callable[[], None]:
+    """A turn that gives devices which join their accounts, where this process may write them.
+
+    Otherwise it tells sedge-cloud-accounts.path, which root has started, by a file in the state folder.
+    """
+    opened: list[Store] = []
+
+    def turn() -> None:
+        if not opened:
+            opened.append(open_store(cloud, any_thread=True))
+        if may_settle(cloud):
+            settle(opened[0], cloud)
+        elif opened[0].joins(["accepted"]):
+            (Path(cloud.state_dir) / WANTED).touch()
+
+    return turn
 
 
 @contextmanager
@@ -51,4 +74,5 @@ def sidecars(cloud: CloudConfig, settings: BrokerSettings) -> Generator[None]:
             stack.enter_context(closing(HomeAssistant(cloud, settings, snapshot))).start()
         for one in watchers:
             stack.enter_context(closing(one)).start()
+        stack.enter_context(closing(Supervised("accounts", accounts(cloud), ACCOUNTS_S))).start()
         yield

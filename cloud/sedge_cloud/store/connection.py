@@ -162,7 +162,7 @@ class Database:
                 db.define(";".join(filter(None, steps)), SCHEMA)
             if found == earlier.SCHEMA:
                 earlier.adopt(db.execute, self.folder)
-            if 0 < found < SCHEMA:
+            if 0 < found < earlier.ABILITIES:
                 sql = "SELECT device, hello FROM devices WHERE hello IS NOT NULL"
                 hellos = db.execute(sql).fetchall()
                 self._insert(db, "abilities", *earlier.adopt_hellos(hellos))

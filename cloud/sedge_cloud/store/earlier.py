@@ -19,6 +19,8 @@ from sedge_protocol.wire.messages import Hello
 _log = logging.getLogger("sedge.cloud")
 
 SCHEMA = 3
+# From this schema on, what hellos say has a table.
+ABILITIES = 5
 LIVE, HISTORY = "live.msgpack", "history.jsonl"
 FILES = (LIVE, HISTORY)
 # Executes a statement with its values, in the transaction of the migration; a cursor.

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from sedge_cloud.store.contract import MOST_ROWS, Dialect
+from sedge_cloud.store.joins import Joins
 from sedge_cloud.store.records import Accounts
 from sedge_cloud.store.rows import (
     CoordinatorRow,
@@ -20,14 +21,13 @@ from sedge_cloud.store.rows import (
     TrafficRow,
 )
 from sedge_cloud.store.schema import LEADER
-from sedge_cloud.store.tags import Tags
 
 KEPT_S = 7 * 86_400.0
 # What a recorder writes anew of an open round.
 _STANDING = ("phase", "ends_at", "deadline", "needed", "extended")
 
 
-class Observed(Tags):
+class Observed(Joins):
     """What has been seen. Every method is one transaction, or raises ``StorageError``."""
 
     def seen(

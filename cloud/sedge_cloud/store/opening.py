@@ -22,6 +22,7 @@ def open_store(cloud: CloudConfig, any_thread: bool = False) -> Store:
     store = open_parts(folder, cloud.store, cloud.blobs, any_thread=any_thread)
     try:
         store.require_fleet(cloud.fleet)
+        store.coordinator_account = cloud.username
     except BaseException:
         store.close()
         raise

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from sedge_cloud.store.contract import MOST_ROWS, Blobs, Parts, Public
+from sedge_cloud.store.joins import JoinRow, TokenRow
 from sedge_cloud.store.records import Accounts, Census, ClosedRound
 from sedge_cloud.store.rows import (
     Arrival,
@@ -274,6 +275,26 @@ class Rows(Seen, Protocol):
 
     def client_model(self, run: str, device: str) -> ClientModelRow | None:
         """A device's last model, by reference."""
+        ...
+
+    def ask_to_join(self, asked: JoinRow, now: float) -> JoinRow:
+        """A device asks to join by a token; what has become of it, also when it asks again."""
+        ...
+
+    def join_of(self, point: bytes) -> JoinRow | None:
+        """The join of a public key."""
+        ...
+
+    def secret(self) -> bytes:
+        """What only the fleet's coordinators know."""
+        ...
+
+    def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
+        """The tags of those of these devices that have some, by device and key."""
+        ...
+
+    def tokens(self) -> list[TokenRow]:
+        """Every token, the oldest first."""
         ...
 
     def device(self, name: str) -> DeviceRow | None:

@@ -12,7 +12,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import SHARD_NAMES
 
 # Grows with every change of the tables; ``MIGRATIONS`` has what leads from each schema to the next.
-SCHEMA = 5
+SCHEMA = 6
 # Every table and index, by name. Times are seconds on the wall clock, 0 for unknown.
 OBJECTS: Mapping[str, str] = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
@@ -90,6 +90,18 @@ OBJECTS: Mapping[str, str] = {
     device TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, number REAL,
     PRIMARY KEY (device, key))""",
     "tagged": "CREATE INDEX tagged ON tags (key, value, device)",
+    # Devices that are set aside: no cohort is drawn from them.
+    "paused": "CREATE TABLE paused (device TEXT PRIMARY KEY, since REAL NOT NULL)",
+    "tokens": """CREATE TABLE tokens (
+    token TEXT PRIMARY KEY, secret BLOB NOT NULL, device TEXT NOT NULL, tags BLOB NOT NULL,
+    uses INTEGER NOT NULL, accepts INTEGER NOT NULL, created REAL NOT NULL, expires REAL NOT NULL,
+    revoked INTEGER NOT NULL, account INTEGER NOT NULL, refused TEXT NOT NULL,
+    refused_at REAL NOT NULL)""",
+    # ``point`` is the device's public key.
+    "joins": """CREATE TABLE joins (
+    point BLOB PRIMARY KEY, token TEXT NOT NULL, device TEXT NOT NULL, secret BLOB NOT NULL,
+    state TEXT NOT NULL, asked REAL NOT NULL, detail TEXT NOT NULL)""",
+    "joining": "CREATE INDEX joining ON joins (state, device)",
 }  # fmt: skip
 # Who serves a fleet: it stays with its store, when all other rows are copied to another.
 SERVING_TABLES = ("processes", "leases")
@@ -127,6 +139,7 @@ _NEW_IN_4 = (
 _NEW_IN_5 = (
     "enrolled_devices", "silent_devices", "online_sessions", "abilities", "tags", "tagged",
 )  # fmt: skip
+_NEW_IN_6 = ("paused", "tokens", "joins", "joining")
 _EMPTY = "CAST('' AS BLOB)"
 _PHASE = "CASE open WHEN 1 THEN 'open' ELSE 'closed' END"
 MIGRATIONS: Mapping[int, str] = {
@@ -144,6 +157,7 @@ MIGRATIONS: Mapping[int, str] = {
         "INSERT INTO meta VALUES ('enrolment', 0), ('token', 0)",
         _LEASES,
     ]),
+    5: ";".join(OBJECTS[name] for name in _NEW_IN_6),
 }  # fmt: skip
 # The updates that client models build on, and those of open rounds. The cross join makes SQLite look up
 # rounds first; otherwise it would scan all updates ever received.

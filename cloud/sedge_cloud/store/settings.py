@@ -10,6 +10,8 @@ from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.host.toml import named_text
 from sedge_protocol.host.web import parse, shown
 
+# Prefix of a coordinator's account at the broker; a device's account is its id.
+COORDINATOR = "coordinator-"
 # The same as the first part of the URL's text: what libpq and obstore take.
 DATABASES = ("postgresql", "postgres")
 OBJECT_STORES = ("s3", "file")

@@ -14,13 +14,14 @@ import msgspec
 
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.broker_url import parse_url
-from sedge_protocol.host.disk import opened, write_at
+from sedge_protocol.host.disk import opened, replace_file, write_at
 from sedge_protocol.wire.keys import parse_secret
+from sedge_protocol.wire.messages import POINT_BYTES
 from sedge_protocol.wire.topics import check_id
 
 PREFIX = "sedge:"
 CONFIG, SECRET, CA = "edge.toml", "secret", "ca.pem"
-_EXPECTED = "the whole line that `sedge-cloud device add --join` printed"
+_EXPECTED = "the whole line that `sedge-cloud device token add` or `device add --join` printed"
 
 EDGE_TOML = """\
 # The Sedge agent of {device}. Every key: share/sedge/edge.toml.
@@ -67,8 +68,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def join_text(self) -> str:
         """The line of rule E7, which is as secret as the secret."""
-        coded = base64.urlsafe_b64encode(msgspec.json.encode(self)).rstrip(b"=")
-        return PREFIX + coded.decode()
+        return _line(self)
 
     def public_files(self, places: Places = BESIDE, remark: str = "") -> dict[str, str]:
         """The texts of rule E2's files but the secret, by name; ``remark`` joins the lines on TLS."""
@@ -88,16 +88,76 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
         with opened(folder / SECRET, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
             write_at(descriptor, f"{self.secret}\n".encode(), 0)
 
+    def replace_secret(self, folder: Path) -> None:
+        """Put this secret in the place of the folder's; durable on return. Raises ``OSError``."""
+        path = folder / SECRET
+        replace_file(path, f"{self.secret}\n".encode(), path.with_name(f"{SECRET}.tmp"))
 
-def parse_join_text(text: str) -> Enrolment:
-    """The enrolment in a line of rule E7. Raises ``ConfigError``, which never shows the secret."""
+
+class Token(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a device must know to join by a token. ``key`` and ``point`` are hex digits, ``ca`` PEM.
+
+    ``device`` is the id of the one device that the token is for, or empty.
+    """
+
+    token: str
+    fleet: str
+    url: str
+    key: str
+    point: str
+    ca: str | None = None
+    device: str = ""
+
+    def check(self) -> None:
+        """Raise ``ConfigError``, which never shows the key, for a value that breaks a rule."""
+        check_id(self.token, "token")
+        check_id(self.fleet, "fleet")
+        parse_url(self.url)
+        parse_secret(self.key, "")
+        if len(self.public()) != POINT_BYTES:
+            raise ConfigError(
+                "point", f"{len(self.point)} characters", f"{2 * POINT_BYTES} hex digits"
+            )
+        if self.device:
+            check_id(self.device, "device")
+
+    def public(self) -> bytes:
+        """The coordinator's public key."""
+        try:
+            return bytes.fromhex(self.point)
+        except ValueError:
+            return b""
+
+    def join_text(self) -> str:
+        """The line of rule E8. Who has it may ask to join."""
+        return _line(self)
+
+
+def _line(said: Enrolment | Token) -> str:
+    coded = base64.urlsafe_b64encode(msgspec.json.encode(said)).rstrip(b"=")
+    return PREFIX + coded.decode()
+
+
+class _Kind(msgspec.Struct):
+    """Says which of the two lines it is."""
+
+    token: str | None = None
+
+
+def parse_join_text(text: str) -> Enrolment | Token:
+    """What a line of rule E7 or E8 says. Raises ``ConfigError``, which never shows a secret."""
     line = text.strip()
     if not line.startswith(PREFIX):
         raise ConfigError("join text", f"no {PREFIX} at its beginning", _EXPECTED)
     coded = line.removeprefix(PREFIX).encode(errors="replace")
     padded = coded.rstrip(b"=") + b"=" * (-len(coded.rstrip(b"=")) % 4)
     try:
-        found = msgspec.json.decode(base64.b64decode(padded, b"-_", True), type=Enrolment)
+        said = base64.b64decode(padded, b"-_", True)
+        found: Enrolment | Token
+        if msgspec.json.decode(said, type=_Kind).token is None:
+            found = msgspec.json.decode(said, type=Enrolment)
+        else:
+            found = msgspec.json.decode(said, type=Token)
         found.check()
     except ConfigError as exc:
         raise ConfigError("join text", f"{exc}", _EXPECTED) from None

@@ -2,7 +2,7 @@
 
     offset  size  field      little endian
     0       2     magic      "SG"
-    2       1     version    1 in HELLO, WELCOME, GOODBYE, REFUSED and CHUNK; else the one agreed on
+    2       1     version    1 in the kinds of ``FROZEN``; in the others the one agreed on
     3       1     kind       ``Kind``
     4       2     flags      bit 0 UNKEYED: no MAC, allowed only for chunks on a blob topic
     6       2     head_len   64; a later minor version may append fields and raise it
@@ -80,10 +80,14 @@ class Kind(IntEnum):
     GET = 12
     DECLINE = 13
     REFUSED = 14
+    JOIN = 15
+    JOINED = 16
 
 
 # Kinds that are understood before a version is agreed on, or whatever it is: frozen in version 1.
-FROZEN = frozenset((Kind.HELLO, Kind.WELCOME, Kind.GOODBYE, Kind.REFUSED, Kind.CHUNK))
+FROZEN = frozenset(
+    (Kind.HELLO, Kind.WELCOME, Kind.GOODBYE, Kind.REFUSED, Kind.CHUNK, Kind.JOIN, Kind.JOINED)
+)
 
 
 def packet_bytes(topic: str, payload: bytes) -> int:

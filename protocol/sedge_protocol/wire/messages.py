@@ -31,6 +31,12 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**40)]
 Padding: TypeAlias = Annotated[bytes, Meta(max_length=MAX_BODY_BYTES)]
 Round: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
 
+# A point of P-256, uncompressed, and a proof (joining.py).
+POINT_BYTES, PROOF_BYTES = 65, 16
+Point: TypeAlias = Annotated[bytes, Meta(min_length=POINT_BYTES, max_length=POINT_BYTES)]
+Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
+Tag: TypeAlias = Annotated[str, Meta(max_length=100)]
+JoinState: TypeAlias = Literal["pending", "accepted", "refused"]
 TRAIN = "train"
 EVALUATE = "evaluate"
 Task: TypeAlias = Literal["train", "evaluate"]
@@ -275,9 +281,39 @@ class Refusal(msgspec.Struct, frozen=True):
     """What is wrong, where, and what was expected."""
 
 
+class Join(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A device asks on its token's topic to take part (E9)."""
+
+    point: Point
+    """The device's public key, a point of P-256."""
+    device: Id
+    """The id that it asks for."""
+    proof: Proof
+    """Shows that the sender has the private key (E10)."""
+    version: Short = ""
+    """The version of the device's software, for people."""
+
+
+class Joined(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The coordinator's answer to a JOIN, or what became of it since."""
+
+    of: Nonce
+    """The first 16 bytes of the SHA-256 of the public key that asked."""
+    state: JoinState
+    """``pending``: a person has yet to accept it; ``accepted``; ``refused``."""
+    device: Annotated[str, Meta(max_length=48)] = ""
+    """The device's id."""
+    proof: Annotated[bytes, Meta(max_length=PROOF_BYTES)] = b""
+    """In ``accepted``: shows that the sender is the coordinator (E10)."""
+    tags: Annotated[tuple[Tag, ...], Meta(max_length=32)] = ()
+    """In ``accepted``: the device's tags, ``key=value`` each, for people."""
+    detail: Detail = ""
+    """In ``refused``: what is wrong, and what was expected."""
+
+
 Message: TypeAlias = (
     Hello | Welcome | Order | Cancel | Goodbye | Offer | Have | Committed | Reject | Busy | Get | Decline
-    | Refusal
+    | Refusal | Join | Joined
 )  # fmt: skip
 
 KINDS: dict[type[Message], Kind] = {
@@ -294,6 +330,8 @@ KINDS: dict[type[Message], Kind] = {
     Get: Kind.GET,
     Decline: Kind.DECLINE,
     Refusal: Kind.REFUSED,
+    Join: Kind.JOIN,
+    Joined: Kind.JOINED,
 }
 _DECODERS: dict[Kind, msgspec.msgpack.Decoder[Message]] = {
     kind: msgspec.msgpack.Decoder(struct) for struct, kind in KINDS.items()

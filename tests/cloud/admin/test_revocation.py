@@ -53,7 +53,7 @@ def test_a_broker_that_cannot_be_told(
     passwords.mkdir()
     with lock_folder(tmp_path / "state"):  # as if the service ran
         became = revoke_device(store, cloud, "pi-1")
-    assert "remove a password from" in became.failure and "Is a directory" in became.failure
+    assert "remove passwords from" in became.failure and "Is a directory" in became.failure
     assert store.devices()[0].revoked
     passwords.rmdir()
     add_passwords(passwords, {"pi-1": "x"})

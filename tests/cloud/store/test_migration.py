@@ -117,7 +117,7 @@ def test_an_earlier_version_refuses_a_folder_that_was_migrated(
     open_folder(state).close()
     monkeypatch.setattr(connection, "SCHEMA", 3)
     with pytest.raises(
-        StorageError, match=r"sedge\.sqlite: schema 5, this version uses 3; upgrade Sedge$"
+        StorageError, match=r"sedge\.sqlite: schema 6, this version uses 3; upgrade Sedge$"
     ):
         open_folder(state)
 

@@ -15,7 +15,9 @@ public enum Kind {
     BUSY(Messages.Busy.SCHEMA, false),
     GET(Messages.Get.SCHEMA, false),
     DECLINE(Messages.Decline.SCHEMA, false),
-    REFUSED(Messages.Refusal.SCHEMA, true);
+    REFUSED(Messages.Refusal.SCHEMA, true),
+    JOIN(Messages.Join.SCHEMA, true),
+    JOINED(Messages.Joined.SCHEMA, true);
 
     /** The body's schema; null for a chunk. */
     public final Schema<?> schema;

@@ -966,6 +966,78 @@ public final class Messages {
         }
     }
 
+    /** A device asks on its token's topic to take part (E9). */
+    public static final class Join extends Struct<Join> {
+        public static final Schema<Join> SCHEMA = new Schema<Join>(true) {
+            @Override
+            protected Join make(Object[] given) {
+                return new Join(given);
+            }
+        };
+        public static final Field<Join, byte[]> POINT = SCHEMA.required("point", Type.bytes(65, 65));
+        public static final Field<Join, String> DEVICE = SCHEMA.required("device", Type.ID);
+        public static final Field<Join, byte[]> PROOF = SCHEMA.required("proof", Type.NONCE);
+        public static final Field<Join, String> VERSION = SCHEMA.optional("version", Type.text(0, 64), "");
+
+        /** The device's public key, a point of P-256. */
+        public final byte[] point;
+        /** The id that it asks for. */
+        public final String device;
+        /** Shows that the sender has the private key (E10). */
+        public final byte[] proof;
+        /** The version of the device's software, for people. */
+        public final String version;
+
+        private Join(Object[] given) {
+            super(SCHEMA, given);
+            point = POINT.in(given);
+            device = DEVICE.in(given);
+            proof = PROOF.in(given);
+            version = VERSION.in(given);
+        }
+    }
+
+    /** The coordinator's answer to a JOIN, or what became of it since. */
+    public static final class Joined extends Struct<Joined> {
+        public static final Schema<Joined> SCHEMA = new Schema<Joined>(true) {
+            @Override
+            protected Joined make(Object[] given) {
+                return new Joined(given);
+            }
+        };
+        public static final Field<Joined, byte[]> OF = SCHEMA.required("of", Type.NONCE);
+        public static final Field<Joined, String> STATE =
+                SCHEMA.required("state", Type.oneOf("accepted", "pending", "refused"));
+        public static final Field<Joined, String> DEVICE = SCHEMA.optional("device", Type.text(0, 48), "");
+        public static final Field<Joined, byte[]> PROOF = SCHEMA.optional("proof", Type.bytes(0, 16), new byte[0]);
+        public static final Field<Joined, List<String>> TAGS =
+                SCHEMA.optional("tags", Type.list(Type.text(0, 100), 0, 32), Collections.emptyList());
+        public static final Field<Joined, String> DETAIL = SCHEMA.optional("detail", Type.text(0, 1000), "");
+
+        /** The first 16 bytes of the SHA-256 of the public key that asked. */
+        public final byte[] of;
+        /** {@code pending}: a person has yet to accept it; {@code accepted}; {@code refused}. */
+        public final String state;
+        /** The device's id. */
+        public final String device;
+        /** In {@code accepted}: shows that the sender is the coordinator (E10). */
+        public final byte[] proof;
+        /** In {@code accepted}: the device's tags, {@code key=value} each, for people. */
+        public final List<String> tags;
+        /** In {@code refused}: what is wrong, and what was expected. */
+        public final String detail;
+
+        private Joined(Object[] given) {
+            super(SCHEMA, given);
+            of = OF.in(given);
+            state = STATE.in(given);
+            device = DEVICE.in(given);
+            proof = PROOF.in(given);
+            tags = TAGS.in(given);
+            detail = DETAIL.in(given);
+        }
+    }
+
     /** Which order it is: all that can be read of one with a value that is not known yet. */
     public static final class OrderName extends Struct<OrderName> {
         public static final Schema<OrderName> SCHEMA = new Schema<OrderName>(false) {

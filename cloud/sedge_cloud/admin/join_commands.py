@@ -1,0 +1,152 @@
+"""The commands of joining by a token: ``device token``, ``accept``, ``refuse``."""
+
+import argparse
+import json
+import time
+
+from sedge_cloud.admin import joining
+from sedge_cloud.admin.commands import Parsers, at_least_one, open_state
+from sedge_cloud.admin.enrolment import reload_broker
+from sedge_cloud.admin.revocation import SIGHUP
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.store.joins import TokenRow
+from sedge_protocol.errors import ConfigError
+
+
+def add_join_commands(commands: Parsers) -> None:
+    """Add what is done with tokens, and with devices that wait to join."""
+    parser = commands.add_parser(
+        "token", help="join tokens, by which devices make their own secrets"
+    )
+    verbs = parser.add_subparsers(required=True, metavar="COMMAND")
+    add = verbs.add_parser("add", help="print a line, by which `sedge-edge join` joins the fleet")
+    help_text = "how many devices may join by it (default: 1)"
+    add.add_argument("--count", type=at_least_one, metavar="N", default=1, help=help_text)
+    help_text = "tags that these devices get"
+    add.add_argument("--tags", nargs="+", metavar="KEY=VALUE", default=[], help=help_text)
+    help_text = "how long it is good for, by this machine's clock (default: 1h)"
+    add.add_argument("--expires", metavar="TIME", default="1h", help=help_text)
+    help_text = "devices join at once; otherwise each waits for `device accept`"
+    add.add_argument("--accept", action="store_true", help=help_text)
+    help_text = "for this device alone: a new one, or one that is to get a new secret"
+    add.add_argument("--device", metavar="NAME", default="", help=help_text)
+    add.set_defaults(call=_add)
+    listed = verbs.add_parser("list", help="every token, and how many have joined by it")
+    listed.add_argument("--json", action="store_true", help="one JSON object a token")
+    listed.set_defaults(call=_list)
+    revoke = verbs.add_parser("revoke", help="nobody joins by this token any more")
+    revoke.add_argument("token")
+    revoke.set_defaults(call=_revoke)
+    accept = commands.add_parser("accept", help="let devices join that wait for it")
+    _add_waiting(accept)
+    accept.set_defaults(call=_accept)
+    refuse = commands.add_parser("refuse", help="do not let devices join that wait for it")
+    _add_waiting(refuse)
+    refuse.set_defaults(call=_refuse)
+
+
+def _add_waiting(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", nargs="*")
+    parser.add_argument("--all", action="store_true", help="all that wait now")
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    cloud, store = open_state(arguments)
+    tags = dict(_tag(word) for word in arguments.tags)
+    row = joining.make_token(
+        store, cloud, arguments.count, joining.seconds(arguments.expires), tags, arguments.accept,
+        arguments.device,
+    )  # fmt: skip
+    _reload(cloud)
+    for line in joining.by_hand(cloud, row):
+        print(line)
+    print(joining.token_text(store, cloud, row))
+    return 0
+
+
+def _tag(word: str) -> tuple[str, str]:
+    key, sign, value = word.partition("=")
+    if not sign or not value:
+        raise ConfigError("--tags", word, "KEY=VALUE")
+    return key, value
+
+
+def _reload(cloud: CloudConfig) -> None:
+    reload_broker(cloud)
+    if cloud.broker.device_password_file is not None and cloud.broker.reload is None:
+        print(SIGHUP)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    _, store = open_state(arguments)
+    now, uses = time.time(), store.uses()
+    for row in store.tokens():
+        used = uses.get(row.token, 0)
+        state, tags = _state(row, used, now), row.read_tags()
+        if arguments.json:
+            said = {"token": row.token, "state": state, "used": used, "count": row.uses}
+            more = {
+                "expires": row.expires,
+                "accepts": row.accepts,
+                "device": row.device,
+                "tags": tags,
+            }
+            print(json.dumps({**said, **more, "refused": row.refused}))
+            continue
+        until = time.strftime("%F %R", time.gmtime(row.expires))
+        words = [row.token, f"{state:<8}", f"{used} of {row.uses}", f"until {until} UTC"]
+        words += ["at once"] if row.accepts else []
+        words += [f"for {row.device}"] if row.device else []
+        words += [f"{key}={value}" for key, value in tags.items()]
+        print("  ".join(words))
+    return 0
+
+
+def _state(row: TokenRow, used: int, now: float) -> str:
+    if row.revoked:
+        return "revoked"
+    if now >= row.expires:
+        return "expired"
+    return "used up" if used >= row.uses else "good"
+
+
+def _revoke(arguments: argparse.Namespace) -> int:
+    cloud, store = open_state(arguments)
+    store.revoke_token(arguments.token)
+    print(f"{arguments.token} is revoked: nobody joins by it, nor those that waited")
+    joining.settle(store, cloud)
+    if cloud.broker.device_password_file is None:
+        print("Remove its account at the broker.")
+    elif cloud.broker.reload is None:
+        print(SIGHUP)
+    return 0
+
+
+def _accept(arguments: argparse.Namespace) -> int:
+    cloud, store = open_state(arguments)
+    accepted = {join.device for join in store.joins(["accepted"])}
+    names = [*arguments.device]
+    if bool(names) == arguments.all:
+        raise ConfigError("device accept", " ".join(names), "ids of devices, or --all")
+    waiting = [join.device for join in store.joins(["pending"])]
+    for name in waiting if arguments.all else names:
+        if (
+            name not in accepted
+        ):  # those lack their accounts only, which an earlier try could not make
+            store.accept_join(name)
+    joining.require_settled(store, cloud)
+    print(f"accepted: {' '.join(waiting if arguments.all else names) or 'none'}")
+    if cloud.broker.device_password_file is not None and cloud.broker.reload is None:
+        print(SIGHUP)
+    return 0
+
+
+def _refuse(arguments: argparse.Namespace) -> int:
+    _, store = open_state(arguments)
+    names = [*arguments.device]
+    if bool(names) == arguments.all:
+        raise ConfigError("device refuse", " ".join(names), "ids of devices, or --all")
+    for name in [join.device for join in store.joins(["pending"])] if arguments.all else names:
+        store.refuse_join(name)
+        print(f"{name} is refused; by another token it may ask again")
+    return 0

@@ -1,0 +1,137 @@
+"""Tokens by which devices join, and the broker's accounts of tokens and of whoever has joined.
+
+The broker's files are changed for all at once: ``settle`` does what the rows say is left to do. The service
+calls it every second, where it may write those files; otherwise root's commands do.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from sedge_cloud.admin.enrolment import reload_broker
+from sedge_cloud.broker.access import access_file, forget_tokens, shut_in
+from sedge_cloud.broker.accounts import add_passwords, remove_passwords
+from sedge_cloud.config import CloudConfig
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.joins import TokenRow, tags_coded
+from sedge_cloud.store.tags import MAX_TAGS, check_tag
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.broker_url import parse_url
+from sedge_protocol.host.disk import translated
+from sedge_protocol.host.enrolment import Token
+from sedge_protocol.host.privileges import as_caller
+from sedge_protocol.wire.joining import TOKEN_PREFIX, fleet_key, public_key
+from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
+from sedge_protocol.wire.topics import check_id
+
+MAX_USES = 100_000
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+MAX_EXPIRES_S = 365 * 86_400
+
+
+def seconds(text: str) -> float:
+    """A duration such as 90s, 30m, 1h or 7d. Raises ``ConfigError``."""
+    unit = _UNITS.get(text[-1:])
+    if unit is None or not text[:-1].isdecimal() or not 0 < int(text[:-1]) * unit <= MAX_EXPIRES_S:
+        raise ConfigError("--expires", text, "a time such as 30m, 1h or 7d, at most 365d")
+    return float(int(text[:-1]) * unit)
+
+
+def make_token(
+    store: Store,
+    cloud: CloudConfig,
+    uses: int = 1,
+    expires_s: float = 3600.0,
+    tags: Mapping[str, str] | None = None,
+    accepts: bool = False,
+    device: str = "",
+) -> TokenRow:
+    """Make a token and its account at the broker; the caller reloads that.
+
+    Raises ``ConfigError`` for bad values, ``StorageError``.
+    """
+    if not 1 <= uses <= (1 if device else MAX_USES):
+        raise ConfigError("--count", uses, "1 with --device" if device else f"1 to {MAX_USES}")
+    if len(tags or {}) > MAX_TAGS:
+        raise ConfigError("--tags", f"{len(tags or {})} tags", f"at most {MAX_TAGS}")
+    for key, value in (tags or {}).items():
+        check_tag(key, value)
+    if device:
+        check_id(device, "--device")
+    secret, now = os.urandom(SECRET_BYTES), time.time()
+    row = TokenRow(
+        f"{TOKEN_PREFIX}{secrets.token_hex(6)}", secret, device, tags_coded(tags or {}), uses, accepts,
+        now, now + expires_s,
+    )  # fmt: skip
+    if cloud.broker.device_password_file is not None:
+        with as_caller():
+            add_passwords(
+                Path(cloud.broker.device_password_file), {row.token: DeviceKeys.of(secret).password}
+            )
+            shut_in(cloud, row.token)
+    store.add_token(row)
+    return row
+
+
+def token_text(store: Store, cloud: CloudConfig, row: TokenRow) -> str:
+    """A token as the line that a device joins with (enrolment.md, E8). Raises ``StorageError``."""
+    broker, ca = cloud.broker, None
+    url = broker.device_url or broker.url
+    if parse_url(url).tls and broker.ca_file is not None:
+        with as_caller(), translated("read", Path(broker.ca_file)):
+            ca = Path(broker.ca_file).read_text(errors="replace")
+    point = public_key(fleet_key(store.secret())).hex()
+    return Token(row.token, cloud.fleet, url, row.secret.hex(), point, ca, row.device).join_text()
+
+
+def settle(store: Store, cloud: CloudConfig) -> int:
+    """Give devices that were accepted their accounts at the broker, and end those of spent tokens.
+
+    Returns how many devices may now be told. Killed at any point, it does the rest the next time. Where the
+    broker's passwords are not kept here, whoever keeps them has to do it. Raises ``StorageError``.
+    """
+    joins, spent = store.joins(["accepted"]), [row.token for row in store.spent_tokens(time.time())]
+    if not joins and not spent:
+        return 0
+    if cloud.broker.device_password_file is not None:
+        path = Path(cloud.broker.device_password_file)
+        with as_caller():
+            if joins:
+                add_passwords(path, {j.device: DeviceKeys.of(j.secret).password for j in joins})
+            if spent:
+                remove_passwords(path, spent)
+                forget_tokens(cloud, spent)
+        reload_broker(cloud)
+    store.admit_joins(join.point for join in joins)
+    store.end_accounts(spent)
+    return len(joins)
+
+
+def may_settle(cloud: CloudConfig) -> bool:
+    """Whether this process may write the broker's files."""
+    path = cloud.broker.device_password_file
+    return path is None or os.access(Path(path).parent, os.W_OK)
+
+
+def by_hand(cloud: CloudConfig, row: TokenRow) -> list[str]:
+    """What is left to do for a token's account at a broker whose files are not kept here."""
+    if cloud.broker.device_password_file is not None:
+        return (
+            [] if access_file(cloud) is not None else [f"Deny {row.token} {_SHARED} at the broker."]
+        )
+    password = DeviceKeys.of(row.secret).password
+    account = f"an account {row.token} with the password {password}"
+    return [f"Give the broker {account}, which may not read {_SHARED}."]
+
+
+_SHARED = "sedge/1/FLEET/blob/# and sedge/1/FLEET/shard/+"
+
+
+def require_settled(store: Store, cloud: CloudConfig) -> None:
+    """``settle``, or say who has to. Raises ``StorageError``."""
+    try:
+        settle(store, cloud)
+    except StorageError as exc:
+        raise StorageError(f"{exc}; the device is accepted, and joins once that is mended") from exc

@@ -1,0 +1,242 @@
+"""Tokens by which devices join, and who has asked to: rows that outlive a crash between any two steps.
+
+    a join:  asked -> pending -> accepted -> admitted      (or refused)
+
+A device is enrolled with ``accepted``, in one transaction. It is told so once it is ``admitted``: then the
+broker has its account, too.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from sedge_cloud.store.contract import Dialect
+from sedge_cloud.store.settings import COORDINATOR
+from sedge_cloud.store.tags import Tags
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.wire.joining import TOKEN_PREFIX
+
+State: TypeAlias = Literal["pending", "accepted", "admitted", "refused"]
+# How long ago a token may have refused a device for that to be of interest, and how often it is noted.
+RECENT_S, NOTED_EVERY_S = 600.0, 30.0
+
+
+class TokenRow(msgspec.Struct, frozen=True):
+    """A token: the account of this name, with 32 bytes ``secret``; ``uses`` devices may join by it.
+
+    ``device`` is the id of the one device that it is for, or empty, and ``tags`` MessagePack of the tags
+    that devices get. With ``accepts`` they need not wait for a person. ``expires`` is on the coordinator's
+    wall clock. ``account`` says whether the broker has it, ``refused`` why it last refused a device.
+    """
+
+    token: str
+    secret: bytes
+    device: str
+    tags: bytes
+    uses: int
+    accepts: bool
+    created: float
+    expires: float
+    revoked: bool = False
+    account: bool = True
+    refused: str = ""
+    refused_at: float = 0.0
+
+    def read_tags(self) -> dict[str, str]:
+        """The tags."""
+        return msgspec.msgpack.decode(self.tags, type=dict[str, str])
+
+
+class JoinRow(msgspec.Struct, frozen=True):
+    """A device that has asked to join, by its public key; ``secret`` is what it gets."""
+
+    point: bytes
+    token: str
+    device: str
+    secret: bytes
+    state: State
+    asked: float
+    detail: str = ""
+
+
+class Joins(Tags):
+    """Tokens and joins. Every method is one transaction, or raises ``StorageError``.
+
+    ``coordinator_account`` is the coordinator's account at the broker, which no device may be called.
+    """
+
+    coordinator_account = ""
+
+    def add_token(self, row: TokenRow) -> None:
+        """Store a token."""
+        with self._transaction() as db:
+            self._insert(db, "tokens", row)
+            self._enrol(db)
+
+    def tokens(self) -> list[TokenRow]:
+        """Every token, the oldest first."""
+        return self._rows(TokenRow, "SELECT * FROM tokens ORDER BY created, token")
+
+    def join_token(self, name: str) -> TokenRow | None:
+        """One token."""
+        return next(iter(self._rows(TokenRow, "SELECT * FROM tokens WHERE token = ?", name)), None)
+
+    def revoke_token(self, name: str) -> None:
+        """Nobody joins by it from now on, nor whoever is pending. Raises ``ConfigError`` if it is none."""
+        with self._transaction() as db:
+            sql = "UPDATE tokens SET revoked = 1 WHERE token = ?"
+            if not db.execute(sql, (name,)).rowcount:
+                raise ConfigError("token", name, "a token (see `device token list`)")
+            self._refuse(db, "token = ?", name, "the token was revoked")
+            self._enrol(db)
+
+    def joins(self, states: Collection[State]) -> list[JoinRow]:
+        """The joins in these states, the oldest first."""
+        some = sorted(states)
+        sql = f"SELECT * FROM joins WHERE state IN ({','.join('?' * len(some))}) ORDER BY asked, device"
+        return self._rows(JoinRow, sql, *some)
+
+    def join_of(self, point: bytes) -> JoinRow | None:
+        """The join of a public key."""
+        with self._db.errors():
+            row = self._db.execute("SELECT * FROM joins WHERE point = ?", (point,)).fetchone()
+        return None if row is None else _join(row)
+
+    def uses(self) -> dict[str, int]:
+        """How many joins count against each token."""
+        sql = "SELECT token, COUNT(*) FROM joins WHERE state != 'refused' GROUP BY token"
+        with self._db.errors():
+            return {str(token): int(count) for token, count in self._db.execute(sql)}
+
+    def ask_to_join(self, asked: JoinRow, now: float) -> JoinRow:
+        """A device asks to join by a token; what has become of it, also when it asks again.
+
+        It is pending, accepted and so enrolled, or refused, which is noted with the token and uses nothing
+        up. ``now`` is on the wall clock.
+        """
+        with self._transaction() as db:
+            sql = "SELECT * FROM tokens WHERE token = ? FOR UPDATE"
+            token = next(iter(self._rows(TokenRow, sql, asked.token)), None)
+            known = self.join_of(asked.point)
+            if known is not None or token is None:
+                return known or msgspec.structs.replace(
+                    asked, state="refused", detail="no such token"
+                )
+            asked = msgspec.structs.replace(asked, device=token.device or asked.device, asked=now)
+            why = self._why_refused(db, token, asked, now)
+            if why:
+                if now >= token.refused_at + NOTED_EVERY_S:
+                    text = f"{asked.device} asked to join: {why}"
+                    sql = "UPDATE tokens SET refused = ?, refused_at = ? WHERE token = ?"
+                    db.execute(sql, (text, now, token.token))
+                return msgspec.structs.replace(asked, state="refused", detail=why)
+            state: State = "accepted" if token.accepts else "pending"
+            asked = msgspec.structs.replace(asked, state=state)
+            self._insert(db, "joins", asked)
+            if token.accepts:
+                self._admit_device(db, asked, token)
+        return asked
+
+    def accept_join(self, device: str) -> None:
+        """Enrol a device that is pending, with its token's tags.
+
+        Raises ``ConfigError`` if it is not, or if another device has been given its id since.
+        """
+        with self._transaction() as db:
+            sql = "SELECT * FROM joins WHERE device = ? AND state = 'pending' FOR UPDATE"
+            row = db.execute(sql, (device,)).fetchone()
+            if row is None:
+                raise ConfigError("device", device, "one that waits to join (see `device list`)")
+            join = _join(row)
+            token = self.join_token(join.token)
+            if token is None or (not token.device and self.device(device) is not None):
+                expected = "an id that is not enrolled yet (`device refuse` ends the request)"
+                raise ConfigError("device", device, expected)
+            db.execute("UPDATE joins SET state = 'accepted' WHERE point = ?", (join.point,))
+            self._admit_device(db, join, token)
+
+    def refuse_join(self, device: str) -> None:
+        """Refuse a device that is pending. Raises ``ConfigError`` if it is not."""
+        with self._transaction() as db:
+            if not self._refuse(db, "device = ?", device, "the operator has refused it"):
+                raise ConfigError("device", device, "one that waits to join (see `device list`)")
+
+    def admit_joins(self, points: Iterable[bytes]) -> None:
+        """The broker has accounts for these devices: they may be told."""
+        with self._transaction() as db:
+            for point in points:
+                sql = "UPDATE joins SET state = 'admitted' WHERE point = ? AND state = 'accepted'"
+                db.execute(sql, (point,))
+
+    def refusing_tokens(self, now: float) -> list[TokenRow]:
+        """Tokens that have refused a device of late."""
+        return self._rows(TokenRow, "SELECT * FROM tokens WHERE refused_at > ?", now - RECENT_S)
+
+    def spent_tokens(self, now: float) -> list[TokenRow]:
+        """Tokens whose accounts are to end.
+
+        Those that are revoked; of those that have expired the ones by which nobody is still joining.
+        """
+        joining = (
+            "SELECT 1 FROM joins j LEFT JOIN devices d ON d.device = j.device AND d.secret = j.secret"
+            " WHERE j.token = t.token AND (j.state IN ('pending', 'accepted')"
+            " OR (j.state = 'admitted' AND d.revoked = 0 AND d.hello IS NULL))"
+        )
+        sql = (
+            "SELECT * FROM tokens t WHERE t.account = 1 AND (t.revoked = 1"
+            f" OR (t.expires <= ? AND NOT EXISTS ({joining}))) ORDER BY t.token"
+        )
+        return self._rows(TokenRow, sql, now)
+
+    def end_accounts(self, tokens: Iterable[str]) -> None:
+        """The broker knows these tokens no longer."""
+        with self._transaction() as db:
+            for token in tokens:
+                db.execute("UPDATE tokens SET account = 0 WHERE token = ?", (token,))
+
+    def _why_refused(self, db: Dialect, token: TokenRow, asked: JoinRow, now: float) -> str:
+        """Why a token does not admit a device; empty when it does."""
+        if token.revoked:
+            return "the token was revoked"
+        if now >= token.expires:
+            at = time.strftime("%F %R", time.gmtime(token.expires))
+            return f"the token expired at {at} UTC: ask for a new one"
+        if self.uses().get(token.token, 0) >= token.uses:
+            return f"the token is used up: {token.uses} joined by it. Ask for a new one"
+        name = asked.device
+        if name == self.coordinator_account or name.startswith((TOKEN_PREFIX, COORDINATOR)):
+            return f"no device may be called {name}: join with another --name"
+        waits = db.execute(
+            "SELECT 1 FROM joins WHERE device = ? AND state = 'pending'", (name,)
+        ).fetchone()
+        if waits is not None:
+            return f"another device waits to join as {name}: join with another --name"
+        if not token.device and self.device(name) is not None:
+            mine = f"if it is this one, join by a token of `device token add --device {name}`"
+            return f"there is a device {name} already: {mine}; otherwise with another --name"
+        return ""
+
+    def _admit_device(self, db: Dialect, join: JoinRow, token: TokenRow) -> None:
+        """Enrol a device, or give it a new secret where the token is for it."""
+        if self.device(join.device) is None:
+            self.add_devices({join.device: join.secret})
+        else:
+            self.reissue_device(join.device, join.secret)
+        self._put_tags(db, {join.device: token.read_tags()})
+
+    def _refuse(self, db: Dialect, which: str, value: str, why: str) -> int:
+        sql = f"UPDATE joins SET state = 'refused', detail = ? WHERE state = 'pending' AND {which}"
+        return db.execute(sql, (why, value)).rowcount
+
+
+def _join(row: Iterable[object]) -> JoinRow:
+    return msgspec.convert(
+        dict(zip(JoinRow.__struct_fields__, row, strict=True)), JoinRow, strict=False
+    )
+
+
+def tags_coded(tags: Mapping[str, str]) -> bytes:
+    """The tags as ``TokenRow`` has them."""
+    return msgspec.msgpack.encode(dict(tags))

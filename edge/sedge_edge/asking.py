@@ -1,0 +1,153 @@
+"""Asking to join a fleet, on a token's topic, until there is an answer (spec/enrolment.md, E8 to E13)."""
+
+import time
+from collections.abc import Callable
+from functools import cached_property
+
+from sedge_edge import VERSION
+from sedge_protocol.errors import ConfigError, LinkError, RemoteError
+from sedge_protocol.host.enrolment import Token
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, Frame, Kind, open_frame, seal
+from sedge_protocol.wire.joining import Agreement, key_name, private_key, public_key
+from sedge_protocol.wire.keys import DeviceKeys, parse_secret
+from sedge_protocol.wire.messages import Join, Joined, decode_body, encode_body
+
+# A device asks again after so many seconds, twice as many each time.
+FIRST_S, LAST_S = 1.0, 30.0
+# Without any answer for so long, the person is told.
+SILENT_S = 10.0
+_STEP_S = 0.02
+_NOT_LET_IN = ("Not authorized", "Bad user name or password")
+_NEW = "`sedge-cloud device token add` on the coordinator gives a new one"
+
+
+class JoinRefused(LinkError):
+    """The coordinator or the broker has refused; to ask again in the same way is of no use."""
+
+
+class Asking:
+    """One device's join by a token: ``name`` is the id that it asks for, ``seed`` 32 bytes of its key."""
+
+    def __init__(self, token: Token, name: str, seed: bytes) -> None:
+        self.token, self.name = token, name
+        self._private = private_key(seed)
+        self._keys = DeviceKeys.of(parse_secret(token.key, "token"))
+        self._sent = 0
+
+    @cached_property
+    def point(self) -> bytes:
+        """The device's public key."""
+        return public_key(self._private)
+
+    @cached_property
+    def _agreement(self) -> Agreement:
+        """Raises ``ConfigError`` for a token whose public key is none."""
+        fleet, token = self.token.fleet, self.token.token
+        try:
+            return Agreement.of(self._private, self.token.public(), self.point, fleet, token)
+        except RemoteError as exc:
+            raise ConfigError("token", str(exc), "the whole line, unchanged") from exc
+
+    @property
+    def secret(self) -> bytes:
+        """The device's secret, once it is accepted."""
+        return self._agreement.secret
+
+    @property
+    def down(self) -> str:
+        """Where the answers come."""
+        return topics.down(self.token.fleet, self.token.token)
+
+    def settings(self, ca_file: str | None) -> BrokerSettings:
+        """The token's account at the broker."""
+        name = self.token.token
+        return BrokerSettings(self.token.url, name, name, self._keys.password, ca_file)
+
+    def question(self) -> tuple[str, bytes]:
+        """Topic and bytes of a JOIN."""
+        self._sent += 1
+        up = topics.up(self.token.fleet, self.token.token)
+        asks = Join(self.point, self.name, self._agreement.asks(self.name), VERSION)
+        return up, seal(Frame(Kind.JOIN, encode_body(asks), 1, self._sent), up, self._keys.up)
+
+    def answer(self, payload: bytes) -> Joined | None:
+        """A genuine answer to this device; None for anything else."""
+        try:
+            frame = open_frame(payload, self.down, self._keys.down)
+            said = decode_body(frame.kind, frame.body) if frame.kind is Kind.JOINED else None
+        except RemoteError:
+            return None
+        if not isinstance(said, Joined) or said.of != key_name(self.point):
+            return None
+        if said.state == "accepted" and said.proof != self._agreement.answers(said.device):
+            return None  # whoever sent it has the token, and is not the coordinator
+        return said
+
+
+def ask_to_join(
+    asking: Asking, ca_file: str | None, timeout_s: float | None, say: Callable[[str], None]
+) -> Joined:
+    """Ask until the device is accepted. ``say`` is told each thing once.
+
+    Raises ``JoinRefused`` when coordinator or broker refuse, ``LinkError`` after ``timeout_s`` seconds.
+    """
+    link, told = MqttLink(asking.settings(ca_file), (asking.down,)), set[str]()
+    begun = time.monotonic()
+    ask_at, again_s, silent_at = 0.0, FIRST_S, begun + SILENT_S
+
+    def tell(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            say(text)
+
+    try:
+        while timeout_s is None or time.monotonic() < begun + timeout_s:
+            for event in link.step():
+                match event:
+                    case Connected():
+                        ask_at, silent_at = 0.0, time.monotonic() + SILENT_S
+                    case Disconnected():
+                        _explain(event.reason, asking, tell)
+                    case Received():
+                        said = asking.answer(event.payload)
+                        if said is not None and said.state == "accepted":
+                            return said
+                        if said is not None:
+                            silent_at = float("inf")
+                            _hear(said, asking, tell)
+                    case _:
+                        pass
+            now = time.monotonic()
+            if link.up and now >= ask_at:
+                link.send(*asking.question())
+                ask_at, again_s = now + again_s, min(LAST_S, 2 * again_s)
+            if link.up and now >= silent_at:
+                tell("no answer yet: does `sedge-cloud serve` run? Asking on; Ctrl-C ends it")
+            time.sleep(_STEP_S)
+    finally:
+        link.close()
+    raise LinkError(f"no answer within {timeout_s:.0f} s: type the same line again to go on")
+
+
+def _hear(said: Joined, asking: Asking, tell: Callable[[str], None]) -> None:
+    """Tell the person that a device is pending. Raises ``JoinRefused``."""
+    if said.state == "refused":
+        raise JoinRefused(f"{asking.name} is refused: {said.detail or _NEW}")
+    tell(
+        f"{said.device} waits to be accepted. On the coordinator: sedge-cloud device accept "
+        f"{said.device}. Ctrl-C is safe: the same line goes on"
+    )
+
+
+def _explain(reason: str, asking: Asking, tell: Callable[[str], None]) -> None:
+    """Say why there is no connection. Raises ``JoinRefused`` when the broker does not know the token."""
+    if any(words in reason for words in _NOT_LET_IN):
+        token = asking.token
+        text = f"{token.url} does not know the token {token.token}: it has expired, was revoked, or is of"
+        raise JoinRefused(f"{text} another fleet; {_NEW}")
+    if time.time() < EARLIEST_CLOCK_S and "certificate" in reason:
+        at = time.strftime("%F", time.gmtime())
+        reason = f"{reason}; this clock says {at}: sudo date -s or timedatectl set-ntp true"
+    tell(f"{reason}; trying again")

@@ -1,0 +1,81 @@
+"""Joining a fleet by a token: how device and coordinator agree on a secret that never travels.
+
+The device makes a key pair, the coordinator has one for good, whose public half is in the token. Both
+derive the device's secret from what elliptic-curve Diffie-Hellman gives them (spec/enrolment.md, E8 to
+E12). The curve is P-256, as every Android has it; points are 65 bytes, uncompressed (SEC 1, 2.3.3).
+``cryptography`` is imported when first needed: no agent that has joined, and no coordinator without
+tokens, spends memory on it.
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+
+from sedge_protocol.errors import FrameError
+from sedge_protocol.wire.keys import derive
+from sedge_protocol.wire.messages import PROOF_BYTES
+
+# How the user name of a token begins at the broker; no device may be called so.
+TOKEN_PREFIX = "join-"
+NAME_BYTES = 16
+# The order of the curve's group (SEC 2, 2.4.2).
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+
+
+def private_key(seed: bytes) -> int:
+    """A private key from 32 random bytes: a number from 1 to the group's order less 1."""
+    return int.from_bytes(seed) % (_ORDER - 1) + 1
+
+
+def fleet_key(fleet_secret: bytes) -> int:
+    """The coordinator's private key for joining, which follows from what only coordinators know."""
+    return private_key(derive(fleet_secret, "join"))
+
+
+def public_key(private: int) -> bytes:
+    """The public half, 65 bytes."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    key = ec.derive_private_key(private, ec.SECP256R1()).public_key()
+    return key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+
+
+def key_name(public: bytes) -> bytes:
+    """16 bytes by which answers name the device that asks: the key pair's, so no other's."""
+    return hashlib.sha256(public).digest()[:NAME_BYTES]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What both sides know once they have each other's public key: the device's ``secret``."""
+
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, private: int, other: bytes, device: bytes, fleet: str, token: str) -> "Agreement":
+        """Agree, with our ``private`` key and the ``other`` side's public one.
+
+        ``device`` is the device's public key, whichever side it is on. Raises ``FrameError`` for bytes that
+        are no point of the curve.
+        """
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        try:
+            point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), other)
+            shared = ec.derive_private_key(private, ec.SECP256R1()).exchange(ec.ECDH(), point)
+        except ValueError as exc:
+            raise FrameError("public key: no point of the curve P-256") from exc
+        said = hashlib.sha256(b"\0".join((fleet.encode(), token.encode(), device))).hexdigest()
+        return cls(derive(shared, f"join {said}"))
+
+    def asks(self, name: str) -> bytes:
+        """Proves, in a JOIN with this name, that its sender has the private key."""
+        return self._proof("join asks", name)
+
+    def answers(self, name: str) -> bytes:
+        """Proves, in a JOINED with this name, that its sender is the coordinator."""
+        return self._proof("join answers", name)
+
+    def _proof(self, purpose: str, name: str) -> bytes:
+        return hmac.digest(derive(self.secret, purpose), name.encode(), "sha256")[:PROOF_BYTES]

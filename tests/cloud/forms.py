@@ -75,18 +75,10 @@ def _norm(axis: int) -> tuple[tuple[int, ...], ...]:
 RESIDUAL = Axes(
     (8, 6, 10),
     (
-        (0, FIXED, *K),
-        *_norm(0),
-        (1, 0, *K),
-        *_norm(1),
-        (0, 1, *K),
-        *_norm(0),
-        (2, 0, *K),
-        (2, 0, *K),
-        (FIXED, 2),
-        (FIXED,),
+        (0, FIXED, *K), *_norm(0), (1, 0, *K), *_norm(1), (0, 1, *K), *_norm(0), (2, 0, *K),
+        (2, 0, *K), (FIXED, 2), (FIXED,),
     ),
-)
+)  # fmt: skip
 
 
 def layout_of(module: nn.Module) -> Layout:

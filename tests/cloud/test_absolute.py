@@ -70,26 +70,22 @@ class Fleet:
 
 
 @pytest.mark.parametrize("strategy", ["fedpurin", "fedcac"])
-def test_what_a_broadcast_leaves_out_is_not_counted_twice(tmp_path: Path, strategy: str) -> None:
-    whole = Fleet(tmp_path / "whole", strategy, WHOLE).play()
-    coded = Fleet(tmp_path / "coded", strategy, BroadcastConfig(ValueCoding.INT8, 1.0))
-    assert abs(coded.play()[-1] / whole[-1] - 1) < 0.05
-    assert not coded.cloud.state().owed and coded.cloud.state().steps
-    assert not any(summary.replaced for summary in coded.cloud.summaries())
-
-
-@pytest.mark.parametrize("strategy", ["fedpurin", "fedcac"])
-def test_of_a_vector_that_replaces_every_element_is_sent(tmp_path: Path, strategy: str) -> None:
-    """A part of it would be no model."""
+def test_a_coded_broadcast_reaches_what_a_whole_one_does(tmp_path: Path, strategy: str) -> None:
+    """Nothing is counted twice; of a vector that replaces, every element is sent: a part is no model."""
     whole = Fleet(tmp_path / "whole", strategy, WHOLE)
-    reached = whole.play()
-    sparse = Fleet(tmp_path / "sparse", strategy, BroadcastConfig())
-    assert abs(sparse.play()[-1] / reached[-1] - 1) < 0.05
-    assert not sparse.cloud.state().owed and sparse.cloud.state().steps
-    assert all(summary.replaced for summary in sparse.cloud.summaries())
-    assert sparse.cloud.core.counters["replaced_models"] == ROUNDS
-    reader = Reader(FLEET, sparse.cloud.folder / "state", sparse.cloud.store)
-    shown = list(run_report(reader, RUN, as_json=False))
-    said = "      every element of the next model is sent: the strategy replaces it"
-    assert shown.count(said) == ROUNDS
+    reached = whole.play()[-1]
     assert not any(summary.replaced for summary in whole.cloud.summaries())
+    for broadcast in (BroadcastConfig(ValueCoding.INT8, 1.0), BroadcastConfig()):
+        coded, parts = (
+            Fleet(tmp_path / str(broadcast), strategy, broadcast),
+            broadcast.fraction != 1.0,
+        )
+        assert abs(coded.play()[-1] / reached - 1) < 0.05
+        assert not coded.cloud.state().owed and coded.cloud.state().steps
+        replaced = [summary.replaced for summary in coded.cloud.summaries()]
+        assert replaced == [parts] * ROUNDS
+        assert coded.cloud.core.counters["replaced_models"] == parts * ROUNDS
+        reader = Reader(FLEET, coded.cloud.folder / "state", coded.cloud.store)
+        shown = list(run_report(reader, RUN, as_json=False))
+        said = "      every element of the next model is sent: the strategy replaces it"
+        assert shown.count(said) == parts * ROUNDS

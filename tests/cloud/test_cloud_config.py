@@ -162,13 +162,10 @@ fraction = 1
 @pytest.mark.parametrize(
     ("strategy", "average", "follows"),
     [
-        ("fedcac", "", True),
-        ("fedpurin", "filled", True),
-        ("fedpurin", "counted", False),
-        ("fedpurin", "shrunk", False),
-        ("fedpurin", "", False),
+        ("fedcac", "", True), ("fedpurin", "filled", True), ("fedpurin", "counted", False),
+        ("fedpurin", "shrunk", False), ("fedpurin", "", False),
     ],
-)
+)  # fmt: skip
 def test_rules_by_coordinate_are_for_averages_that_follow_them(
     strategy: str, average: str, follows: bool, tmp_path: Path
 ) -> None:

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
-from tests.cloud.helper import CONFIG, LAYOUT, Cloud, as_nobody, make_bundle, update
+from tests.cloud.helper import CONFIG, LAYOUT, Cloud, as_nobody, make_bundle
 from tools.bench.parts.real_fleet import free_port
 
 from sedge_cloud.__main__ import main
@@ -192,17 +191,8 @@ def test_rounds_as_they_go(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert head.split()[8:12] == ["of", "dense", "sent", "received"]
     link = first.split()[-2:]
     assert first.split() == [
-        "1",
-        "train",
-        "2/2",
-        "0.2500",
-        "0.7500",
-        "1.5000",
-        "-",
-        "-",
-        "-",
-        *link,
-    ]
+        "1", "train", "2/2", "0.2500", "0.7500", "1.5000", "-", "-", "-", *link,
+    ]  # fmt: skip
     assert new.split()[:5] == ["2", "in", "their", "first", "round"]
     assert re.match(r" +2 train        0/2    open for \d s; closes with 2 updates or at ", second)
     assert call(home, "run", "show", "run", "--json") == 0
@@ -255,21 +245,6 @@ def test_a_fleet_is_watched_until_no_run_is_going_on(
     assert call(home, "run", "watch") == 0
     assert "fleet test, " in capsys.readouterr().out
     refused(capsys, call(home, "run", "watch", "none"), "run: found 'none'")
-
-
-def test_a_device_unlike_the_others_is_named(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path / "cloud", devices=("a", "b", "c"))
-    linked(home, cloud)
-    cloud.hello()
-    for name, change in (("a", 0.5), ("b", 0.5), ("c", 50.0)):
-        cloud.offer(name, update(cloud.order(name), np.full(LAYOUT.size, change, np.float32)))
-    cloud.poll()
-    assert call(home, "run", "show", "run") == 0
-    named = capsys.readouterr().out.splitlines()[3]
-    assert named.strip() == "c: unlike the others, counts 0.01 times"
-    assert call(home, "run", "show", "run", "--json") == 0
-    closed = json.loads(capsys.readouterr().out.splitlines()[0])
-    assert list(closed["distrusted"]) == ["c"]
 
 
 @pytest.mark.parametrize("lot", [20_000, 2])

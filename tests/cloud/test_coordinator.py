@@ -129,11 +129,5 @@ def test_a_run_survives_trouble_at_each_call_of_the_store(
         struck.add(faults.struck)
         cloud.store.close()
     assert struck >= {
-        "save_hello",
-        "open_round",
-        "commit_receipt",
-        "close_round",
-        "collect",
-        "write",
-        "read",
-    }
+        "save_hello", "open_round", "commit_receipt", "close_round", "collect", "write", "read",
+    }  # fmt: skip

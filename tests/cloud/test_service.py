@@ -164,23 +164,6 @@ def test_a_device_unlike_the_others_is_named(
     assert caplog.messages[-1].endswith("counts 0.125 times")
 
 
-def test_chunks_go_out_and_only_as_many_as_fit(bench: Bench) -> None:
-    for name in "ab":
-        bench.hear(name, a_hello(name))
-    model = bench.cloud.state().model
-    manifest = describe(bench.cloud.store.blobs.read(model))
-    topic = blob(FLEET, manifest.transfer)
-    bench.link.room = 0
-    for name in "ab":
-        bench.hear(
-            name, Get(RUN, 1, to_bitmap(range(manifest.count), manifest.count)), manifest.transfer
-        )
-    assert not any(send.topic == topic for send in bench.link.sent)
-    bench.link.room = 16
-    bench.service.step()
-    assert len([send for send in bench.link.sent if send.topic == topic]) == manifest.count
-
-
 def test_a_full_link_is_waited_for_and_not_asked_again_and_again(bench: Bench) -> None:
     for name in "ab":
         bench.hear(name, a_hello(name))

@@ -23,15 +23,11 @@ from sedge_cloud.figures.drawing import (
 @pytest.mark.parametrize(
     ("longest_s", "name", "last", "text"),
     [
-        (0.0, "seconds", 0.001, "0.001"),
-        (119, "seconds", 120, "120"),
-        (120, "minutes", 120, "2"),
-        (7199, "minutes", 7200, "120"),
-        (7200, "hours", 7200, "2"),
-        (172_799, "hours", 172_800, "48"),
-        (172_800, "days", 172_800, "2"),
+        (0.0, "seconds", 0.001, "0.001"), (119, "seconds", 120, "120"), (120, "minutes", 120, "2"),
+        (7199, "minutes", 7200, "120"), (7200, "hours", 7200, "2"),
+        (172_799, "hours", 172_800, "48"), (172_800, "days", 172_800, "2"),
     ],
-)
+)  # fmt: skip
 def test_time_is_in_a_unit_that_gives_small_numbers(
     longest_s: float, name: str, last: float, text: str
 ) -> None:

@@ -188,12 +188,9 @@ def everything(cloud: Cloud, name: str) -> list[Message]:
     """One of each message that a device may send."""
     blob = small_update(cloud.order("a"))
     return [
-        a_hello("z"),
-        Goodbye(a_hello(name).nonce),
-        Get(RUN, 1, b"\1"),
-        Offer(RUN, 1, describe(blob), 1, blob),
-        Decline(RUN, 1, "DataError", "no"),
-    ]
+        a_hello("z"), Goodbye(a_hello(name).nonce), Get(RUN, 1, b"\1"),
+        Offer(RUN, 1, describe(blob), 1, blob), Decline(RUN, 1, "DataError", "no"),
+    ]  # fmt: skip
 
 
 @on_both
@@ -277,15 +274,10 @@ def test_messages_that_only_we_send(cloud: Cloud) -> None:
     cloud.hello()
     before = snapshot(cloud)
     backwards: list[Message] = [
-        STARTED,
-        cloud.order("a"),
-        Cancel(RUN, 0, "stop"),
-        Have(1, b"\1", 4),
-        Committed(RUN, 1, bytes(32)),
-        Reject(RUN, 1, bytes(32), "stale"),
-        Busy(1),
+        STARTED, cloud.order("a"), Cancel(RUN, 0, "stop"), Have(1, b"\1", 4),
+        Committed(RUN, 1, bytes(32)), Reject(RUN, 1, bytes(32), "stale"), Busy(1),
         Refusal("version"),
-    ]
+    ]  # fmt: skip
     for message in backwards:
         assert cloud.say("a", message) == []
         assert f"{type(message).__name__} from a is not for a coordinator" in cloud.notes(30)[-1]

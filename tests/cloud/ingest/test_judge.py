@@ -135,14 +135,11 @@ def test_exactly_what_is_not_finite_is_malformed(
 @pytest.mark.parametrize(
     ("upload", "task", "payload", "fits"),
     [
-        (True, "train", True, True),
-        (True, "train", False, False),
-        (False, "train", False, True),
-        (False, "train", True, False),
-        (True, "evaluate", False, True),
+        (True, "train", True, True), (True, "train", False, False), (False, "train", False, True),
+        (False, "train", True, False), (True, "evaluate", False, True),
         (True, "evaluate", True, False),
     ],
-)
+)  # fmt: skip
 def test_a_payload_exactly_when_one_was_ordered(
     cloud: Cloud, order: OrderRow, upload: bool, task: str, payload: bool, fits: bool
 ) -> None:
@@ -187,11 +184,3 @@ def test_the_arrays_that_were_ordered_and_no_others(cloud: Cloud, order: OrderRo
         check(cloud, update(good), order)
     with pytest.raises(CodecError, match=r"^update\.arrays\.means\[1\]: nan, expected a finite"):
         check(cloud, update(wrong), given)
-
-
-def test_every_prefix_of_an_update_is_refused(cloud: Cloud, order: OrderRow) -> None:
-    blob = small_update(cloud.order("a"))
-    check(cloud, blob)
-    for length in range(len(blob)):
-        with pytest.raises((CodecError, UpdateRejected)):
-            check(cloud, blob[:length])

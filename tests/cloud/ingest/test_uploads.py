@@ -14,7 +14,6 @@ from tests.cloud.helper import (
     LAYOUT,
     RUN,
     Cloud,
-    Device,
     Faults,
     began,
     mode,
@@ -24,7 +23,6 @@ from tests.cloud.helper import (
     update,
 )
 from tests.cloud.stores import disk_of, in_a_folder, parts_of
-from tests.fleet import failing
 
 from sedge_cloud.events import RunEnded, UpdateReceived
 from sedge_cloud.ingest import uploads as inbox
@@ -393,21 +391,6 @@ def test_a_disk_that_stays_full_loses_nothing(cloud: Cloud) -> None:
     assert offer(cloud, "a", manifest, 4) == Have(4, to_bitmap(range(3), manifest.count), CREDIT)
     send(cloud, manifest, data, range(3, manifest.count))
     assert cloud.messages("a", Committed) == [Committed(RUN, 1, manifest.sha256)]
-
-
-def test_a_crash_between_the_blob_and_its_receipt(cloud: Cloud) -> None:
-    blob, manifest, _ = cut(cloud)
-
-    with (
-        failing(cloud.store, "commit_receipt", KeyboardInterrupt()),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        cloud.upload("a", blob, CUT)
-    cloud.restart()
-    cloud.devices["a"] = Device("a", 2)
-    cloud.hello()
-    assert offer(cloud, "a", manifest) == Committed(RUN, 1, manifest.sha256)
-    assert [path.name for path in parts_of(cloud.store).iterdir()] == []
 
 
 def test_a_blob_of_another_is_not_had_for_its_hash(cloud: Cloud) -> None:

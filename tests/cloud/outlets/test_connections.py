@@ -81,16 +81,6 @@ def test_many_silent_connections_leave_the_process_its_handles(
         assert 0 < still_open(strangers) <= few_handles // 4
 
 
-def test_health_and_metrics_answer_while_256_connections_are_held(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "IDLE_S", 3600.0)
-    with flood(site, 256) as strangers:
-        assert site.ask("/healthz") == (200, "ok\n")
-        assert site.ask("/metrics")[0] == 200
-        assert still_open(strangers) >= 250
-
-
 def test_a_newcomer_finds_room_when_all_are_at_work(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,7 +201,7 @@ def test_the_metrics_count_bytes_and_events(tmp_path: Path) -> None:
         if name == "sedge_events_total"
     }
     assert events == seen.cloud.core.counters and events["whole_models"] == 1
-    page = (Path(__file__).parents[3] / "docs" / "operating.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     said = " ".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
     assert all(f"`{event}`" in said for event in events)
 

@@ -63,13 +63,10 @@ def test_who_takes_a_shard_over_knows_what_its_last_holder_has_stored(without_b:
 @pytest.mark.parametrize(
     ("change", "renewed"),
     [
-        ({"num_train": 200}, True),
-        ({"num_test": 20}, True),
-        ({"backends": ("function",)}, True),
-        ({"memory_mb": 64}, True),
-        ({"holds": ("another",)}, False),
+        ({"num_train": 200}, True), ({"num_test": 20}, True), ({"backends": ("function",)}, True),
+        ({"memory_mb": 64}, True), ({"holds": ("another",)}, False),
     ],
-)
+)  # fmt: skip
 def test_what_a_start_says_anew_reaches_a_leader_elsewhere_and_a_repeat_writes_nothing(
     cloud: Cloud, change: dict[str, object], renewed: bool
 ) -> None:

@@ -154,19 +154,6 @@ def test_a_round_does_not_wait_for_the_revoked(tmp_path: Path, restarts: bool) -
 
 
 @on_both
-def test_a_disk_that_refuses_to_note_the_revoked_is_asked_again(cloud: Cloud) -> None:
-    cloud.hello()
-    cloud.answer("a")
-    cloud.second_store().revoke_device("b")
-    broken = Faults(cloud, 8, StorageError("disk on fire"), after=False)
-    cloud.load()
-    assert broken.struck == "decline" and cloud.core.open[RUN].settled == {"a"}
-    cloud.now += DISK_RETRY_S
-    cloud.load()
-    assert cloud.core.open[RUN].settled == {"a", "b"}
-
-
-@on_both
 def test_nothing_is_read_while_nothing_changes(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:

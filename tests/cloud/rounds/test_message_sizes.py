@@ -28,15 +28,11 @@ def say(cloud: Cloud, name: str, max_packet: int) -> None:
 @pytest.mark.parametrize(
     ("measured", "announced", "chunk_bytes"),
     [
-        (MAX_PACKET_BYTES, 0, 65_536),
-        (131_072, 0, 65_536),
-        (65_536, 0, 32_768),
-        (LEAST_PACKET_BYTES, 0, 8192),
-        (MAX_PACKET_BYTES, 65_536, 32_768),
-        (LEAST_PACKET_BYTES, 65_536, 8192),
-        (65_536, LEAST_PACKET_BYTES, 8192),
+        (MAX_PACKET_BYTES, 0, 65_536), (131_072, 0, 65_536), (65_536, 0, 32_768),
+        (LEAST_PACKET_BYTES, 0, 8192), (MAX_PACKET_BYTES, 65_536, 32_768),
+        (LEAST_PACKET_BYTES, 65_536, 8192), (65_536, LEAST_PACKET_BYTES, 8192),
     ],
-)
+)  # fmt: skip
 def test_blobs_are_cut_for_the_smaller_of_both_limits(
     tmp_path: Path, measured: int, announced: int, chunk_bytes: int
 ) -> None:

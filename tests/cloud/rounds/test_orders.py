@@ -24,15 +24,11 @@ ZSTD, ZLIB, NONE = Compression.ZSTD, Compression.ZLIB, Compression.NONE
 @pytest.mark.parametrize(
     ("wanted", "announced", "given"),
     [
-        (ZSTD, ("zstd", "zlib"), ZSTD),
-        (ZLIB, ("zstd", "zlib"), ZLIB),
-        (NONE, ("zstd", "zlib"), NONE),
-        (NONE, (), NONE),
-        (ZLIB, ("zstd",), ZLIB),
-        (ZSTD, ("zlib", "none"), ZLIB),
-        (ZSTD, (), ZLIB),
+        (ZSTD, ("zstd", "zlib"), ZSTD), (ZLIB, ("zstd", "zlib"), ZLIB),
+        (NONE, ("zstd", "zlib"), NONE), (NONE, (), NONE), (ZLIB, ("zstd",), ZLIB),
+        (ZSTD, ("zlib", "none"), ZLIB), (ZSTD, (), ZLIB),
     ],
-)
+)  # fmt: skip
 def test_the_compression_of_an_update(
     wanted: Compression, announced: tuple[str, ...], given: Compression
 ) -> None:

@@ -255,16 +255,6 @@ def test_a_device_that_was_away_gets_the_sum_of_what_it_missed(tmp_path: Path) -
     assert [s.blob.sha256 for s in cloud.order("a").steps] == [chain[-1].blob]
 
 
-def test_a_device_that_may_have_a_later_model_gets_the_steps(tmp_path: Path) -> None:
-    """It was asked meanwhile, and its update may be on its way."""
-    config = config_of(BroadcastConfig(ValueCoding.BF16, 0.2), quorum=0.5)
-    cloud = Cloud(tmp_path, config, devices=("a", "b", "c"))
-    cloud.hello()
-    sparse_update(cloud, "c", 7)
-    rounds_of(cloud, 3)
-    assert len(cloud.core.open[RUN].steps) == len(cloud.order("c").steps) == 3
-
-
 def test_a_sum_leads_to_every_bit() -> None:
     """Of zeros, of an element that came back, of one that rounding has changed."""
     theta = np.array([0.0, 0.5, -0.25, 1e-9], np.float32)

@@ -19,7 +19,6 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.store import connection
 from sedge_cloud.store.opening import open_folder
-from sedge_cloud.store.schema import MIGRATIONS
 from sedge_cloud.store.sqlite import Sqlite
 from sedge_protocol.errors import StorageError
 
@@ -108,32 +107,6 @@ def test_runs_keep_their_methods(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         "run first: SubFLOT has no lam any more; lam = 0 becomes pull = 0",
         "run broken: SubFLOT has no lam any more; lam = 2 becomes pull = its default",
     ]
-
-
-def test_an_earlier_version_refuses_a_folder_that_was_migrated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = unpacked(tmp_path, 3) / "state"
-    open_folder(state).close()
-    monkeypatch.setattr(connection, "SCHEMA", 3)
-    with pytest.raises(
-        StorageError, match=r"sedge\.sqlite: schema 6, this version uses 3; upgrade Sedge$"
-    ):
-        open_folder(state)
-
-
-def test_a_migration_that_dies_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = unpacked(tmp_path, 3) / "state"
-    with monkeypatch.context() as patched:
-        broken = {**MIGRATIONS, 4: MIGRATIONS[4] + "; INSERT INTO nowhere VALUES (1)"}
-        patched.setattr(connection, "MIGRATIONS", broken)
-        with pytest.raises(StorageError, match="nowhere"):
-            open_folder(state)
-    with closing(sqlite3.connect(state / "sedge.sqlite")) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (3,)
-    open_folder(state).close()
 
 
 def test_nothing_is_migrated_while_a_coordinator_of_an_earlier_version_runs(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ from sedge_cloud.config import (
     load_run,
 )
 from sedge_cloud.coordinator import Coordinator
-from sedge_cloud.ingest.sessions import VERSION
 from sedge_cloud.outlets.sidecars import sidecars
 from sedge_cloud.processes.heartbeat import Heartbeat
 from sedge_cloud.processes.membership import Membership
@@ -44,39 +43,41 @@ from sedge_cloud.service import Service
 from sedge_cloud.store.cache import Memory
 from sedge_cloud.store.opening import is_shared, open_store
 from sedge_cloud.strategies import STRATEGIES
-from sedge_protocol.errors import ConfigError, SedgeError
-from sedge_protocol.host.console import printing
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
 from sedge_protocol.host.loop import Loop, lock_folder
 from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
 from sedge_protocol.host.systemd import log_to_stderr
-from sedge_protocol.host.toml import default_path
 
 FILES: Mapping[str, type[msgspec.Struct]] = {"cloud.toml": CloudConfig, "run.toml": RunFile}
 TRIAL_URL = "mqtt://127.0.0.1:1883"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command: 0 for success, 1 when the doctor found a problem, 2 for an error."""
-    try:
-        with printing():
-            arguments = _parser().parse_args(argv)
-            require_posix()
-            return int(arguments.call(arguments))
-    except SedgeError as exc:
-        print(f"sedge-cloud: {exc}", file=sys.stderr)
-        return 2
+    """Run one command. Returns its exit status (docs/commands.md)."""
+
+    def call() -> int:
+        arguments = parsed(parser(), argv)
+        require_posix()
+        return int(arguments.call(arguments))
+
+    return exit_status("sedge-cloud", call)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("sedge-cloud", description="The coordinator of a Sedge fleet.")
-    parser.add_argument("--version", action="version", version=f"sedge-cloud {VERSION}")
-    default = default_path("cloud.toml")
-    parser.add_argument("-c", "--config", type=Path, default=default, help=f"default: {default}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def parser() -> Parser:
+    """The command's arguments."""
+    made = command(
+        "sedge-cloud", "The coordinator of a Sedge fleet.", "cloud.toml",
+        ["sedge-cloud up", "sedge-cloud run list -c fleet/cloud.toml"],
+    )  # fmt: skip
+    commands = made.add_commands()
 
-    init = commands.add_parser("init", help="write a first cloud.toml and mosquitto.conf")
+    init = commands.add_parser(
+        "init", help="write a first cloud.toml and mosquitto.conf", config="",
+        examples=["sedge-cloud init fleet --fleet lab", "sedge-cloud init --service --fleet lab"],
+    )  # fmt: skip
     init.add_argument(
         "folder", type=Path, nargs="?", help="where; with --service there is no choice"
     )
@@ -89,8 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     init.set_defaults(call=_init)
 
     up = commands.add_parser(
-        "up", help="a trial: first files, a Mosquitto and the coordinator, until Ctrl-C"
-    )
+        "up", help="a trial: first files, a Mosquitto and the coordinator, until Ctrl-C", config="",
+        examples=["sedge-cloud up", "sedge-cloud up fleet --url mqtt://192.168.1.5:1883"],
+    )  # fmt: skip
     help_text = "its files, which are written at the first time (default: fleet)"
     up.add_argument("folder", type=Path, nargs="?", default=Path("fleet"), help=help_text)
     help_text = "where devices reach the broker (default: this machine's address, a free port)"
@@ -98,18 +100,24 @@ def _parser() -> argparse.ArgumentParser:
     up.set_defaults(call=_up)
     commands.add_parser("serve", help="run the coordinator").set_defaults(call=_serve)
     commands.add_parser("doctor", help="check everything").set_defaults(call=_doctor)
-    keys = commands.add_parser("reference", help="every key of a file, or option of a strategy")
+    keys = commands.add_parser(
+        "reference", help="every key of a file, or option of a strategy", config="",
+        examples=["sedge-cloud reference run.toml", "sedge-cloud reference fedavg"],
+    )  # fmt: skip
     keys.add_argument("of", choices=[*FILES, *STRATEGIES])
     keys.set_defaults(call=_reference)
     _run_parser(commands.add_parser("run", help="start, stop and look at runs"))
     add_state_commands(commands)
     add_device_commands(commands)
-    return parser
+    return made
 
 
-def _run_parser(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    start = commands.add_parser("start", help="begin a run")
+def _run_parser(parser: Parser) -> None:
+    commands = parser.add_commands()
+    start = commands.add_parser(
+        "start", help="begin a run",
+        examples=["sedge-cloud run start first --bundle model --run-file run.toml"],
+    )  # fmt: skip
     start.add_argument("name")
     help_text = "folder made by sedge-export; again for each form of the model with fewer channels"
     start.add_argument("--bundle", type=Path, required=True, action="append", help=help_text)
@@ -117,18 +125,20 @@ def _run_parser(parser: argparse.ArgumentParser) -> None:
     start.set_defaults(call=_run_start)
     help_text = "begin with the global model of this run, or of this .npz file"
     start.add_argument("--from", dest="source", metavar="RUN", default="", help=help_text)
-    stop = commands.add_parser("stop", help="stop a run")
+    stop = commands.add_parser("stop", help="stop a run", examples=["sedge-cloud run stop first"])
     stop.add_argument("name")
     stop.set_defaults(call=_run_stop)
-    listed = commands.add_parser("list", help="every run")
+    listed = commands.add_parser("list", help="every run", examples=["sedge-cloud run list --json"])
     listed.add_argument("--json", action="store_true", help="one JSON object a run")
     listed.set_defaults(call=_run_list)
-    show = commands.add_parser("show", help="a run's rounds")
+    show = commands.add_parser(
+        "show", help="a run's rounds", examples=["sedge-cloud run show first"]
+    )
     show.add_argument("name")
     show.add_argument("--json", action="store_true", help="one JSON object a round")
     show.set_defaults(call=_run_show)
     help_text = "the fleet as it is now, drawn again at every change, until no run is going on"
-    watch = commands.add_parser("watch", help=help_text)
+    watch = commands.add_parser("watch", help=help_text, examples=["sedge-cloud run watch"])
     watch.add_argument("name", nargs="?", help="of one run; default: all that are running")
     watch.add_argument("--json", action="store_true", help="one JSON object of facts a change")
     watch.set_defaults(call=_run_watch)

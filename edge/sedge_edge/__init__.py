@@ -7,6 +7,7 @@ from sedge_edge.serving import Model
 from sedge_edge.training.examples import Examples, split
 from sedge_edge.training.job import run_job
 from sedge_edge.training.trainer import Trainer
+from sedge_protocol import VERSION
 
 __all__ = [
     "VERSION",
@@ -25,5 +26,3 @@ __all__ = [
     "run_job",
     "split",
 ]
-
-VERSION = "0.1.0"

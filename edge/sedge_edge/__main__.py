@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from sedge_edge import VERSION
 from sedge_edge.agent import Agent, Identity
 from sedge_edge.backends import UserCode, impossible_features, usable_backends
 from sedge_edge.config import EdgeConfig, load_config
@@ -31,10 +30,12 @@ from sedge_edge.sensors import Sensors
 from sedge_edge.serving import Model
 from sedge_edge.status import status
 from sedge_edge.training.job import CODECS
+from sedge_protocol import VERSION
 from sedge_protocol.codec import Compression
-from sedge_protocol.errors import ConfigError, LinkError, SedgeError
+from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.host.blobs import BlobFolder
-from sedge_protocol.host.console import json_text, printing
+from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
+from sedge_protocol.host.console import json_text
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import Loop, lock_folder
@@ -43,30 +44,36 @@ from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
 from sedge_protocol.host.systemd import log_to_stderr, notify
-from sedge_protocol.host.toml import default_path
 from sedge_protocol.wire.messages import Hello
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. Returns 0 for success, 1 when the doctor found a problem, 2 for an error."""
-    try:
-        with printing():
-            arguments = _parser().parse_args(argv)
-            require_posix()
-            return int(arguments.call(arguments))
-    except SedgeError as exc:
-        print(f"sedge-edge: {exc}", file=sys.stderr)
-        return 2
+    """Run one command. Returns its exit status (docs/commands.md)."""
+
+    def call() -> int:
+        arguments = parsed(parser(), argv)
+        require_posix()
+        return int(arguments.call(arguments))
+
+    return exit_status("sedge-edge", call)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("sedge-edge", description="The Sedge agent of one device.")
-    parser.add_argument("--version", action="version", version=f"sedge-edge {VERSION}")
-    default = default_path("edge.toml")
-    parser.add_argument("-c", "--config", type=Path, default=default, help=f"default: {default}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    commands.add_parser("run", help="take part in rounds until stopped").set_defaults(call=_run)
-    joining = commands.add_parser("join", help="join a fleet by a token or line of its coordinator")
+def parser() -> Parser:
+    """The command's arguments."""
+    made = command(
+        "sedge-edge", "The Sedge agent of one device.", "edge.toml",
+        ["sedge-edge doctor", "sedge-edge run -c device-1/edge.toml"],
+    )  # fmt: skip
+    commands = made.add_commands()
+    running = commands.add_parser(
+        "run", help="take part in rounds until stopped",
+        examples=["sedge-edge run", "SEDGE_CONFIG=/home/pi/device-1 sedge-edge run"],
+    )  # fmt: skip
+    running.set_defaults(call=_run)
+    joining = commands.add_parser(
+        "join", help="join a fleet by a token or line of its coordinator", config="",
+        examples=["sedge-edge join", "sedge-edge join --out pi-1 sedge:..."],
+    )  # fmt: skip
     help_text = (
         "what `sedge-cloud device token add` or `device add --join` printed (default: stdin)"
     )
@@ -81,16 +88,22 @@ def _parser() -> argparse.ArgumentParser:
     help_text = "for sedge-edge.service; the folder is then /etc/sedge"
     joining.add_argument("--service", action="store_true", help=help_text)
     joining.set_defaults(call=_join)
-    once = commands.add_parser("once", help="do what is pending, then exit")
+    once = commands.add_parser(
+        "once", help="do what is pending, then exit", examples=["sedge-edge once --timeout-s 300"]
+    )
     once.add_argument(
         "--timeout-s", type=float, default=600.0, help="exit after this long in any case"
     )
     once.set_defaults(call=_once)
-    shown = commands.add_parser("status", help="show the state of the device")
+    shown = commands.add_parser(
+        "status", help="show the state of the device", examples=["sedge-edge status --json"]
+    )
     shown.add_argument("--json", action="store_true", help="one JSON object")
     shown.set_defaults(call=_status)
     commands.add_parser("doctor", help="look for problems").set_defaults(call=_doctor)
-    pruning = commands.add_parser("prune", help="delete what [keep] does not allow")
+    pruning = commands.add_parser(
+        "prune", help="delete what [keep] does not allow", examples=["sedge-edge prune --dry-run"]
+    )
     pruning.add_argument("--dry-run", action="store_true", help="only say what would go")
     pruning.set_defaults(call=_prune)
     leaving = commands.add_parser(
@@ -98,19 +111,24 @@ def _parser() -> argparse.ArgumentParser:
         help="leave the fleet: tell the coordinator, delete the state and the secret",
         description="Leave the fleet. This is final: the coordinator revokes the device, and its state and "
         "its secret are deleted, whether the coordinator answers or not.",
+        examples=["sedge-edge leave --yes"],
     )
     leaving.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     leaving.set_defaults(call=_leave)
-    keys = commands.add_parser("reference", help="every key of edge.toml")
+    keys = commands.add_parser("reference", help="every key of edge.toml", config="")
     keys.set_defaults(call=_reference)
     predict = commands.add_parser(
-        "predict", help="predict with the personal model, without any network"
-    )
+        "predict", help="predict with the personal model, without any network",
+        examples=["sedge-edge predict inputs.npy", "sedge-edge predict inputs.npz --out logits.npy"],
+    )  # fmt: skip
     predict.add_argument("inputs", type=Path, help=".npy, or .npz with x or the inputs by name")
     predict.add_argument("--run", help="the run whose model to use (default: the newest)")
     predict.add_argument("--out", type=Path, help="write the model's outputs (N, C) as .npy")
     predict.set_defaults(call=_predict)
-    export = commands.add_parser("export", help="write the personal model for other programs")
+    export = commands.add_parser(
+        "export", help="write the personal model for other programs",
+        examples=["sedge-edge export model.onnx"],
+    )  # fmt: skip
     export.add_argument(
         "out",
         type=Path,
@@ -118,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("--run", help="the run whose model to write (default: the newest)")
     export.set_defaults(call=_export)
-    return parser
+    return made
 
 
 def _reference(_: argparse.Namespace) -> int:

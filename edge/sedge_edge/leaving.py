@@ -5,9 +5,9 @@ import shutil
 import time
 from pathlib import Path
 
-from sedge_edge import VERSION
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_protocol import VERSION
 from sedge_protocol.errors import ConfigError, LinkError, RemoteError, StorageError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal

@@ -8,8 +8,8 @@ import secrets
 import struct
 import time
 
-from sedge_edge import VERSION
 from sedge_edge.config import EdgeConfig
+from sedge_protocol import VERSION
 from sedge_protocol.errors import LinkError, RemoteError, StorageError
 from sedge_protocol.host.probe import NoAnswer, ask, measure
 from sedge_protocol.wire import topics

@@ -12,6 +12,7 @@ from sedge_protocol.wire.update import Metrics
 from sedge_protocol.wire.work import Codec
 
 __all__ = [
+    "VERSION",
     "Codec",
     "Compression",
     "Layout",
@@ -27,3 +28,6 @@ __all__ = [
     "encode",
     "top_k",
 ]
+
+# Of the distribution, and so of every package.
+VERSION = "0.1.0"

@@ -21,13 +21,23 @@ n=90200``. Foreign exceptions (paho, sqlite3, OSError) are translated once, in t
 library, with ``raise ... from exc``.
 """
 
+from typing import ClassVar
+
 
 class SedgeError(Exception):
-    """Base of every error that Sedge raises on purpose."""
+    """Base of every error that Sedge raises on purpose.
+
+    ``exit_status`` is that of a command that ends with it: 2 for the command line and configuration, 3 for
+    data and models, 4 for the disk, 5 for the link, 6 for the rest (docs/commands.md).
+    """
+
+    exit_status: ClassVar[int] = 6
 
 
 class ConfigError(SedgeError):
     """A configuration value is unknown, missing, of a wrong type or out of range."""
+
+    exit_status = 2
 
     def __init__(self, key: str, found: object, expected: str, where: str = "") -> None:
         self.key, self.found, self.expected, self.where = key, found, expected, where
@@ -42,17 +52,25 @@ class ConfigError(SedgeError):
 class DataError(SedgeError):
     """The user's data set cannot be trained on."""
 
+    exit_status = 3
+
 
 class ExportError(SedgeError):
     """A model cannot be lowered to device programs, or a program disagrees with torch."""
+
+    exit_status = 3
 
 
 class StorageError(SedgeError):
     """The disk refused, or holds bytes that are not what was written."""
 
+    exit_status = 4
+
 
 class LinkError(SedgeError):
     """A broker, or a server of blobs, cannot be reached or does not accept us."""
+
+    exit_status = 5
 
 
 class StrategyError(SedgeError):

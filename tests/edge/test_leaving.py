@@ -19,7 +19,7 @@ def test_the_state_and_the_secret_go_even_where_no_coordinator_answers(
     (state / "blobs" / "model").write_bytes(b"x")
     (state / "journal").write_bytes(b"damaged")
     with lock_folder(state):
-        assert main(["-c", str(config), "leave", "--yes"]) == 2
+        assert main(["-c", str(config), "leave", "--yes"]) == 4
     assert "another process is using this state folder" in capsys.readouterr().err
     assert main(["-c", str(config), "leave", "--yes"]) == 1
     said = capsys.readouterr()

@@ -134,7 +134,7 @@ def test_one_round_is_too_few(
         return None, short
 
     monkeypatch.setattr(costs, "emulate", emulated)
-    assert main(["cost", str(ran.fleet), "--rounds", "1"]) == 2
+    assert main(["cost", str(ran.fleet), "--rounds", "1"]) == 3
     assert "no device came twice" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["cost", str(ran.fleet), "--days", "-1"])

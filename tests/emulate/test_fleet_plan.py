@@ -45,7 +45,7 @@ def test_the_command_reads_what_benchmarks_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["cost", "--devices", "1e7", "--results", str(tmp_path)]
-    assert main(words) == 2
+    assert main(words) == 3
     assert "python -m tools.bench fleet_costs" in capsys.readouterr().err
     (tmp_path / "fleet_costs.json").write_bytes(msgspec.json.encode(DEVICE))
     (tmp_path / "processes.json").write_bytes(msgspec.json.encode(CLOUD))

@@ -55,7 +55,7 @@ def test_what_both_promise(path: Path) -> None:
     assert Path(command).name == path.stem and option == "--config"
     assert config == f"/etc/sedge/{part}.toml" and verb == {"cloud": "serve", "edge": "run"}[part]
     # The shell's start command, and with it the program's name, come from the distribution.
-    assert f'{path.stem} = "sedge_{part}.__main__:main"' in (ROOT / "pyproject.toml").read_text()
+    assert f'{path.stem} = "sedge_start:{part}"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_the_coordinator_may_write_where_its_file_says() -> None:

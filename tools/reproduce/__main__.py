@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools.reproduce.cells import SHORT_ROUNDS
 
-from sedge_emulate.__main__ import exit_status
+from sedge_emulate.__main__ import interruptible
 from sedge_emulate.config import TrainerConfig
 
 
@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
 
         return reproduce(arguments)
 
-    return exit_status("reproduce", call)
+    return interruptible("reproduce", call)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,7 +3,6 @@
 import argparse
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 from sedge_cloud.admin import model_export
 from sedge_cloud.admin.backup import back_up, restore
@@ -16,17 +15,23 @@ from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.command_line import Commands
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import act_as_owner
 
-# What ``add_subparsers`` returns; argparse has no public name for it.
-Parsers = Any
 FORMS = ("npz", "safetensors", "pt", "onnx")
 
 
-def add_run_commands(commands: Parsers) -> None:
+def add_run_commands(commands: Commands) -> None:
     """Add what is done with one run."""
-    export = commands.add_parser("export", help="write a run's models and its history as files")
+    export = commands.add_parser(
+        "export", help="write a run's models and its history as files",
+        examples=[
+            "sedge-cloud run export first --out model.onnx",
+            "sedge-cloud run export first --device pi-1 --out pi-1.npz",
+            "sedge-cloud run export first --history history.csv",
+        ],
+    )  # fmt: skip
     export.add_argument("name")
     help_text = (
         "the global model as .npz, .safetensors, .pt or .onnx; with --device that device's own"
@@ -38,35 +43,51 @@ def add_run_commands(commands: Parsers) -> None:
     export.add_argument("--form", choices=FORMS, default="npz", help=help_text)
     export.add_argument("--history", type=Path, help="a line for each closed round, as .csv")
     export.set_defaults(call=_export)
-    resume = commands.add_parser("resume", help="let a run that has ended go on")
+    resume = commands.add_parser(
+        "resume", help="let a run that has ended go on",
+        examples=["sedge-cloud run resume first --rounds 40"],
+    )  # fmt: skip
     resume.add_argument("name")
     help_text = "rounds of training in all (default: as before)"
     resume.add_argument("--rounds", type=int, help=help_text)
     resume.set_defaults(call=_resume)
-    delete = commands.add_parser("delete", help="delete a run that has ended, with its models")
+    delete = commands.add_parser(
+        "delete", help="delete a run that has ended, with its models",
+        examples=["sedge-cloud run delete first --dry-run"],
+    )  # fmt: skip
     delete.add_argument("name")
     _add_dry_run(delete)
     delete.set_defaults(call=_delete)
 
 
-def add_state_commands(commands: Parsers) -> None:
+def add_state_commands(commands: Commands) -> None:
     """Add what is done with the whole state folder."""
-    pruning = commands.add_parser("prune", help="delete what [keep] in cloud.toml does not allow")
+    pruning = commands.add_parser(
+        "prune", help="delete what [keep] in cloud.toml does not allow",
+        examples=["sedge-cloud prune --dry-run"],
+    )  # fmt: skip
     _add_dry_run(pruning)
     pruning.set_defaults(call=_prune)
     saving = commands.add_parser(
-        "backup", help="write the state into one file; the service may run"
-    )
+        "backup", help="write the state into one file; the service may run",
+        examples=["sedge-cloud backup fleet.backup"],
+    )  # fmt: skip
     saving.add_argument("file", type=Path)
     saving.set_defaults(call=_backup)
-    loading = commands.add_parser("restore", help="put a backup into an empty state folder")
+    loading = commands.add_parser(
+        "restore", help="put a backup into an empty state folder",
+        examples=["sedge-cloud restore fleet.backup"],
+    )  # fmt: skip
     loading.add_argument("file", type=Path)
     help_text = "give up the state that is there; the service must not run"
     loading.add_argument("--replace", action="store_true", help=help_text)
     loading.set_defaults(call=_restore)
-    moving = commands.add_parser("store", help="move a fleet to another store")
-    verbs = moving.add_subparsers(required=True, metavar="COMMAND")
-    copying = verbs.add_parser("copy", help="copy all of a store into an empty one")
+    moving = commands.add_parser("store", help="move a fleet to another store", config="")
+    verbs = moving.add_commands()
+    copying = verbs.add_parser(
+        "copy", help="copy all of a store into an empty one",
+        examples=["sedge-cloud store copy old/cloud.toml new/cloud.toml"],
+    )  # fmt: skip
     help_text = "the cloud.toml of the store that is there, whose coordinator must not run"
     copying.add_argument("source", type=Path, metavar="FROM", help=help_text)
     copying.add_argument("target", type=Path, metavar="TO", help="the cloud.toml of the new one")

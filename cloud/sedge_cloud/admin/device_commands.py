@@ -8,7 +8,7 @@ from typing import get_args
 import msgspec
 
 from sedge_cloud.admin import enrolment
-from sedge_cloud.admin.commands import Parsers, at_least_one, open_reader, open_state
+from sedge_cloud.admin.commands import at_least_one, open_reader, open_state
 from sedge_cloud.admin.device_names import device_names
 from sedge_cloud.admin.join_commands import add_join_commands
 from sedge_cloud.admin.revocation import SIGHUP, revoke_device
@@ -20,14 +20,22 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.selector import Condition, parse
 from sedge_cloud.store.tags import check_tag
 from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.command_line import Commands, Parser
 from sedge_protocol.host.console import json_text
 
 
-def add_device_commands(commands: Parsers) -> None:
+def add_device_commands(commands: Commands) -> None:
     """Add what is done with devices."""
-    parser = commands.add_parser("device", help="enrol and revoke devices")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add = commands.add_parser("add", help="enrol devices and write their edge.toml and secret")
+    parser: Parser = commands.add_parser("device", help="enrol and revoke devices")
+    commands = parser.add_commands()
+    add = commands.add_parser(
+        "add", help="enrol devices and write their edge.toml and secret",
+        examples=[
+            "sedge-cloud device add pi-1 --join",
+            "sedge-cloud device add pi --count 20 --out devices",
+            "sedge-cloud device add --names list.csv",
+        ],
+    )  # fmt: skip
     add.add_argument("device", nargs="?")
     which = add.add_mutually_exclusive_group()
     help_text = "so many devices: DEVICE-1, DEVICE-2, …; --out is then the folder of folders"
@@ -39,18 +47,26 @@ def add_device_commands(commands: Parsers) -> None:
     _add_issue_options(add)
     add.set_defaults(call=_add)
     help_text = "the same with a new secret for a known device, revoked or not"
-    reissue = commands.add_parser("reissue", help=help_text)
+    reissue = commands.add_parser(
+        "reissue", help=help_text, examples=["sedge-cloud device reissue pi-1 --out pi-1-new"]
+    )
     reissue.add_argument("device")
     _add_issue_options(reissue)
     reissue.set_defaults(call=_reissue)
-    revoke = commands.add_parser("revoke", help="no longer listen to a device")
+    revoke = commands.add_parser(
+        "revoke", help="no longer listen to a device", examples=["sedge-cloud device revoke pi-1"]
+    )
     revoke.add_argument("device")
     revoke.set_defaults(call=_revoke)
     _add_tag_command(commands)
     add_join_commands(commands)
     devices = commands.add_parser(
-        "list", help="every device: online or not, since when, what is wrong"
-    )
+        "list", help="every device: online or not, since when, what is wrong",
+        examples=[
+            "sedge-cloud device list --online",
+            "sedge-cloud device list --where 'site=lab and memory_mb>=512' --json",
+        ],
+    )  # fmt: skip
     devices.add_argument("--json", action="store_true", help="one JSON object a device")
     which = devices.add_mutually_exclusive_group()
     which.add_argument("--online", action="store_true", help="only those that are online")
@@ -65,8 +81,14 @@ def add_device_commands(commands: Parsers) -> None:
     devices.set_defaults(call=_list)
 
 
-def _add_tag_command(commands: Parsers) -> None:
-    tag = commands.add_parser("tag", help="give devices tags, by which runs and lists select")
+def _add_tag_command(commands: Commands) -> None:
+    tag = commands.add_parser(
+        "tag", help="give devices tags, by which runs and lists select",
+        examples=[
+            "sedge-cloud device tag pi-1 pi-2 site=lab",
+            "sedge-cloud device tag --where 'site=lab' floor=2",
+        ],
+    )  # fmt: skip
     help_text = "ids of devices, then tags; KEY= takes a tag away"
     tag.add_argument("what", nargs="+", metavar="DEVICE … KEY=VALUE …", help=help_text)
     help_text = "in place of ids: all that match, such as 'site=lab and memory_mb>=512'"

@@ -5,21 +5,26 @@ import json
 import time
 
 from sedge_cloud.admin import joining
-from sedge_cloud.admin.commands import Parsers, at_least_one, open_state
+from sedge_cloud.admin.commands import at_least_one, open_state
 from sedge_cloud.admin.enrolment import reload_broker
 from sedge_cloud.admin.revocation import SIGHUP
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.store.joins import TokenRow
 from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.command_line import Commands, Parser
 
 
-def add_join_commands(commands: Parsers) -> None:
+def add_join_commands(commands: Commands) -> None:
     """Add what is done with tokens, and with devices that wait to join."""
-    parser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         "token", help="join tokens, by which devices make their own secrets"
     )
-    verbs = parser.add_subparsers(required=True, metavar="COMMAND")
-    add = verbs.add_parser("add", help="print a line, by which `sedge-edge join` joins the fleet")
+    verbs = parser.add_commands()
+    add = verbs.add_parser(
+        "add",
+        help="print a line, by which `sedge-edge join` joins the fleet",
+        examples=["sedge-cloud device token add --count 20 --tags site=lab --expires 2d"],
+    )
     help_text = "how many devices may join by it (default: 1)"
     add.add_argument("--count", type=at_least_one, metavar="N", default=1, help=help_text)
     help_text = "tags that these devices get"

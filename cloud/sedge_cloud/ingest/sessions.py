@@ -20,6 +20,7 @@ from sedge_cloud.runs.run import Run
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_cloud.store.selector import parse
+from sedge_protocol import VERSION
 from sedge_protocol.errors import RemoteError, VersionError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Send
@@ -34,7 +35,6 @@ from sedge_protocol.wire.frame import (
 )
 from sedge_protocol.wire.messages import Cancel, Hello, Order, Refusal, Welcome, decode_body
 
-VERSION = "0.1.0"
 # A fleet of more devices than that is not listed.
 MAX_LISTED = 20_000
 # The nonce of a welcome to no hello in particular: "I have just started; say hello again".

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import DeviceFacts, Fleet
 from sedge_cloud.facts.snapshot import Snapshot
-from sedge_cloud.ingest.sessions import VERSION
 from sedge_cloud.outlets.supervisor import Supervised
+from sedge_protocol import VERSION
 from sedge_protocol.host.mqtt import BrokerSettings, Connected, MqttLink, Received, TooLarge
 from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.topics import ROOT

@@ -6,6 +6,7 @@ Programs describe their configuration as frozen msgspec structs with ``forbid_un
 keys, reads no environment variable and resolves no path; fields may be of type ``pathlib.Path``.
 """
 
+import contextlib
 import difflib
 import math
 import re
@@ -57,12 +58,21 @@ class _Words(str):
 
 
 def default_path(name: str) -> Path:
-    """The file in the working folder if it is there and we may look, otherwise the system's."""
+    """The file in the working folder if it is there and we may look, otherwise the system's.
+
+    Raises ``ConfigError`` where there is neither.
+    """
     here, system = Path(name), Path("/etc/sedge") / name
-    try:
-        return here if here.exists() else system
-    except OSError:
-        return system
+    with contextlib.suppress(OSError):
+        if here.exists():
+            return here
+    with contextlib.suppress(PermissionError):  # its reader says why it cannot be read
+        if not system.exists():
+            found = _Words(f"neither here nor in {system.parent}")
+            raise ConfigError(
+                name, found, "one of the two, or -c FILE, or SEDGE_CONFIG set to a file"
+            )
+    return system
 
 
 def load(path: Path, type: type[T]) -> T:

@@ -74,7 +74,7 @@ def test_prune_by_hand(config: Path, capsys: CAPSYS) -> None:
     assert capsys.readouterr().out == "runs would be deleted: old, newer\n"
     assert {path.name for path in (state / "blobs").iterdir()} == names
     with lock_folder(state):  # as a running agent holds it
-        assert main(["-c", str(config), "prune"]) == 2
+        assert main(["-c", str(config), "prune"]) == 4
         assert "another process is using this state folder" in capsys.readouterr().err
     assert kept(config) == ["old", "newer", "newest"]
     assert main(["-c", str(config), "prune"]) == 0

@@ -75,7 +75,7 @@ def test_a_planted_link_reaches_nothing_of_roots(
     before = of(victim)
     (service / "state" / name).symlink_to(victim)
     done = cloud(service, *words)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 4 and len(done.stderr.splitlines()) == 1
     assert of(victim) == before
 
 
@@ -85,7 +85,7 @@ def test_a_state_folder_that_is_a_planted_link(service: Path, tmp_path: Path) ->
     os.chown(service, NOBODY, NOBODY)
     (service / "state").symlink_to(tmp_path)
     os.chown(service / "state", NOBODY, NOBODY, follow_symlinks=False)
-    assert cloud(service, "device", "list").returncode == 2
+    assert cloud(service, "device", "list").returncode == 4
     assert list(tmp_path.iterdir()) == []
 
 

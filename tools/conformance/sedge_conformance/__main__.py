@@ -7,31 +7,27 @@ from pathlib import Path
 from sedge_cloud.config import load_cloud
 from sedge_conformance.shell import conform
 from sedge_conformance.stage import Finding
-from sedge_protocol.errors import SedgeError
-from sedge_protocol.host.console import printing
+from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
 from sedge_protocol.host.posix import require_posix
-from sedge_protocol.host.toml import default_path
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Play every act: 0 when the client keeps every rule, 1 when it breaks one, 2 for an error."""
-    try:
-        with printing():
-            arguments = parser().parse_args(argv)
-            require_posix()
-            return _play(arguments)
-    except SedgeError as exc:
-        print(f"sedge-conformance: {exc}", file=sys.stderr)
-        return 2
+    """Play every act: 0 when the client keeps every rule, 1 when it breaks one, more for an error."""
+
+    def call() -> int:
+        arguments = parsed(parser(), argv)
+        require_posix()
+        return _play(arguments)
+
+    return exit_status("sedge-conformance", call)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command's arguments."""
-    found = argparse.ArgumentParser(
-        "sedge-conformance", description="Find the rules of WIRE.md that a client breaks."
-    )
-    config = default_path("cloud.toml")
-    found.add_argument("-c", "--config", type=Path, default=config, help=f"default: {config}")
+    found = command(
+        "sedge-conformance", "Find the rules of WIRE.md that a client breaks.", "cloud.toml",
+        ["sedge-conformance my-client --bundle model -c fleet/cloud.toml"],
+    )  # fmt: skip
     found.add_argument(
         "device",
         help="a device enrolled for this alone: what its client keeps of other runs makes room",

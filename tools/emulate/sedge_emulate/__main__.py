@@ -11,8 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sedge_protocol.errors import SedgeError
-from sedge_protocol.host.console import printing
+from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -20,23 +19,21 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
 
     def call() -> int:
-        arguments = _parser().parse_args(argv, argparse.Namespace(argv=argv))
+        arguments = parsed(parser(), argv)
+        arguments.argv = argv
         return int(arguments.call(arguments))
 
-    return exit_status("sedge-emulate", call)
+    return interruptible("sedge-emulate", call)
 
 
-def exit_status(name: str, call: Callable[[], int]) -> int:
-    """Make the call; 0 when it went well, 2 for an error, 130 when interrupted."""
-    try:
-        with printing(), _ended_by("SIGTERM"), _ended_by("SIGHUP"):
+def interruptible(name: str, call: Callable[[], int]) -> int:
+    """Make the call; SIGTERM and SIGHUP end it as Ctrl-C does. Returns the command's exit status."""
+
+    def ended() -> int:
+        with _ended_by("SIGTERM"), _ended_by("SIGHUP"):
             return call()
-    except SedgeError as exc:
-        print(f"{name}: {exc}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        return 130
+
+    return exit_status(name, ended)
 
 
 @contextmanager
@@ -55,10 +52,20 @@ def _ended_by(name: str) -> Generator[None]:
         signal.signal(number, before)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("sedge-emulate", description="Virtual devices, real training.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="run every strategy of a fleet file")
+def parser() -> Parser:
+    """The command's arguments."""
+    made = command(
+        "sedge-emulate", "Virtual devices, real training.",
+        examples=["sedge-emulate run fleet.toml", "sedge-emulate compare runs/latest"],
+    )  # fmt: skip
+    commands = made.add_commands()
+    run = commands.add_parser(
+        "run", help="run every strategy of a fleet file",
+        examples=[
+            "sedge-emulate run fleet.toml --devices 20 --out runs/twenty",
+            "sedge-emulate run fleet.toml --seeds 1,2,3 --only fedavg",
+        ],
+    )  # fmt: skip
     run.add_argument("fleet", type=Path, help="fleet.toml")
     run.add_argument("--devices", type=int, help="instead of the file's")
     run.add_argument("--rounds", type=int, help="instead of the file's")
@@ -94,7 +101,10 @@ def _parser() -> argparse.ArgumentParser:
         "--verbose", action="store_true", help="show the log of agents and coordinator"
     )
     run.set_defaults(call=_run)
-    compare = commands.add_parser("compare", help="mean and spread over runs with several seeds")
+    compare = commands.add_parser(
+        "compare", help="mean and spread over runs with several seeds",
+        examples=["sedge-emulate compare runs/twenty --target 0.85"],
+    )  # fmt: skip
     compare.add_argument(
         "folders",
         type=Path,
@@ -112,17 +122,19 @@ def _parser() -> argparse.ArgumentParser:
         "--target", type=float, help="also what it took to get there, such as 0.85"
     )
     compare.set_defaults(call=_compare)
-    report = commands.add_parser("report", help="runs of a real fleet as an HTML report")
+    report = commands.add_parser(
+        "report", help="runs of a real fleet as an HTML report", config="cloud.toml",
+        examples=["sedge-emulate report first second -c fleet/cloud.toml --out report.html"],
+    )  # fmt: skip
     report.add_argument("runs", nargs="+", metavar="RUN", help="as `sedge-cloud run list` names it")
-    report.add_argument("-c", "--config", type=Path, default=Path("cloud.toml"),
-                        help="the coordinator's (default: cloud.toml)")  # fmt: skip
     report.add_argument("--out", type=Path, default=Path("report.html"), help="the file to write")
     report.set_defaults(call=_report)
     keys = commands.add_parser("reference", help="every key of a fleet file")
     keys.set_defaults(call=_reference)
     help_text = "what a device's link costs in a month; without a fleet file, what a fleet costs"
-    _cost_parser(commands.add_parser("cost", help=help_text))
-    return parser
+    examples = ["sedge-emulate cost fleet.toml --per-mb 0.01", "sedge-emulate cost --devices 1e6"]
+    _cost_parser(commands.add_parser("cost", help=help_text, examples=examples))
+    return made
 
 
 def _cost_parser(cost: argparse.ArgumentParser) -> None:

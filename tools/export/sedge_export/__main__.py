@@ -18,49 +18,49 @@ channels of every axis to ``folder-0.25``, and so on. Each is verified like any 
 import sys
 from pathlib import Path
 
-from sedge_export.command_line.arguments import (
-    bundle_parser,
-    export_parser,
-    personal_parser,
-    show_parser,
-)
+from sedge_export.command_line.arguments import commands_parser, export_parser
 from sedge_export.command_line.initial_parameters import write_parameters
 from sedge_export.command_line.summary import summary
-from sedge_protocol.errors import ConfigError, SedgeError
-from sedge_protocol.host.console import printing
+from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.command_line import exit_status, parsed
 from sedge_protocol.wire.bundle import load
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command. Returns 0 for success, 2 after one line on stderr for an error."""
+    """Run the command. Returns its exit status (docs/commands.md)."""
     arguments = sys.argv[1:] if argv is None else argv
-    try:
-        with printing():
+
+    def call() -> int:
+        try:
             print(_run(arguments))
-    except (SedgeError, OSError) as exc:
-        print(
-            "sedge-export:", *str(exc).split(), file=sys.stderr
-        )  # on one line, whatever the message contains
-        return 2
-    return 0
+        except OSError as exc:
+            raise StorageError(str(exc)) from exc
+        return 0
+
+    return exit_status("sedge-export", call)
 
 
 def _run(arguments: list[str]) -> str:
-    """Do what is asked; what to print of it."""
-    command, words = arguments[:1], arguments[1:]
-    if command == ["show"]:
-        folder = Path(show_parser().parse_args(words).folder)
+    """Run the command and return what to print.
+
+    A first word that is a plain name is a command's: a model has a colon in it.
+    """
+    first = arguments[0] if arguments else "-"
+    is_export = not first.isidentifier()
+    parser = export_parser() if is_export else commands_parser()
+    options = parsed(parser, arguments)
+    if first == "show":
+        folder = Path(options.folder)
         return summary(load(folder)[0].manifest, folder)
-    if command == ["bundle"]:
-        return write_parameters(bundle_parser().parse_args(words))
-    is_personal = command == ["personal"]
-    parser = personal_parser() if is_personal else export_parser()
-    options = parser.parse_args(words if is_personal else arguments)
+    if first == "bundle":
+        return write_parameters(options)
     try:
         from sedge_export.command_line.commands import export_bundles, personal_model
     except ModuleNotFoundError as exc:
         raise ConfigError("sedge-export", exc.name, "pip install 'sedge-fl[export]'") from exc
-    return personal_model(parser, options) if is_personal else export_bundles(parser, options)
+    if is_export:
+        return export_bundles(parser, options)
+    return personal_model(options.parser, options)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import msgspec
 
 from sedge_cloud.facts.records import DeviceFacts, Fleet, Problem, RunFacts
 from sedge_cloud.facts.selection import Wanted
-from sedge_cloud.ingest.sessions import VERSION
+from sedge_protocol import VERSION
 
 
 @cache

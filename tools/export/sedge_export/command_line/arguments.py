@@ -5,6 +5,7 @@ import math
 from typing import NamedTuple, cast, get_args
 
 from sedge_export.defaults import BACKENDS, FROZEN_PRECISIONS, LARGEST_LOSS, TOLERANCE
+from sedge_protocol.host.command_line import Commands, Parser, command
 from sedge_protocol.wire.bundle import ONNXRUNTIME, TensorSpec
 from sedge_protocol.wire.objective import LOSSES, METRICS, Metric, TargetKind, own_metric
 from sedge_protocol.wire.parts import MAX_INTEGER
@@ -162,14 +163,20 @@ def inputs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tupl
     return tuple(rows)
 
 
-def export_parser() -> argparse.ArgumentParser:
+def export_parser() -> Parser:
     """Of ``sedge-export MODULE:FUNCTION``."""
-    parser = argparse.ArgumentParser(
-        prog="sedge-export",
-        description="Export a torch model as programs that train it on a device.",
-        epilog="`sedge-export show FOLDER` prints what a bundle holds; `personal` writes a model for apps,"
-        " and `bundle` initial parameters for devices that train with code of their own.",
+    parser = command(
+        "sedge-export",
+        "Export a torch model as programs that train it on a device. Its other commands: `show` describes a"
+        " bundle, `personal` writes a model for apps, and `bundle` writes initial parameters for devices"
+        " that train with code of their own.",
+        examples=[
+            "sedge-export my_model:build --sample-shape 1,28,28 --batch-size 32 --num-classes 10 "
+            "--name cnn --out model",
+            "sedge-export show model",
+        ],
     )
+    parser.alternative = commands_parser()
     parser.add_argument("model", help="module:function, or class, that makes the nn.Module")
     _add_input(parser)
     parser.add_argument("--batch-size", type=int, required=True)
@@ -273,11 +280,24 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def personal_parser() -> argparse.ArgumentParser:
-    """Of ``sedge-export personal``."""
-    parser = argparse.ArgumentParser(
-        prog="sedge-export personal",
-        description="Write a model with a device's weights in it, for apps.",
+def commands_parser() -> Parser:
+    """Of ``sedge-export COMMAND``."""
+    parser = command("sedge-export", "Bundles, and models for apps.")
+    commands = parser.add_commands()
+    _add_show(commands)
+    _add_personal(commands)
+    _add_bundle(commands)
+    return parser
+
+
+def _add_personal(commands: Commands) -> None:
+    parser: Parser = commands.add_parser(
+        "personal",
+        help="write a model with a device's weights in it, for apps",
+        examples=[
+            "sedge-export personal my_model:build --weights pi-1.npz --sample-shape 1,28,28 "
+            "--out model.onnx"
+        ],
     )
     parser.add_argument("model", help="module:function, or class, that makes the nn.Module")
     parser.add_argument(
@@ -302,21 +322,24 @@ def personal_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=_number, default=0, help="seed of what the weights leave out"
     )
-    return parser
+    parser.set_defaults(parser=parser)  # which ends with an error for what does not go together
 
 
-def show_parser() -> argparse.ArgumentParser:
-    """Of ``sedge-export show``."""
-    parser = argparse.ArgumentParser(prog="sedge-export show")
+def _add_show(commands: Commands) -> None:
+    parser: Parser = commands.add_parser(
+        "show", help="describe a bundle", examples=["sedge-export show model"]
+    )
     parser.add_argument("folder", help="a bundle folder")
-    return parser
 
 
-def bundle_parser() -> argparse.ArgumentParser:
-    """Of ``sedge-export bundle``."""
-    parser = argparse.ArgumentParser(
-        prog="sedge-export bundle",
-        description="Write initial parameters, for devices that train with code of their own.",
+def _add_bundle(commands: Commands) -> None:
+    parser: Parser = commands.add_parser(
+        "bundle",
+        help="write initial parameters, for devices that train with code of their own",
+        examples=[
+            "sedge-export bundle my_model:initial --sample-shape 28 --batch-size 32 --num-classes 10 "
+            "--name own --out model"
+        ],
     )
     parser.add_argument(
         "function", help="module:function that returns a list, or a dict, of arrays"
@@ -337,7 +360,6 @@ def bundle_parser() -> argparse.ArgumentParser:
     parser.add_argument("--metric", type=_reported_metric, help=help_text)
     parser.add_argument("--name", required=True, help="name of the bundle")
     parser.add_argument("--out", type=_folder, required=True, help="folder to write")
-    return parser
 
 
 def _reported_metric(text: str) -> Metric:

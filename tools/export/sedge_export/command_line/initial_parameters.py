@@ -25,7 +25,7 @@ _STATISTICS = ("running_mean", "running_var")
 
 
 def write_parameters(options: argparse.Namespace) -> str:
-    """Write the bundle that ``bundle_parser``'s options ask for; what to say of it.
+    """Write the bundle that the options of ``bundle`` ask for. Returns what to say of it.
 
     Raises ``ConfigError`` and ``StorageError``, as ``write_bundle``.
     """

@@ -1,0 +1,142 @@
+"""What the commands have in common: their words, where their configuration is, and how they end."""
+
+import argparse
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias, cast
+
+from sedge_protocol import VERSION
+from sedge_protocol.errors import SedgeError
+from sedge_protocol.host import completion
+from sedge_protocol.host.console import printing
+from sedge_protocol.host.toml import default_path
+
+CONFIG_VARIABLE = "SEDGE_CONFIG"
+INTERRUPTED = 130
+# argparse's own messages, of which Python 3.12 puts no quotation marks around the choices.
+_CHOICE = re.compile(r"invalid choice: '(?P<word>.*?)' \(choose from (?P<known>.*)\)$", re.DOTALL)
+_OPTION = re.compile(r"--[a-z][\w-]*")
+
+
+class Parser(argparse.ArgumentParser):
+    """A command, or a command of a command.
+
+    ``config`` is the name of the file that ``-c`` replaces, empty for a command that reads none; commands
+    below have the same unless they say otherwise. ``examples`` end the help.
+    """
+
+    def __init__(self, *, config: str = "", examples: Sequence[str] = (), **others: Any) -> None:
+        super().__init__(**others)
+        self.config, self.examples = config, examples
+        self.alternative: Parser | None = None  # another reading of the same command
+        # What the last of several parsers sets is what counts, so a command can go without.
+        self.set_defaults(config_name=config)
+        if config:
+            help_text = (
+                f"the file, or its folder (default: ${CONFIG_VARIABLE}, or else {config} in "
+                f"this folder or /etc/sedge)"
+            )
+            self.add_argument(
+                "-c", "--config", type=Path, default=argparse.SUPPRESS, help=help_text
+            )
+
+    def add_commands(self) -> "Commands":
+        """Where to add this command's own commands; one of them must be named."""
+        inherits = cast(type[Parser], partial(Parser, config=self.config))
+        return self.add_subparsers(required=True, metavar="COMMAND", parser_class=inherits)
+
+    def format_help(self) -> str:
+        """The help, with the examples as they are typed."""
+        examples = "".join(f"  {example}\n" for example in self.examples)
+        return super().format_help() + (examples and f"\nexamples:\n{examples}")
+
+    def parse_known_args(self, *args: Any, **named: Any) -> Any:
+        """As argparse does; but an option that a command does not know is refused with its own usage."""
+        found, unknown = super().parse_known_args(*args, **named)
+        if unknown:
+            options = _OPTION.findall(self.format_help())
+            self.error(
+                f"unrecognized arguments: {' '.join(unknown)}{_nearest(unknown[0], options)}"
+            )
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """End with a line that names the nearest word instead of all."""
+        if match := _CHOICE.search(message):
+            near = _nearest(match["word"], [word.strip("'") for word in match["known"].split(", ")])
+            message = message[: match.start()] + (
+                f"invalid choice: {match['word']!r}{near}" if near else match[0]
+            )
+        super().error(message)
+
+    def words(self) -> Mapping[tuple[str, ...], Sequence[str]]:
+        """What may be typed after each chain of commands: commands, choices and options."""
+        table: dict[tuple[str, ...], Sequence[str]] = {}
+        own: list[str] = []
+        for action in self._actions:
+            own += action.option_strings
+            if not action.option_strings and action.choices is not None:
+                own += map(str, action.choices)
+            if isinstance(action, argparse._SubParsersAction):
+                for name, below in action.choices.items():
+                    table |= {(name, *path): words for path, words in below.words().items()}
+        others = {} if self.alternative is None else self.alternative.words()
+        return {**others, **table, (): [*own, *others.get((), ())]}
+
+
+# Where a command's own commands are added; argparse has no public name for it.
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+def command(name: str, description: str, config: str = "", examples: Sequence[str] = ()) -> Parser:
+    """The parser of a whole command, with what every command has."""
+    parser = Parser(prog=name, description=description, config=config, examples=examples)
+    parser.add_argument("--version", action="version", version=f"{name} {VERSION}")
+    help_text = "print what makes this shell complete the command (docs/commands.md)"
+    parser.add_argument(
+        "--completion", choices=completion.SHELLS, action=_Completion, help=help_text
+    )
+    return parser
+
+
+class _Completion(argparse.Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        print(completion.script(values, parser.prog, parser.words()), end="")
+        parser.exit()
+
+
+def parsed(parser: Parser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments; ``config`` is the path of the configuration for a command that reads one.
+
+    Raises ``ConfigError`` where none is named and none is there.
+    """
+    arguments = parser.parse_args(argv)
+    name: str = arguments.config_name
+    if name:
+        given = getattr(arguments, "config", None) or os.environ.get(CONFIG_VARIABLE)
+        path = Path(given) if given else default_path(name)
+        arguments.config = path / name if os.path.isdir(path) else path
+    return arguments
+
+
+def exit_status(name: str, call: Callable[[], int]) -> int:
+    """Make the call. Returns its result, or after one line on stderr what the error says."""
+    try:
+        with printing():
+            return call()
+    except SedgeError as exc:
+        print(f"{name}:", *str(exc).split(), file=sys.stderr)
+        return exc.exit_status
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    found = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+    return f" (did you mean {found[0]!r}?)" if found else ""

@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 from tools.bench.parts.real_fleet import free_port
 
-from sedge_cloud.config import load_run
+from sedge_cloud.run_file import load_run
 from sedge_emulate.__main__ import main as emulate
 from sedge_emulate.config import load_emulation
 from sedge_emulate.data.archives import user_datasets

@@ -123,6 +123,7 @@ TESTED_ELSEWHERE = {
     "sedge_cloud.ingest.admission": "tests/cloud/ingest/test_rate_limit.py",
     "sedge_cloud.ingest.open_orders": "tests/cloud/ingest/test_ingest.py",
     "sedge_cloud.hints": "tests/cloud/ingest/test_ingest.py",
+    "sedge_cloud.run_file": "tests/cloud/test_cloud_config.py",
     "sedge_cloud.ingest.arrivals": "tests/cloud/ingest/test_uploads.py",
     "sedge_cloud.ingest.broadcast": "tests/system/test_many_processes.py",
     "sedge_cloud.ingest.refusals": "tests/cloud/ingest/test_ingest.py",
@@ -225,6 +226,7 @@ TESTED_ELSEWHERE = {
     "sedge_export.lowering.onnx.": "tests/export/lowering/test_export_ops.py",
 }
 MAX_LINES = 400
+LONGEST_CHAIN = 18  # of the cloud's imports
 # Longer than that, and why they are not two files.
 LONG: dict[str, int] = {
     "sedge_protocol.host.mqtt": 480  # the one file that owns paho
@@ -345,6 +347,22 @@ def test_a_folder_reaches_only_what_it_may(folder: str) -> None:
     assert members, folder
     for module in members:
         assert not forbidden(module, FORBIDDEN[folder], sources), module
+
+
+def test_chains_of_imports_are_short() -> None:
+    """Whoever reads the cloud from its command on goes down so many modules, and no more."""
+    sources = {
+        name.removesuffix(".__init__"): path.read_text()
+        for name, path in MODULES.items()
+        if inside(name, "sedge_cloud")
+    }
+
+    @cache
+    def depth(module: str) -> int:
+        below = imports(sources[module]) & sources.keys() - {module}
+        return 1 + max(map(depth, below), default=0)
+
+    assert max(map(depth, sources)) <= LONGEST_CHAIN
 
 
 def test_who_has_files_of_its_own_uses_them() -> None:

@@ -31,7 +31,6 @@ from sedge_cloud.config import (
     RunFile,
     broker_settings,
     load_cloud,
-    load_run,
 )
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.outlets.sidecars import sidecars
@@ -39,6 +38,7 @@ from sedge_cloud.processes.heartbeat import Heartbeat
 from sedge_cloud.processes.membership import Membership
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.rounds.accounts import read_sums
+from sedge_cloud.run_file import load_run
 from sedge_cloud.service import Service
 from sedge_cloud.store.cache import Memory
 from sedge_cloud.store.opening import is_shared, open_store

@@ -1,4 +1,4 @@
-"""The coordinator's configuration (cloud.toml) and the description of a run (run.toml)."""
+"""The coordinator's configuration (cloud.toml) and the description of a run (run.toml; see run_file.py)."""
 
 import math
 import re
@@ -9,15 +9,13 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from sedge_cloud.algorithms.robust import COORDINATE_RULES, Robust
+from sedge_cloud.algorithms.robust import Robust
 from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
 from sedge_cloud.compute import ComputeConfig
 from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
 from sedge_cloud.store.cache import SHARE
-from sedge_cloud.store.selector import parse
 from sedge_cloud.store.settings import COORDINATOR as COORDINATOR
 from sedge_cloud.store.settings import BlobsConfig, StoreConfig
-from sedge_cloud.strategies import make_strategy
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
 from sedge_protocol.host.broker_url import URLS
@@ -196,58 +194,6 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
             number = min(planned, number - number // ((self.evaluate_every or planned) + 1))
         return int(min(most, trained + number))
 
-    def check(self, where: str = "") -> "RunConfig":
-        """The same config. Raises ``ConfigError`` for what types and ranges alone do not catch."""
-        try:
-            strategy = make_strategy(self.strategy, self.options)
-        except ConfigError as exc:
-            key = exc.key if exc.key in ("strategy", "options") else f"options.{exc.key}"
-            raise ConfigError(key, exc.found, exc.expected, where) from exc
-        if self.cohort.select:
-            parse(self.cohort.select, "cohort.select", where)
-        _check_optimizer(self.training, where)
-        _check_schedule(self.schedule, self.training, self.num_rounds, where)
-        if self.robust.rule in COORDINATE_RULES and not strategy.coordinate_rules:
-            rules = "direction, mean, krum or multi_krum"
-            expected = f"{rules}: {self.strategy} has an aggregation of its own"
-            raise ConfigError("robust.rule", self.robust.rule, expected, where)
-        if self.min_train_devices > self.min_available_devices:
-            expected = f"at least min_train_devices = {self.min_train_devices}"
-            raise ConfigError("min_available_devices", self.min_available_devices, expected, where)
-        smallest = max(
-            self.min_train_devices, round(self.fraction_train * self.min_available_devices)
-        )
-        if self.min_updates > smallest:
-            expected = f"at most {smallest}, the devices of the smallest round"
-            raise ConfigError("min_updates", self.min_updates, expected, where)
-        for key in ("deadline_s", "grace_s"):
-            if not math.isfinite(getattr(self, key)):
-                raise ConfigError(key, getattr(self, key), "a finite number", where)
-        return self
-
-
-def _check_optimizer(training: Training, where: str) -> None:
-    if training.optimizer != "sgd" and training.momentum:
-        expected = f"0: {training.optimizer} has beta1"
-        raise ConfigError("training.momentum", training.momentum, expected, where)
-    if training.nesterov and not training.momentum:
-        expected = "false: Nesterov's step is one of momentum"
-        raise ConfigError("training.nesterov", True, expected, where)
-
-
-def _check_schedule(schedule: ScheduleConfig, training: Training, rounds: int, where: str) -> None:
-    if schedule.warmup_rounds >= rounds:
-        expected = f"fewer than num_rounds = {rounds}"
-        raise ConfigError("schedule.warmup_rounds", schedule.warmup_rounds, expected, where)
-    if schedule.kind == "exponential" and not schedule.final:
-        raise ConfigError("schedule.final", 0.0, "above 0: an exponential never gets there", where)
-    if schedule.steps and schedule.kind == "constant" and not schedule.warmup_rounds:
-        expected = "false: without kind or warmup_rounds all rounds have the same rate"
-        raise ConfigError("schedule.steps", True, expected, where)
-    if schedule.steps and training.end_factor != 1:
-        expected = "1: schedule.steps says where the rate of a round ends"
-        raise ConfigError("training.end_factor", training.end_factor, expected, where)
-
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[broker]: how the coordinator reaches the broker, and how devices do."""
@@ -326,12 +272,6 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def username(self) -> str:
         """The coordinator's account at the broker."""
         return self.broker.username or self.name
-
-
-def load_run(path: Path) -> RunConfig:
-    """Read and check a run file. Raises ``ConfigError``."""
-    file = config.load(path, RunFile)
-    return RunConfig(**msgspec.structs.asdict(file)).check(str(path))
 
 
 def load_cloud(path: Path) -> CloudConfig:

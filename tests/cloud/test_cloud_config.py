@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sedge_cloud.config import BrokerConfig, CloudConfig, broker_settings, load_cloud, load_run
+from sedge_cloud.config import BrokerConfig, CloudConfig, broker_settings, load_cloud
+from sedge_cloud.run_file import load_run
 from sedge_protocol.errors import ConfigError
 
 SHIPPED = Path(__file__).parents[2] / "cloud" / "cloud.toml"

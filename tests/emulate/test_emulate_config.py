@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sedge_cloud.run_file import check_run
 from sedge_emulate.attack import AttackConfig
 from sedge_emulate.config import EmulationConfig, TrainerConfig, load_emulation
 from sedge_emulate.device_classes import ClassConfig, LinkConfig
@@ -157,7 +158,7 @@ def test_a_fleet_of_one(tmp_path: Path) -> None:
     config = msgspec.structs.replace(load(tmp_path, GOOD), devices=1)
     run = config.run(config.strategies[0])
     assert (run.min_train_devices, run.min_available_devices) == (1, 1)
-    run.check()
+    check_run(run)
 
 
 @pytest.mark.parametrize(

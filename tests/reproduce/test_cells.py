@@ -4,6 +4,7 @@ import pytest
 from tools.reproduce.cells import FIRST_ROUNDS, SHORT, TABLES, Cell, Table
 
 from sedge_cloud.config import RunConfig
+from sedge_cloud.run_file import check_run
 
 CELLS = [
     pytest.param(table, cell, id=f"{table.name}-{cell.name}")
@@ -23,7 +24,7 @@ def test_every_cell_is_a_run_of_a_known_strategy(table: Table, cell: Cell) -> No
         evaluate_every=setting.checkpoint,
         training=setting.training,
     )
-    assert run.check() == run
+    assert check_run(run) == run
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)

@@ -10,8 +10,7 @@ import torch
 from tools.reproduce.released import BATCH, DEVICES, Released, ReleasedSetting, name, partition
 
 from sedge_cloud.config import RunConfig
-from sedge_cloud.runs.orders import order_seed
-from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run import Run, order_seed
 from sedge_edge.training.batches import permutations
 
 TARGETS = np.repeat(np.arange(10), 700)

@@ -17,6 +17,7 @@ from tests.cloud.helper import LAYOUT, RUN, TRUSTING, Cloud, a_hello, make_bundl
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.coding import EXACT, BroadcastConfig
 from sedge_cloud.config import RunConfig
+from sedge_cloud.run_file import check_run
 from sedge_cloud.runs.run import Run
 from sedge_edge.jobs.global_model import global_model, needed_blobs
 from sedge_edge.jobs.job import Job, Kept, Outcome
@@ -136,7 +137,7 @@ def play(
     config: RunConfig = CONFIG,
 ) -> tuple[Cloud, dict[str, Device]]:
     """A whole run, with the measurement at its end; the coordinator ``restarts`` after every round."""
-    config = msgspec.structs.replace(config, options={**config.options, **options}).check()
+    config = check_run(msgspec.structs.replace(config, options={**config.options, **options}))
     cloud = Cloud(folder, None, NAMES)
     first = rounded(random_theta(1), grid)
     start_run(cloud.store, RUN, make_bundle(folder / "own", init=first), config)

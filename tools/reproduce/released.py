@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from tools.reproduce.setting import Setting, Streams
 
 from sedge_cloud.config import TrainingConfig
-from sedge_cloud.runs.orders import order_seed
-from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run import Run, order_seed
 from sedge_edge.training.batches import permutations
 from sedge_emulate.config import ModelConfig
 from sedge_emulate.data.split import Indices

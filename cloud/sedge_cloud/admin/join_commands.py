@@ -9,7 +9,7 @@ from sedge_cloud.admin.commands import at_least_one, open_state
 from sedge_cloud.admin.enrolment import reload_broker
 from sedge_cloud.admin.revocation import SIGHUP
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.store.joins import TokenRow
+from sedge_cloud.store.rows import TokenRow
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.command_line import Commands, Parser
 

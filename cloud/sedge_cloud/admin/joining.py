@@ -15,7 +15,8 @@ from sedge_cloud.broker.access import access_file, forget_tokens, shut_in
 from sedge_cloud.broker.accounts import add_passwords, remove_passwords
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.joins import TokenRow, tags_coded
+from sedge_cloud.store.joins import tags_coded
+from sedge_cloud.store.rows import TokenRow
 from sedge_cloud.store.tags import MAX_TAGS, check_tag
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.broker_url import parse_url

@@ -11,6 +11,7 @@ from sedge_cloud.admin.models import find_run, first_model
 from sedge_cloud.config import RunConfig, Stage
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.plans import plan_newcomer
+from sedge_cloud.run_file import check_run
 from sedge_cloud.runs.capabilities import outline, packets_for, terms_of
 from sedge_cloud.runs.garbage import Garbage
 from sedge_cloud.runs.orders import make_order, require_sendable
@@ -232,7 +233,7 @@ def _resumed(
     if wanted > done and (spent or done >= config.num_rounds):
         stage = Stage(config.num_rounds, done, spent or config.total_rounds)
         config = msgspec.structs.replace(config, earlier=(*config.earlier, stage))
-    return msgspec.structs.replace(config, num_rounds=wanted).check()
+    return check_run(msgspec.structs.replace(config, num_rounds=wanted))
 
 
 def delete_run(store: Store, name: str, dry_run: bool = False) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sedge_cloud.facts.records import Code, Problem, when
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.joins import JoinRow
+from sedge_cloud.store.rows import JoinRow
 
 # More devices than these are one line.
 MAX_NAMED = 8

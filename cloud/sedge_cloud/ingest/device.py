@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sedge_cloud.ingest.rate_limit import TokenBucket
-from sedge_cloud.runs.capabilities import abilities, keeps_model
+from sedge_cloud.runs.terms import abilities, keeps_model
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.peer import Peer

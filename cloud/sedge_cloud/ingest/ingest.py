@@ -47,6 +47,7 @@ from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.ingest.uploads import RETRY_MS, Uploads
 from sedge_cloud.outage import Outage
+from sedge_cloud.runs.capabilities import terms_of
 from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.manifests import Manifests
 from sedge_cloud.runs.run_store import RunStore
@@ -123,7 +124,7 @@ class Ingest:
         effects = self.devices.gain(gained, self._incarnation)
         if self.devices.returning:
             self.outage.ends(now, LEASE_S, self.devices.num_active)
-        return self._counted([*effects])
+        return self._counted(effects)
 
     def load_orders(self, now: float) -> Effects:
         """Take over what a leader in another process has done. Raises ``StorageError``."""
@@ -139,7 +140,7 @@ class Ingest:
         """
         self.devices.max_packet = max_packet
         self.outage.ends(now, silent_s, self.devices.num_active)
-        return self._counted([*self.devices.request_hellos()])
+        return self._counted(self.devices.request_hellos())
 
     def disconnected(self, now: float) -> None:
         """The link is down: every device is offline until its next hello."""
@@ -184,7 +185,7 @@ class Ingest:
             chunks = [self.devices.chunk(*chunk) for chunk in self._downloads.poll(now, room)]
         except StorageError as exc:  # the device asks again
             return self._failed(exc)
-        return [*told, *self._counted([*chunks])]
+        return [*told, *self._counted(chunks)]
 
     def hear(self, hint: ToIngest, now: float) -> Effects:
         """What the leader has done."""
@@ -203,12 +204,13 @@ class Ingest:
                     run = self._runs.get(hint.run)
                 except StorageError as exc:
                     return self._failed(exc)
-                return self._counted([] if run is None else [*self.devices.refuse_unable(run)])
+                return self._counted(
+                    self.devices.refuse_unable(run.name, terms_of(run)) if run else ()
+                )
             case LeftOut():
                 if hint.device not in self.devices:
                     return []
-                refusal = self.devices.refuse(hint.device, hint.run, hint.features)
-                return self._counted([*refusal])
+                return self._counted(self.devices.refuse(hint.device, hint.run, hint.features))
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
         """Whether a frame is to be received (admission.py); asked once about each."""
@@ -225,7 +227,7 @@ class Ingest:
         try:
             device = self.devices.sender(topic)
             if device is None:
-                return self._counted([*self.devices.refusals.refuse(topic, payload, now)])
+                return self._counted(self.devices.refusals.refuse(topic, payload, now))
         except StorageError as exc:
             return self._failed(exc)
         self.devices.note(device, heard=self._wall(now))
@@ -251,23 +253,20 @@ class Ingest:
                 answered = self._answer(device, transfer, answer)
                 effects += self._log.admit(f"device {name}", answered, now)
                 effects += [] if answer.left is None else self._failed(answer.left)
-        return self._counted(effects + self._save_hellos())
-
-    def _save_hellos(self) -> Effects:
-        """Store of which runs devices keep a model now."""
         devices, self._keeping = self._keeping, []
         try:
-            save_hellos(self.store, devices)
+            save_hellos(self.store, devices)  # of which runs devices keep a model now
         except StorageError as exc:
-            return self._failed(exc)
-        return []
+            effects += self._failed(exc)
+        return self._counted(effects)
 
-    def _counted(self, effects: Effects) -> Effects:
+    def _counted(self, effects: Iterable[CloudEffect | Hint]) -> Effects:
         """The same effects, after every device's bytes were counted."""
-        for effect in effects:
+        counted = list(effects)
+        for effect in counted:
             if isinstance(effect, Send):
                 self.traffic.sent(effect)
-        return effects
+        return counted
 
     def _failed(self, error: StorageError) -> Effects:
         return [disk_error(self.counters, error), DiskFailed()]
@@ -339,7 +338,7 @@ class Ingest:
         effects += [] if device.online else [Note(logging.INFO, f"device {name} is online")]
         self.devices.arrive(device, hello, now)
         for run in self._runs.running():
-            effects += self.devices.refuse_unable(run, [name])
+            effects += self.devices.refuse_unable(run.name, terms_of(run), [name])
         return [*effects, *self.open.arrive(name, now), DeviceOnline(name, is_renewed)]
 
     def _get(self, device: Device, transfer: bytes, get: messages.Get, now: float) -> Effects:

@@ -12,8 +12,8 @@ import logging
 from sedge_cloud.clocks import Wall
 from sedge_cloud.ingest.kept import Kept
 from sedge_cloud.ingest.rate_limit import TokenBucket
-from sedge_cloud.store.joins import JoinRow, TokenRow
 from sedge_cloud.store.roles import Rows
+from sedge_cloud.store.rows import JoinRow, TokenRow
 from sedge_protocol.errors import FrameError, RemoteError
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Send

@@ -16,10 +16,10 @@ from sedge_cloud.events import CloudEffect
 from sedge_cloud.hints import Declined, DiskFailed, Hint, Ordered, Over
 from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.runs.asked import AskedRound, read_answers, read_asked
-from sedge_cloud.runs.capabilities import keeps_model
 from sedge_cloud.runs.loaded import Runs
 from sedge_cloud.runs.named_blobs import Cut
 from sedge_cloud.runs.orders import Orders, too_large
+from sedge_cloud.runs.terms import keeps_model
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.errors import LocalError, StorageError, StrategyError

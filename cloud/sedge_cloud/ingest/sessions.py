@@ -15,8 +15,7 @@ from sedge_cloud.ingest.rate_limit import RATE
 from sedge_cloud.ingest.refusals import REFUSE_EVERY_S, REVOKED, WARN_EVERY_S, Refusals
 from sedge_cloud.ingest.unheard import Unheard
 from sedge_cloud.runs.asked import Presence
-from sedge_cloud.runs.capabilities import lacking
-from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_cloud.store.selector import parse
@@ -366,30 +365,31 @@ class Fleet:
         self._failed(device, f"sends more than {RATE:.0f} messages a second", now)
         return [Note(logging.WARNING, text)]
 
-    def able(self, run: Run, among: Sequence[str] = ()) -> list[str]:
-        """Ids, sorted, of the devices that are online, do not wait, and can do the run's work.
+    def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
+        """Ids, sorted, of the devices that are online, do not wait, and can do a run's work by its terms.
 
         They are those that the run selects, and of these ``among``, if any.
         """
-        missing, online, select = lacking(run), self._kept.online, run.config.cohort.select
+        online = self._kept.online
         names: Iterable[str] = among or online
-        if select:  # the store knows tags, and who is online once it is told
+        if terms.select:  # the store knows tags, and who is online once it is told
             self._store.save_sessions([*self._stirred.values()])
             self._stirred.clear()
-            names = self._store.ready(parse(select), among)
+            names = self._store.ready(parse(terms.select), among)
         found = [online[name] for name in names if name in online]
         heard = ((d.row.device, d.hello) for d in found if d.hello is not None and not d.waits)
-        return sorted(name for name, hello in heard if not missing(hello))
+        return sorted(name for name, hello in heard if not terms.missing(hello))
 
-    def refuse_unable(self, run: Run, devices: Iterable[str] | None = None) -> list[Effect]:
-        """Refuse those of the devices, or of all, that are online and cannot do the run's work."""
+    def refuse_unable(
+        self, run: str, terms: Terms, devices: Iterable[str] | None = None
+    ) -> list[Effect]:
+        """Refuse those of the devices, or of all, that are online and lack something for a run's work."""
         effects: list[Effect] = []
-        missing = lacking(run)
         for name in sorted(self._kept.online if devices is None else devices):
             device = self._kept.online.get(name)
-            what = () if device is None or device.hello is None else missing(device.hello)
+            what = () if device is None or device.hello is None else terms.missing(device.hello)
             if what:
-                effects += self.refuse(name, run.name, what)
+                effects += self.refuse(name, run, what)
         return effects
 
     def refuse(self, name: str, run: str, what: Iterable[str]) -> list[Effect]:

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from sedge_cloud.runs.orders import order_seed
-from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run import Run, order_seed
 from sedge_cloud.strategy import Assignment
 from sedge_protocol.errors import CodecError, StrategyError
 from sedge_protocol.layout import Layout, Theta

@@ -12,6 +12,7 @@ import numpy as np
 
 from sedge_cloud.rounds.plans import Planned, plan_round
 from sedge_cloud.rounds.reach import Reach
+from sedge_cloud.runs.capabilities import terms_of
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
 from sedge_protocol.wire.messages import EVALUATE, TRAIN
@@ -56,7 +57,7 @@ def plan_cohort(
     With fewer than ``min_updates`` orders the round cannot open yet; there are none while fewer than
     ``min_available_devices`` are online. Raises ``StrategyError`` for an assignment that cannot be used.
     """
-    able = fleet.able(run)
+    able = fleet.able(terms_of(run))
     if len(able) < run.config.min_available_devices:
         return Planned([], {})
 

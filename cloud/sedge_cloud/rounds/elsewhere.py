@@ -10,8 +10,7 @@ from typing import NamedTuple
 from sedge_cloud.hints import DeviceOnline, Left, ToLeader
 from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.runs.asked import Presence
-from sedge_cloud.runs.capabilities import abilities, lacking
-from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.terms import Terms, abilities
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import DeviceRow, TrafficRow
 from sedge_cloud.store.selector import parse
@@ -109,19 +108,19 @@ class Everywhere:
         hello = self.hello(device)
         return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
-    def able(self, run: Run, among: Sequence[str] = ()) -> list[str]:
-        """Ids, sorted, of the devices that are online, do not wait, and can do the run's work.
+    def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
+        """Ids, sorted, of the devices that are online, do not wait, and can do a run's work by its terms.
 
         They are those that the run selects, and of these ``among``, if any.
         """
-        missing, names = lacking(run), self._ours.able(run, among)
+        names = self._ours.able(terms, among)
         wanted = set(among or self._online)
-        if select := run.config.cohort.select:
-            wanted &= set(self._store.ready(parse(select), among))
+        if terms.select:
+            wanted &= set(self._store.ready(parse(terms.select), among))
         for name, (row, hello) in self._online.items():
             if name not in wanted or row.revoked or hello is None:
                 continue
-            if not hello.waits and not missing(hello):
+            if not hello.waits and not terms.missing(hello):
                 names.append(name)
         return sorted(names)
 

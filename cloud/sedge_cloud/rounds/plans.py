@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.rounds.assignments import check_assignment
-from sedge_cloud.runs.capabilities import keeps_model, memory_of, terms_of
+from sedge_cloud.runs.capabilities import memory_of, terms_of
 from sedge_cloud.runs.client_models import ClientModels, Hellos
 from sedge_cloud.runs.past import Past
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
-from sedge_cloud.runs.terms import without_memory
+from sedge_cloud.runs.terms import keeps_model, without_memory
 from sedge_cloud.runs.vectors import hash_of, magnitude
 from sedge_cloud.store.rows import ClientModelRow, OrderRow
 from sedge_cloud.strategy import Assignment, ClientModel, Context

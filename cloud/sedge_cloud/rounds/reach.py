@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from sedge_cloud.runs.asked import Presence
-from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.rows import TrafficRow
 from sedge_protocol.wire.messages import Hello
 
@@ -45,8 +45,8 @@ class Reach(Protocol):
         """The largest MQTT packet that comes through to it."""
         ...
 
-    def able(self, run: Run, among: Sequence[str] = ()) -> list[str]:
-        """Ids, sorted, of the devices that are online, do not wait, and can do the run's work.
+    def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
+        """Ids, sorted, of the devices that are online, do not wait, and can do a run's work by its terms.
 
         They are those that the run selects, and of these ``among``, if any.
         """

@@ -20,9 +20,10 @@ from sedge_cloud.clocks import Wall
 from sedge_cloud.rounds.lifecycle import FINISHED, OpenRound, Phase, new_round, resume
 from sedge_cloud.rounds.plans import plan_round
 from sedge_cloud.rounds.reach import Reach
-from sedge_cloud.runs.capabilities import keeps_model
+from sedge_cloud.runs.capabilities import terms_of
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.runs.terms import keeps_model
 from sedge_cloud.store.rows import RunRow
 from sedge_protocol.wire.messages import TRAIN
 
@@ -59,7 +60,7 @@ def with_newcomer(
     has_model = store.took_part(run.name, device, last) and keeps_model(
         fleet.hello(device), run.name
     )
-    if has_model or not fleet.able(run, [device]):
+    if has_model or not fleet.able(terms_of(run), [device]):
         return None
     number = last + 1
     orders = plan_round(run, run_store, number, [device], fleet.hello).orders

@@ -1,6 +1,6 @@
 """What devices can do, as announced in their hellos, and what a run's work needs."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import msgspec
 
@@ -25,16 +25,6 @@ from sedge_protocol.wire.work import Codec, Work
 PLAIN_WORK = Work()
 # What an order takes besides its digests of bundle and model: keys, work, one step, a small patch.
 ORDER_BYTES = 2048
-
-
-def keeps_model(hello: Hello | None, run: str) -> bool:
-    """Whether a device keeps what it had of a run, as far as is known: one without a hello may."""
-    return hello is None or hello.holds is None or run in hello.holds
-
-
-def abilities(hello: Hello | None) -> Hello | None:
-    """What a hello says of the device itself: not of its connection, its state, or whether it waits."""
-    return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="", holds=None)
 
 
 def outline(config: RunConfig) -> Terms:
@@ -80,11 +70,6 @@ def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
     backends = {program.backend for program in form.programs if program.name == work.program}
     vectors = work.vectors(run.config.training)
     return {backend: form.memory_mb([backend], vectors, work.program) for backend in backends}
-
-
-def lacking(run: Run) -> Callable[[Hello], list[str]]:
-    """What a device lacks to do a run's work."""
-    return terms_of(run).missing
 
 
 def packets_for(run: Run) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ fits; a step of the global model never does. It leaves the coordinator once for 
 every order it would save a device 1.7 % of its bytes.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -15,7 +14,7 @@ import msgspec
 from sedge_cloud.runs.asked import AskedRound
 from sedge_cloud.runs.capabilities import codec_for
 from sedge_cloud.runs.named_blobs import Cut, Describe, NamedBlob
-from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run import Run, order_seed
 from sedge_cloud.runs.terms import its_limit
 from sedge_cloud.runs.versions import steps_since
 from sedge_cloud.store.contract import Public
@@ -35,12 +34,6 @@ MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
 PUBLIC_BYTES = 2**18
 # What surrounds an order in its MQTT packet: MQTT's own bytes, the longest topic, and the frame's header.
 AROUND_BYTES = PUBLISH_BYTES + 128 + HEADER.size
-
-
-def order_seed(seed: int, number: int, device: str) -> int:
-    """The seed of one device's shuffles in one round, below 2**63."""
-    digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def make_order(

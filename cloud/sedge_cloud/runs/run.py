@@ -1,5 +1,6 @@
 """One run: its row decoded, with what planning and closing its rounds needs."""
 
+import hashlib
 from functools import cached_property
 from typing import TypeVar
 
@@ -91,6 +92,12 @@ class Run:
     def layout(self, width: int) -> Layout:
         """The layout of one of the run's widths; 0 is the whole model."""
         return self.widths[width].layout
+
+
+def order_seed(seed: int, number: int, device: str) -> int:
+    """The seed of one device's shuffles in one round, below 2**63."""
+    digest = hashlib.sha256(f"{seed}/{number}/{device}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def state_of(row: RunRow) -> RunState:

@@ -246,7 +246,7 @@ class RunStore(Vectors):
         counted = self.store.updates(run.name, number) if rows is None else rows
         by_device = sorted(counted, key=lambda row: row.device)
         return RoundUpdates(
-            run, self, base, tuple(self.with_orders(run, number, by_device, orders))
+            run.widths, self, base, tuple(self.with_orders(run, number, by_device, orders))
         )
 
     def write_groups(self, groups: Groups) -> bytes:

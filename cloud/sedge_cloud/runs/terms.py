@@ -1,4 +1,4 @@
-"""What a run asks of its devices and its rounds, as a row has it: whoever reads that runs no strategy."""
+"""What a run asks of its devices and rounds, as a row has it, and what hellos say: no strategy is run."""
 
 import msgspec
 
@@ -49,6 +49,16 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     def read(coded: bytes) -> "Terms":
         """From a row; those of a run that no coordinator has loaded yet are empty."""
         return msgspec.msgpack.decode(coded, type=Terms) if coded else Terms()
+
+
+def keeps_model(hello: Hello | None, run: str) -> bool:
+    """Whether a device keeps what it had of a run, as far as is known: one without a hello may."""
+    return hello is None or hello.holds is None or run in hello.holds
+
+
+def abilities(hello: Hello | None) -> Hello | None:
+    """What a hello says of the device itself: not of its connection, its state, or whether it waits."""
+    return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="", holds=None)
 
 
 def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:

@@ -7,10 +7,9 @@ from functools import cached_property
 import msgspec
 
 from sedge_cloud.algorithms.outliers import Measured, measure
-from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.vectors import Vectors
 from sedge_cloud.store.rows import OrderRow, UpdateRow
-from sedge_cloud.strategy import Update
+from sedge_cloud.strategy import Update, Width
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Report
 
@@ -24,7 +23,7 @@ class RoundUpdates:
     nor what the fleet has learned since is lost.
     """
 
-    run: Run
+    widths: tuple[Width, ...]
     vectors: Vectors
     base: Theta
     accepted: tuple[tuple[UpdateRow, OrderRow], ...]
@@ -43,7 +42,7 @@ class RoundUpdates:
         for row, order in self.accepted:
             report = msgspec.msgpack.decode(row.report, type=Report)
             examples = min(report.num_examples, max(1, order.num_train))
-            known.append((row, order, report, examples, self.run.layout(order.width).size))
+            known.append((row, order, report, examples, self.widths[order.width].layout.size))
         return known
 
     def _measure(self, i: int) -> Measured:

@@ -8,15 +8,15 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from sedge_cloud.store.connection import Database
 from sedge_cloud.store.contract import Dialect
-from sedge_cloud.store.leases import Leases
 from sedge_cloud.store.records import Census
 from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.selector import AbilityRow, Choice, number_of
 from sedge_protocol.errors import ConfigError
 
 
-class Devices(Leases):
+class Devices(Database):
     """The devices. Every method is one transaction, or raises ``StorageError``."""
 
     def devices(self) -> list[DeviceRow]:

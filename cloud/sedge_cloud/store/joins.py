@@ -8,57 +8,18 @@ broker has its account, too.
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, TypeAlias
 
 import msgspec
 
 from sedge_cloud.store.contract import Dialect
+from sedge_cloud.store.rows import JoinRow, JoinState, TokenRow
 from sedge_cloud.store.settings import COORDINATOR
 from sedge_cloud.store.tags import Tags
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.joining import TOKEN_PREFIX
 
-State: TypeAlias = Literal["pending", "accepted", "admitted", "refused"]
 # How long ago a token may have refused a device for that to be of interest, and how often it is noted.
 RECENT_S, NOTED_EVERY_S = 600.0, 30.0
-
-
-class TokenRow(msgspec.Struct, frozen=True):
-    """A token: the account of this name, with 32 bytes ``secret``; ``uses`` devices may join by it.
-
-    ``device`` is the id of the one device that it is for, or empty, and ``tags`` MessagePack of the tags
-    that devices get. With ``accepts`` they need not wait for a person. ``expires`` is on the coordinator's
-    wall clock. ``account`` says whether the broker has it, ``refused`` why it last refused a device.
-    """
-
-    token: str
-    secret: bytes
-    device: str
-    tags: bytes
-    uses: int
-    accepts: bool
-    created: float
-    expires: float
-    revoked: bool = False
-    account: bool = True
-    refused: str = ""
-    refused_at: float = 0.0
-
-    def read_tags(self) -> dict[str, str]:
-        """The tags."""
-        return msgspec.msgpack.decode(self.tags, type=dict[str, str])
-
-
-class JoinRow(msgspec.Struct, frozen=True):
-    """A device that has asked to join, by its public key; ``secret`` is what it gets."""
-
-    point: bytes
-    token: str
-    device: str
-    secret: bytes
-    state: State
-    asked: float
-    detail: str = ""
 
 
 class Joins(Tags):
@@ -92,7 +53,7 @@ class Joins(Tags):
             self._refuse(db, "token = ?", name, "the token was revoked")
             self._enrol(db)
 
-    def joins(self, states: Collection[State]) -> list[JoinRow]:
+    def joins(self, states: Collection[JoinState]) -> list[JoinRow]:
         """The joins in these states, the oldest first."""
         some = sorted(states)
         sql = f"SELECT * FROM joins WHERE state IN ({','.join('?' * len(some))}) ORDER BY asked, device"
@@ -132,7 +93,7 @@ class Joins(Tags):
                     sql = "UPDATE tokens SET refused = ?, refused_at = ? WHERE token = ?"
                     db.execute(sql, (text, now, token.token))
                 return msgspec.structs.replace(asked, state="refused", detail=why)
-            state: State = "accepted" if token.accepts else "pending"
+            state: JoinState = "accepted" if token.accepts else "pending"
             asked = msgspec.structs.replace(asked, state=state)
             self._insert(db, "joins", asked)
             if token.accepts:

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
+from sedge_cloud.store.connection import Database
 from sedge_cloud.store.contract import MOST_ROWS, Dialect
-from sedge_cloud.store.joins import Joins
 from sedge_cloud.store.records import Accounts
 from sedge_cloud.store.rows import (
     CoordinatorRow,
@@ -27,7 +27,7 @@ KEPT_S = 7 * 86_400.0
 _STANDING = ("phase", "ends_at", "deadline", "needed", "extended")
 
 
-class Observed(Joins):
+class Observed(Database):
     """What has been seen. Every method is one transaction, or raises ``StorageError``."""
 
     def seen(

@@ -12,8 +12,8 @@ from functools import partial
 
 import msgspec
 
+from sedge_cloud.store.connection import Database
 from sedge_cloud.store.contract import Dialect
-from sedge_cloud.store.observed import Observed
 from sedge_cloud.store.rows import LATE_ROUNDS, Arrival, ClientModelRow, Received, UpdateRow
 from sedge_cloud.store.schema import NAMED_UPDATES
 from sedge_protocol.errors import StorageError
@@ -39,7 +39,7 @@ RECEIVED = (
 _GONE = (errno.ENOENT, errno.EIO)
 
 
-class Receipts(Observed):
+class Receipts(Database):
     """What has been received. Every method is one transaction, or raises ``StorageError``."""
 
     def commit_receipts(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:

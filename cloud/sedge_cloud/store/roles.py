@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from sedge_cloud.store.contract import MOST_ROWS, Blobs, Parts, Public
-from sedge_cloud.store.joins import JoinRow, TokenRow
 from sedge_cloud.store.records import Accounts, Census, ClosedRound
 from sedge_cloud.store.rows import (
     Arrival,
@@ -18,11 +17,13 @@ from sedge_cloud.store.rows import (
     DeviceRow,
     DiskRow,
     HistoryRow,
+    JoinRow,
     OrderRow,
     Received,
     RoundRow,
     RunRow,
     SessionRow,
+    TokenRow,
     TrafficRow,
     UpdateRow,
 )

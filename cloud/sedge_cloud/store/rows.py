@@ -6,7 +6,7 @@ a row has one of the two.
 
 import hashlib
 from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -253,8 +253,47 @@ class ClientModelRow(msgspec.Struct, frozen=True):
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
 
 
+JoinState: TypeAlias = Literal["pending", "accepted", "admitted", "refused"]
 # A receipt, the client model that comes with it, and the update where it is small.
 Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
+
+
+class TokenRow(msgspec.Struct, frozen=True):
+    """A token: the account of this name, with 32 bytes ``secret``; ``uses`` devices may join by it.
+
+    ``device`` is the id of the one device that it is for, or empty, and ``tags`` MessagePack of the tags
+    that devices get. With ``accepts`` they need not wait for a person. ``expires`` is on the coordinator's
+    wall clock. ``account`` says whether the broker has it, ``refused`` why it last refused a device.
+    """
+
+    token: str
+    secret: bytes
+    device: str
+    tags: bytes
+    uses: int
+    accepts: bool
+    created: float
+    expires: float
+    revoked: bool = False
+    account: bool = True
+    refused: str = ""
+    refused_at: float = 0.0
+
+    def read_tags(self) -> dict[str, str]:
+        """The tags."""
+        return msgspec.msgpack.decode(self.tags, type=dict[str, str])
+
+
+class JoinRow(msgspec.Struct, frozen=True):
+    """A device that has asked to join, by its public key; ``secret`` is what it gets."""
+
+    point: bytes
+    token: str
+    device: str
+    secret: bytes
+    state: JoinState
+    asked: float
+    detail: str = ""
 
 
 class TrafficRow(msgspec.Struct, frozen=True):

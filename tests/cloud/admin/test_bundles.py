@@ -12,7 +12,7 @@ from tests.cloud.helper import AXES, CONFIG, LAYOUT, RUN, Cloud, a_hello, make_w
 
 from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.runs import start_run
-from sedge_cloud.runs.capabilities import lacking, memory_of
+from sedge_cloud.runs.capabilities import memory_of, terms_of
 from sedge_cloud.runs.run import Run
 from sedge_cloud.strategies.heterofl import HeteroFL
 from sedge_protocol.axes import FIXED, Axes
@@ -109,7 +109,7 @@ def test_a_run_keeps_its_frozen_data_(tmp_path: Path, monkeypatch: pytest.Monkey
     assert cloud.store.blobs.read(HELD.blob.sha256) == frozen_blob(VALUES)
     run = Run(next(row for row in cloud.store.runs() if row.run == "tuned"), cloud.store)
     assert run.manifest.frozen == HELD
-    missing = lacking(run)
+    missing = terms_of(run).missing
     able, unable = a_hello(codecs=("frozen",)), a_hello()
     assert missing(able) == []
     assert missing(unable) == ["frozen"]
@@ -117,7 +117,7 @@ def test_a_run_keeps_its_frozen_data_(tmp_path: Path, monkeypatch: pytest.Monkey
     assert missing(little) == []
     layout = Layout.of([("base", (1_500_000,), Role.PARAMETER)])
     run.manifest = msgspec.structs.replace(manifest, frozen=FrozenData(layout, HELD.blob))
-    assert lacking(run)(little) == ["memory for 6 MB of frozen data"]
+    assert terms_of(run).missing(little) == ["memory for 6 MB of frozen data"]
 
 
 def costing(folder: Path, memory_mb: int) -> Path:
@@ -183,4 +183,4 @@ def test_a_device_gets_what_fits_into_its_memory(
         text = f"run {RUN} has no work for {name}: it lacks {what}"
         assert refusal == Refusal("unable", text)
         hello = msgspec.structs.replace(a_hello(name), memory_mb=memory_mb)
-        assert lacking(run)(hello) == [what]
+        assert terms_of(run).missing(hello) == [what]

@@ -11,6 +11,7 @@ from sedge_cloud.coding import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.ingest.refusals import WARN_EVERY_S
 from sedge_cloud.ingest.sessions import VERSION, Fleet
+from sedge_cloud.runs.capabilities import terms_of
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_protocol.codec import Compression, ValueCoding
@@ -186,11 +187,11 @@ def test_who_is_able(
 ) -> None:
     """What a device sends it codes as it can (below); what all get it must be able to decode."""
     run.config = msgspec.structs.replace(CONFIG, broadcast=broadcast)
-    assert fleet.able(run) == []
+    assert fleet.able(terms_of(run)) == []
     fleet.arrive(fleet["a"], hello, 0.0)
-    assert fleet.able(run) == (["a"] if able else [])
+    assert fleet.able(terms_of(run)) == (["a"] if able else [])
     fleet["a"].hello = None
-    assert fleet.able(run) == []
+    assert fleet.able(terms_of(run)) == []
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_who_can_decode_a_patch(
 ) -> None:
     run.config = msgspec.structs.replace(CONFIG, patch=patch)
     fleet.arrive(fleet["a"], hello, 0.0)
-    assert fleet.able(run) == (["a"] if able else [])
+    assert fleet.able(terms_of(run)) == (["a"] if able else [])
 
 
 @on_both

@@ -14,6 +14,7 @@ from sedge_cloud.config import RunConfig
 from sedge_cloud.events import RoundOpened
 from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
 from sedge_cloud.rounds.plans import Planned
+from sedge_cloud.run_file import check_run
 from sedge_cloud.runs.run import Run
 from sedge_protocol.wire.work import OwnModel
 
@@ -96,7 +97,7 @@ def test_a_run_ends_although_one_device_lacks_a_feature(tmp_path: Path) -> None:
         min_updates=2,
         seed=4,
     )
-    cloud = Cloud(tmp_path, config.check(), NAMES)
+    cloud = Cloud(tmp_path, check_run(config), NAMES)
     arrive(cloud, NAMES, ("d9",))
     cloud.poll()
     while RUN in cloud.core.open:

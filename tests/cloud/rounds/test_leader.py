@@ -31,6 +31,7 @@ from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.events import RoundOpened, RunEnded
 from sedge_cloud.ingest.open_orders import RESEND_S
 from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.terms import Terms
 from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import topics
@@ -188,9 +189,9 @@ def test_nobody_is_looked_for_while_nobody_comes(
     looked: list[int] = []
     able = cloud.core.devices.able
 
-    def counted(run: Run) -> list[str]:
+    def counted(terms: Terms) -> list[str]:
         looked.append(1)
-        return able(run)
+        return able(terms)
 
     monkeypatch.setattr(cloud.core.devices, "able", counted)
     cloud.hello("a")

@@ -30,8 +30,7 @@ from sedge_cloud.outage import RETURN_S, return_s
 from sedge_cloud.rounds.cohort import draw_cohort, next_round
 from sedge_cloud.rounds.lifecycle import ROUND, Event, OpenRound, Phase, next_state
 from sedge_cloud.rounds.lifecycle import RUN as RUN_TABLE
-from sedge_cloud.runs.orders import order_seed
-from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run import Run, order_seed
 from sedge_cloud.store.rows import OrderRow, RoundRow
 from sedge_protocol.codec import SparseVector, ValueCoding, encode
 from sedge_protocol.errors import LocalError

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from tests.cloud.stores import on_both, open_store
 
-from sedge_cloud.store.joins import JoinRow, TokenRow, tags_coded
+from sedge_cloud.store.joins import tags_coded
+from sedge_cloud.store.rows import JoinRow, TokenRow
 from sedge_protocol.errors import ConfigError
 
 pytestmark = on_both

@@ -17,6 +17,7 @@ from tests.cloud.stores import open_store
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.facts.reader import Reader
+from sedge_cloud.run_file import check_run
 from sedge_cloud.store import connection
 from sedge_cloud.store.opening import open_folder
 from sedge_cloud.store.sqlite import Sqlite
@@ -98,7 +99,7 @@ def test_runs_keep_their_methods(tmp_path: Path, caplog: pytest.LogCaptureFixtur
             db.execute("UPDATE runs SET config = ? WHERE run = ?", (changed, run))
     with closing(open_folder(state)) as store:
         configs = {r.run: msgspec.msgpack.decode(r.config, type=RunConfig) for r in store.runs()}
-    assert {run: config.check().options for run, config in configs.items()} == {
+    assert {run: check_run(config).options for run, config in configs.items()} == {
         "first": {"pull": 0.0, "mix": 0.3},
         "broken": {},
         "second": {"norm": "layer", "quantile": "paper"},

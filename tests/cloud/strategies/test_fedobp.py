@@ -7,6 +7,7 @@ import pytest
 from tests.cloud.contexts import context_of
 
 from sedge_cloud.config import RobustConfig, RunConfig
+from sedge_cloud.run_file import check_run
 from sedge_cloud.strategies.fedobp import IMPORTANCE, FedOBP
 from sedge_cloud.strategy import Assignment, ClientModel
 from sedge_protocol.errors import ConfigError, LocalError, StrategyError
@@ -132,7 +133,7 @@ def test_nothing_is_planned_from_a_device_that_scores_for_itself() -> None:
 
 
 def test_a_robust_rule_is_followed() -> None:
-    RunConfig(strategy="fedobp", robust=RobustConfig(rule="median")).check()
+    check_run(RunConfig(strategy="fedobp", robust=RobustConfig(rule="median")))
 
 
 @pytest.mark.parametrize("rows", [1, 2])

@@ -18,6 +18,7 @@ from sedge_cloud.config import (
     ScheduleConfig,
     TrainingConfig,
 )
+from sedge_cloud.run_file import check_run
 from sedge_emulate.attack import AttackConfig
 from sedge_emulate.device_classes import (
     MEAN,
@@ -266,7 +267,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         """The same config. Raises ``ConfigError`` for what types and ranges alone cannot catch."""
         _require_unique("strategies.label", [s.title for s in self.strategies], where)
         for strategy in self.strategies:
-            self.run(strategy).check(where)
+            check_run(self.run(strategy), where)
             attack = self.attack_under(strategy)
             if attack.devices > self.devices:
                 expected = f"at most devices = {self.devices}"

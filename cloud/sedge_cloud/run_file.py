@@ -1,0 +1,71 @@
+"""A run file (run.toml), read and checked: also what its strategy's own options have to be."""
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from sedge_cloud.algorithms.robust import COORDINATE_RULES
+from sedge_cloud.config import RunConfig, RunFile, ScheduleConfig
+from sedge_cloud.store.selector import parse
+from sedge_cloud.strategies import make_strategy
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.host import toml
+from sedge_protocol.wire.training import Training
+
+
+def load_run(path: Path) -> RunConfig:
+    """Read and check a run file. Raises ``ConfigError``."""
+    file = toml.load(path, RunFile)
+    return check_run(RunConfig(**msgspec.structs.asdict(file)), str(path))
+
+
+def check_run(run: RunConfig, where: str = "") -> RunConfig:
+    """The same config. Raises ``ConfigError`` for what types and ranges alone do not catch."""
+    try:
+        strategy = make_strategy(run.strategy, run.options)
+    except ConfigError as exc:
+        key = exc.key if exc.key in ("strategy", "options") else f"options.{exc.key}"
+        raise ConfigError(key, exc.found, exc.expected, where) from exc
+    if run.cohort.select:
+        parse(run.cohort.select, "cohort.select", where)
+    _check_optimizer(run.training, where)
+    _check_schedule(run.schedule, run.training, run.num_rounds, where)
+    if run.robust.rule in COORDINATE_RULES and not strategy.coordinate_rules:
+        rules = "direction, mean, krum or multi_krum"
+        expected = f"{rules}: {run.strategy} has an aggregation of its own"
+        raise ConfigError("robust.rule", run.robust.rule, expected, where)
+    if run.min_train_devices > run.min_available_devices:
+        expected = f"at least min_train_devices = {run.min_train_devices}"
+        raise ConfigError("min_available_devices", run.min_available_devices, expected, where)
+    smallest = max(run.min_train_devices, round(run.fraction_train * run.min_available_devices))
+    if run.min_updates > smallest:
+        expected = f"at most {smallest}, the devices of the smallest round"
+        raise ConfigError("min_updates", run.min_updates, expected, where)
+    for key in ("deadline_s", "grace_s"):
+        if not math.isfinite(getattr(run, key)):
+            raise ConfigError(key, getattr(run, key), "a finite number", where)
+    return run
+
+
+def _check_optimizer(training: Training, where: str) -> None:
+    if training.optimizer != "sgd" and training.momentum:
+        expected = f"0: {training.optimizer} has beta1"
+        raise ConfigError("training.momentum", training.momentum, expected, where)
+    if training.nesterov and not training.momentum:
+        expected = "false: Nesterov's step is one of momentum"
+        raise ConfigError("training.nesterov", True, expected, where)
+
+
+def _check_schedule(schedule: ScheduleConfig, training: Training, rounds: int, where: str) -> None:
+    if schedule.warmup_rounds >= rounds:
+        expected = f"fewer than num_rounds = {rounds}"
+        raise ConfigError("schedule.warmup_rounds", schedule.warmup_rounds, expected, where)
+    if schedule.kind == "exponential" and not schedule.final:
+        raise ConfigError("schedule.final", 0.0, "above 0: an exponential never gets there", where)
+    if schedule.steps and schedule.kind == "constant" and not schedule.warmup_rounds:
+        expected = "false: without kind or warmup_rounds all rounds have the same rate"
+        raise ConfigError("schedule.steps", True, expected, where)
+    if schedule.steps and training.end_factor != 1:
+        expected = "1: schedule.steps says where the rate of a round ends"
+        raise ConfigError("training.end_factor", training.end_factor, expected, where)

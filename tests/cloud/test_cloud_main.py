@@ -290,7 +290,18 @@ def test_devices_are_tagged_and_listed_by_a_condition(
     assert call(home, "device", "list", "--where", "floor=3") == 0
     out = capsys.readouterr().out
     assert "floor=3 site=hall b" in out and "1 of 1 that were found, 3 in all" in out
+    assert call(home, "device", "pause", "--where", "floor=4") == 0
+    assert capsys.readouterr().out == "2 devices paused: no round asks them\n"
+    assert call(home, "device", "list", "--state", "paused", "--json") == 0
+    listed = [json.loads(line)["device"] for line in capsys.readouterr().out.splitlines()]
+    assert listed == ["pi-1", "x"]
+    assert call(home, "device", "resume", "x") == 0
+    capsys.readouterr()
+    assert call(home, "device", "list", "--where", "floor=4", "--state", "paused", "--json") == 0
+    assert [json.loads(line)["device"] for line in capsys.readouterr().out.splitlines()] == ["pi-1"]
     for command, text in (
+        (["pause"], "expected ids of devices, or --where"),
+        (["resume", "pi-9"], "device: found 'pi-9', expected an enrolled device"),
         (["list", "--where", "flor=3"], "expected an attribute ("),
         (["tag", "pi-1"], "expected at least one KEY=VALUE"),
         (["tag", "floor=1"], "expected ids of devices, or --where"),

@@ -1,6 +1,7 @@
 """The commands of a device's life: ``device add``, ``reissue``, ``revoke``, ``list``."""
 
 import argparse
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
@@ -59,6 +60,8 @@ def add_device_commands(commands: Commands) -> None:
     revoke.add_argument("device")
     revoke.set_defaults(call=_revoke)
     _add_tag_command(commands)
+    _add_choice(commands, "pause", "set devices aside: they are not revoked, and asked nothing")
+    _add_choice(commands, "resume", "ask devices again that were paused")
     add_join_commands(commands)
     devices = commands.add_parser(
         "list", help="every device: online or not, since when, what is wrong",
@@ -94,6 +97,15 @@ def _add_tag_command(commands: Commands) -> None:
     help_text = "in place of ids: all that match, such as 'site=lab and memory_mb>=512'"
     tag.add_argument("--where", metavar="CONDITION", help=help_text)
     tag.set_defaults(call=_tag)
+
+
+def _add_choice(commands: Commands, verb: str, help_text: str) -> None:
+    examples = [f"sedge-cloud device {verb} pi-1", f"sedge-cloud device {verb} --where site=lab"]
+    parser = commands.add_parser(verb, help=help_text, examples=examples)
+    parser.add_argument("device", nargs="*")
+    help_text = "in place of ids: all that match, such as 'site=lab'"
+    parser.add_argument("--where", metavar="CONDITION", help=help_text)
+    parser.set_defaults(call=_set_aside, verb=verb)
 
 
 def _add_issue_options(parser: argparse.ArgumentParser) -> None:
@@ -185,6 +197,19 @@ def _tag(arguments: argparse.Namespace) -> int:
     _, store = open_state(arguments)
     count = store.tag(devices or _condition(store, arguments.where), tags)
     print(f"{count} device{'' if count == 1 else 's'} tagged: {tags_text(tags)}")
+    return 0
+
+
+def _set_aside(arguments: argparse.Namespace) -> int:
+    devices, pauses = list[str](arguments.device), arguments.verb == "pause"
+    if bool(devices) == (arguments.where is not None):
+        key = f"device {arguments.verb}"
+        raise ConfigError(key, " ".join(devices), "ids of devices, or --where without any")
+    _, store = open_state(arguments)
+    chosen = devices or _condition(store, arguments.where)
+    count = store.pause(chosen, time.time()) if pauses else store.resume(chosen)
+    what = "paused: no round asks them" if pauses else "asked again"
+    print(f"{count} device{'' if count == 1 else 's'} {what}")
     return 0
 
 

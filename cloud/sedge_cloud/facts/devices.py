@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from sedge_cloud.facts.records import Code, DeviceFacts, DeviceState, Problem, printable, when
-from sedge_cloud.store.records import DevicePast
+from sedge_cloud.store.records import Census, DevicePast
 from sedge_cloud.store.roles import Seen
 from sedge_cloud.store.rows import DeviceRow, HistoryRow, SessionRow
 from sedge_protocol.wire.messages import Hello
@@ -25,6 +25,7 @@ class KnownDevice:
     hello: Hello | None = None
     session: SessionRow = UNSEEN
     pasts: dict[str, DevicePast] = field(default_factory=dict[str, DevicePast])
+    is_paused: bool = False
 
     def take_row(self, row: DeviceRow) -> None:
         """Its row has changed."""
@@ -80,6 +81,8 @@ class KnownDevice:
             return "revoked"
         if self.hello is None:
             return "never"
+        if self.is_paused:
+            return "paused"
         if not running:
             return "unknown"
         return "online" if self.session.online else "offline"
@@ -97,11 +100,27 @@ class KnownDevice:
         return next(refusals(run, why.round, when(why.at), declined, rejected, distrusted))
 
 
+def states_of(census: Census, running: bool) -> dict[DeviceState, int]:
+    """How many devices are in each state."""
+    heard = census.all - census.revoked - census.never - census.paused
+    online = census.online - census.paused_online if running else 0
+    return {
+        "online": online,
+        "offline": heard - online if running else 0,
+        "never": census.never,
+        "paused": census.paused,
+        "revoked": census.revoked,
+        "unknown": 0 if running else heard,
+    }
+
+
 def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
     """Those of these devices that there are, by id, as their rows are now."""
     known = {name: KnownDevice(row) for name, row in store.devices_named(names).items()}
+    paused = store.paused() if known else set[str]()
     for device in known.values():
         device.take_row(device.row)
+        device.is_paused = device.row.device in paused
     for session in store.sessions_named(known):
         known[session.device].session = session
     for history in store.histories_named(known):

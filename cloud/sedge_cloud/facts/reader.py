@@ -15,7 +15,7 @@ from typing import get_args
 
 import msgspec
 
-from sedge_cloud.facts.devices import KnownDevice, lots_of, read_devices
+from sedge_cloud.facts.devices import KnownDevice, lots_of, read_devices, states_of
 from sedge_cloud.facts.joins import join_problems
 from sedge_cloud.facts.open_rounds import Waits, run_waits
 from sedge_cloud.facts.problems import device_problems, problems
@@ -171,16 +171,7 @@ class Reader:
         if (running, self._since) == (was_running, change) or 0 <= now - at < COUNT_S:
             return self._states
         self._counted = now, self._since, running
-        census = self.store.census()
-        heard = census.all - census.revoked - census.never
-        online = census.online if running else 0
-        self._states = {
-            "online": online,
-            "offline": heard - online if running else 0,
-            "never": census.never,
-            "revoked": census.revoked,
-            "unknown": 0 if running else heard,
-        }
+        self._states = states_of(self.store.census(), running)
         return self._states
 
     def _device_problems(self, facts: Fleet) -> tuple[Problem, ...]:
@@ -208,9 +199,11 @@ class Reader:
             [*names, *(s.device for s in sessions), *(h.device for h in accounted)]
         )
         fresh = [name for name in drawn if name not in self._devices]
+        paused = self.store.paused() if rows else set[str]()
         for row in rows:
             if row.device in self._devices:
                 self._devices[row.device].take_row(row)
+                self._devices[row.device].is_paused = row.device in paused
         for session in sessions:
             if session.device in self._devices:
                 self._devices[session.device].session = session

@@ -43,7 +43,7 @@ Code = Literal[
     "device_working",
 ]
 Severity = Literal["error", "warning"]
-DeviceState = Literal["online", "offline", "never", "revoked", "unknown"]
+DeviceState = Literal["online", "offline", "never", "paused", "revoked", "unknown"]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,7 +57,8 @@ def plan_cohort(
     With fewer than ``min_updates`` orders the round cannot open yet; there are none while fewer than
     ``min_available_devices`` are online. Raises ``StrategyError`` for an assignment that cannot be used.
     """
-    able = fleet.able(terms_of(run))
+    paused = run_store.store.paused()
+    able = [name for name in fleet.able(terms_of(run)) if name not in paused]
     if len(able) < run.config.min_available_devices:
         return Planned([], {})
 

@@ -15,6 +15,12 @@ from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.selector import AbilityRow, Choice, number_of
 from sedge_protocol.errors import ConfigError
 
+# Devices that are paused, and could be drawn otherwise.
+PAUSED = (
+    "SELECT p.device FROM paused p JOIN devices d ON d.device = p.device"
+    " WHERE d.revoked = 0 AND d.hello IS NOT NULL"
+)
+
 
 class Devices(Database):
     """The devices. Every method is one transaction, or raises ``StorageError``."""
@@ -41,11 +47,14 @@ class Devices(Database):
         return int(row[0])
 
     def census(self) -> Census:
-        """How many devices there are, and of these: revoked, without a hello yet, online."""
+        """How many devices there are, and of these: revoked, without a hello yet, online, paused."""
         sql = (
             "SELECT (SELECT COUNT(*) FROM devices), (SELECT COUNT(*) FROM devices WHERE revoked = 1),"
             " (SELECT COUNT(*) FROM devices WHERE hello IS NULL AND revoked = 0),"
-            " (SELECT COUNT(*) FROM sessions WHERE online = 1)"
+            " (SELECT COUNT(*) FROM sessions WHERE online = 1),"
+            f" (SELECT COUNT(*) FROM ({PAUSED}) a),"
+            f" (SELECT COUNT(*) FROM ({PAUSED}) p JOIN sessions s ON s.device = p.device"
+            " WHERE s.online = 1)"
         )
         with self._db.errors():
             return Census(*map(int, self._db.execute(sql).fetchone()))

@@ -189,9 +189,14 @@ class ClosedRound(msgspec.Struct, frozen=True):
 
 
 class Census(NamedTuple):
-    """How many devices there are: all, and of these the revoked, the never heard, and the online ones."""
+    """How many devices there are: all, and of these the revoked, the never heard, and the online ones.
+
+    Of those that were heard, ``paused`` are set aside, and of these ``paused_online`` online.
+    """
 
     all: int
     revoked: int
     never: int
     online: int
+    paused: int = 0
+    paused_online: int = 0

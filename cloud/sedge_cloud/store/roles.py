@@ -95,6 +95,10 @@ class Seen(Protocol):
         """Ids of the devices that match and are online."""
         ...
 
+    def paused(self) -> set[str]:
+        """The devices that are paused."""
+        ...
+
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
         """The devices of a choice, by id, at most so many after the first ``offset``."""
         ...

@@ -303,10 +303,13 @@ class Choice:
             return "d.revoked = 1"
         if state == "never":
             return "d.revoked = 0 AND d.hello IS NULL"
+        heard, aside = "d.revoked = 0 AND d.hello IS NOT NULL", "SELECT device FROM paused"
+        if state == "paused":
+            return f"{heard} AND d.device IN ({aside})"
         if (state == "unknown") == self.running:
             return "1 = 0"
         known, online = (
-            "d.revoked = 0 AND d.hello IS NOT NULL",
+            f"{heard} AND d.device NOT IN ({aside})",
             "SELECT device FROM sessions WHERE online = 1",
         )
         here = {

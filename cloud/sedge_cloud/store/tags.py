@@ -1,4 +1,4 @@
-"""Tags of devices, and the devices that a condition on tags and attributes selects."""
+"""Tags of devices, who is set aside, and the devices that a condition on tags and attributes selects."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -32,16 +32,46 @@ class Tags(Devices):
         Raises ``ConfigError`` for a device that is not enrolled, and for more than ``MAX_TAGS`` of one.
         """
         with self._transaction() as db:
-            if isinstance(chosen, Condition):
-                names = [str(row[0]) for row in db.execute(*chosen.query("d.device", "devices"))]
-            else:
-                names = sorted(chosen)
-                unknown = set(names) - self.devices_named(names).keys()
-                if unknown:
-                    raise ConfigError("device", min(unknown), "an enrolled device")
+            names = self._chosen(db, chosen)
             self._put_tags(db, dict.fromkeys(names, tags))
             self._enrol(db)
         return len(names)
+
+    def pause(self, chosen: Condition | Collection[str], since: float) -> int:
+        """Draw no cohort from these devices until ``resume``; how many they are.
+
+        Raises ``ConfigError`` for a device that is not enrolled.
+        """
+        return self._set_aside(
+            chosen, "INSERT INTO paused VALUES (?, ?) ON CONFLICT DO NOTHING", since
+        )
+
+    def resume(self, chosen: Condition | Collection[str]) -> int:
+        """These devices are drawn again; how many they are. Raises ``ConfigError`` as ``pause`` does."""
+        return self._set_aside(chosen, "DELETE FROM paused WHERE device = ?")
+
+    def paused(self) -> set[str]:
+        """The devices that are paused."""
+        with self._db.errors():
+            return {str(name) for (name,) in self._db.execute("SELECT device FROM paused")}
+
+    def _set_aside(self, chosen: Condition | Collection[str], sql: str, *more: float) -> int:
+        with self._transaction() as db:
+            changed, names = self._enrol(db), self._chosen(db, chosen)
+            for name in names:
+                db.execute(sql, (name, *more))
+                db.execute("UPDATE devices SET changed = ? WHERE device = ?", (changed, name))
+        return len(names)
+
+    def _chosen(self, db: Dialect, chosen: Condition | Collection[str]) -> list[str]:
+        """The ids. Raises ``ConfigError`` for a device that is not enrolled."""
+        if isinstance(chosen, Condition):
+            return [str(row[0]) for row in db.execute(*chosen.query("d.device", "devices"))]
+        names = sorted(chosen)
+        unknown = set(names) - self.devices_named(names).keys()
+        if unknown:
+            raise ConfigError("device", min(unknown), "an enrolled device")
+        return names
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
         """The tags of those of these devices that have some, by device and key."""

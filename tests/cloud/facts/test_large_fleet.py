@@ -34,7 +34,8 @@ def named(seen: Seen, facts: Fleet, wanted: Wanted) -> tuple[list[str], int]:
 
 def test_every_device_is_counted_and_found(seen: Seen) -> None:
     facts = seen.facts()
-    assert facts.states == {"online": 4, "offline": 1, "never": 2, "revoked": 1, "unknown": 0}
+    counted = {"online": 4, "offline": 1, "never": 2, "paused": 0, "revoked": 1, "unknown": 0}
+    assert facts.states == counted
     assert (facts.online, facts.active, len(facts.devices) < 8) == (4, 7, True)
     assert named(seen, facts, Wanted(limit=2, offset=2)) == (["d2", "d3"], 8)
     assert named(seen, facts, Wanted(search="D7")) == (["d7"], 1)
@@ -45,6 +46,13 @@ def test_every_device_is_counted_and_found(seen: Seen) -> None:
     ):  # fmt: skip
         chosen, _ = seen.reader.choose(facts, Wanted(state=state))  # type: ignore[arg-type]
         assert [(d.device, d.state) for d in chosen] == [(name, state) for name in names]
+    # Who never came stays so, and who was revoked.
+    seen.cloud.store.pause(["d0", "d1", "d5", "d6"], 1.0)
+    facts = seen.facts(later=20.0)
+    assert facts.states == {**counted, "online": 3, "offline": 0, "paused": 2}
+    assert named(seen, facts, Wanted(state="paused")) == (["d0", "d1"], 2)
+    assert named(seen, facts, Wanted(state="online")) == (["d2", "d3", "d4"], 3)
+    seen.cloud.store.resume(["d0", "d1", "d5", "d6"])
     silent = seen.facts(later=60.0, alive=False)
     assert silent.states["unknown"] == 5 and silent.online == 0
     assert named(seen, silent, Wanted(state="unknown", limit=1)) == (["d0"], 5)

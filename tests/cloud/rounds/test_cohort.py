@@ -80,6 +80,20 @@ def test_others_are_drawn_for_those_who_lack_a_feature(tmp_path: Path) -> None:
     assert planned(again, Drawn()) == found
 
 
+def test_no_device_that_is_paused_is_drawn(tmp_path: Path) -> None:
+    cloud = a_cloud(tmp_path, GIVEN)
+    assert cloud.store.pause(NAMES[1:9], 1.0) == 8
+    draw = Drawn()
+    planned(cloud, draw)
+    assert draw.online == [["d0", "d9"]]
+    before = cloud.core.devices.changes
+    cloud.store.resume(NAMES)
+    cloud.core.ingest.devices.load(cloud.now)
+    assert cloud.core.devices.changes > before  # who waits for devices looks again
+    planned(cloud, draw)
+    assert draw.online[1] == NAMES
+
+
 def test_a_draw_that_names_the_same_devices_again_is_not_asked_for_ever(tmp_path: Path) -> None:
     draw = Drawn(always=NAMES[:2])
     found = planned(a_cloud(tmp_path, GIVEN, *NAMES[:2]), draw)

@@ -90,9 +90,3 @@ def test_a_sample_errs_no_more_than_documented() -> None:
     error = overlaps(list(some.words.values())) - overlaps(list(whole.words.values()))
     pairs = error[~np.eye(9, dtype=np.bool_)]
     assert 0 < np.sqrt(np.square(pairs).mean()) < 1 / (2 * share * np.sqrt(sample))
-
-
-# From round to round ------------------------------------------------------------------------------
-
-
-# Group values -------------------------------------------------------------------------------------

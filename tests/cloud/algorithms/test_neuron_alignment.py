@@ -40,12 +40,6 @@ def test_a_permuted_copy_is_recovered(kind: str, solver: Solver) -> None:
         np.testing.assert_allclose(found.theta, theta, atol=1e-3)
 
 
-# The mass rule keeps the function.
-
-
-# One partner each.
-
-
 # Order and sides.
 
 

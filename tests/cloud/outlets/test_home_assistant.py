@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ TOPIC = re.compile(
     r"homeassistant/(?P<component>\w+)/(?:(?P<node>[a-zA-Z0-9_-]+)/)?(?P<object>[a-zA-Z0-9_-]+)/config"
 )
 ROOT_KEYS = {"device", "origin", "components", "state_topic", "availability_topic"}
+# The service, which reads the facts twice a second here.
+SERVE = (
+    "import sys; from sedge_cloud.outlets import home_assistant; home_assistant.READ_S = 0.5; "
+    "from sedge_cloud.__main__ import main; sys.exit(main(sys.argv[1:]))"
+)
 # As docs/operating.md says.
 ACCESS = """
 user homeassistant
@@ -117,8 +123,9 @@ def test_through_a_real_broker(tmp_path: Path) -> None:
         with (tmp_path / "cloud.toml").open("a") as file:
             file.write("\n[home_assistant]\nenabled = true\n")
         listener = Listener(fleet)
+        serve = [sys.executable, "-c", SERVE, "-c", str(tmp_path / "cloud.toml"), "serve"]
         fleet.cloud("device", "add", "pi-1", "--out", str(tmp_path / "pi-1"))
-        fleet.start_cloud()
+        fleet.start("cloud", serve)
         config, link = "homeassistant/device/sedge-test/pi-1/config", "sedge/1/test/facts/link"
         wait_until(lambda: listener.has(config), 30, "the device is announced")
         listener.restart()
@@ -129,7 +136,7 @@ def test_through_a_real_broker(tmp_path: Path) -> None:
         fleet.kill("cloud")
         wait_until(lambda: listener.has(link, b"offline"), 30, "nobody speaks for the fleet")
         fleet.cloud("device", "revoke", "pi-1")
-        fleet.start_cloud()
+        fleet.start("cloud", serve)
         wait_until(lambda: listener.has(link, b"online"), 30, "somebody does again")
         wait_until(lambda: listener.has(config, b""), 30, "the revoked device has gone")
         fleet.stop("cloud")

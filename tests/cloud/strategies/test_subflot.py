@@ -110,9 +110,6 @@ def test_the_pull_is_added_to_the_runs_prox_and_needs_a_past() -> None:
     assert SubFLOT(dropped=DROPPED, sar=False).plan(CONTEXT, client).work.training is None
 
 
-# How updates become the next global model.
-
-
 # Its parts left out.
 
 

@@ -1,4 +1,4 @@
-"""The two clocks: that of the loop, by which all timers go, and that on the wall, by which rows go."""
+"""The two clocks: the loop's, which drives all timers, and the wall clock, which dates rows."""
 
 from collections.abc import Callable
 from typing import TypeAlias

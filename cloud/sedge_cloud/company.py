@@ -26,7 +26,7 @@ RETIRE_S, STEP_S = 10.0, 0.02
 
 
 class Link(Protocol):
-    """What is needed of the link to the broker."""
+    """The methods that are needed of the link to the broker."""
 
     subscriptions: tuple[str, ...]
 
@@ -42,7 +42,7 @@ class Link(Protocol):
 
 
 class Recorder(Protocol):
-    """What is needed of the recorder."""
+    """The methods that are needed of the recorder."""
 
     def flush(self, now: float) -> None:
         """Write what has changed, now."""
@@ -118,7 +118,7 @@ class Company:
         return True
 
     def signals(self, now: float) -> list[CloudEffect]:
-        """What others are told of this turn."""
+        """The hints to other processes about this turn."""
         signals, self._core.signals = self._core.signals, []
         if self._members.is_alone:
             return []

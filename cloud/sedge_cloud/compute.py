@@ -126,7 +126,7 @@ def _mapped(
     is_warned = False
 
     def attempt(step: Callable[..., Any], *given: object) -> Any:
-        """What Ray gives; None where it fails, whatever its parts or the network raise."""
+        """Ray's result; None if it fails, whatever its parts or the network raise."""
         nonlocal is_warned
         try:
             return step(*given)

@@ -59,7 +59,7 @@ class ScheduleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Change the rate at every step within a round, instead of only between rounds."""
 
     def share(self, number: int, rounds: int) -> float:
-        """The share, above 0, in the training round with this number, from 0, of so many.
+        """The share, above 0, in training round ``number`` (from 0) of all of them.
 
         That of the number ``rounds``, which may be 0, is where the last round's steps lead.
         """

@@ -196,7 +196,7 @@ class Coordinator:
         )  # fmt: skip
 
     def _lead(self, leader: Leader, runs: Sequence[RunRow], now: float) -> list[CloudEffect]:
-        """Take over runs, what other processes have received, and who has come to them."""
+        """Load runs, what other processes have received, and the devices that connected to them."""
         effects = list[CloudEffect]()
         for hint in self._everywhere.load() if self._everywhere is not None else ():
             effects += self._passed_on(leader.hear(hint, now), now)
@@ -217,7 +217,7 @@ class Coordinator:
         return []
 
     def lacks(self, lacks: Lacks, now: float) -> list[CloudEffect]:
-        """The leader of another process leaves a device out, which may be one of ours."""
+        """The leader, in another process, excludes a device, which may be one of ours."""
         hint = LeftOut(lacks.run, lacks.device, frozenset(lacks.features))
         try:
             return self._passed_on(self.ingest.hear(hint, now), now)

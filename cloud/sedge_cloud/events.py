@@ -1,4 +1,4 @@
-"""Progress that the coordinator reports besides frames: for logs, status pages and the emulator."""
+"""Progress reports of the coordinator, for logs, status pages and the emulator."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

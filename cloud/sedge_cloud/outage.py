@@ -14,7 +14,7 @@ RETURN_S = CEILINGS_S[Ended.UNANSWERED] + HELLO_S
 
 
 def return_s(away_s: float, devices: int) -> float:
-    """How long a fleet of so many devices may take to come back from an outage (reconnect.py).
+    """How long a fleet of this size may take to reconnect after an outage (reconnect.py).
 
     Those whose own link has held are asked by hints, and spread their answers (WIRE.md, 1.10).
     """
@@ -23,7 +23,7 @@ def return_s(away_s: float, devices: int) -> float:
 
 
 class Outage:
-    """When the link was last down. From ``back_at`` on, who has not come back counts as gone."""
+    """When the link was last down. From ``back_at`` on, devices that have not come back count as gone."""
 
     def __init__(self) -> None:
         self.back_at = math.inf

@@ -1,4 +1,4 @@
-"""Writes what the running coordinator sees of devices, rounds, broker and disk as rows, for whoever looks.
+"""Records as rows what the running coordinator sees of devices, rounds, broker and disk.
 
 Once a second at most, in one transaction, and only what has changed: an idle fleet costs its sign of life.
 Nothing waits for these rows, and nothing is flushed for them; a disk that refuses them is no error: what is

@@ -95,7 +95,7 @@ class Service:
         return min(due if at is None or not self.link.room else [*due, at])
 
     def step(self) -> None:
-        """Process what has arrived and do what is due."""
+        """Process arrived messages and due work."""
         now = time.monotonic()
         if self._company is not None:
             self._do(self._company.poll(now))

@@ -49,7 +49,7 @@ SAVING, LOADING = "saving", "loading"
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a backup is of and what is in it: sizes in bytes, digests in hex."""
+    """Describes a backup and its contents: sizes in bytes, digests in hex."""
 
     format: int
     fleet: str
@@ -179,7 +179,7 @@ def _write_blobs(members: Members, blobs: Blobs) -> None:
 
 @contextmanager
 def _loaded(members: Members, work: Path) -> Generator[Store]:
-    """The first member, the database, opened in a folder of its own, as a coordinator would open it."""
+    """The first member, the database, opened in a separate folder as a coordinator would open it."""
     shutil.rmtree(work, ignore_errors=True)
     try:
         _, database = next(members)
@@ -328,7 +328,7 @@ def _damaged(path: Path, why: str) -> StorageError:
 
 
 def _switch(work: Path, folder: Path) -> None:
-    """Put a closed database in the place of the one that is there, in one step."""
+    """Replace the existing database by a closed one, atomically."""
     with translated("restore into", folder):
         # What the old database has in its log must not be taken for the new one's.
         for suffix in ("-wal", "-shm"):

@@ -1,4 +1,4 @@
-"""The bundles of one run: the whole model's, and those of forms of it with fewer channels."""
+"""The bundles of one run: the whole model's, and those of its narrower forms."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -23,7 +23,7 @@ FORMS = ("npz", "safetensors", "pt", "onnx")
 
 
 def add_run_commands(commands: Commands) -> None:
-    """Add what is done with one run."""
+    """Add the commands for one run."""
     export = commands.add_parser(
         "export", help="write a run's models and its history as files",
         examples=[
@@ -61,7 +61,7 @@ def add_run_commands(commands: Commands) -> None:
 
 
 def add_state_commands(commands: Commands) -> None:
-    """Add what is done with the whole state folder."""
+    """Add the commands for the whole state folder."""
     pruning = commands.add_parser(
         "prune", help="delete what [keep] in cloud.toml does not allow",
         examples=["sedge-cloud prune --dry-run"],
@@ -162,7 +162,7 @@ def _prune(arguments: argparse.Namespace) -> int:
 
 
 def _free_space(store: Store) -> None:
-    """Collect what is no longer named, unless a service runs, which does so itself."""
+    """Delete unreferenced blobs, unless a service runs, which does so itself."""
     with ExitStack() as alone:
         try:
             alone.enter_context(lock_folder(store.folder))

@@ -1,4 +1,4 @@
-"""A fleet moves from one store to another: rows and blobs, whatever either of them is."""
+"""Moves a fleet from one store to another: rows and blobs, between any two kinds of store."""
 
 from contextlib import ExitStack
 

@@ -26,7 +26,7 @@ from sedge_protocol.host.console import json_text
 
 
 def add_device_commands(commands: Commands) -> None:
-    """Add what is done with devices."""
+    """Add the commands for devices."""
     parser: Parser = commands.add_parser("device", help="enrol and revoke devices")
     commands = parser.add_commands()
     add = commands.add_parser(

@@ -1,4 +1,4 @@
-"""Which devices one `device add` enrols: one, so many of one name, or those of a CSV file.
+"""The devices that one `device add` enrols: one, a number of them under one name, or those of a CSV file.
 
 device,secret,site          a device, its secret in 64 hex digits, then a column for each tag
 pi-1,,lab                   without a secret it gets a new one, and a folder of files

@@ -15,7 +15,7 @@ from sedge_protocol.host.command_line import Commands, Parser
 
 
 def add_join_commands(commands: Commands) -> None:
-    """Add what is done with tokens, and with devices that wait to join."""
+    """Add the commands for tokens and for devices that wait to join."""
     parser: Parser = commands.add_parser(
         "token", help="join tokens, by which devices make their own secrets"
     )

@@ -1,4 +1,4 @@
-"""Tokens by which devices join, and the broker's accounts of tokens and of whoever has joined.
+"""Tokens by which devices join, and the broker's accounts of tokens and of devices that have joined.
 
 The broker's files are changed for all at once: ``settle`` does what the rows say is left to do. The service
 calls it every second, where it may write those files; otherwise root's commands do.
@@ -88,7 +88,7 @@ def token_text(store: Store, cloud: CloudConfig, row: TokenRow) -> str:
 
 
 def settle(store: Store, cloud: CloudConfig) -> int:
-    """Give devices that were accepted their accounts at the broker, and end those of spent tokens.
+    """Create the broker's accounts of accepted devices, and delete those of used tokens.
 
     Returns how many devices may now be told. Killed at any point, it does the rest the next time. Where the
     broker's passwords are not kept here, whoever keeps them has to do it. Raises ``StorageError``.
@@ -117,7 +117,7 @@ def may_settle(cloud: CloudConfig) -> bool:
 
 
 def by_hand(cloud: CloudConfig, row: TokenRow) -> list[str]:
-    """What is left to do for a token's account at a broker whose files are not kept here."""
+    """The operator's remaining steps for a token's account if the broker's files are elsewhere."""
     if cloud.broker.device_password_file is not None:
         return (
             [] if access_file(cloud) is not None else [f"Deny {row.token} {_SHARED} at the broker."]

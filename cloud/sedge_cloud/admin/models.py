@@ -61,7 +61,7 @@ def first_model(store: Store, source: str, bundle: Bundle, init: Theta) -> Theta
 
 
 def _difference(tensors: Mapping[str, NDArray[np.generic]], bundle: Bundle, init: Theta) -> str:
-    """What is wrong with the first tensor that is not as the bundle's; empty for none."""
+    """The fault of the first tensor that does not match the bundle; empty if all match."""
     views = bundle.views(init)
     for name, expected in views.items():
         tensor = tensors.get(name)

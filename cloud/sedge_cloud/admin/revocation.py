@@ -23,7 +23,7 @@ _OPEN = "A connection that it has open lasts until the broker or the device ends
 
 @dataclass(frozen=True)
 class Revocation:
-    """What a revocation has done, and what is left to do by hand.
+    """The result of a revocation, and the steps left to do by hand.
 
     ``failure`` says why the broker could not be told: then ``command`` does that, too.
     """
@@ -35,7 +35,7 @@ class Revocation:
 
     @property
     def command(self) -> str:
-        """The same once more, by somebody who may edit the broker's passwords."""
+        """The command that repeats it as a user who may edit the broker's passwords."""
         return f"sudo sedge-cloud device revoke {self.device}"
 
 

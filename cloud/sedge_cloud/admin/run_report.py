@@ -104,7 +104,7 @@ def _dense(store: Store, name: str) -> int:
 def _closed(
     store: Store, run: RunFacts, known: RoundFacts, s: Summary, dense: int
 ) -> Iterator[str]:
-    """A round's line, and what is out of the ordinary; ``dense`` is the model's size both ways."""
+    """A round's line, followed by anything unusual; ``dense`` is the model's size, upload and download."""
     traffic = store.traffic(s.run, s.round)
     others = [row for row in traffic if row.device not in known.newcomers]
     yield (

@@ -237,7 +237,7 @@ def _resumed(
 
 
 def delete_run(store: Store, name: str, dry_run: bool = False) -> int:
-    """Delete a run that has ended, with all that only it has; the bytes of blobs that become free.
+    """Delete an ended run and everything that only it refers to. Returns the bytes of freed blobs.
 
     Raises ``ConfigError`` for a running run.
     """

@@ -1,4 +1,4 @@
-"""``sedge-cloud up``: a fleet to try out, its first files and a broker of its own made on the way.
+"""``sedge-cloud up``: a trial fleet, with its first files and its own broker.
 
 The folder's files are those of ``init``, so a trial that stays can be served as any fleet is.
 """

@@ -46,7 +46,7 @@ _SEED = 5
 
 
 class Grouped(Strategy, frozen=True):
-    """The options of strategies with groups; the defaults are those of the papers' authors."""
+    """The options of strategies with groups; the defaults are the papers' authors'."""
 
     fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """Share of each tensor that is critical; the paper's tau."""
@@ -57,7 +57,7 @@ class Grouped(Strategy, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """All that is sent: which elements that is, or are critical, the order says or the update."""
+        """Everything that is sent; the order or the update says which elements are, or are critical."""
         return EVERY_ELEMENT
 
     @property

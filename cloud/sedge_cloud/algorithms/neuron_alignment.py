@@ -101,7 +101,7 @@ def made_along(axes: Axes) -> tuple[int, ...]:
 
 
 def in_order(axes: Axes, made: Sequence[int]) -> tuple[tuple[int, ...], bool]:
-    """The axes, each after those that feed it, and whether some are in a cycle.
+    """The axes in topological order, each after its inputs, and whether there is a cycle.
 
     The order of the tensors that make the channels decides ties, and where a cycle starts.
     """

@@ -67,7 +67,7 @@ def _replace_lines(path: Path, users: Collection[str], lines: list[str]) -> list
 
 
 def change_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
-    """Write a file of the broker's anew, with owner and mode as they are. Raises ``OSError``."""
+    """Rewrite one of the broker's files, keeping owner and mode. Raises ``OSError``."""
     with _locked(path.parent):
         text = "\n".join([*change(path.read_text().splitlines() if path.exists() else []), ""])
         fresh = path.with_name(path.name + ".new")
@@ -121,7 +121,7 @@ def passwords_agree(cloud: CloudConfig) -> str:
 
 
 def _let_in(cloud: CloudConfig, row: DeviceRow) -> bool:
-    """Whether the broker knows the device's password; the connection has a client id of its own."""
+    """Whether the broker accepts the device's password, tried with a separate client id."""
     broker, name = cloud.broker, row.device
     password = DeviceKeys.of(row.secret).password
     settings = BrokerSettings(broker.url, name, name, password, broker.ca_file)

@@ -1,1 +1,1 @@
-"""What is so in a fleet: one set of facts for commands, page, JSON, metrics and notices."""
+"""The state of a fleet: one set of facts for commands, page, JSON, metrics and notices."""

@@ -115,7 +115,7 @@ def states_of(census: Census, running: bool) -> dict[DeviceState, int]:
 
 
 def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
-    """Those of these devices that there are, by id, as their rows are now."""
+    """The existing ones among these devices, by id, from their current rows."""
     known = {name: KnownDevice(row) for name, row in store.devices_named(names).items()}
     paused = store.paused() if known else set[str]()
     for device in known.values():
@@ -131,7 +131,7 @@ def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
 def lots_of(
     store: Seen, names: Sequence[str], running: bool, size: int
 ) -> Iterator[list[DeviceFacts]]:
-    """What is so of these devices, so many at a time, each lot as of one moment."""
+    """The facts about these devices, in lots; each lot is a consistent snapshot."""
     for start in range(0, len(names), size):
         some = names[start : start + size]
         with store.reading():

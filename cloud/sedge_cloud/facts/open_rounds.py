@@ -1,4 +1,4 @@
-"""What an open round waits for, and what a run without one does: who, why, and since when."""
+"""What an open round, or a run between rounds, is waiting for: who, why, and since when."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -124,7 +124,7 @@ class Waits:
 def _doing(
     device: DeviceFacts, order: tuple[str, int], opened: datetime | None
 ) -> tuple[str, datetime | None]:
-    """How far a device that is online is with its order, and since when, in the words of a sentence."""
+    """How far an online device is with its order, and since when, as part of a sentence."""
     if device.order != order:
         return "has not been asked yet", opened
     match device.doing.split(" ", 1):

@@ -1,4 +1,4 @@
-"""What is wrong with a fleet, from its facts: whatever is stuck, dead, hostile or full, with its reason.
+"""The problems of a fleet, from its facts: what is stuck, dead, hostile or full, each with its reason.
 
 Every rule is here, and each names its code (records.py); what commands, page, alerts and notices show is
 this list.
@@ -164,7 +164,7 @@ def _of_waiting(it: RoundFacts, waiting: Waiting) -> Iterator[Problem]:
 
 
 def device_problems(facts: Fleet) -> Iterator[Problem]:
-    """What is wrong with devices whether or not a round waits for them."""
+    """The problems of devices, whether or not a round waits for them."""
     running = [run for run in facts.runs if run.status == "running"]
     if running:
         yield from _never_connected(facts)
@@ -212,7 +212,7 @@ def _is_unheard(facts: Fleet, device: DeviceFacts) -> bool:
 
 
 def _is_over(facts: Fleet, device: DeviceFacts, trouble: Problem) -> bool:
-    """Whether the trouble is of a device that was revoked a while ago."""
+    """Whether the problem concerns a device that was revoked a while ago."""
     is_old = trouble.since is None or facts.at - trouble.since > RECENT
     return device.state == "revoked" and is_old
 

@@ -175,7 +175,7 @@ class Reader:
         return self._states
 
     def _device_problems(self, facts: Fleet) -> tuple[Problem, ...]:
-        """What is wrong with devices: found again when one has changed, and now and then as time passes."""
+        """The problems of devices, updated when a device has changed, and regularly as time passes."""
         at, last = facts.at.timestamp(), self._wrong
         runs = [(run.run, run.status, bool(run.why)) for run in facts.runs]
         is_new = last is None or last.devices is not facts.devices or last.runs != runs
@@ -226,7 +226,7 @@ class Reader:
         return set(known)
 
     def _draw(self, names: Iterable[str], gone: Collection[str] = ()) -> None:
-        """Make the facts of devices anew; these runs are ``gone``."""
+        """Rebuild the facts about devices; the runs ``gone`` no longer exist."""
         found, running = [name for name in names if name in self._devices], bool(self._running)
         is_longer = any(name not in self._facts for name in found)
         for name in found:

@@ -47,7 +47,7 @@ DeviceState = Literal["online", "offline", "never", "paused", "revoked", "unknow
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that an operator should know: what, of whom, why, and since when if that is known."""
+    """Something that an operator should know: what, about whom, why, and since when if known."""
 
     code: Code
     severity: Severity
@@ -67,7 +67,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
-    """One round. What is in ``RoundParts`` is known of a closed one; of an open one, as far as it has come.
+    """One round. ``RoundParts`` is complete for a closed round, and partial for an open one.
 
     An open round has what it waits for: while its ``phase`` is open it closes with ``needed`` updates, or
     at its ``deadline`` with ``least``; ``extended`` says how often that passed with fewer. With its quorum
@@ -192,7 +192,7 @@ class CoordinatorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that serves the fleet: since when, how many ``shards`` it has, and whether it leads."""
+    """A process that serves the fleet: its start, its number of ``shards``, and whether it leads."""
 
     process: int
     host: str

@@ -1,4 +1,4 @@
-"""Some of a fleet's devices: those that a search finds, in one state, a page at a time."""
+"""A page of a fleet's devices that match a search and have one state."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -24,7 +24,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def choose(devices: Sequence[DeviceFacts], wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-    """The wanted devices in their order, whatever ``where`` says, and how many there are on all pages."""
+    """The matching devices in order, ``where`` aside, and their number on all pages."""
     text = wanted.search.lower()
     found = [
         device

@@ -58,7 +58,7 @@ class Snapshot:
             return self._opened().choose(facts, wanted)
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """The tags of those of these devices that have some, by device and key. Raises ``SedgeError``."""
+        """The tags of these devices, if they have any, by device and key. Raises ``SedgeError``."""
         with self._lock:
             return self._opened().store.tags_of(devices)
 

@@ -73,7 +73,7 @@ class Label:
 
 @dataclass
 class Plot:
-    """One plot: what is drawn on it, in the units of its axes; ``keys`` name colours below it."""
+    """One plot: its contents in the units of its axes; ``keys`` name the colours below it."""
 
     title: str
     x: Axis
@@ -120,7 +120,7 @@ class Plot:
     def area(
         self, x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, opacity: float
     ) -> None:
-        """What lies between two lines."""
+        """The area between two lines."""
         points = self._points(x, high) + self._points(x, low)[::-1]
         self.paths.append(Path(f"M{' '.join(points)}z", colour, opacity=opacity))
 
@@ -141,7 +141,7 @@ class Plot:
         colour: str = "",
         anchor: str = "start",
     ) -> None:
-        """A text beside a point, ``shift`` pixels away from it."""
+        """A text next to a point, ``shift`` pixels away from it."""
         at = float(self.px(x)) + shift[0], float(self.py(y)) + shift[1]
         self.labels.append(Label(*at, text, colour, anchor))
 
@@ -168,7 +168,7 @@ def ticks(
 
 
 def metric_axis(values: Sequence[float], metric: Metric = ACCURACY) -> Axis:
-    """Shares, zoomed to tenths: what differs lies near the top, and the axis says where it begins.
+    """An axis of shares, zoomed to tenths: differences are near the top, and the axis shows its lower end.
 
     Any other metric from its lowest value to its highest.
     """

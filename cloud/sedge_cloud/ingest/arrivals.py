@@ -59,7 +59,7 @@ class Answer:
 
 
 def reported(answer: Answer, counters: Counter[str]) -> list[UpdateReceived | Note]:
-    """What is said of a receipt that was just written."""
+    """The messages about a receipt that was just written."""
     row = answer.row
     if row is None:
         return []

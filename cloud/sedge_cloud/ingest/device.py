@@ -44,7 +44,7 @@ class Device:
         return "" if self.hello is None else self.hello.waits
 
     def is_another(self, hello: Hello, incarnation: int) -> bool:
-        """Whether this hello is of a new start of its agent, or says that it can do other things."""
+        """Whether this hello comes from a restarted agent, or announces other abilities."""
         new_start = self.hello is None or incarnation != self.row.incarnation
         return new_start or abilities(hello) != abilities(self.hello)
 

@@ -59,7 +59,7 @@ class Downloads:
     def want(
         self, manifest: Manifest, missing: bytes, asker: str, expected: int, now: float
     ) -> None:
-        """Another process's devices lack chunks of a blob for all, which waits for so many who ask.
+        """Devices of another process lack chunks of a broadcast blob, which waits for a number of requests.
 
         They are this process's devices, and other processes. Raises ``FrameError``.
         """
@@ -70,7 +70,7 @@ class Downloads:
             self._shared[key] = serving
 
     def take_shared(self, now: float) -> list[tuple[Manifest, list[int]]]:
-        """The chunks for all that are due, for whoever sends them in this process's place."""
+        """The broadcast chunks that are due, for another process to send."""
         taken: list[tuple[Manifest, list[int]]] = []
         for key, serving in list(self._shared.items()):
             chunks = serving.poll(now, serving.manifest.count)

@@ -1,4 +1,4 @@
-"""Devices of protocol version 1, which has other topics: each is told, now and then, to be upgraded."""
+"""Devices of protocol version 1, which has other topics: each is regularly told to upgrade."""
 
 from collections import Counter
 from contextlib import suppress

@@ -101,7 +101,7 @@ class Ingest:
         self._keeping: list[Device] = []  # keep a model of another run now
 
     def load(self, runs: Iterable[RunRow], now: float) -> Effects:
-        """Take over devices from the store, and these runs of it. Raises ``StorageError``."""
+        """Load the devices and these runs from the store. Raises ``StorageError``."""
         effects: Effects = [*self.devices.load(now)]
         if self._started is None:
             self._started = now
@@ -127,7 +127,7 @@ class Ingest:
         return self._counted(effects)
 
     def load_orders(self, now: float) -> Effects:
-        """Take over what a leader in another process has done. Raises ``StorageError``."""
+        """Load what a leader in another process has done. Raises ``StorageError``."""
         before = {current.row.run: current.row.round for current in self.open.rounds()}
         effects = self.open.load(now)
         self.traffic.follow(before, self.open.rounds())

@@ -33,7 +33,7 @@ class Joining:
         self._sent = 0
 
     def load(self) -> None:
-        """Take over the tokens that there are. Raises ``StorageError``."""
+        """Load the existing tokens. Raises ``StorageError``."""
         rows = self._store.tokens()
         self._tokens = {topics.up(self._fleet, row.token): row for row in rows if not row.revoked}
         self._buckets = {row.token: self._buckets.get(row.token, TokenBucket()) for row in rows}
@@ -85,7 +85,7 @@ class Joining:
         return Agreement.of(private, message.point, message.point, self._fleet, token.token)
 
     def _answer(self, row: JoinRow, agreement: Agreement) -> Joined | None:
-        """What a device is told of its join; None while its account is on its way to the broker."""
+        """The answer to a device's join; None while its account is being created at the broker."""
         of = key_name(row.point)
         match row.state:
             case "accepted":

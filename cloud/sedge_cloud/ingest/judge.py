@@ -30,7 +30,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class OrderContext:
-    """An order of a round, with all that judging its update takes.
+    """An order of a round, with everything needed to judge its update.
 
     ``start`` (n,) is the decoded model that the device starts from, None where it sends no change,
     ``patch`` the order's, and ``mask`` the contents of its ``context``. ``last_mask`` is the blob of the

@@ -1,4 +1,4 @@
-"""Devices read from their rows when they are first needed, and kept: all that are online, some others.
+"""A cache of devices, read from their rows when first needed: all that are online, and some others.
 
 Of those that are not online the ones that were needed last are kept, so a fleet of a million costs what
 those of its devices cost that are there. A device that is read again is as after a restart of the
@@ -78,7 +78,7 @@ class Kept:
             yield from [self._devices[name] for name in some if name in self._devices]
 
     def _read(self, names: Iterable[str]) -> None:
-        """Keep those of these devices that are enrolled and this process's; none is kept yet."""
+        """Cache the enrolled ones among these devices that belong to this process; none is cached yet."""
         unknown = [name for name in names if name not in self._strangers]
         ours = [name for name in unknown if topics.shard_of(name) in self.shards]
         if not ours:
@@ -102,12 +102,12 @@ class Kept:
         return None if name is None else self.find(name)
 
     def changed(self) -> list[tuple[Device | None, DeviceRow]]:
-        """The rows of all that are kept and, with None, of those who were strangers and are no longer."""
+        """The rows of all cached devices and, with None, of strangers that have since been enrolled."""
         rows = self._store.devices_named([*self._devices, *self._strangers])
         return [(self._devices.get(name), row) for name, row in rows.items()]
 
     def keep(self, row: DeviceRow, session: SessionRow) -> Device:
-        """Keep a device that is not online, in the place of one of this name that was."""
+        """Cache a device that is not online, replacing one of the same name."""
         name, keys = row.device, DeviceKeys.of(row.secret)
         self._strangers.pop(name, None)
         down = topics.down(self._fleet, name)

@@ -1,4 +1,4 @@
-"""Which topics the link listens to: those of all devices, of some shards, or of all but those that flood.
+"""The topics that the link subscribes to: of all devices, of some shards, or of all that do not flood.
 
 Even a frame that is dropped unread has crossed the broker's queue for the coordinator, where it pushes
 other devices' frames out. So while a device is muted, nobody listens to its topic. The coordinator listens

@@ -64,7 +64,7 @@ class OpenOrders:
         return [name for current in self._open.values() for name in current.waiting]
 
     def look(self) -> None:
-        """Look up who is there of those that still owe an answer."""
+        """Look up which devices that still owe an answer are online."""
         for current in self._open.values():
             current.look(self._devices.presence)
 
@@ -81,7 +81,7 @@ class OpenOrders:
         return current.orders[device], current.row
 
     def load(self, now: float) -> list[CloudEffect | Hint]:
-        """Take over from the rows what the leader of another process has opened or ended.
+        """Load from the rows what the leader in another process has opened or ended.
 
         A deadline that was extended is nothing to take over: who owes an answer is asked again anyway. Nor
         are receipts, as this process writes those of its devices.
@@ -103,7 +103,7 @@ class OpenOrders:
         return effects
 
     def ordered(self, hint: Ordered, now: float) -> list[CloudEffect | Hint]:
-        """Orders are there: send those that are to be sent."""
+        """New orders exist: send those that are due."""
         known, settled = self._open.get(hint.row.run), set(hint.settled)
         if known is not None and _serves(known) and known.row.round == hint.row.round:
             settled -= known.present  # they have lost what they had answered with
@@ -166,7 +166,7 @@ class OpenOrders:
         return min(self._resend_at.values(), default=None)
 
     def poll(self, now: float) -> Iterator[CloudEffect | Hint]:
-        """Send again what has not been answered for long."""
+        """Resend orders that have not been answered for long."""
         for run in [run for run, at in self._resend_at.items() if now >= at]:
             current = self._open[run]
             yield from self._ask(current, current.waiting, now)

@@ -24,7 +24,7 @@ QUIET_S, REPEATED_QUIET_S = 2 * SILENCE_S + 1, RETRY_MAX_S + 2 * SILENCE_S
 
 @dataclass(frozen=True)
 class _Asked:
-    """A device's last request: for all that it lacks of the transfer, or for one chunk to begin with."""
+    """A device's last request: for all missing chunks of the transfer, or for one chunk first."""
 
     run: str
     round: int
@@ -44,7 +44,7 @@ class Progress:
     def fetches(
         self, device: Device, transfer: bytes, get: Get, blob: str, count: int, now: float
     ) -> None:
-        """A device asks for chunks of a blob that has so many, and is called this."""
+        """A device asks for chunks of the named blob, given the blob's number of chunks."""
         name, chunks = device.row.device, from_bitmap(get.missing, count)
         # One chunk alone is the first that it lacks.
         done = min(chunks, default=0) if len(chunks) == 1 else count - len(chunks)

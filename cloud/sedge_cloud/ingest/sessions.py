@@ -100,7 +100,7 @@ class Fleet:
         return None if entry is None else entry.hello
 
     def load(self, now: float) -> list[Effect]:
-        """Take over who is enrolled: at the start, and when that has changed.
+        """Load the enrolled devices: at the start, and whenever they have changed.
 
         Those that have waited to be enrolled, or were reissued, are asked for a hello. At the start nobody
         is online: who was has yet to come back.
@@ -142,7 +142,7 @@ class Fleet:
         ]
 
     def revoke(self, device: str, now: float) -> list[Effect]:
-        """A device leaves the fleet: nobody listens to it again, and it is told so."""
+        """A device leaves the fleet: its messages are ignored from now on, and it is notified."""
         self._store.revoke_device(device)
         return [Note(logging.INFO, f"device {device} leaves the fleet"), *self.load(now)]
 
@@ -169,14 +169,14 @@ class Fleet:
         return [*self._request_hellos(shards)]
 
     def note(self, device: Device, **changes: bool | int | float | str) -> None:
-        """Change what is known of a device."""
+        """Change the record of a device."""
         name = device.row.device
         device.session = msgspec.structs.replace(device.session, device=name, **changes)
         if topics.shard_of(name) in self.shards:
             self._stirred[name] = device.session
 
     def stirred(self, most: int) -> list[SessionRow]:
-        """Sessions that have changed since they were last taken, at most so many; these count as taken."""
+        """At most ``most`` sessions that have changed since they were last taken; these count as taken."""
         rows = list(islice(self._stirred.values(), most))
         for row in rows:
             del self._stirred[row.device]
@@ -262,19 +262,19 @@ class Fleet:
             self.leave(device, now)
 
     def give_up_returning(self) -> list[str]:
-        """Who has not come back is waited for no longer; their ids, in order."""
+        """Stop waiting for devices that have not come back. Returns their ids, sorted."""
         names = sorted(self.returning)
         self.returning.clear()
         return names
 
     def end_inherited(self, now: float) -> None:
-        """Whom another process has seen online, and this one has not, is away."""
+        """Devices that only another process has seen online count as away."""
         for device in self._kept.find_all(sorted(self._inherited)):
             self.note(device, online=False, since=self.wall(now))
         self._inherited.clear()
 
     def away(self, names: Iterable[str]) -> list[str]:
-        """Those of these devices that are this process's, and not online."""
+        """The devices among these that belong to this process and are not online."""
         online, shards = self._kept.online, self.shards
         return [n for n in names if n not in online and topics.shard_of(n) in shards]
 
@@ -326,7 +326,7 @@ class Fleet:
         self.note(device, error=text, error_at=self.wall(now))
 
     def stale_frame(self, device: Device, payload: bytes, now: float) -> list[Effect]:
-        """Log a genuine control frame that the replay window refused, if the device may wait in vain."""
+        """Log a genuine control frame that the replay window refused, if the device may wait for it."""
         latest, incarnation = device.peer.window.incarnation, HEADER.unpack_from(payload)[5]
         if incarnation >= latest:  # of the same start: a broker has repeated a frame
             return []

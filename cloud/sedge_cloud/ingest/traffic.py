@@ -41,7 +41,7 @@ class Traffic:
         self._link = Link(self._link.up, self._link.down + len(payload))
 
     def sent(self, send: Send) -> None:
-        """A frame leaves for a device, or for all that fetch its blob."""
+        """Count a frame sent to a device, or to all that fetch its blob."""
         self._link = Link(self._link.up + len(send.payload), self._link.down)
         *_, name, last = send.topic.split("/")
         if last == "down":
@@ -53,7 +53,7 @@ class Traffic:
         self.delivered(bytes.fromhex(last), index, len(send.payload))
 
     def delivered(self, transfer: bytes, index: int, size: int) -> None:
-        """A chunk reaches all who fetch it, in a frame of this size, whoever sends it."""
+        """Count a chunk that reaches all who fetch it, in a frame of this size, whoever sends it."""
         fetching = self._missing.get(transfer, {})
         for device, missing in list(fetching.items()):
             self._down[device] += size
@@ -115,7 +115,7 @@ class Traffic:
                 self.opened(run, current.orders)
 
     def closed(self, run: str) -> None:
-        """A round has closed: nobody is served any more, and what is counted next is the next round's."""
+        """A round has closed: nobody is served any more, and further counts belong to the next round."""
         self._missing.clear()
         self._opened.pop(run, None)
         self._whole.pop(run, None)

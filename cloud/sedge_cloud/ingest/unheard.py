@@ -21,7 +21,7 @@ NEW_COUNT_EVERY_S = 60.0
 
 
 class Unheard:
-    """Those of the devices ``kept`` that repeat a hello that was answered. May raise ``StorageError``."""
+    """The devices among ``kept`` that repeat an answered hello. May raise ``StorageError``."""
 
     def __init__(self, kept: Kept, store: Rows, wall: Wall) -> None:
         self._kept = kept

@@ -134,7 +134,7 @@ class Uploads:
         return len(self._arrived) >= MAX_TURN
 
     def commit(self) -> Iterator[tuple[str, bytes, Answer | StorageError]]:
-        """End the turn: write the receipts of all that has arrived, in one transaction; then the answers.
+        """End the turn: write the receipts of all arrivals in one transaction, then send the answers.
 
         Each comes with its device and transfer. An upload that the disk refused is forgotten: it stays as
         far as it had come, and the next offer goes on from there.
@@ -230,7 +230,7 @@ class Uploads:
         return self._receive(device, transfer, run, offer.round, manifest, offer.data)
 
     def _make_room(self, device: str, offer: Offer, now: float) -> bool:
-        """Whether the device may begin one more upload, after dropping those that it replaces.
+        """Whether the device may begin another upload, after dropping those that it replaces.
 
         A round takes one update from a device. The same blob in other chunks goes on from the same part
         file; another blob means that the device has lost the previous one.
@@ -305,7 +305,7 @@ class Uploads:
     def _reject(
         self, device: str, transfer: bytes, run: Run, number: int, manifest: Manifest, reason: str, why: str
     ) -> Answer:  # fmt: skip
-        """Refuse an update for good, whatever it holds."""
+        """Refuse an update permanently, whatever it contains."""
         row = UpdateRow(run.name, number, device, manifest.sha256, b"", manifest.size, 0)
         return self._arrive(JudgedUpdate(device, transfer, manifest, row.refused(reason, why)))
 

@@ -33,7 +33,7 @@ _log = logging.getLogger("sedge.notify")
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What a receiver gets, as JSON; ``more`` problems of this moment have no notice of their own."""
+    """The JSON that a receiver gets; ``more`` further problems of this moment get no separate notice."""
 
     fleet: str
     problem: Problem

@@ -30,7 +30,7 @@ class ProblemLog:
         self._open: dict[Key, Problem] = {}
 
     def __call__(self, facts: Fleet) -> None:
-        """Take a reading, and log what is new in it."""
+        """Take a reading and log new problems."""
         for level, text in self.lines(facts.problems, time.monotonic()):
             _log.log(level, "%s", text)
 
@@ -58,7 +58,7 @@ def _ended(problems: Sequence[Problem]) -> Iterator[Line]:
 
 
 def _more(problems: Sequence[Problem], level: int, what: str) -> Iterator[Line]:
-    """One line for all that have no line of their own."""
+    """One line for all problems without a separate line."""
     counts = sorted(Counter(p.code for p in problems).items())
     if counts:
         text = ", ".join(f"{code} {count}" for code, count in counts)

@@ -58,7 +58,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return token
 
     def check(self, where: str) -> None:
-        """Raise ``ConfigError`` for an address that is none, or that everybody reaches."""
+        """Raise ``ConfigError`` for an invalid address, or one that everybody can reach."""
         if self.listen is None:
             return
         if not self.is_loopback() and self.token_file is None:
@@ -82,7 +82,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.webhook is not None or bool(self.command)
 
     def check(self, where: str) -> None:
-        """Raise ``ConfigError`` for a URL that is none."""
+        """Raise ``ConfigError`` for an invalid URL."""
         if self.webhook is not None:
             url = urlsplit(self.webhook)
             if url.scheme not in ("http", "https") or not url.hostname:

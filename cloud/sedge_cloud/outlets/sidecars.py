@@ -1,4 +1,4 @@
-"""What runs beside the coordinator's loop, in threads: page, problem log, notices, Home Assistant."""
+"""The threads next to the coordinator's loop: page, problem log, notices, Home Assistant."""
 
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager

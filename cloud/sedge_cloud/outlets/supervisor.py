@@ -1,4 +1,4 @@
-"""The threads beside the coordinator's loop: an error costs one of their turns, never the thread."""
+"""Runs the threads next to the coordinator's loop: an error costs one turn, never the thread."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ _log = logging.getLogger("sedge.threads")
 
 
 class Supervised:
-    """Calls ``turn`` every ``every_s`` seconds in a thread of its own, from ``start`` to ``close``.
+    """Calls ``turn`` every ``every_s`` seconds in a separate thread, from ``start`` to ``close``.
 
     ``wake`` makes a turn that lasts end; ``end`` is the thread's last call.
     """

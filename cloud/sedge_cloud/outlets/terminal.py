@@ -15,7 +15,7 @@ DEVICES = f"{_DEVICES} {'updates':>7} {'before':>8} {'after':>8} {'strikes':>7} 
 
 
 def open_round(it: RoundFacts, status: str, at: datetime) -> Iterator[str]:
-    """An open round: since when, until when, and every device that it waits for, with the reason."""
+    """An open round: its start, its deadline, and every device that it waits for, with the reason."""
     line = f"{it.round:>5} {it.task:<9} {it.updates:>4}/{it.cohort:<4}"
     if it.state != "open":
         yield f"{line} {status if it.state == 'void' else it.state}"

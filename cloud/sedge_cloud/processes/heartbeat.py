@@ -1,4 +1,4 @@
-"""Renews a process's lease beside the loop, whose single steps may last longer than a lease.
+"""Renews a process's lease in a thread, because a step of the loop may last longer than a lease.
 
 Planning and closing a round of many devices is one step. Without this a leader would be replaced in the
 middle of it, its commit refused, and the next leader's, too. A loop that hangs is not vouched for: its
@@ -19,7 +19,7 @@ LONGEST_STEP_S = 900.0
 
 
 class Heartbeat:
-    """From being made until ``close``. ``store`` has a connection of its own, for any thread."""
+    """Runs until ``close``. ``store`` has its own connection and may be used from any thread."""
 
     def __init__(self, store: Leases, members: Membership) -> None:
         self._store, self._members = store, members

@@ -38,7 +38,7 @@ def has_ended(process: ProcessRow, mine: ProcessRow) -> bool:
 
 
 def _boot() -> str:
-    """The host's start, and the processes among which a pid counts: those of a container are others."""
+    """The host's boot and the namespace of a pid: a container's processes have another."""
     parts = list[str]()
     with suppress(OSError):
         parts.append((_PROC / "sys/kernel/random/boot_id").read_text().strip())

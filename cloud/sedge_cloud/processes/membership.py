@@ -1,4 +1,4 @@
-"""This process among those that serve the fleet: it renews its lease, and learns which shards it has.
+"""This process's membership among those that serve the fleet: renews its lease, learns its shards.
 
 Between two looks at the store it trusts what it has seen, but never for longer than a lease lasts: a
 process that wakes after a pause drops what comes until it has looked. Its writes need no such care: the
@@ -167,7 +167,7 @@ class Membership:
         self._take_over(living, leases)
 
     def _seen(self, now: float) -> tuple[list[ProcessRow], list[ProcessRow], Sequence[LeaseRow]]:
-        """The processes that are gone, those that live, and the leases. Raises for a lease that is lost."""
+        """The dead processes, the live ones, and the leases. Raises if this process has lost its lease."""
         processes, leases = self._store.processes(), self._store.leases()
         if self.token not in (process.token for process in processes):
             raise self._store.lease_lost()

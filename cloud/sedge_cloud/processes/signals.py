@@ -67,7 +67,7 @@ class Signals:
         return Send(topic, sender + self._mac(topic, sender, body) + body)
 
     def open(self, token: int, topic: str, payload: bytes) -> tuple[int, Signal | None]:
-        """Another process's token and signal; None for our own, and for what is no coordinator's."""
+        """Another process's token and signal; None for our own, and for messages of no coordinator."""
         sender, mac = payload[:_TOKEN_BYTES], payload[_TOKEN_BYTES:_HEAD_BYTES]
         body = payload[_HEAD_BYTES:]
         other = int.from_bytes(sender, "little")

@@ -1,1 +1,1 @@
-"""A round from its opening to its closing: who takes part, what is asked, what becomes of it."""
+"""A round from opening to closing: who takes part, what is ordered, what results."""

@@ -152,7 +152,7 @@ _SUMMED = ("up", "down", "newcomer_up", "newcomer_down", "http")
 
 
 def read_sums(coded: bytes) -> RunSums:
-    """From a row; those of a run without a closed round are zero."""
+    """Read from a row; all are zero for a run without a closed round."""
     return msgspec.msgpack.decode(coded, type=RunSums) if coded else RunSums()
 
 

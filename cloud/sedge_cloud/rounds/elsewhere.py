@@ -83,7 +83,7 @@ class Everywhere:
 
     @property
     def returning(self) -> Collection[str]:
-        """This process's that have not come back; others' are online until it is known that they do not."""
+        """This process's devices that have not come back; others' count as online until known not to."""
         return self._ours.returning
 
     def presence(self, device: str) -> Presence:
@@ -132,7 +132,7 @@ class Everywhere:
 
 
 def _is_another(last: _Known, known: _Known) -> bool:
-    """Whether its agent has started anew, or can do other things."""
+    """Whether its agent has restarted or announces other abilities."""
     new_start = last.row.incarnation != known.row.incarnation
     return new_start or abilities(last.hello) != abilities(known.hello)
 

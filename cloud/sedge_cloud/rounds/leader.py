@@ -62,7 +62,7 @@ class Leader:
         return {current.row.run: current for current in self._rounds.open_rounds()}
 
     def load(self, runs: Sequence[RunRow], now: float) -> list[CloudEffect | Hint]:
-        """Take over runs that came, ended or went, and what other processes have received.
+        """Load runs that were added, ended or deleted, and what other processes have received.
 
         ``runs`` are all runs as they are now. Raises ``StorageError``.
         """

@@ -212,7 +212,7 @@ class LiveRun:
 
 
 def needed_updates(config: RunConfig, expected: int) -> int:
-    """How many updates are the quorum of a round in which so many devices are expected to answer."""
+    """The quorum, in updates, of a round in which ``expected`` devices should answer."""
     return max(ceil_of(config.quorum, expected), config.min_updates)
 
 

@@ -176,7 +176,7 @@ class _Planner:
         )
 
     def _sum(self, client: ClientModelRow, holds: bytes) -> bytes:
-        """The blob of one step for all that a device has missed.
+        """The blob of one step that covers all changes a device has missed.
 
         Empty where that saves nothing, or where the device was asked since and may have a later model.
         """

@@ -1,4 +1,4 @@
-"""All that rounds need of devices: who is there, and what each can do.
+"""The interface through which rounds see devices: who is online, and what each can do.
 
 The ingest of this process keeps these promises by what it sees (sessions.py, traffic.py). Where the
 devices are another's, rows say the same: ``sessions`` who is online and waits, ``devices`` who is
@@ -30,7 +30,7 @@ class Reach(Protocol):
 
     @property
     def returning(self) -> Collection[str]:
-        """Those that were online before the last outage, and have not come back yet."""
+        """The devices that were online before the last outage and have not come back yet."""
         ...
 
     def presence(self, device: str) -> Presence:

@@ -54,7 +54,7 @@ class Resting:
         self._declined.pop(device, None)
 
     def devices(self, number: int) -> set[str]:
-        """Those that are not invited to this round."""
+        """The devices that are not invited to this round."""
         return {
             name
             for name, last in self._declined.items()

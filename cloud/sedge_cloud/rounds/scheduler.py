@@ -99,7 +99,7 @@ class Scheduler:
         return [live.round for live in self.live.values() if live.round is not None]
 
     def running(self) -> list[Run]:
-        """Every run that has not ended."""
+        """All runs that have not ended."""
         return [live.run for live in self.live.values() if live.run.status == RUNNING]
 
     def timer(self) -> float | None:
@@ -286,7 +286,7 @@ class Scheduler:
         return _warning(current, f"{device} declines: {reason!r}")
 
     def _reject_lost(self, run: Run, current: OpenRound) -> Iterator[Note]:
-        """Reject those of the round's updates that the disk has lost."""
+        """Reject the round's updates that the disk has lost."""
         since = counts_late_since(run.config, current.row)
         received = self._store.received(run.name, current.row.round, since)
         rows = counted_updates(received, since is not None)
@@ -379,7 +379,7 @@ def _ordered(
     made: Mapping[str, Order] | None = None,
     is_new: bool = False,
 ) -> Ordered:
-    """The orders of a round are to be sent to these devices, or to all that owe an answer."""
+    """Send the orders of a round to these devices, or to all that owe an answer."""
     names = tuple(current.waiting) if to is None else to
     settled = frozenset(current.settled)
     return Ordered(current.row, current.orders, settled, names, made or {}, is_new)

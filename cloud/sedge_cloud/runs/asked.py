@@ -69,7 +69,7 @@ class AskedRound:
         return [name for name in self.orders if name not in self.settled]
 
     def look(self, presence: Callable[[str], Presence]) -> list[str]:
-        """Look up which devices are there; those that take part no longer."""
+        """Look up which devices are online. Returns those that no longer take part."""
         revoked: list[str] = []
         self.present, self.excused = set(), set()
         for name in self.waiting:

@@ -1,4 +1,4 @@
-"""What is collected: runs that have ended as ``[keep]`` says, and blobs that nothing names.
+"""Deletes ended runs as ``[keep]`` says, and blobs that nothing refers to.
 
 Runs are deleted whole, of old rounds only the devices' parts. A running run is never deleted, nor the
 newest finished one, which newcomers still get their model from.
@@ -28,7 +28,7 @@ class Pruned(NamedTuple):
 
 
 class Garbage:
-    """What may go from a store. ``keep`` says what is left of runs that have ended."""
+    """What may be deleted from a store. ``keep`` limits what remains of ended runs."""
 
     def __init__(self, store: Rows, keep: KeepConfig | None = None) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class Garbage:
         return Pruned(tuple(gone), rows)
 
     def used_bytes(self, sizes: Mapping[bytes, int]) -> int:
-        """The size of the blobs that the store refers to, given those of all that it has."""
+        """The total size of the blobs that the store refers to, given the sizes of all."""
         return sum(sizes.get(sha256, 0) for sha256 in self.named_blobs())
 
     def collect(self) -> int:

@@ -1,4 +1,4 @@
-"""The runs that an ingest works for, from their rows alone: loaded when one is asked for."""
+"""The runs that an ingest works for, loaded from their rows on demand."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ class Runs:
         self._statuses: dict[str, str] = {}
 
     def load(self, runs: Iterable[RunRow]) -> None:
-        """These are all runs. One that begins anew is read again when it is wanted."""
+        """These are all runs. A restarted one is read again when it is needed."""
         rows = {row.run: row for row in runs}
         self._statuses = {name: row.status for name, row in rows.items()}
         for name, run in list(self._loaded.items()):
@@ -40,7 +40,7 @@ class Runs:
         return self._loaded.get(name)
 
     def running(self) -> list[Run]:
-        """Every run that has not ended and can be read; the leader says why another cannot."""
+        """All readable runs that have not ended; the leader reports why others cannot be read."""
         found: list[Run] = []
         for name in [name for name, status in self._statuses.items() if status == RUNNING]:
             try:

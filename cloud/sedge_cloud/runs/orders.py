@@ -88,7 +88,7 @@ def make_order(
 
 
 def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
-    """Where the large ones among these blobs lie. What is one device's own has no place.
+    """The places of the large ones among these blobs. Blobs of a single device have none.
 
     Without a URL that an order may hold, or with a store that cannot sign one now, everything goes by MQTT.
     """
@@ -101,7 +101,7 @@ def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
 
 
 class Links(Protocol):
-    """What an order depends on besides its rows: the devices, by id."""
+    """The devices, by id, which an order depends on besides its rows."""
 
     def hello(self, device: str) -> Hello | None:
         """Its last hello; None for a device without one, or not enrolled."""
@@ -191,7 +191,7 @@ def packet_of(order: Order) -> int:
 
 
 def too_large(order: Order, max_packet: int) -> str:
-    """Why an order does not get through where packets have at most so many bytes; empty if it does."""
+    """Why an order exceeds a link with this largest packet, in bytes; empty if it does not."""
     if max_packet >= MAX_PACKET_BYTES or (packet := packet_of(order)) <= max_packet:
         return ""
     return f"MessageTooLarge: its order takes {packet} bytes, {its_limit(max_packet)}"

@@ -47,7 +47,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @staticmethod
     def read(coded: bytes) -> "Terms":
-        """From a row; those of a run that no coordinator has loaded yet are empty."""
+        """Read from a row; empty for a run that no coordinator has loaded yet."""
         return msgspec.msgpack.decode(coded, type=Terms) if coded else Terms()
 
 

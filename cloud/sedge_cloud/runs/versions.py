@@ -81,7 +81,7 @@ def replacing_version(
 
 
 def _reached(current: Theta, change: Theta, step: bytes) -> Version:
-    """The version that a coded part ``step`` of ``change`` (n,) leads to, and what is left of it."""
+    """The version that results from a coded part ``step`` of ``change`` (n,), and the remaining change."""
     sent = decode(step, change.size)
     theta = current.copy()
     with np.errstate(over="ignore"):
@@ -100,7 +100,7 @@ def first_version(theta: Theta, layout: Layout, broadcast: BroadcastConfig) -> T
 
 
 def _on_grid(theta: Theta, layout: Layout) -> Theta:
-    """A vector (n,) with every tensor but the statistics rounded to a grid of its own."""
+    """A vector (n,) with every tensor except statistics rounded to its own grid."""
     rounded = theta.copy()
     for tensor in layout.tensors:
         if tensor.role is Role.PARAMETER:
@@ -109,7 +109,7 @@ def _on_grid(theta: Theta, layout: Layout) -> Theta:
 
 
 def chosen(change: Theta, broadcast: BroadcastConfig) -> SparseVector:
-    """What is sent of a change (n,): its largest elements in magnitude, on the grid if there is one."""
+    """The sent part of a change (n,): its largest elements in magnitude, on the grid if there is one."""
     if broadcast.sends_all:
         return SparseVector(change.size, None, change)
     k = broadcast.count(change.size)
@@ -131,7 +131,7 @@ def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, 
 
 
 def summed(changes: Iterable[SparseVector], current: Theta, held: bytes) -> SparseVector | None:
-    """One change in place of those that lead from the model with the hash ``held`` to ``current`` (n,).
+    """One change that replaces all those from the model with hash ``held`` to ``current`` (n,).
 
     None unless it leads there bit for bit: only on a grid do sums not depend on their order.
     """

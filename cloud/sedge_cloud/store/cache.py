@@ -73,7 +73,7 @@ class Cache(Generic[V]):
         self._memory.held -= size
 
     def clear(self) -> None:
-        """Drop this cache's entries; those of others in the same memory stay."""
+        """Drop this cache's entries; those of other caches in the same memory stay."""
         for owner, name in list(self._memory.entries):
             if owner == self._owner:
                 self.drop(name)

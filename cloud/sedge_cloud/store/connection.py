@@ -91,7 +91,7 @@ class Database:
 
     @contextmanager
     def serving(self, *, shared: bool = False) -> Generator[None]:
-        """No other process serves this store meanwhile, or, ``shared``, only those that share it as well.
+        """Hold the store: no other process serves it or, if ``shared``, only others that share it.
 
         Raises ``StorageError`` when one does.
         """
@@ -211,7 +211,7 @@ class Database:
     def _put(
         self, db: Dialect, table: str, *rows: msgspec.Struct, keys: int = 1, sets: str = ""
     ) -> None:
-        """Insert rows, or replace all but their first fields, the key, in those that are there.
+        """Insert rows; for existing keys (the first fields) replace all other fields.
 
         ``sets`` says what to replace, if not everything.
         """
@@ -251,7 +251,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Everything that is read inside is of one moment."""
+        """All reads inside see one consistent snapshot."""
         with self._db.errors():
             self._db.begin_reading()
             try:

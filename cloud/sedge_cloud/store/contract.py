@@ -52,7 +52,7 @@ class Dialect(Protocol):
         ...
 
     def execute(self, sql: str, values: Values = ()) -> Cursor:
-        """Execute one statement, outside of a transaction as one of its own."""
+        """Execute one statement; outside a transaction it is its own transaction."""
         ...
 
     def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
@@ -60,7 +60,7 @@ class Dialect(Protocol):
         ...
 
     def insert(self, table: str, rows: Iterable[Sequence[Any]], width: int) -> None:
-        """Insert whole rows, of so many columns each, in the order of the table's columns."""
+        """Insert whole rows with this number of columns, in the order of the table's columns."""
         ...
 
     def begin(self, *, alone: bool = False, flush: bool = True) -> None:
@@ -91,7 +91,7 @@ class Dialect(Protocol):
         ...
 
     def limit_idle(self, seconds: float) -> None:
-        """Let the server end a transaction of ours in which nothing happens for so long."""
+        """Let the server end our transactions after this much idle time."""
         ...
 
     def schema(self) -> int:
@@ -103,7 +103,7 @@ class Dialect(Protocol):
         ...
 
     def check(self, tables: str) -> None:
-        """Raise ``StorageError`` for damage, and for whatever ``tables`` do not define."""
+        """Raise ``StorageError`` for damage, and for anything that ``tables`` do not define."""
         ...
 
     def version(self) -> int:
@@ -162,7 +162,7 @@ class Blobs(Protocol):
         ...
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
-        """``length`` bytes of a blob from ``offset``, not checked: whoever gets them has the digest."""
+        """``length`` bytes of a blob from ``offset``, unchecked: the receiver has the digest."""
         ...
 
     def collect(
@@ -203,5 +203,5 @@ class Parts(Protocol):
         ...
 
     def trim_parts(self, owner: str, manifest: Manifest, others: int) -> None:
-        """Remove an owner's oldest parts, so that this blob's and at most so many others are left."""
+        """Remove an owner's oldest parts, except this blob's and a limited number of others."""
         ...

@@ -252,7 +252,7 @@ class Store(Receipts, Observed, Joins, Leases):
         return next(iter(self._rows(ClientModelRow, sql, run, device)), None)
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """The last models of those of these devices that have one, by reference."""
+        """The last models of these devices, by reference, without devices that have none."""
         sql = "SELECT * FROM client_models WHERE run = ? AND device IN ({})"
         rows = [
             row
@@ -268,7 +268,7 @@ class Store(Receipts, Observed, Joins, Leases):
         return {int(number): (bytes(model), bytes(named)) for number, model, named in rows}
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """The summaries of those of these rounds that are closed."""
+        """The summaries of the closed ones among these rounds."""
         sql = "SELECT round, summary FROM rounds WHERE run = ? AND summary IS NOT NULL AND round IN ({})"
         return {int(n): bytes(coded) for n, coded in self._among(sql, run, sorted(numbers))}
 

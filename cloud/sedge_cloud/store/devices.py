@@ -36,7 +36,7 @@ class Devices(Database):
         )
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """Those of these devices that are enrolled or revoked, by id."""
+        """The enrolled or revoked ones among these devices, by id."""
         rows = self._named(DeviceRow, "SELECT * FROM devices WHERE device IN ({})", names)
         return {row.device: row for row in rows}
 
@@ -60,7 +60,7 @@ class Devices(Database):
             return Census(*map(int, self._db.execute(sql).fetchone()))
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
-        """The devices of a choice, by id, at most so many after the first ``offset``."""
+        """A page of the selected devices, by id, after the first ``offset``."""
         sql, values = wanted.query("d.device")
         with self._db.errors():
             rows = self._db.execute(
@@ -74,7 +74,7 @@ class Devices(Database):
             return int(self._db.execute(*wanted.query("COUNT(*)")).fetchone()[0])
 
     def names(self, most: int) -> list[str]:
-        """Ids, in order, of the devices that are enrolled and not revoked, at most so many."""
+        """A limited number of ids, sorted, of devices that are enrolled and not revoked."""
         sql = "SELECT device FROM devices WHERE revoked = 0 ORDER BY device LIMIT ?"
         with self._db.errors():
             return [str(row[0]) for row in self._db.execute(sql, (most,))]

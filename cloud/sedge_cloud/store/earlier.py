@@ -1,4 +1,4 @@
-"""What an earlier version kept in files beside the database: read once, when its folder is migrated.
+"""Files of an earlier version next to the database: read once, when its folder is migrated.
 
 live.msgpack   schema 3: which devices were online, since when, and when each was last heard
 history.jsonl  schema 3: a line for each round that opened or closed, run that ended, measurement

@@ -45,7 +45,7 @@ class Joins(Tags):
         return next(iter(self._rows(TokenRow, "SELECT * FROM tokens WHERE token = ?", name)), None)
 
     def revoke_token(self, name: str) -> None:
-        """Nobody joins by it from now on, nor whoever is pending. Raises ``ConfigError`` if it is none."""
+        """End a token, for pending devices as well. Raises ``ConfigError`` if it does not exist."""
         with self._transaction() as db:
             sql = "UPDATE tokens SET revoked = 1 WHERE token = ?"
             if not db.execute(sql, (name,)).rowcount:
@@ -125,7 +125,7 @@ class Joins(Tags):
                 raise ConfigError("device", device, "one that waits to join (see `device list`)")
 
     def admit_joins(self, points: Iterable[bytes]) -> None:
-        """The broker has accounts for these devices: they may be told."""
+        """The broker has accounts for these devices: they may be answered."""
         with self._transaction() as db:
             for point in points:
                 sql = "UPDATE joins SET state = 'admitted' WHERE point = ? AND state = 'accepted'"

@@ -77,7 +77,7 @@ class Leases(Database):
             return float(self._db.execute(f"SELECT {self._db.clock}").fetchone()[0])
 
     def join(self, process: ProcessRow, is_gone: IsGone) -> ProcessRow:
-        """Become a process that serves, with a token of its own; every later write is fenced by it.
+        """Register as a serving process with its own token, which fences every later write.
 
         The rows of those that are gone are deleted.
         """

@@ -192,7 +192,7 @@ class ObjectBlobs:
         return data
 
     def signed(self, sha256: bytes) -> str:
-        """A URL that whoever has it may GET the blob from, for ``SIGNED``."""
+        """A URL from which anybody may GET the blob, valid for ``SIGNED``."""
         with self._errors("sign a URL of", sha256):
             return obstore.sign(cast("S3Store", self._objects), "GET", sha256.hex(), SIGNED)
 
@@ -240,7 +240,7 @@ class ObjectBlobs:
                     yield bytes.fromhex(found["path"]), found["size"], found["last_modified"]
 
     def _time(self, listed: "list[tuple[bytes, int, datetime]]") -> datetime:
-        """What the server's clock says; that of one that is full, when it last stored an object."""
+        """The server's time; of a full server, the time when it last stored an object."""
         with suppress(BaseError, OSError):
             obstore.put(self._objects, "clock", b"now", mode="overwrite")
             return self._modified("clock")
@@ -270,7 +270,7 @@ class ObjectBlobs:
                 self._trim()
 
     def _trim(self) -> None:
-        """Measure the copies; if there are too many, those go that have not been used for longest."""
+        """Measure the copies; if there are too many, delete the least recently used."""
         found: list[tuple[float, int, Path]] = []
         for path in self._folder.iterdir():
             with suppress(FileNotFoundError):

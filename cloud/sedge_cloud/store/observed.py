@@ -1,4 +1,4 @@
-"""What has been seen of devices, coordinator and disk, as rows: written in batches, read by whoever looks.
+"""Observations of devices, coordinator and disk as rows, written in batches.
 
 ``changed`` in the rows of devices, sessions and histories is the number of the transaction that wrote them
 last. So a reader that has seen all changes up to one number asks for the later ones only.
@@ -148,7 +148,7 @@ class Observed(Database):
         return bytes(row[0]) if row else b""
 
     def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
-        """The pasts of those of these devices that have one in a run, by device."""
+        """The histories of these devices in a run, by device, without devices that have none."""
         sql = "SELECT device, past FROM histories WHERE run = ? AND device IN ({}) ORDER BY device"
         rows = self._among(sql, run, sorted(devices))
         return {str(device): bytes(past) for device, past in rows}
@@ -161,7 +161,7 @@ class Observed(Database):
         return [(str(device), str(why)) for device, why in rows]
 
     def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
-        """A run's last rounds after this one, the oldest first, at most so many; without summaries."""
+        """A limited number of a run's last rounds after this one, oldest first, without summaries."""
         fields = RoundRow.__struct_fields__
         names = ", ".join("NULL" if name == "summary" else name for name in fields)
         sql = f"SELECT {names} FROM rounds WHERE run = ? AND round > ? ORDER BY round DESC LIMIT ?"

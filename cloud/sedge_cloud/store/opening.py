@@ -54,7 +54,7 @@ def open_parts(
     durable: bool = True,
     any_thread: bool = False,
 ) -> Store:
-    """The store with these rows and blobs, whatever is not elsewhere being in ``folder``."""
+    """The store with these rows and blobs; everything that is not elsewhere is in ``folder``."""
     return _open(folder, rows, objects, durable, any_thread)
 
 

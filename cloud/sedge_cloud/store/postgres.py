@@ -214,7 +214,7 @@ class Postgres:
         self.execute("UPDATE sedge_store SET schema = ?", (schema,))
 
     def check(self, tables: str) -> None:
-        """Compare what is defined with what the tables' statements define in a schema that is undone."""
+        """Compare the definitions with those that the tables' statements create in a discarded schema."""
         with self.errors():
             defined = set(self.execute(_OBJECTS).fetchall())
             self.begin()
@@ -252,7 +252,7 @@ class Postgres:
                 self._db.execute(_text(f"SELECT pg_advisory_unlock{_suffix(shared)}({_key(name)})"))
 
     def used_bytes(self) -> int:
-        """The size of the tables, with what is free in them."""
+        """The size of the tables, including free space in them."""
         sql = (
             "SELECT SUM(pg_total_relation_size(oid)) FROM pg_class"
             " WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"

@@ -82,7 +82,7 @@ class Receipts(Database):
     def commit_receipt(
         self, row: UpdateRow, client: ClientModelRow | None = None, small: bytes = b""
     ) -> UpdateRow:
-        """Write a receipt together with the device's new client model, if that is newer; what is stored.
+        """Write a receipt and, if it is newer, the device's new client model. Returns what is stored.
 
         The first receipt of a device in a round stands: it is returned, and another is not written. Whether
         the update is late, or too late and so rejected, is decided here, while no round of the run can open

@@ -72,7 +72,7 @@ class Seen(Protocol):
         ...
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """Those of these devices that are enrolled or revoked, by id."""
+        """The enrolled or revoked ones among these devices, by id."""
         ...
 
     def disk(self) -> list[DiskRow]:
@@ -88,7 +88,7 @@ class Seen(Protocol):
         ...
 
     def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
-        """A run's last rounds after this one, the oldest first, at most so many; without summaries."""
+        """A limited number of a run's last rounds after this one, oldest first, without summaries."""
         ...
 
     def online_matching(self, condition: Condition) -> set[str]:
@@ -100,11 +100,11 @@ class Seen(Protocol):
         ...
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
-        """The devices of a choice, by id, at most so many after the first ``offset``."""
+        """A page of the selected devices, by id, after the first ``offset``."""
         ...
 
     def reading(self) -> AbstractContextManager[None]:
-        """Everything that is read inside is of one moment."""
+        """All reads inside see one consistent snapshot."""
         ...
 
     def received(self, run: str, number: int, since: int | None = None) -> Received:
@@ -129,7 +129,7 @@ class Seen(Protocol):
 
 
 class Rows(Seen, Protocol):
-    """What ingest and leader ask besides, of runs and their models, too."""
+    """The further queries of ingest and leader, including runs and their models."""
 
     @property
     def parts(self) -> Parts:
@@ -142,7 +142,7 @@ class Rows(Seen, Protocol):
         ...
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """The last models of those of these devices that have one, by reference."""
+        """The last models of these devices, by reference, without devices that have none."""
         ...
 
     def delete_run(self, run: str) -> None:
@@ -182,7 +182,7 @@ class Rows(Seen, Protocol):
         ...
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """The summaries of those of these rounds that are closed."""
+        """The summaries of the closed ones among these rounds."""
         ...
 
     def transaction(
@@ -233,7 +233,7 @@ class Rows(Seen, Protocol):
         ...
 
     def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
-        """The pasts of those of these devices that have one in a run, by device."""
+        """The histories of these devices in a run, by device, without devices that have none."""
         ...
 
     def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
@@ -295,7 +295,7 @@ class Rows(Seen, Protocol):
         ...
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """The tags of those of these devices that have some, by device and key."""
+        """The tags of these devices by device and key, without devices that have none."""
         ...
 
     def tokens(self) -> list[TokenRow]:
@@ -319,7 +319,7 @@ class Rows(Seen, Protocol):
         ...
 
     def names(self, most: int) -> list[str]:
-        """Ids, in order, of the devices that are enrolled and not revoked, at most so many."""
+        """A limited number of ids, sorted, of devices that are enrolled and not revoked."""
         ...
 
     def online(self) -> list[str]:

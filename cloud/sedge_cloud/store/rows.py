@@ -35,7 +35,7 @@ class DeviceRow(msgspec.Struct, frozen=True):
     changed: int = 0
 
     def read_hello(self) -> Hello | None:
-        """The hello of its last start; None if there is none, or it is of another version."""
+        """The hello of its last start; None if there is none or if its version differs."""
         try:
             return None if self.hello is None else msgspec.msgpack.decode(self.hello, type=Hello)
         except ValueError:  # msgspec's errors

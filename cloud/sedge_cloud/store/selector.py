@@ -100,7 +100,7 @@ ALL = Condition("1 = 1", (), None, frozenset())
 
 @lru_cache(256)
 def parse(text: str, key: str = "select", where: str = "") -> Condition:
-    """A condition. Raises ``ConfigError``, with this ``key``, for text that is none."""
+    """Parse a condition. Raises ``ConfigError``, naming ``key``, for invalid text."""
     return _Parser(text, key, where).condition()
 
 

@@ -132,7 +132,7 @@ class Sqlite:
         self._db.execute(f"PRAGMA user_version = {schema}")
 
     def check(self, tables: str) -> None:
-        """Read the whole database, and compare what is defined in it."""
+        """Read the whole database and check its definitions."""
         with self.errors():
             verdict = str(self._db.execute("PRAGMA quick_check").fetchone()[0])
             defined = self._db.execute(_OBJECTS).fetchall()
@@ -150,7 +150,7 @@ class Sqlite:
 
     @contextmanager
     def lock(self, name: str, *, shared: bool = False) -> Generator[bool]:
-        """Hold a lock on a file of this name in the state folder; whoever shares it waits."""
+        """Hold a lock on the file of this name in the state folder; other holders wait."""
         with self.errors(), opened(self._folder / name, os.O_RDWR | os.O_CREAT) as descriptor:
             try:
                 lock(descriptor, shared=shared, wait=shared)

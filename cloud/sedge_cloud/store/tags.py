@@ -74,7 +74,7 @@ class Tags(Devices):
         return names
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """The tags of those of these devices that have some, by device and key."""
+        """The tags of these devices by device and key, without devices that have none."""
         found: dict[str, dict[str, str]] = {}
         with self._db.errors():
             for some in portions(sorted(devices)):

@@ -18,7 +18,7 @@ from sedge_protocol.wire.work import OwnModel, Work
 
 
 class Ditto(FedAvg, frozen=True):
-    """FedAvg, and a model of its own on each device."""
+    """FedAvg, plus a separate model on each device."""
 
     name: ClassVar[str] = "ditto"
 

@@ -64,7 +64,7 @@ class FedAMP(Strategy, frozen=True):
 
     @property
     def patch_values(self) -> ValueCoding:
-        """int8: every device gets a vector of its own."""
+        """int8: every device gets its own vector."""
         return ValueCoding.INT8
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:

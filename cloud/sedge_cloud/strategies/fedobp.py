@@ -186,7 +186,7 @@ class FedOBP(Strategy, frozen=True):
         return DeviceScoring(self._share(size), self.score, self.norm, names)
 
     def _share(self, size: int) -> float:
-        """The quantile for so many scored elements."""
+        """The quantile for this number of scored elements."""
         if self.quantile == "auto":
             return quantile_for(isqrt(size), size)
         return PAPER_QUANTILE if self.quantile == "paper" else self.quantile

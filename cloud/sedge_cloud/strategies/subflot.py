@@ -90,7 +90,7 @@ class SubFLOT(WidthPolicy, frozen=True):
 
     @property
     def patch_values(self) -> ValueCoding:
-        """int8: every device starts from a model of its own."""
+        """int8: every device starts from its own model."""
         return ValueCoding.INT8
 
     def init(self, context: Context) -> State:
@@ -148,7 +148,7 @@ class SubFLOT(WidthPolicy, frozen=True):
 
 
 def prox_for(share: float, training: Training, steps: int) -> float:
-    """The ``prox`` that takes back a share (below 1) of a distance in so many steps, without a gradient.
+    """The ``prox`` that, without a gradient, takes back a share (below 1) of a distance in ``steps`` steps.
 
     Each step keeps the same part of the distance, 1 - prox * rate, at the mean of the scheduled rates.
     Momentum m moves a model 1 / (1 - m) times as far. With Adam, which normalises the sum of gradient and

@@ -50,7 +50,7 @@ class Connection(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take part, in the place of the longest idle connection if there are too many."""
+        """Accept the connection; if there are too many, close the one that has been idle longest."""
         others = cast("set[Connection]", self.connections)
         if others and len(others) >= max_connections():
             oldest = min(others, key=lambda it: (not it._idle, it._since))

@@ -65,7 +65,7 @@ def confirm_page(action: Action, csrf: str) -> str:
 
 
 def outcome_page(action: Action, revocation: Revocation) -> str:
-    """What has been done, and what is left to do."""
+    """The result of an action, and what is left to do."""
     template = _environment().get_template("outcome.html")
     return template.render(
         title=f"{action.verb} {action.name}", action=action, revocation=revocation

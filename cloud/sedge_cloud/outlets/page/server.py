@@ -1,4 +1,4 @@
-"""The status page's server: a thread beside the coordinator's loop, which it never waits for or touches.
+"""The status page's server: a separate thread that never waits for or touches the coordinator's loop.
 
 It shares one reading of the facts with the problem log (snapshot.py), so the loop's share of the cost is
 what the interpreter takes. What an operator may do from the page is done by the functions of the command

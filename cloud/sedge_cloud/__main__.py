@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import sys
 import time
 from collections.abc import Generator, Mapping
@@ -17,6 +18,7 @@ from sedge_cloud.admin.commands import (
     add_state_commands,
     open_reader,
     open_state,
+    tell_if_silent,
 )
 from sedge_cloud.admin.device_commands import add_device_commands
 from sedge_cloud.admin.doctor import examine
@@ -218,6 +220,9 @@ def _serve(arguments: argparse.Namespace) -> int:
         ):
             service.ready()
             loop.run([service], lambda: False)
+    logging.getLogger("sedge.cloud").info(
+        "stopped; nothing is lost: rounds go on at the next start"
+    )
     return 0
 
 
@@ -236,7 +241,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _run_start(arguments: argparse.Namespace) -> int:
-    _, store = open_state(arguments)
+    cloud, store = open_state(arguments)
     whole, *narrower = arguments.bundle
     with as_caller():
         config = load_run(arguments.run_file)
@@ -249,6 +254,7 @@ def _run_start(arguments: argparse.Namespace) -> int:
     for remark in remarks:
         print(remark)
     print(f"run {arguments.name} begins as soon as its devices are online")
+    tell_if_silent(cloud, store)
     return 0
 
 

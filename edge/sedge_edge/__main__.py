@@ -236,6 +236,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
             notify("STOPPING=1")
             runtime.close()
     lock.close()
+    logging.getLogger("sedge.edge").info("stopped; nothing is lost: work goes on at the next start")
     return 0
 
 

@@ -96,7 +96,9 @@ def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) ->
     run_file.write_text('strategy = "fedavg"\nnum_rounds = 7\n')
     start = ("run", "start", "one", "--bundle", str(bundle), "--run-file", str(run_file))
     assert call(home, *start) == 0
-    assert "run one begins as soon as" in capsys.readouterr().out
+    begins, silent = capsys.readouterr().out.splitlines()[-2:]
+    assert begins.startswith("run one begins as soon as")
+    assert silent.startswith("No coordinator is running: start one with `sedge-cloud serve`")
     assert call(home, "run", "list") == 0
     assert " ".join(capsys.readouterr().out.splitlines()[1].split()) == "one running fedavg 0 of 8"
     assert call(home, "run", "show", "one") == 0
@@ -138,7 +140,7 @@ def test_a_method_that_comes_to_another_one_is_said_at_the_start(
     run_file.write_text(text)
     words = ("--bundle", str(bundle), "--run-file", str(run_file))
     assert call(home, "run", "start", "one", *words) == 0
-    *said, last = capsys.readouterr().out.splitlines()
+    *said, last, _ = capsys.readouterr().out.splitlines()
     assert last.startswith("run one begins")
     assert len(said) == bool(remark) and all(remark in line for line in said)
     assert call(home, "run", "show", "one") == 0
@@ -326,9 +328,11 @@ def test_a_run_that_failed(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     found = json.loads(capsys.readouterr().out)
     assert (found["status"], found["closed_rounds"], found["total_rounds"]) == ("failed", 1, 51)
     assert call(home, "run", "show", "run") == 0
-    row, _, why, declined, *_ = capsys.readouterr().out.splitlines()[1:]
+    said = capsys.readouterr().out
+    row, _, why, declined, *_ = said.splitlines()[1:]
     assert declined.strip() == "declined: DataError 2"
-    assert row.split()[:3] == ["1", "train", "0/2"]
+    assert row.split()[:6] == ["1", "train", "0/2", "-", "-", "-"]
+    assert "no personal" not in said, "nothing was trained, so nothing is known"
     assert why.strip() == (
         "failed: 0 of 2 devices sent an update that counts, expected min_updates = 1; "
         "2 declined, 0 were rejected; most declined because 'DataError: no data' (2 of 2)"

@@ -133,8 +133,10 @@ def _say(device: str, kept: str) -> None:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    config = resume_run(open_state(arguments)[1], arguments.name, arguments.rounds)
+    cloud, store = open_state(arguments)
+    config = resume_run(store, arguments.name, arguments.rounds)
     print(f"run {arguments.name} goes on, up to {config.num_rounds} rounds of training")
+    tell_if_silent(cloud, store)
     return 0
 
 
@@ -204,7 +206,16 @@ def _copy(arguments: argparse.Namespace) -> int:
 
 def open_reader(arguments: argparse.Namespace, last: int | None = LAST_ROUNDS) -> Reader:
     """What reads the facts of the fleet that the command names, with each run's last rounds; None: all."""
-    cloud, store = open_state(arguments)
+    return _reader(*open_state(arguments), last)
+
+
+def tell_if_silent(cloud: CloudConfig, store: Store) -> None:
+    """Print a line where no coordinator gives a sign of life: what was asked for waits for one."""
+    if not _reader(cloud, store, LAST_ROUNDS).read().coordinator.running:
+        print("No coordinator is running: start one with `sedge-cloud serve` or `sedge-cloud up`.")
+
+
+def _reader(cloud: CloudConfig, store: Store, last: int | None) -> Reader:
     return Reader(cloud.fleet, Path(cloud.state_dir), store, last)
 
 

@@ -55,9 +55,10 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
         if counters := facts.coordinator.counters:
             counted = ", ".join(f"{event} {count}" for event, count in sorted(counters.items()))
             yield f"the coordinator has counted since its start: {counted}"
-        if facts.problems:
+        problems = [it for it in facts.problems if it.run in ("", run.run)]
+        if problems:
             yield "what is wrong:"
-        yield from problem_lines(facts.problems, facts.at)
+        yield from problem_lines(problems, facts.at)
     elif run.open is not None:
         yield json.dumps(msgspec.to_builtins(run.open))
 
@@ -66,10 +67,11 @@ def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
     """What the strategy says of its options and of its run; nothing if it cannot be imported here."""
     rows = [row.summary for row in store.rounds(run.run) if row.summary is not None]
     summaries = [msgspec.msgpack.decode(row, type=Summary) for row in rows]
-    personal = sum(sum(summary.personal.values()) for summary in summaries)
+    trained = [summary for summary in summaries if summary.devices]
+    personal = sum(sum(summary.personal.values()) for summary in trained)
     try:
         stored = Run(find_run(store, run.run), store)
-        return stored.remarks(None if run.status == RUNNING else personal)
+        return stored.remarks(None if run.status == RUNNING or not trained else personal)
     except (ConfigError, StrategyError):
         return ()
 
@@ -108,8 +110,8 @@ def _closed(
     traffic = store.traffic(s.run, s.round)
     others = [row for row in traffic if row.device not in known.newcomers]
     yield (
-        f"{s.round:>5} {s.task:<9} {len(s.devices):>4}/{s.cohort:<4} {s.before:>8.4f} {s.after:>8.4f} "
-        f"{s.train_loss:>8.4f} {_means(others, dense)} {known.link_up:>10} {known.link_down:>10}"
+        f"{s.round:>5} {s.task:<9} {len(s.devices):>4}/{s.cohort:<4} {_figures(s)} "
+        f"{_means(others, dense)} {known.link_up:>10} {known.link_down:>10}"
     )
     came = [row for row in traffic if row.device in known.newcomers]
     if came:
@@ -134,6 +136,12 @@ def _closed(
         yield f"        {device}: {why}"
     receipts = store.received(s.run, s.round).receipts
     yield from _reasons("rejected", (row.rejected for row in receipts if row.rejected))
+
+
+def _figures(s: Summary) -> str:
+    """Accuracy before and after, and loss; none where no device has reported."""
+    values = (s.before, s.after, s.train_loss)
+    return " ".join(f"{value:>8.4f}" if s.devices else f"{'-':>8}" for value in values)
 
 
 def _means(rows: Sequence[TrafficRow], dense: int) -> str:

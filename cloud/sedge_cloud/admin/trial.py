@@ -79,6 +79,10 @@ def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
     ]
     if cloud.http.listen is not None:
         lines.append(f"The page: http://{cloud.http.listen}")
+    else:
+        lines.append(
+            "No status page: it needs pip install 'sedge-fl[http]', and [http] in cloud.toml"
+        )
     with closing(open_store(cloud)) as store:
         is_waiting = any(
             row.device == FIRST_DEVICE and row.hello is None for row in store.devices()

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from sedge_protocol.wire.effects import Note
-from sedge_protocol.wire.frame import HEADER, Kind
+from sedge_protocol.wire.frame import HEADER, Kind, asks
 
 E = TypeVar("E")
 
@@ -24,6 +24,8 @@ UNIT_BYTES = 2**16
 # A HELLO may take a transaction and is answered with the open orders; a connection needs only one. An OFFER
 # or a GET reads rows or files, a JOIN agrees on a key. A GET also pays for each chunk that it queues.
 COST: dict[int, int] = {Kind.HELLO: 100, Kind.OFFER: 5, Kind.GET: 5, Kind.JOIN: 10}
+# A doctor's HELLO changes nothing and is answered from memory. A doctor sends one or two for each size.
+DOCTOR_COST = 5
 _KIND = 3
 WARN_EVERY_S = 60.0
 # Log lines allowed in so many seconds; an honest device causes a few a round.
@@ -33,7 +35,9 @@ LINES, LINES_S = 20, 60.0
 def cost(payload: bytes) -> int:
     """A frame's cost to its sender's bucket, by its length and the kind that it claims."""
     units = max(1, -(-(len(payload) - HEADER.size) // UNIT_BYTES))
-    return units if len(payload) <= _KIND else units - 1 + COST.get(payload[_KIND], 1)
+    if len(payload) <= _KIND:
+        return units
+    return units - 1 + (DOCTOR_COST if asks(payload) else COST.get(payload[_KIND], 1))
 
 
 class TokenBucket:

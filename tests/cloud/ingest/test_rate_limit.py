@@ -2,15 +2,17 @@
 
 import logging
 
+import msgspec
 import pytest
-from tests.cloud.helper import FLEET, RUN, Cloud, a_hello
+from tests.cloud.helper import FLEET, RUN, Cloud, Device, a_hello
 from tests.fleet import failing
 
 from sedge_cloud.ingest.rate_limit import BURST, COST, LINES, LINES_S, UNIT_BYTES, TokenBucket, cost
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
-from sedge_protocol.wire.frame import HEADER, Frame, Kind
-from sedge_protocol.wire.messages import Get, Message, Offer, Reject, Welcome
+from sedge_protocol.wire.frame import ASKING, HEADER, MAX_BODY_BYTES, VERSIONS, Frame, Kind
+from sedge_protocol.wire.message_limit import PACKET_SIZES, SMALL
+from sedge_protocol.wire.messages import DOCTOR, Get, Hello, Message, Offer, Reject, Welcome
 from sedge_protocol.wire.transfer import describe, to_bitmap
 
 BLOB = b"an update"
@@ -24,6 +26,21 @@ def test_what_a_message_costs() -> None:
     assert cost(chunk.ljust(header + UNIT_BYTES)) == 1
     assert cost(chunk.ljust(header + UNIT_BYTES + 1)) == 2
     assert cost(bytes([0, 0, 0, Kind.HELLO])) == COST[Kind.HELLO]
+
+
+def test_doctors_in_a_row_are_no_flood(cloud: Cloud) -> None:
+    """Three at once, next to an agent: each asks once, and with two HELLOs for each size that it tries."""
+    cloud.hello("a")
+    doctor = Device("a", ASKING)
+    for number in range(3):
+        hello = Hello(DOCTOR + bytes([number] * 8), "0.1.0", versions=VERSIONS)
+        for padding in (0, *PACKET_SIZES, *([SMALL] * len(PACKET_SIZES))):
+            padded = msgspec.structs.replace(
+                hello, padding=bytes(min(padding, MAX_BODY_BYTES - 200))
+            )
+            (answer,) = cloud.give("a", doctor.peer.seal(padded))
+            assert isinstance(answer, Welcome)
+    assert cloud.core.counters["flood"] == 0
 
 
 def test_an_upload_of_two_hundred_chunks_a_second_is_never_cut() -> None:

@@ -171,7 +171,7 @@ def _init_service(arguments: argparse.Namespace) -> int:
     print(
         f"Written to /etc/sedge and /etc/mosquitto; devices will connect to {url}. Next:\n"
         "  systemctl restart mosquitto\n"
-        "  systemctl enable --now sedge-cloud\n"
+        "  systemctl enable --now sedge-cloud sedge-cloud-accounts.path\n"
         "  sedge-cloud device add --service my-first-device"
     )
     return 0

@@ -68,11 +68,11 @@ def test_from_nothing_to_a_device_that_is_let_in(trial: Trial, tmp_path: Path) -
     config = str(tmp_path / "fleet" / "cloud.toml")
     assert "PROBLEM" not in edge(tmp_path, "-c", "device-1/edge.toml", "doctor")
     edge(tmp_path, "-c", "device-1/edge.toml", "once")
-    # A second one, and the broker knows it without a signal by hand.
-    printed = command(
-        "sedge_cloud", "-c", config, "device", "add", "pi-2", "--join", folder=tmp_path
-    )
-    edge(tmp_path, "join", printed.splitlines()[-1], "--out", "second")
+    # A second one by a token, as the greeting says; the broker knows it without a signal by hand.
+    hint = re.search(r"sedge-cloud (-c \S+ device token add .*)$", trial.said, re.MULTILINE)
+    assert hint is not None
+    printed = command("sedge_cloud", *hint[1].split(), folder=tmp_path)
+    edge(tmp_path, "join", printed.splitlines()[-1], "--name", "pi-2", "--out", "second")
     shutil.copy(tmp_path / "device-1" / "train.npz", tmp_path / "second")
     assert "PROBLEM" not in edge(tmp_path, "-c", "second/edge.toml", "doctor")
     pid = int((tmp_path / "fleet" / "mosquitto.pid").read_text())

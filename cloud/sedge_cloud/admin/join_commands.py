@@ -131,7 +131,7 @@ def _accept(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
     accepted = {join.device for join in store.joins(["accepted"])}
     names = [*arguments.device]
-    if bool(names) == arguments.all:
+    if names and arguments.all:
         raise ConfigError("device accept", " ".join(names), "ids of devices, or --all")
     waiting = [join.device for join in store.joins(["pending"])]
     for name in waiting if arguments.all else names:
@@ -141,7 +141,7 @@ def _accept(arguments: argparse.Namespace) -> int:
             store.accept_join(name)
     joining.require_settled(store, cloud)
     print(f"accepted: {' '.join(waiting if arguments.all else names) or 'none'}")
-    if cloud.broker.device_password_file is not None and cloud.broker.reload is None:
+    if names and cloud.broker.device_password_file is not None and cloud.broker.reload is None:
         print(SIGHUP)
     return 0
 

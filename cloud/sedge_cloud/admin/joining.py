@@ -27,6 +27,8 @@ from sedge_protocol.wire.joining import TOKEN_PREFIX, fleet_key, public_key
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.topics import check_id
 
+# The service touches this file in its state folder when root has to call ``settle``.
+WANTED = "accounts-wanted"
 MAX_USES = 100_000
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MAX_EXPIRES_S = 365 * 86_400

@@ -5,15 +5,18 @@
 /etc/sedge/ca.key                          root alone
 /etc/mosquitto/sedge/                      the broker: its passwords, access list, certificate and key
 /etc/mosquitto/conf.d/00-sedge.conf        a listener in Debian's own Mosquitto
+/etc/systemd/system/sedge-cloud-accounts.* accounts for devices that join by a token, made by root
 /var/lib/sedge-cloud                       the service's state
 """
 
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from sedge_cloud.admin.enrolment import write_private, write_public
+from sedge_cloud.admin.joining import WANTED
 from sedge_cloud.admin.templates import LIMITS_OF_ALL, LISTENER, cloud_toml, write_account
 from sedge_cloud.broker.certificates import check_hosts, make_authority
 from sedge_protocol.errors import ConfigError
@@ -32,6 +35,29 @@ certfile {broker}/broker.crt
 keyfile {broker}/broker.key
 tls_version tlsv1.2
 """
+# The service may not write the broker's files. It touches a file when devices that joined by a token need
+# accounts; then root makes them.
+UNITS = {
+    "sedge-cloud-accounts.path": """\
+[Unit]
+Description=Devices that join a Sedge fleet need accounts at the broker
+
+[Path]
+PathChanged={state}/{wanted}
+
+[Install]
+WantedBy=multi-user.target
+""",
+    "sedge-cloud-accounts.service": """\
+[Unit]
+Description=Accounts at the broker for devices that join a Sedge fleet
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart={command} --config {etc}/cloud.toml device accept
+""",
+}
 WHOLE = "# These hold for the whole broker.\n"
 
 
@@ -44,6 +70,7 @@ class Places:
         self.service, self.mosquitto = service, mosquitto
         self.etc, self.state = root / "etc/sedge", root / "var/lib/sedge-cloud"
         self.broker = root / "etc/mosquitto/sedge"
+        self.units = root / "etc/systemd/system"
         self.drop_in = root / "etc/mosquitto/conf.d/00-sedge.conf"
 
 
@@ -98,9 +125,18 @@ def write_service_files(
             "reload": "systemctl reload mosquitto",
             **({} if hosts is None else {"ca_file": "ca.pem"}),
         }
+        write_units(places, str(Path(sys.argv[0]).absolute()))
         cloud = cloud_toml(fleet, str(places.state), broker, under=", under sedge-cloud.service")
         write_public(places.etc / "cloud.toml", cloud.encode())  # with it there is a coordinator
     return device_url
+
+
+def write_units(places: Places, command: str) -> None:
+    """Write the units that give devices their accounts. Raises ``OSError``."""
+    places.units.mkdir(parents=True, exist_ok=True)
+    for name, text in UNITS.items():
+        unit = text.format(state=places.state, wanted=WANTED, command=command, etc=places.etc)
+        write_public(places.units / name, unit.encode())
 
 
 def _bracketed(host: str) -> str:

@@ -96,12 +96,12 @@ def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
             ]
     return [
         *lines,
-        "One more device; a run:",
-        f"  {command} device add NAME --join",
+        "Ten more devices by one line, a join token; a run:",
+        f"  {command} device token add --count 10 --accept",
         *(
             []
             if broker.reload
-            else [f"  pkill -HUP -F {folder / PID_FILE}    # after each `device add`"]
+            else [f"  pkill -HUP -F {folder / PID_FILE}    # after each `device` command"]
         ),
         f"  {command} run start NAME --bundle FOLDER --run-file FILE",
         f"Ctrl-C ends coordinator and broker; the same command goes on. {folder} has all of it.",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from sedge_cloud.admin.joining import may_settle, settle
+from sedge_cloud.admin.joining import WANTED, may_settle, settle
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.snapshot import FRESH_S, Snapshot
@@ -21,7 +21,6 @@ from sedge_protocol.host.mqtt import BrokerSettings
 LOG_S, NOTICE_S = FRESH_S, 10.0
 # Accounts at the broker are made together, so often.
 ACCOUNTS_S = 1.0
-WANTED = "accounts-wanted"
 
 
 def snapshot_of(cloud: CloudConfig) -> Snapshot:

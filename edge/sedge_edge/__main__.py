@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sedge_edge.agent import Agent, Identity
 from sedge_edge.backends import UserCode, impossible_features, usable_backends
@@ -119,11 +120,15 @@ def parser() -> Parser:
     keys.set_defaults(call=_reference)
     predict = commands.add_parser(
         "predict", help="predict with the personal model, without any network",
-        examples=["sedge-edge predict inputs.npy", "sedge-edge predict inputs.npz --out logits.npy"],
+        examples=["sedge-edge predict photo.png", "sedge-edge predict rows.csv --json"],
     )  # fmt: skip
-    predict.add_argument("inputs", type=Path, help=".npy, or .npz with x or the inputs by name")
+    help_text = (
+        ".csv, an image, a folder of images as for training, .npy, or .npz (x, or inputs by name)"
+    )
+    predict.add_argument("inputs", type=Path, help=help_text)
     predict.add_argument("--run", help="the run whose model to use (default: the newest)")
     predict.add_argument("--out", type=Path, help="write the model's outputs (N, C) as .npy")
+    predict.add_argument("--json", action="store_true", help="one JSON object a row")
     predict.set_defaults(call=_predict)
     export = commands.add_parser(
         "export", help="write the personal model for other programs",
@@ -346,10 +351,19 @@ def _predict(arguments: argparse.Namespace) -> int:
         if model.num_classes:
             found = outputs.argmax(axis=manifest.class_axis(outputs.shape))
             named = np.array(manifest.labels)[found] if manifest.labels else found
-            print(*(row.tolist() for row in named), sep="\n")
+            _print_rows(named, outputs, arguments.json)
         else:
-            print(*outputs, sep="\n")
+            _print_rows(outputs, outputs, arguments.json)
     return 0
+
+
+def _print_rows(found: NDArray[np.generic], outputs: NDArray[np.float32], as_json: bool) -> None:
+    """Print each row's prediction (N, ...), as JSON with the model's outputs (N, C, ...)."""
+    for one, raw in zip(found, outputs, strict=True):
+        if as_json:
+            print(json_text({"prediction": one.tolist(), "outputs": raw.tolist()}))
+        else:
+            print(one.tolist() if one.dtype.kind in "iU" else one)
 
 
 def _export(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 A device that has not trained yet predicts with what it would start from: the fleet's model with its patch.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from sedge_edge.backends import UserCode, open_trainer
 from sedge_edge.config import BackendConfig
 from sedge_edge.data import as_inputs
 from sedge_edge.data.archive import named_inputs
+from sedge_edge.data.images import IMAGE_ENDINGS, read_image, read_images
+from sedge_edge.data.table import DELIMITERS, read_table
 from sedge_edge.jobs.global_model import held_model, needed_blobs
 from sedge_edge.jobs.storage import UnchangedVectors
 from sedge_edge.rounds.frozen_data import read_bundle
@@ -135,16 +138,30 @@ def predict_file(
 
     Raises ``DataError`` for a bad file, ``ConfigError`` for a backend or code that fails.
     """
-    expected = ".npy, or .npz with x or inputs by name"
-    try:
-        with path.open("rb") as file:
-            found = read_arrays(file, str(path), expected)
-    except OSError as exc:
-        raise DataError(f"{path}: {exc.strerror or exc}, expected {expected}") from exc
-    inputs: object = found
-    if isinstance(found, dict):
-        inputs = found["x"] if "x" in found else named_inputs(found)
-    rows = as_inputs(inputs, model.bundle.manifest, str(path))
+    manifest = model.bundle.manifest
+    rows = as_inputs(_inputs(path, manifest.input.shape), manifest, str(path))
     code = UserCode(folder, backend.model)
     trainer = open_trainer(model.bundle, backend.name, backend.threads, code, model.state_dir)
     return trainer.predictor(model.theta)(rows)
+
+
+def _inputs(path: Path, shape: tuple[int, ...]) -> object:
+    """The inputs in a file, of rows of this shape: an array (N, ...), or several by name.
+
+    A table may have the target, which is left out. Raises ``DataError``.
+    """
+    ending, expected = path.suffix.lower(), ".npy, .npz with x or inputs by name, .csv, or an image"
+    if ending in DELIMITERS:
+        return read_table(path, math.prod(shape)).x
+    if ending in IMAGE_ENDINGS:
+        return read_image(path, shape)
+    try:
+        if path.is_dir():
+            return read_images(path, shape).x
+        with path.open("rb") as file:
+            arrays = read_arrays(file, str(path), expected)
+    except OSError as exc:
+        raise DataError(f"{path}: {exc.strerror or exc}, expected {expected}") from exc
+    if isinstance(arrays, dict):
+        return arrays["x"] if "x" in arrays else named_inputs(arrays)
+    return arrays

@@ -13,6 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 from tests.edge.home import make_home, put_models
 from tests.edge.test_model_socket import ask
 
@@ -21,10 +23,12 @@ from sedge_edge.__main__ import main
 from sedge_edge.agent import Agent
 from sedge_edge.rounds.state import SCHEMA, AgentState, Pending
 from sedge_edge.training.job import CODECS
+from sedge_export import export
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.layout import Theta
+from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.frame import Kind
 from sedge_protocol.wire.messages import Hello, decode_body, encode_body
 
@@ -328,6 +332,50 @@ def test_predict_prints_labels_and_writes_outputs(
         assert run(trained, "predict", data, *words) == 0
         labels = [int(label) for label in capsys.readouterr().out.split()]
         assert labels == outputs.argmax(axis=1).tolist()
+
+
+def test_a_table_is_predicted_with_its_target_and_without(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with np.load(trained.parent / "train.npz") as data:
+        x, y = data["x"], data["y"]
+    assert run(trained, "predict", str(trained.parent / "train.npz")) == 0
+    expected = capsys.readouterr().out
+    names = ",".join("abcdef")
+    for name, rows, head in (
+        ("bare.csv", x, ""),
+        ("named.csv", x, names),
+        ("target.csv", np.column_stack([x, y]), f"{names},label"),
+    ):
+        file = trained.parent / name
+        np.savetxt(file, rows, delimiter=",", header=head, comments="", fmt="%.17g")
+        assert run(trained, "predict", str(file)) == 0
+        assert capsys.readouterr().out == expected
+    assert run(trained, "predict", str(file), "--json") == 0
+    objects = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert "".join(f"{it['prediction']}\n" for it in objects) == expected
+    assert all(np.argmax(it["outputs"]) == it["prediction"] for it in objects)
+
+
+def test_a_photo_is_predicted(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = config.parent / "bundle"
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
+    export(model, torch.randn(2, 3, 4, 4), batch_size=2, name="p", num_classes=3, folder=bundle)
+    made, theta = bundles.load(bundle)
+    put_models(config, bundles.pack(made), {"first": theta})
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 4, 3), np.uint8)
+    photo, rows = config.parent / "photo.png", config.parent / "rows.npy"
+    Image.fromarray(pixels).save(photo)
+    np.save(rows, pixels.transpose(2, 0, 1)[None])
+    said = []
+    for file in (photo, rows):
+        assert run(config, "predict", str(file), "--json") == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] != ""
+    Image.fromarray(pixels[:, :3]).save(photo)
+    assert run(config, "predict", str(photo)) == 3
+    assert "an image (3, 4, 3), the model expects (3, 4, 4)" in capsys.readouterr().err
 
 
 def test_export_writes_the_model(trained: Path) -> None:

@@ -26,6 +26,7 @@ _Found = TypeVar("_Found")
 _CLASS_FOLDER = re.compile(r"(\d{1,9})([-_ ].*)?")
 # Pillow's own decoders; others that it knows start programs, or read what is no image.
 _FORMATS = {"BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP", "AVIF"}
+IMAGE_ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp", ".avif"}
 _MOVING = {"GIF", "TIFF", "WEBP", "AVIF"}
 _GREY_MODES = {"1", "L", "LA"}
 _DEEP_MODES = {"I", "F", "I;16", "I;16B", "I;16L"}
@@ -65,6 +66,13 @@ def read_images(folder: Path, shape: tuple[int, ...] | None) -> Raw:
             raise DataError(f"{path}: {pixels.shape}, expected {first} as in {paths[0]}")
         inputs[row] = pixels
     return Raw(inputs, np.array(labels, np.int64), str(folder), notes=_note(left_out))
+
+
+def read_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """One image as a row (1, C, H, W) of unsigned bytes. Raises ``DataError`` unless it has this shape."""
+    _endings(path)
+    _require_fit(1, _shape(path), shape, path)
+    return _read(path, _pixels)[None]
 
 
 def _label(folder: Path) -> int:

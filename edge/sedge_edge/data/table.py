@@ -29,19 +29,22 @@ _GROUP = "group"
 
 @dataclass(frozen=True)
 class Table:
-    """x (N, K), y (N,), the group of each row if a column says it, and what the reader decided."""
+    """x (N, K); y (N,) and each row's group if columns say them; what the reader decided."""
 
     x: NDArray[np.float64]
-    y: NDArray[np.float64] | NDArray[np.int64]
+    y: NDArray[np.float64] | NDArray[np.int64] | None
     group: NDArray[np.str_] | None
     notes: tuple[str, ...]
 
 
-def read_table(path: Path) -> Table:
-    """The examples in a file. Raises ``DataError`` that names the line and the column."""
+def read_table(path: Path, inputs: int = 0) -> Table:
+    """The examples in a file. Raises ``DataError`` that names the line and the column.
+
+    A file of so many ``inputs`` and no further column has no target: it is for predictions.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _read(file, path)
+            return _read(file, path, inputs)
     except OSError as exc:
         raise DataError(f"{path}: {exc.strerror or exc}") from exc
     except (UnicodeDecodeError, csv.Error) as exc:
@@ -50,17 +53,21 @@ def read_table(path: Path) -> Table:
 
 @dataclass
 class _Columns:
-    """Where what stands: the number of columns, their names (empty without any), target and group."""
+    """Where what stands: the number of columns, their names (empty without any), target and group.
+
+    ``inputs`` is how many there are in a file that may have no target, which is then None.
+    """
 
     path: Path
     names: list[str]
     count: int
-    target: int = field(init=False)
+    inputs: int
+    target: int | None = field(init=False)
     group: int | None = field(init=False)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.target, self.group = self.count - 1, None
+        self.target, self.group = None if self.count == self.inputs else self.count - 1, None
         if not self.names:
             return
         for place, name in enumerate(self.names):
@@ -77,7 +84,10 @@ class _Columns:
         if targets:
             self.target = targets[0]
             return
-        self.target = max(place for place in range(self.count) if place != self.group)
+        unnamed = [place for place in range(self.count) if place != self.group]
+        self.target = None if len(unnamed) == self.inputs else unnamed[-1]
+        if self.target is None:
+            return
         self.notes = (
             f"the target is the last column, {self.names[self.target]}; none is called "
             f"{', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}",
@@ -89,18 +99,18 @@ class _Columns:
         return f"column {place + 1}{name}"
 
 
-def _read(file: TextIO, path: Path) -> Table:
+def _read(file: TextIO, path: Path, inputs: int) -> Table:
     delimiter = _delimiter(file, path)
     decimal_comma = delimiter != ","
     reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
     rows = (row for row in reader if row)
     first = [text.strip() for text in next(rows)]
-    if len(first) < 2:
+    if len(first) < 2 and inputs != 1:
         raise DataError(f"{path}: one column, expected the inputs and the target in columns")
     names = (
         [text.lstrip("# ").lower() for text in first] if _is_header(first, decimal_comma) else []
     )
-    columns = _Columns(path, names, len(first))
+    columns = _Columns(path, names, len(first), inputs)
     values, groups, whole = array("d"), list[str](), True
     for row in _data(first, rows, named=bool(names)):
         place = f"{path}, line {reader.line_num}"
@@ -112,17 +122,18 @@ def _read(file: TextIO, path: Path) -> Table:
             groups.append(row[columns.group].strip())
             row[columns.group] = "0"
         values.extend(_numbers(row, decimal_comma, columns, place))
-        whole = whole and row[columns.target].strip().lstrip("+-").isdecimal()
+        if columns.target is not None:
+            whole = whole and row[columns.target].strip().lstrip("+-").isdecimal()
     table = np.frombuffer(values, np.float64).reshape(-1, columns.count)
     if not len(table):
         raise DataError(f"{path}: no examples below the names of the columns")
-    target = table[:, columns.target]
+    target = None if columns.target is None else table[:, columns.target]
     others = [c for c in range(columns.count) if c not in (columns.target, columns.group)]
     if not others:
         raise DataError(f"{path}: no column but the target, expected inputs")
     return Table(
         table[:, others],
-        target.astype(np.int64) if whole else target,
+        target.astype(np.int64) if whole and target is not None else target,
         None if columns.group is None else np.array(groups),
         columns.notes,
     )

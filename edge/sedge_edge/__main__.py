@@ -256,7 +256,7 @@ def _served(config: EdgeConfig, folder: Path, code: UserCode) -> AbstractContext
 
 
 def _codecs(backend: str, folder: Path) -> tuple[str, ...]:
-    """What the device announces. User code that cannot be imported declines orders, which says why."""
+    """The device's announcement. If user code cannot be imported, orders are declined with the reason."""
     try:
         missing = impossible_features(backend, folder)
     except ConfigError as exc:
@@ -278,7 +278,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    """What a running agent does by itself; it must not run meanwhile, as it has its state in memory."""
+    """Prune as a running agent does by itself; none may run now, because it has its state in memory."""
     config, dry_run = load_config(arguments.config), bool(arguments.dry_run)
     folder = act_as_owner(config.state_dir)
     with nullcontext() if dry_run else lock_folder(folder):

@@ -99,7 +99,7 @@ class Agent:
 
     @property
     def state(self) -> AgentState:
-        """The state as it is on disk."""
+        """The state on disk."""
         return self._store.state
 
     @property
@@ -128,7 +128,7 @@ class Agent:
         return [*self._fetches.connected(now), *self.poll(now)]
 
     def disconnected(self) -> None:
-        """The link is down; jobs go on without it."""
+        """The link is down; jobs continue without it."""
         self._connected = False
         self._fetches.disconnected()
         self._outbox.disconnected()
@@ -276,7 +276,7 @@ class Agent:
         return [*self.handshake.has_examples(num_train, num_test, now)]
 
     def interrupted(self, checkpoint: bytes | None = None) -> list[AgentEffect]:
-        """The current job was stopped on purpose; its order stays, to go on from this blob."""
+        """The current job was stopped on purpose; its order stays and continues from this blob."""
         order = self._job_ended()
         try:
             if order is not None:

@@ -24,7 +24,7 @@ _NEW = "`sedge-cloud device token add` on the coordinator gives a new one"
 
 
 class JoinRefused(LinkError):
-    """The coordinator or the broker has refused; to ask again in the same way is of no use."""
+    """The coordinator or the broker has refused; repeating the same request is useless."""
 
 
 class Asking:
@@ -57,7 +57,7 @@ class Asking:
 
     @property
     def down(self) -> str:
-        """Where the answers come."""
+        """The topic of the answers."""
         return topics.down(self.token.fleet, self.token.token)
 
     def settings(self, ca_file: str | None) -> BrokerSettings:
@@ -89,7 +89,7 @@ class Asking:
 def ask_to_join(
     asking: Asking, ca_file: str | None, timeout_s: float | None, say: Callable[[str], None]
 ) -> Joined:
-    """Ask until the device is accepted. ``say`` is told each thing once.
+    """Ask until the device is accepted. ``say`` gets each message once.
 
     Raises ``JoinRefused`` when coordinator or broker refuse, ``LinkError`` after ``timeout_s`` seconds.
     """

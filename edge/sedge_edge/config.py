@@ -245,7 +245,7 @@ def _optional(path: Path | None, key: str, folder: Path) -> Path | None:
 
 
 def _source(source: str, key: str, folder: Path) -> str:
-    """A data source with its path made absolute; "module:function" stays as it is."""
+    """A data source with its path made absolute; "module:function" is unchanged."""
     return (
         source if FUNCTION_SOURCE.fullmatch(source) else str(_absolute(Path(source), key, folder))
     )

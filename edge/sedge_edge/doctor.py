@@ -120,7 +120,7 @@ def _data(config: EdgeConfig, base: Path) -> str:
 
 
 def _range(raw: Raw, whole: Examples) -> str:
-    """Where the values lie that training sees: numbers in another scale fit a model's shape as well."""
+    """The range of the values that training sees: shapes do not reveal a wrong scale."""
     if not whole.inputs.size:
         return "without values"
     low, high = whole.inputs.min(), whole.inputs.max()
@@ -163,7 +163,7 @@ def _frozen(config: EdgeConfig) -> str:
 
 
 def gate_values(gates: Gates) -> str:
-    """What the gates that are set look at, and which are closed. Raises ``ConfigError``."""
+    """The readings of the configured gates, and which are closed. Raises ``ConfigError``."""
     found: list[str] = []
     for gate in gates.states():
         if gate.value is None:

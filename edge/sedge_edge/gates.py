@@ -99,7 +99,7 @@ class Gates:
             return self._closed
 
     def states(self) -> list[Gate]:
-        """Every gate that is set, as it is now."""
+        """The current state of every configured gate."""
         return [*self._power(), *self._machine(), *self._outside()]
 
     def _power(self) -> Iterator[Gate]:

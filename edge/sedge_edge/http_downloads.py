@@ -55,7 +55,7 @@ class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.names(url)
 
     def names(self, url: str) -> bool:
-        """Whether a URL is one of those that may be asked."""
+        """Whether requests to a URL are allowed."""
         from sedge_protocol.host.web import parse  # http.client takes memory that few devices need
 
         try:
@@ -67,7 +67,7 @@ class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Downloads:
-    """Asks for one span at a time, in a thread of its own."""
+    """Requests one span at a time, in a separate thread."""
 
     def __init__(self, config: DownloadConfig) -> None:
         self._config = config
@@ -94,7 +94,7 @@ class Downloads:
         work.start()
 
     def stop(self) -> None:
-        """Give up what is under way."""
+        """Abandon the current request."""
         if self._span is not None:
             self._span.stop()
         self._span = None

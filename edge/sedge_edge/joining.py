@@ -44,7 +44,7 @@ _REPLACED = """\
 
 
 class Wanted(NamedTuple):
-    """Where the files belong, and what is asked for.
+    """The files' destination, and the requested join.
 
     ``out`` is the folder, by default /etc/sedge for the ``service`` and otherwise one of the device's id.
     ``name`` is the id to ask for by a token. With ``replaces`` the device that is in the folder gets a new

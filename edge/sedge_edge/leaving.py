@@ -1,4 +1,4 @@
-"""Leaving a fleet for good: the coordinator is told, then the device's state is deleted."""
+"""Leaving a fleet for good: the coordinator is notified, then the device's state is deleted."""
 
 import secrets
 import shutil
@@ -39,7 +39,7 @@ def member(path: Path) -> EdgeConfig:
 
 
 def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:
-    """Leave the fleet. Returns why the coordinator has not heard of it, or "" when it has.
+    """Leave the fleet. Returns why the coordinator could not be notified, or "" if it was.
 
     What the device keeps in its state ``folder`` is deleted in either case. Raises ``StorageError`` while
     an agent uses the folder, and when the disk refuses.
@@ -76,7 +76,7 @@ def _tell(config: EdgeConfig, folder: Path, timeout_s: float) -> None:
 
 
 def _starts(folder: Path) -> int:
-    """The device's start count; 0 where its state cannot be read, as it is about to be deleted."""
+    """The device's start counter; 0 if its state, which is about to be deleted, cannot be read."""
     try:
         state = Journal(folder / "journal", AgentState, SCHEMA).load()
     except StorageError:

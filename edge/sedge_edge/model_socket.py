@@ -49,7 +49,7 @@ _Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 
 
 class ModelSocket:
-    """Serves a device's newest model at ``path``, in a thread of its own. Use it as a context.
+    """Serves a device's newest model at ``path``, in a separate thread. Use it as a context.
 
     ``opened`` makes the model, at the first request: where nobody asks, it takes no memory. Entering raises
     ``StorageError`` when there can be no socket.
@@ -88,7 +88,7 @@ class ModelSocket:
 
 
 class _Clients:
-    """Who is connected, with the bytes of their inputs: so many at once. Threads share it.
+    """Limits the clients and the bytes of their inputs. Shared by threads.
 
     Who comes closes the oldest of those that have not sent everything yet or do not take their answers.
     """
@@ -154,7 +154,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         super().__init__(path, _Handler)
 
     def process_request(self, request: _Request, client_address: object) -> None:
-        """Serve a client in a thread of its own."""
+        """Serve a client in a separate thread."""
         self.clients.enter(cast(socket.socket, request))
         super().process_request(request, client_address)
 
@@ -183,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._server.model()
 
     def do_GET(self) -> None:
-        """What the model is."""
+        """A description of the model."""
         if self.path == "/":
             self._answer(lambda: (_JSON, _described(self._model())))
         else:

@@ -1,4 +1,4 @@
-"""[frozen]: bases that the device has as files of its own, so that nobody sends them.
+"""[frozen]: bases that the device already has as files, so that they need not be sent.
 
 A base that came with the device, in an app's assets or on a mounted disk, is copied chunk by chunk, each
 checked by its digest, when an order needs it. Whatever a file does not have comes as it always does.
@@ -19,7 +19,7 @@ from sedge_protocol.wire.transfer import Manifest
 
 
 class DeviceBlobs(BlobFolder):
-    """The blobs of a device; ``files`` has, by SHA-256, those that may be on it already."""
+    """The blobs of a device; ``files`` has, by SHA-256, those that it may already have."""
 
     def __init__(
         self, root: Path, share: float = 1.0, files: Mapping[bytes, Path] | None = None
@@ -63,7 +63,7 @@ class DeviceBlobs(BlobFolder):
         return copied
 
     def _tell_of_others(self, manifest: Manifest) -> None:
-        """A line on a base that is none of the device's files, and on those that could be meant for it."""
+        """A line about a base that the device has no file of, and about files that may be meant for it."""
         base = known_base(manifest.sha256)
         if base is None or not self._files:
             return
@@ -79,7 +79,7 @@ class DeviceBlobs(BlobFolder):
 
 
 def _described(path: Path, size: int) -> str:
-    """What there is to say of a file as the base of ``size`` values; empty for another model's."""
+    """A remark on a file as the base of ``size`` values; empty for another model's."""
     try:
         with opened(path, os.O_RDONLY) as descriptor:
             head = stated(read_at(descriptor, HEAD_BYTES, 0))
@@ -91,7 +91,7 @@ def _described(path: Path, size: int) -> str:
 
 
 def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
-    """The files of [frozen] by SHA-256. Raises ``ConfigError`` for a name that is none."""
+    """The files of [frozen] by SHA-256. Raises ``ConfigError`` for an invalid name."""
     found: dict[bytes, Path] = {}
     for name, path in frozen.items():
         try:
@@ -105,7 +105,7 @@ def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
 
 
 def check_files(files: Mapping[bytes, Path], needed: bytes | None) -> str:
-    """What the doctor says of them; ``needed`` is the base of the newest run, None if there is none.
+    """The doctor's lines about them; ``needed`` is the newest run's base, None if there is none.
 
     Raises ``StorageError`` for a file that is missing, or is not what its name says.
     """

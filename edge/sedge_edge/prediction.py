@@ -50,7 +50,7 @@ class PersonalModel:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the model of a run is: what the device keeps of it, or an order whose blobs are all here."""
+    """The place of a run's model: kept state of the device, or an order whose blobs are all here."""
 
     kept: RunState | None
     order: Order | None = None
@@ -92,7 +92,7 @@ def newest(state_dir: Path, run: str | None) -> Source:
 
 
 def _sources(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
-    """Where there is a model, by run: the newest of those that the device has trained is the last."""
+    """The models by run; the newest one that the device has trained is last."""
     kept = {name: Source(entry) for name, entry in state.runs.items()}
     trained = {name: source for name, source in kept.items() if source.trained}
     others = _received(state, blobs)

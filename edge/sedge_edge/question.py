@@ -34,7 +34,7 @@ THERE = "`sedge-cloud doctor` on the coordinator's machine says which"
 
 
 def ask_coordinator(config: EdgeConfig) -> str:
-    """What the coordinator says of this device.
+    """The coordinator's answer about this device.
 
     Raises ``LinkError`` and ``StorageError``, which say what is wrong, where, and what mends it.
     """
@@ -74,7 +74,7 @@ def ask_coordinator(config: EdgeConfig) -> str:
 
 
 def largest_message(config: EdgeConfig) -> str:
-    """How large messages to the coordinator and back may be: its welcome repeats a doctor's padding.
+    """The largest message to the coordinator and back: its welcome repeats a doctor's padding.
 
     Raises ``LinkError`` where they are too small for any run, or nothing comes back.
     """

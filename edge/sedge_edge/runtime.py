@@ -123,7 +123,7 @@ class Runtime:
         return self.link.timer() if due is None else min(due, self.link.timer())
 
     def step(self) -> None:
-        """Handle what has happened, and do what is due."""
+        """Handle events and do what is due."""
         for event in self.link.step():
             now = time.monotonic()
             match event:
@@ -231,7 +231,7 @@ def local_context(
     stopped: Callable[[], bool] = lambda: False,
     watts: float | None = None,
 ) -> WorkerContext:
-    """What an agent's jobs need in this process: its disk, its train and test examples, its programs."""
+    """The environment of an agent's jobs in this process: disk, examples, programs."""
     return WorkerContext(
         agent.blobs,
         agent.vectors,

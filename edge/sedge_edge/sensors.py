@@ -71,7 +71,7 @@ class Sensors:
         return None
 
     def memory_mb(self) -> float | None:
-        """What other programs leave: the available memory, and what this process has."""
+        """The memory left by other programs: what is available, plus what this process has."""
         available = self._kilobytes("proc/meminfo", "MemAvailable")
         own = self._kilobytes("proc/self/status", "VmRSS")
         return None if available is None else (available + (own or 0.0)) * 1024 / 1e6

@@ -73,7 +73,7 @@ class Model:
 
     @property
     def manifest(self) -> BundleManifest:
-        """What the model's bundle says of it: input, classes, labels."""
+        """The bundle's description of the model: input, classes, labels."""
         with self._lock:
             self._refresh()
             return self._manifest
@@ -94,7 +94,7 @@ class Model:
         return manifest, predictor(as_inputs(inputs, manifest, "inputs"))
 
     def _refresh(self) -> None:
-        """Take over a newer model. The old one serves on while the new one cannot be read."""
+        """Switch to a newer model. The old one stays in use while the new one cannot be read."""
         stamp = self._stamp()
         if stamp != self._seen:
             try:

@@ -1,4 +1,4 @@
-"""``sedge-edge status``: what is on a device's disk, as lines of text or as JSON."""
+"""``sedge-edge status``: the contents of a device's disk, as lines of text or as JSON."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +66,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def status(device: str, fleet: str, state: AgentState | None, folder: Path) -> Status:
-    """What the state of this device in ``folder`` says; None for a device that has never run."""
+    """The state of this device in ``folder``; None for a device that has never run."""
     if state is None:
         return Status(device, fleet)
     blobs = BlobFolder(folder)

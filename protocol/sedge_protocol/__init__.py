@@ -1,4 +1,4 @@
-"""What both sides of Sedge share: layouts and vectors, the codec, frames, transfer, the link.
+"""Shared by both sides of Sedge: layouts and vectors, the codec, frames, transfer, the link.
 
 The names here are those that a user's own code meets. Every error is a ``SedgeError``; the tree is in
 errors.py.

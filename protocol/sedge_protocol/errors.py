@@ -74,7 +74,7 @@ class LinkError(SedgeError):
 
 
 class StrategyError(SedgeError):
-    """What a strategy returned, or was about to compute, cannot be used."""
+    """The result of a strategy, or what it was about to compute, cannot be used."""
 
 
 class Unencodable(SedgeError):

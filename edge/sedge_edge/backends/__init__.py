@@ -33,7 +33,7 @@ _FOR_FUNCTIONS = frozenset({"settings", "arrays"})
 
 
 class UserCode(NamedTuple):
-    """The device's own code, for backends without programs: where it lies, and what makes torch's model."""
+    """The device's own code, for backends without programs: its folder, and torch's model function."""
 
     folder: Path = Path()
     model: str = ""

@@ -1,4 +1,4 @@
-"""``Trainer`` over a model's programs: all that does not depend on which runtime executes them.
+"""``Trainer`` over a model's programs: everything that does not depend on the runtime.
 
 A runtime makes a callable of each program, from named arrays to arrays; their names and shapes are those
 of ``sedge_protocol.wire.programs``. n = parameters.
@@ -81,7 +81,7 @@ def bundled(
 
 @contextmanager
 def loading(bundle: Bundle, program: str) -> Generator[None]:
-    """What a runtime says of a program that it refuses becomes a ``CodecError`` that names it."""
+    """Turn a runtime's refusal of a program into a ``CodecError`` that names the program."""
     try:
         yield
     except (ImportError, ConfigError, LocalError):

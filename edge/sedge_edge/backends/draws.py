@@ -1,4 +1,4 @@
-"""A torch module's forward pass with random numbers that it is given, such as those of ``training.noise``.
+"""A torch module's forward pass with given random numbers, such as those of ``training.noise``.
 
 torch's own random functions draw from a stream that no other runtime has. Within ``draws`` they take the
 next numbers of a tensor instead: dropout, Bernoulli masks (stochastic depth), uniform, normal and
@@ -39,7 +39,7 @@ class Draws:
         return numbers[begin : self.count].view(tuple(shape))
 
     def dropped(self, x: Tensor, p: float, shape: Sequence[int]) -> Tensor:
-        """x with a share p of it 0 and the rest scaled to make up for it; ``shape`` is the mask's."""
+        """x with a share p set to 0 and the others scaled to compensate; ``shape`` is the mask's."""
         if p >= 1:
             return x * 0
         return x * ((self.take(shape, x) >= p).to(x.dtype) / (1 - p))

@@ -73,7 +73,7 @@ class Library:
         self._lock = threading.Lock()
 
     def error(self) -> CodecError:
-        """What the last call of this thread has said."""
+        """The error message of this thread's last call."""
         text = cast(bytes, self.native.sedge_et_error()).decode(errors="replace")
         return CodecError("".join(sign if sign.isprintable() else "?" for sign in text))
 

@@ -31,7 +31,7 @@ def place_frozen(module: nn.Module, bundle: Bundle) -> None:
 
 
 class FlatModule:
-    """A module, which it takes over, with ``values`` (n,) in the place of its tensors; not thread-safe.
+    """Owns a module whose tensors are replaced by views of ``values`` (n,); not thread-safe.
 
     Every tensor of the layout is a parameter or buffer of the module, of its shape. Others stay the same.
     """
@@ -51,7 +51,7 @@ class FlatModule:
         self._statistics = [held[name] for name in layout.statistics]
 
     def place(self, values: Tensor) -> None:
-        """Take over values (n,)."""
+        """Copy values (n,) into the tensors."""
         self._values.copy_(values)
 
     def freeze(self, names: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""``Trainer`` over a training function of the user's: numpy, scikit-learn, torch, whatever it likes.
+"""``Trainer`` over the user's training function, in numpy, scikit-learn, torch or anything else.
 
 ``backend.name = "module:fit"`` names the first of these functions of one module; ``predict`` is optional.
 
@@ -63,7 +63,7 @@ NEVER = frozenset({"own_model", "select", "scoring", "correction", "average", "l
 
 
 def honours(name: str, folder: Path) -> frozenset[str]:
-    """What the function says that it does. Raises ``ConfigError`` for one that cannot be imported."""
+    """The abilities that the function announces. Raises ``ConfigError`` if it cannot be imported."""
     said: object = getattr(imported(name, folder, "backend.name"), "honours", ())
     if not isinstance(said, tuple | list) or not set(cast(tuple[object, ...], said)) <= set(
         HONOURABLE
@@ -193,7 +193,7 @@ class FunctionTrainer:
     def _call(
         self, name: str, function: Callable[..., Any], expected: str, *arguments: object
     ) -> object:
-        """What a function returns. Raises ``ConfigError`` with whatever it raises."""
+        """Call a function. Raises ``ConfigError`` with any error of it."""
         try:
             with self._lock, importable(self._folder):
                 return function(*arguments)
@@ -287,7 +287,7 @@ def _array(name: str, value: object) -> NDArray[np.generic]:
 
 
 def _read_only(examples: Examples) -> Examples:
-    """The same examples; a function that writes to them is told so, and all later rounds are right."""
+    """Read-only views of the examples: writing to them fails, so later rounds stay right."""
     inputs, targets = examples.inputs.view(), examples.targets.view()
     inputs.flags.writeable = targets.flags.writeable = False
     return Examples(inputs, targets)

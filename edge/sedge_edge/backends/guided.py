@@ -22,7 +22,7 @@ class Pass(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a guided loss sees besides the model: passes of reference models, and arrays (m,), by name."""
+    """A guided loss's further inputs: passes of reference models, and arrays (m,), by name."""
 
     models: Mapping[str, Pass]
     arrays: Mapping[str, Tensor]
@@ -33,7 +33,7 @@ GuidedRows: TypeAlias = Callable[[Tensor, Pass, Tensor, Seen], Tensor]
 
 
 class GuidedLoss(NamedTuple):
-    """What a loss takes, and the loss as a function."""
+    """The inputs of a guided loss, and the loss as a function."""
 
     guide: Guide
     rows: GuidedRows
@@ -61,6 +61,6 @@ def features_of(model: nn.Module) -> Generator[Callable[[], Tensor]]:
 
 
 def _last_layer(model: nn.Module) -> nn.Module:
-    """The last module with parameters of its own."""
+    """The last module that has parameters itself."""
     layers = [module for module in model.modules() if any(True for _ in module.parameters(False))]
     return layers[-1]

@@ -53,7 +53,7 @@ GUIDED_LOSSES = {
 
 
 def guided_loss(name: str, folder: Path, key: str) -> GuidedLoss | None:
-    """The guided loss of ours by name, or what the user's "module:function" in ``folder`` returns.
+    """A built-in guided loss by name, or the result of the user's "module:function" in ``folder``.
 
     None for no name. Raises ``ConfigError``, which names ``key``.
     """

@@ -1,4 +1,4 @@
-"""The same bits on every run of a GPU. On a CPU every kernel used here repeats as it is."""
+"""The same bits on every run of a GPU. On a CPU every kernel used here repeats anyway."""
 
 import os
 from collections.abc import Generator

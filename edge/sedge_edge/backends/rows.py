@@ -29,7 +29,7 @@ def _as_it_is(mean: float) -> float:
 
 
 class Objective(NamedTuple):
-    """What is minimised, what people read of it, and how that is made of the mean over the rows.
+    """The minimised loss, the reported metric, and how the report follows from the mean over the rows.
 
     ``guided`` is the second loss, which an order may ask for, if there is one.
     """
@@ -51,12 +51,12 @@ class Objective(NamedTuple):
 
 
 def counted(y: Tensor) -> Tensor:
-    """How many labels count in each row of y (B, ...), shape (B,)."""
+    """The number of labels that count in each row of y (B, ...), shape (B,)."""
     return (y != IGNORED).float().flatten(1).sum(1)
 
 
 def classes_first(logits: Tensor, y: Tensor) -> Tensor:
-    """Logits (B, C, ...) for labels (B, ...); those of Hugging Face's shape (B, ..., C) are turned.
+    """Logits (B, C, ...) for labels (B, ...); Hugging Face's shape (B, ..., C) is transposed.
 
     Where both fit, they are (B, C, ...), as torch has them.
     """
@@ -104,7 +104,7 @@ def label_accuracy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def row_loss(loss: Loss) -> Rows | None:
-    """The loss as a function; None for one that is not of ours."""
+    """The loss as a function; None if it is not built in."""
     if loss == Loss():
         return cross_entropy
     if loss.name == "cross_entropy":
@@ -113,7 +113,7 @@ def row_loss(loss: Loss) -> Rows | None:
 
 
 def row_metric(metric: Metric, loss: Rows) -> Rows | None:
-    """The metric as a function; None for one that is not of ours."""
+    """The metric as a function; None if it is not built in."""
     return loss if metric.name == "loss" else _METRICS.get(metric.name)
 
 

@@ -1,4 +1,4 @@
-"""Programs of the backend ``torch``: the user's own module in the place of the bundle's programs.
+"""Programs of the backend ``torch``: the user's own module instead of the bundle's programs.
 
 ``backend.model`` names a function without arguments. It returns the module that was exported, or the module
 and its loss, or module, loss and metric: from outputs (B, C, ...) and targets to one number per row, (B,),

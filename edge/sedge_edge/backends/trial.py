@@ -1,4 +1,4 @@
-"""Runs every program of a bundle in a process of its own first: a crash takes its process along.
+"""Runs every program of a bundle in a separate process first, which is all that a crash can end.
 
 A runtime crashes where the processor lacks an instruction that it was built for, where the system hides
 what it reads, or on a damaged program. An error that it reports instead is left to the caller's own
@@ -52,7 +52,7 @@ _lock = Lock()
 
 
 class Verdicts(msgspec.Struct, frozen=True):
-    """How trials ended, oldest first: "" for a pass, or how the runtime crashed."""
+    """Results of trials, oldest first: "" for a pass, otherwise how the runtime crashed."""
 
     found: dict[str, str] = {}
 
@@ -86,7 +86,7 @@ def fault(backend: str, package: str, bundle: Bundle, threads: int, state_dir: P
 
 
 def _subject(package: str, programs: list[str]) -> str:
-    """What a verdict is about: another runtime, processor or sandbox may end otherwise."""
+    """The subject of a verdict: another runtime, processor or sandbox may end otherwise."""
     spec = find_spec(package)
     origin = None if spec is None else spec.origin
     installed = Path(origin).stat().st_mtime_ns if origin else 0
@@ -104,7 +104,7 @@ def _kept(journal: Journal[Verdicts] | None) -> dict[str, str]:
 
 
 def _try(backend: str, bundle: Bundle, threads: int) -> tuple[str | None, bool]:
-    """How the trial ended, None when it was stopped; and whether it would end so again."""
+    """The trial's result, None if it was stopped; and whether it would end in the same way again."""
     code = f"from {__name__} import main; main()"
     words = [sys.executable, "-P", "-c", code, backend, str(threads)]
     try:
@@ -200,7 +200,7 @@ def _run(trainer: Trainer, bundle: Bundle, theta: Theta, inputs: Inputs) -> None
 
 
 def sample_guidance(manifest: BundleManifest, theta: Theta) -> Guidance:
-    """What the bundle's guided loss takes, if there is one: theta (n,) as every reference, and ones."""
+    """Inputs of the bundle's guided loss, if there is one: theta (n,) as every reference, and ones."""
     guide = manifest.guide or Guide("")
     sizes = {CONSTANTS: guide.constants, COUNTS: manifest.num_classes * guide.counts}
     arrays = {name: np.ones(size, np.float32) for name, size in sizes.items() if size}

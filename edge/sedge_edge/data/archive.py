@@ -17,7 +17,7 @@ _TARGETS = ("label", "labels", "target", "targets")
 
 
 def read_archive(path: Path) -> tuple[object, object, object]:
-    """x or the inputs by name, y, and ``group``; None for what is not there. Raises ``DataError``."""
+    """x or the inputs by name, y, and ``group``; None for missing ones. Raises ``DataError``."""
     try:
         with path.open("rb") as file:
             _require_room(path)

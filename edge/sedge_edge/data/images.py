@@ -141,7 +141,7 @@ def _is_grey(image: "Image") -> bool:
 
 
 def _read(path: Path, work: Callable[["Image"], _Found]) -> _Found:
-    """What ``work`` finds in an opened image. Raises ``DataError`` for anything that is none."""
+    """The result of ``work`` on an opened image. Raises ``DataError`` for anything that is no image."""
     from PIL import Image
 
     try:

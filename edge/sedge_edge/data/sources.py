@@ -45,7 +45,7 @@ def load_source(source: str, base: Path) -> Examples:
 
 
 def read_source(source: str, base: Path, shape: tuple[int, ...] | None = None) -> Raw:
-    """What a source holds, before its conversion. ``shape`` is one example's, where a model is known.
+    """The contents of a source before conversion. ``shape`` is one example's, if a model is known.
 
     Raises ``DataError``. Only images are compared with the shape, before they are all read.
     """

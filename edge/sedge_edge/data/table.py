@@ -53,7 +53,7 @@ def read_table(path: Path, inputs: int = 0) -> Table:
 
 @dataclass
 class _Columns:
-    """Where what stands: the number of columns, their names (empty without any), target and group.
+    """The columns of a table: their number, names (empty without any), target and group.
 
     ``inputs`` is how many there are in a file that may have no target, which is then None.
     """
@@ -146,7 +146,7 @@ def _data(first: list[str], rows: Iterator[list[str]], named: bool) -> Iterator[
 
 
 def _delimiter(file: TextIO, path: Path) -> str:
-    """What parts the fields of the first line that has any; the file is at its start again."""
+    """The delimiter in the first line that has one; rewinds the file."""
     line = next((line for line in file if line.strip()), "")
     if not line:
         raise DataError(f"{path}: empty, expected a table")
@@ -156,7 +156,7 @@ def _delimiter(file: TextIO, path: Path) -> str:
 
 
 def _is_header(first: Sequence[str], decimal_comma: bool) -> bool:
-    """Whether no field is a number but those that are the number of their column, from 0 (pandas)."""
+    """Whether the only numeric fields are their own column's number, from 0 (as pandas writes)."""
     numbers = [
         (place, text)
         for place, text in enumerate(first)

@@ -1,1 +1,1 @@
-"""What rounds hand to training and get back, and what both read and keep."""
+"""The interface between rounds and training, and the data that both read and keep."""

@@ -39,7 +39,7 @@ def steps_left(order: Order, has: Callable[[bytes], bool]) -> tuple[Step, ...] |
 def with_held_steps(
     order: Order, base: bytes, held: tuple[Step, ...], has: Callable[[bytes], bool]
 ) -> Order:
-    """The order, its steps continuing those that the device holds, which lead to its version ``base``.
+    """The order with its steps appended to those that the device holds, which lead to ``base``.
 
     Unchanged when the device's have no version in common with the order's, or a delta of them is lost.
     """

@@ -1,4 +1,4 @@
-"""A job: an order with all that it needs, and what doing it leaves."""
+"""A job: an order with all its inputs, and its results."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class OutOfMemory(SedgeError):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What a device keeps of a run from one order to the next: the names of vectors, a mask and a patch.
+    """A run's state between orders on a device: the names of vectors, a mask and a patch.
 
     ``model`` is the device's last own model, which it predicts with, and ``part`` the own part of that when
     it is a mixture. ``residual`` is what its updates have left out so far, ``mask`` the mask of its last
@@ -31,7 +31,7 @@ class Kept(msgspec.Struct, frozen=True):
     moments: bytes | None = None
 
     def names(self) -> set[bytes]:
-        """The names of all that is kept."""
+        """The names of all kept blobs."""
         return {name for name in msgspec.structs.astuple(self) if name is not None}
 
 
@@ -53,7 +53,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job leaves: the update, a blob, and what the device keeps from now on."""
+    """A job's results: the update, a blob, and the state that the device keeps from now on."""
 
     run: str
     round: int

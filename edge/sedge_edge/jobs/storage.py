@@ -64,7 +64,7 @@ class Blobs(WholeBlobs, Protocol):
         ...
 
     def collect(self, keep: Set[bytes], min_age_s: float) -> int:
-        """Delete what is not in ``keep``. Returns the bytes freed.
+        """Delete everything that is not in ``keep``. Returns the bytes freed.
 
         ``keep`` includes the names of vectors and masks, so that an implementation that stores these
         elsewhere can delete them in the same call.
@@ -122,7 +122,7 @@ class Vectors(Protocol):
 
 
 class FolderVectors:
-    """``Vectors`` as blobs beside the others: raw little-endian float32, named by their SHA-256."""
+    """``Vectors`` as blobs: raw little-endian float32, named by their SHA-256."""
 
     def __init__(self, blobs: WholeBlobs) -> None:
         self._blobs = blobs

@@ -43,7 +43,7 @@ def may_begin(order: Order, manifest: Manifest, blobs: ReadableBlobs) -> bool:
 
 
 def _limits(order: Order, size: int) -> list[tuple[str, Manifest | None, int]]:
-    """Each blob beside the bundle, its name and the most bytes that it can have for vectors of ``size``."""
+    """Each blob besides the bundle, with its name and largest number of bytes for vectors of ``size``."""
     coded = max_coded_bytes(size)
     return [
         ("a model", order.model, coded),

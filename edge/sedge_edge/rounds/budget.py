@@ -1,4 +1,4 @@
-"""A device's own limits: what a coordinator may ask of it, whatever it asks.
+"""A device's own limits on what a coordinator may ask of it.
 
 Each limit is a bucket that fills with what is spent and drains evenly, an hour's worth in an hour or a
 day's in a day. A full one closes until a tenth of it has drained. So at most twice the limit is spent in
@@ -33,7 +33,7 @@ class TooManyOrders(SedgeError):
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """[limits]: what this device does at most, whatever a coordinator asks of it.
+    """[limits]: the most that this device does, whatever a coordinator asks of it.
 
     Work beyond a limit waits or is declined, and the coordinator is told which limit it was. A limit may be
     used up at once; it recovers evenly over the next hour or day, even while the agent does not run.
@@ -50,7 +50,7 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Spent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What has been spent of the device's limits and has not drained yet."""
+    """The use of the device's limits that has not drained yet."""
 
     orders: float = 0.0
     """The orders that were taken on."""
@@ -63,7 +63,7 @@ class Spent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Bucket:
-    """What has been ``spent`` of a limit for a period."""
+    """The amount ``spent`` of a limit for a period."""
 
     def __init__(self, limit: float, period_s: float, spent: float = 0.0) -> None:
         self.limit, self.spent = limit, spent
@@ -89,7 +89,7 @@ class Bucket:
 
 
 class Budget:
-    """What a device may still do; without ``limits`` anything.
+    """What remains of a device's limits; without ``limits`` everything is allowed.
 
     ``spent`` is what was committed last, ``clock_s`` the Unix time of this start, which need not be right.
     """
@@ -125,7 +125,7 @@ class Budget:
         self._drain(seconds)
 
     def received(self, size: int) -> None:
-        """So many bytes have come down."""
+        """Count downloaded bytes."""
         self._bytes.spent += size
         self._new_bytes += size
 
@@ -138,7 +138,7 @@ class Budget:
         return not self._limited or self._starts.take()
 
     def order(self) -> str | None:
-        """What becomes of an order: None is taken on, "" dropped, anything else is why it is declined."""
+        """The decision on an order: None accepts it, "" drops it, other text is the reason to decline."""
         if not self._limited:
             return None
         if not self._moment.take():
@@ -193,11 +193,11 @@ class Budget:
 
     @property
     def owes(self) -> bool:
-        """Whether so much was spent since the last commit that it deserves one of its own."""
+        """Whether enough was spent since the last commit to deserve a separate one."""
         return self._limited and (self._new_bytes >= COMMIT_BYTES or self._new_s >= COMMIT_S)
 
     def commit(self) -> Spent:
-        """What to commit, with whatever else is committed."""
+        """The counts, to be committed together with other state."""
         if not self._limited:
             return Spent()
         self._new_bytes = self._new_s = 0.0

@@ -31,7 +31,7 @@ class Collecting:
         self._needed = None
 
     def poll(self, now: float) -> list[Note]:
-        """Delete what is not needed; a file that cannot be deleted stops nothing else."""
+        """Delete what is not needed; a file that cannot be deleted is skipped."""
         if now < self._not_before:
             return []
         gone: tuple[str, ...] = ()

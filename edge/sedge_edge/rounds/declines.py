@@ -23,7 +23,7 @@ class Declines:
         self._possible: dict[str, Order] = {}  # by run, the orders that have been looked at
 
     def decline(self, order: Order | OrderName, error: SedgeError) -> list[Effect]:
-        """Say that an order, which has not been taken on, cannot be done."""
+        """Decline an order that has not been accepted."""
         text = f"run {order.run}, round {order.round}: {error}"
         return [Note(logging.ERROR, text), self.message(order, error)]
 
@@ -33,7 +33,7 @@ class Declines:
         return self._peer.message(Decline(order.run, order.round, *why))
 
     def give_up(self, order: Order, error: SedgeError) -> list[Effect]:
-        """Give up an order that cannot be done; one whose steps are broken goes on without them."""
+        """Give up an order that cannot be done; if only its steps are broken, continue without them."""
         text = f"run {order.run}, round {order.round}: {error}"
         if isinstance(error, BrokenSteps):
             self._store.strike_steps(order)
@@ -65,6 +65,6 @@ class Declines:
         return effects
 
     def exhausted(self, order: Order) -> list[Effect]:
-        """Decline an order that keeps killing the agent, so that the other runs can go on."""
+        """Decline an order that keeps killing the agent, so that other runs can continue."""
         error = TooManyStarts.of(order)
         return [Note(logging.ERROR, str(error)), self.message(order, error)]

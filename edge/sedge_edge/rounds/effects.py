@@ -1,4 +1,4 @@
-"""What the agent's core asks of its shell beyond the effects that both sides have."""
+"""The agent's effects on its shell, beyond those that both sides have."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

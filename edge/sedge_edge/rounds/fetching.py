@@ -59,7 +59,7 @@ class Fetches:
         self.places = Places(permits, peer.counters, rng)
 
     def connected(self, now: float) -> list[FetchEffect]:
-        """The link is up (again): subscribe, and request what is missing."""
+        """The link is up (again): subscribe and request what is missing."""
         self._connected = True
         self._listening.clear()
         for fetch in self._active.values():
@@ -78,7 +78,7 @@ class Fetches:
             fetch.disconnected()
 
     def missing(self, order: Order) -> list[Manifest]:
-        """The blobs that an order needs and that are not here, as far as this can be told yet."""
+        """The missing blobs of an order, as far as they are known yet."""
         needed = needed_blobs(order, self._holds)
         facts = bundle_facts(order.bundle.sha256, self._blobs)
         if facts is not None and facts.frozen is not None and facts.frozen.fits(self._memory_mb):
@@ -175,7 +175,7 @@ class Fetches:
         return [*effects]
 
     def _over_mqtt(self, why: str, now: float) -> list[FetchEffect]:
-        """The server failed: what was to come from it comes over MQTT, from what is here on."""
+        """The server failed: fetch the rest over MQTT, starting from what is here."""
         left = [fetch for t, fetch in self._active.items() if self.places.takes(t)]
         effects: list[FetchEffect] = [*self.places.failed(why, now)]
         for fetch in left if self._connected else ():
@@ -214,7 +214,7 @@ class Fetches:
         return [Note(logging.WARNING, text)]
 
     def _listen(self) -> list[Effect]:
-        """Subscribe to what is being fetched and unsubscribe from the rest.
+        """Subscribe to what is being fetched and unsubscribe from everything else.
 
         The difference is computed afresh, so that no subscription is lost when an error interrupts a call.
         """

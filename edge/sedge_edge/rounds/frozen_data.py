@@ -1,4 +1,4 @@
-"""What bundles say of other blobs: the size of their vectors, and their frozen data, with its values.
+"""What bundles state about other blobs: the size of vectors, and frozen data with its values.
 
 An order names the bundle, and the bundle's manifest names the blob. So a device learns of the blob once it
 has the bundle, and fetches it like any other. Bundles with the same values share it.
@@ -30,7 +30,7 @@ _known: dict[bytes, BundleFacts] = {}
 
 
 def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
-    """What the bundle says of other blobs; None while it is not in ``blobs``.
+    """What the bundle states about other blobs; None while it is not in ``blobs``.
 
     Raises ``StorageError`` when the disk refuses.
     """

@@ -110,7 +110,7 @@ class Handshake:
         return [Note(logging.INFO, f"waiting: {why}" if why else "going on")]
 
     def has_examples(self, num_train: int, num_test: int, now: float) -> list[Effect]:
-        """How many examples the device has now; when these are new numbers, say so in another hello."""
+        """The device has this many examples now; if the numbers have changed, send another hello."""
         hello = msgspec.structs.replace(self._hello, num_train=num_train, num_test=num_test)
         if hello == self._hello:
             return []
@@ -177,7 +177,7 @@ class Handshake:
         return [Note(logging.INFO, text)] if first else []
 
     def replayed(self, payload: bytes, now: float) -> list[Effect]:
-        """A sealed frame that the replay window refused. Warn when a coordinator may be talking in vain."""
+        """A sealed frame that the replay window refused. Warn if a coordinator may wait for an answer."""
         newest, incarnation = self._peer.window.incarnation, HEADER.unpack_from(payload)[5]
         # A repeat within one incarnation is the broker's doing, and harmless.
         if incarnation >= newest or now < self._warn_at:

@@ -60,7 +60,7 @@ class Outbox:
         self._cut_again()
 
     def _cut_again(self) -> None:
-        """Drop the uploads whose chunks are too large now; ``poll`` makes them anew."""
+        """Drop uploads whose chunks are now too large; ``poll`` recreates them."""
         for waiting, upload in list(self._uploads.items()):
             manifest = upload.manifest
             if manifest.chunk_bytes > chunk_size(manifest.size, self._max_chunk_bytes):
@@ -90,7 +90,7 @@ class Outbox:
                 upload.busy(message.retry_ms / 1000, now)
 
     def poll(self, now: float) -> list[Effect]:
-        """Send what is due. An update that the disk cannot read must not hold back the others."""
+        """Send due messages. An update that the disk cannot read must not hold back the others."""
         pending = self._store.state.outbox
         for waiting in self._uploads.keys() - set(pending):
             del self._uploads[waiting]

@@ -50,12 +50,12 @@ class Places:
         self._pause_until, self._failures = 0.0, 0
 
     def takes(self, transfer: bytes) -> bool:
-        """Whether this blob comes from a place, so that nothing of it is asked for over MQTT."""
+        """Whether this blob comes from a web server, so that none of it is requested over MQTT."""
         return transfer in self._chosen
 
     @property
     def asked(self) -> FetchSpan | None:
-        """What is under way."""
+        """The current request."""
         return self._span
 
     def sync(
@@ -122,7 +122,7 @@ class Places:
         self._span = self._stall_at = None
 
     def halt(self) -> list[SpanEffect]:
-        """Stop what is under way; it may be asked for again."""
+        """Stop the current request; it may be repeated later."""
         span, self._span, self._stall_at = self._span, None, None
         return [] if span is None else [StopSpan(span.number)]
 

@@ -1,4 +1,4 @@
-"""What a job starts from besides its order: what the device has kept of the run, and a checkpoint."""
+"""Collects a job's inputs: the state kept from the run, and a checkpoint if there is one."""
 
 import logging
 

@@ -27,7 +27,7 @@ class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Retention:
-    """What a device's [keep] means for its state; ``sizes`` gives every file's size in bytes, by name."""
+    """Applies a device's [keep] to its state; ``sizes`` gives every file's size in bytes, by name."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Retention:
     def surplus(
         self, state: AgentState, needed: Callable[[AgentState], set[bytes]]
     ) -> tuple[str, ...]:
-        """The runs to give up, oldest first; ``needed`` names all that a state needs.
+        """The runs to delete, oldest first; ``needed`` returns the names that a state needs.
 
         Not those that have an order or an update that waits, nor the newest with a model. Raises
         ``StorageError``.

@@ -132,7 +132,7 @@ class AgentState(msgspec.Struct, frozen=True):
         return None
 
     def kept_for(self, order: Order) -> Kept:
-        """What the device keeps of the order's run; nothing for another bundle."""
+        """The device's kept state of the order's run; empty for another bundle."""
         run = self.runs.get(order.run)
         return Kept() if run is None or run.bundle != order.bundle.sha256 else run.kept
 
@@ -176,7 +176,7 @@ class AgentState(msgspec.Struct, frozen=True):
         return next((run for run in self.runs if run not in used), None)
 
     def needed(self, blobs: ReadableBlobs) -> set[bytes]:
-        """The names of all that is still needed, with the frozen data of the bundles in ``blobs``."""
+        """The names of all blobs still needed, including frozen data of the bundles in ``blobs``."""
         bundles = [order.bundle.sha256 for order in self.orders.values()]
         bundles += [run.bundle for run in self.runs.values()]
         return self.blobs() | frozen_names(bundles, blobs)
@@ -216,7 +216,7 @@ class StateStore:
         self.spent: Callable[[], Spent] = lambda: self.state.spent
 
     def needed(self, blobs: ReadableBlobs) -> set[bytes]:
-        """The names of all that is needed, by the state in memory or by one that the disk may have.
+        """The names of all blobs needed by the state in memory or by the one that may be on disk.
 
         The bundle of the last order that was declined is among them: the next order may name it, too.
         """
@@ -250,7 +250,7 @@ class StateStore:
             self._save(waits=why)
 
     def probe(self) -> None:
-        """Commit the state as it is, to see whether the disk takes it."""
+        """Commit the unchanged state, to see whether the disk works again."""
         self._save()
 
     def accept(self, order: Order) -> str | None:
@@ -273,7 +273,7 @@ class StateStore:
         return evicted
 
     def recut(self, repeated: Order) -> None:
-        """Fetch an order's blobs in the chunks of its repetition, if it is kept; what is here stays.
+        """Fetch a kept order's blobs in the chunks of its repetition; chunks already here are kept.
 
         The link may have changed since, and not carry the first chunks.
         """
@@ -285,7 +285,7 @@ class StateStore:
             self._save(orders={**self.state.orders, order.run: again})
 
     def strike_steps(self, order: Order) -> None:
-        """Give up the steps of an order, and those that are kept of its run: some are wrong."""
+        """Discard the steps of an order and those kept of its run, because some are wrong."""
         runs, entry = self.state.runs, self.state.runs.get(order.run)
         if entry is not None:
             runs = {**runs, order.run: msgspec.structs.replace(entry, steps=())}
@@ -360,7 +360,7 @@ class StateStore:
         self._save(outbox=tuple(p for p in self.state.outbox if p != waiting))
 
     def delete_runs(self, names: Collection[str]) -> None:
-        """Give up what is kept of runs that have neither an order nor an update."""
+        """Delete the kept state of runs that have neither an order nor an update."""
         state = self.state
         self._save(
             runs={run: entry for run, entry in state.runs.items() if run not in names},

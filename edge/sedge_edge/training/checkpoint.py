@@ -1,4 +1,4 @@
-"""What a stopped job leaves, so that the next attempt goes on instead of starting over.
+"""The state of a stopped job, so that the next attempt continues instead of starting over.
 
 A local training (local_training.py) depends on nothing but its job and the answers to its requests. So a
 checkpoint has the answers so far and, when a training was stopped, its state; the next attempt repeats the
@@ -79,7 +79,7 @@ class Attempt:
         return answer
 
     def checkpoint(self, state: TrainingState | None) -> Checkpoint | None:
-        """What the next attempt needs; None when it would save no training."""
+        """The inputs of the next attempt; None if they would save no training."""
         if state is None and all(isinstance(answer, Metrics) for answer in self._answers):
             return None
         answers = tuple(_encoder.encode(answer) for answer in self._answers)
@@ -87,7 +87,7 @@ class Attempt:
 
 
 def job_hash(order: msgspec.Struct, kept: msgspec.Struct, train: Examples) -> bytes:
-    """What a checkpoint must agree with: the order, what the device has kept, and the examples' targets."""
+    """What a checkpoint must match: the order, the device's kept state, and the examples' targets."""
     found = hashlib.sha256(_FORMAT + msgspec.msgpack.encode((order, kept, train.inputs.shape)))
     found.update(np.ascontiguousarray(train.targets).data)
     return found.digest()

@@ -17,7 +17,7 @@ _MASK = 2**64 - 1
 
 
 class Purpose(IntEnum):
-    """What a seed's numbers are for: no two purposes share any."""
+    """The purposes of a seed's numbers, of which no two share any."""
 
     SHUFFLE = 0
     NOISE = 1

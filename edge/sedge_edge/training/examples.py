@@ -80,7 +80,7 @@ def check_labels(labels: Inputs, num_classes: int, name: str) -> None:
 
 
 def _at_first(text: str, rows: Inputs, wrong: NDArray[np.bool_], name: str, count: int) -> str:
-    """A refusal of the first number that is wrong of those that must be 0 to ``count`` less one."""
+    """The refusal of the first number that is not within 0 to ``count`` - 1."""
     place = np.unravel_index(np.argmax(wrong), wrong.shape)
     where = ", ".join(map(str, place))
     return text.format(name=name, place=where, value=rows[place], last=count - 1, ignored=IGNORED)
@@ -140,7 +140,7 @@ def split_rows(
 
 
 def holdout_size(count: int, fraction: float) -> int:
-    """How many of ``count`` examples (at least 2) a split puts into the second part."""
+    """The number of ``count`` examples (at least 2) that a split puts into the second part."""
     return min(max(1, round(fraction * count)), count - 1)
 
 

@@ -68,7 +68,7 @@ _LOG = logging.getLogger("sedge.edge")
 
 
 class JobStopped(SedgeError):
-    """A job was stopped on purpose. It can go on from the blob ``checkpoint``, if there is one."""
+    """A job was stopped on purpose. It can continue from the blob ``checkpoint``, if there is one."""
 
     def __init__(self, text: str, checkpoint: bytes | None) -> None:
         super().__init__(text)
@@ -77,7 +77,7 @@ class JobStopped(SedgeError):
 
 @dataclass(frozen=True)
 class WorkerContext(JobContext):
-    """What a device's worker thread needs besides; ``clock`` is any clock in seconds.
+    """The environment of a device's worker thread; ``clock`` is any clock in seconds.
 
     ``temperature_c`` reads the device's thermometer, and ``watts`` is what it draws; None is unknown.
     """

@@ -191,7 +191,7 @@ def _first_request(
 
 
 def exchanged(order: Order) -> Exchange:
-    """What the order's work exchanges besides the model."""
+    """The settings and arrays that the order's work exchanges besides the model."""
     return Exchange(order.work.settings, unpack_arrays(order.work), order.work.returns)
 
 
@@ -218,7 +218,7 @@ def _further_trainings(
 
 
 def run_to_end(training: LocalTraining, answer: Callable[[Request], Answer]) -> LocalResult:
-    """Run a local training to its end. Raises whatever ``answer`` raises."""
+    """Run a local training to its end. Raises what ``answer`` raises."""
     request = next(training)
     while True:
         try:

@@ -59,7 +59,7 @@ class Losses:
                 raise TrainingDiverged(f"{place}: {count} parameters are not finite")
 
     def place(self, step: int) -> str:
-        """What messages call a step."""
+        """The name of a step in messages."""
         return f"epoch {self._steps[step][0] + 1} of {self._epochs}, step {step + 1}"
 
     @property
@@ -90,7 +90,7 @@ def train(
     fetch: Move | None = None,
     xp: Any = np,
 ) -> Trained:
-    """Make all ``total`` steps of a training; ``feed`` makes a step and its batch into what is stepped on.
+    """Make all ``total`` steps of a training; ``feed`` turns a step and its batch into the stepper's input.
 
     Every loss is looked at after its step, and every model after its epoch. Where another processor has
     them, ``read`` and ``fetch`` bring losses and vectors at the end, so that no step waits for it. Raises

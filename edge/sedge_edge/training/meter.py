@@ -1,4 +1,4 @@
-"""What a job takes of the device, for its report: the time of a step, the heat, an estimate of energy."""
+"""Measures a job's cost for its report: step time, temperature, estimated energy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Meter:
         self._steps += steps
 
     def spent(self, seconds: float) -> Spent:
-        """All of it; the job took ``seconds``, those of earlier attempts included."""
+        """The whole measurement; the job took ``seconds``, including earlier attempts."""
         self._read()
         step_s = self._seconds / self._steps if self._steps else None
         energy_j = None if self._watts is None else self._watts * seconds

@@ -1,4 +1,4 @@
-"""Everything of a job before its training: the order, what is kept of its run, the examples, the start."""
+"""Prepares a job: checks the order, loads the run's kept state and the examples, assembles the start."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -146,7 +146,7 @@ def _informed(
 def _guidance(
     work: Work, manifest: BundleManifest, kept: Kept, vectors: Vectors, train: Examples
 ) -> Guidance | None:
-    """What the work's guided loss takes. Models that are the start are left empty, (0,)."""
+    """The inputs of the work's guided loss. Models that equal the start are left empty, (0,)."""
     guide = manifest.guide
     if not work.loss or guide is None:
         return None
@@ -161,7 +161,7 @@ def _guidance(
 
 
 def _moments(training: Training, kept: Kept, vectors: Vectors, layout: Layout) -> Moments | None:
-    """What the device has kept of its optimizer; None to start anew, as with another optimizer."""
+    """The kept state of the optimizer; None to start afresh, for instance with another optimizer."""
     if not training.keeps_state or kept.moments is None:
         return None
     moments = decode_moments(vectors.read_mask(kept.moments))

@@ -64,7 +64,7 @@ class SecondModel:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What a training gets of its order besides the model, and gives back: the settings and arrays by name.
+    """What a training gets from its order and returns besides the model: settings and arrays by name.
 
     ``returns`` has the number of elements of each array (m,) that the training gives back.
     """
@@ -79,7 +79,7 @@ NOTHING = Exchange()
 
 @dataclass(frozen=True, eq=False)
 class Guidance:
-    """What a guided loss takes, by the names of ``Guide``: reference models (n,), and arrays (m,)."""
+    """The inputs of a guided loss, by the names of ``Guide``: reference models (n,), and arrays (m,)."""
 
     models: Arrays
     arrays: Arrays
@@ -161,7 +161,7 @@ class Trained:
 
     @property
     def model(self) -> Theta:
-        """What the device predicts with, (n,)."""
+        """The model that the device predicts with, (n,)."""
         return self.theta if self.mean is None else self.mean
 
     def moved(self, move: Move) -> "Trained":
@@ -185,7 +185,7 @@ def _moved_moments(moments: Moments | None, move: Move) -> Moments | None:
 
 
 class TrainingStopped(SedgeError):
-    """The training was stopped on purpose. It can go on from ``state``, if there is one."""
+    """The training was stopped on purpose. It can continue from ``state``, if there is one."""
 
     def __init__(self, text: str, state: TrainingState | None = None) -> None:
         super().__init__(text)
@@ -193,11 +193,11 @@ class TrainingStopped(SedgeError):
 
 
 class TrainingDiverged(SedgeError):
-    """The model or its loss is no longer finite: the settings do not suit this device's data."""
+    """The model or its loss is not finite any more: the settings do not suit this device's data."""
 
 
 def evaluation(sums: Sequence[float], count: int, reported: Reported) -> Metrics:
-    """What an evaluation over ``count`` examples found; ``reported`` makes the metric of its mean.
+    """The result of an evaluation over ``count`` examples; ``reported`` turns its mean into the metric.
 
     ``sums`` are those of losses, of the metric and of the weights. Raises ``TrainingDiverged`` for NaN or
     inf, and for a mean of nothing.

@@ -92,7 +92,7 @@ def with_changes(before: bytes, ranks: Positions, size: int) -> Positions:
 
 
 def _taken(ranks: Positions, first: int, count: int) -> NDArray[np.intp]:
-    """Those of the sorted ``ranks`` that are within ``count`` from ``first``, relative to ``first``."""
+    """The sorted ``ranks`` within ``count`` from ``first``, relative to ``first``."""
     low, high = np.searchsorted(ranks, np.array((first, first + count), np.uint32))
     return ranks[low:high].astype(np.intp) - first
 

@@ -45,7 +45,7 @@ class Compression(StrEnum):
 
 
 def shrink(data: bytes, compression: Compression, cuts: Sequence[int] = ()) -> bytes:
-    """``data`` compressed, or as it is if that is not longer.
+    """``data`` compressed, or unchanged if that is not longer.
 
     At ``cuts``, ascending and within the data, the distribution of its bytes changes.
     """
@@ -63,7 +63,7 @@ def shrink(data: bytes, compression: Compression, cuts: Sequence[int] = ()) -> b
 
 
 def _zstd(data: bytes, cuts: Sequence[int]) -> bytes:
-    """One frame; each part between cuts is a block of its own, with its own Huffman code."""
+    """One frame; each part between cuts is a separate block with its own Huffman code."""
     compressor = zstd.ZstdCompressor(options=_ZSTD)
     compressor.set_pledged_input_size(len(data))
     packed = [

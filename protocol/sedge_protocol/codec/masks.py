@@ -42,7 +42,7 @@ Section = tuple[MaskForm, Compression, bytes]
 
 
 def max_mask_bytes(size: int) -> int:
-    """The longest mask section for n = ``size``: that of a plain bitmap, which is always possible."""
+    """The longest mask section for n = ``size``: a plain bitmap, which is always possible."""
     return bitmap_bytes(size)
 
 

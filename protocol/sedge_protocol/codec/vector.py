@@ -178,7 +178,7 @@ class Stated(NamedTuple):
 
 
 def stated(head: bytes) -> Stated | None:
-    """What the first ``HEAD_BYTES`` say, where they are a coded vector's; nothing else is checked."""
+    """Reads the first ``HEAD_BYTES`` of a coded vector; nothing else is checked."""
     if len(head) < HEAD_BYTES or head[0] != VERSION:
         return None
     try:
@@ -283,7 +283,7 @@ def _read_head(data: memoryview, size: int) -> _Header:
 
 
 def _decode_values(header: _Header, sections: list[memoryview]) -> NDArray[np.float32]:
-    """The values (k,). A function of its own: the planes are freed before the mask takes memory."""
+    """The values (k,). A separate function, so that the planes are freed before the mask takes memory."""
     planes: list[bytes | Plane] = [
         _grow_plane(section, header.compression, raw_bytes, place)
         for place, (section, raw_bytes) in enumerate(

@@ -1,1 +1,1 @@
-"""What both sides need of the machine: link, loop, disk, configuration, terminal."""
+"""Both sides' access to the machine: link, loop, disk, configuration, terminal."""

@@ -16,7 +16,7 @@ _ZIP, _NPY = b"PK", b"\x93NUMPY"
 def read_arrays(
     file: BinaryIO, where: str, expected: str
 ) -> NDArray[np.generic] | dict[str, NDArray[np.generic]]:
-    """The array of a .npy file, or those of an .npz by name.
+    """The array of a .npy file, or the arrays of an .npz by name.
 
     Raises ``DataError``, which calls the file ``where`` and says what was ``expected``, for anything else.
     """

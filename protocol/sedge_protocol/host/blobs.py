@@ -151,7 +151,7 @@ class BlobFolder:
         return data
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
-        """``length`` bytes of a blob from ``offset``, not checked: whoever gets them has the digest."""
+        """``length`` bytes of a blob from ``offset``, unchecked: the receiver has the digest."""
         path = self._blob(sha256)
         with translated("read blob", path), opened(path, os.O_RDONLY) as descriptor:
             data = read_at(descriptor, length, offset)
@@ -231,7 +231,7 @@ class BlobFolder:
             _taken(path).unlink(missing_ok=True)
 
     def trim_parts(self, owner: str, manifest: Manifest, others: int) -> None:
-        """Remove an owner's oldest parts, so that this blob's and at most so many others are left."""
+        """Remove an owner's oldest parts, except this blob's and a limited number of others."""
         mine = self._part(owner, manifest)
         length = len(
             mine.name
@@ -348,7 +348,7 @@ def _size(path: Path) -> int:
 
 
 def _taken(part: Path) -> Path:
-    """The mark beside a part that has become its blob."""
+    """The file that marks a part as complete."""
     return part.with_suffix(".taken")
 
 

@@ -1,4 +1,4 @@
-"""What a command prints: on a stream of any encoding, to a reader who may leave early."""
+"""A command's output: on a stream of any encoding, to a reader who may leave early."""
 
 import codecs
 import io
@@ -53,7 +53,7 @@ def json_text(value: object, indent: int | None = None) -> str:
 
 
 def _in_words(error: UnicodeError) -> tuple[str, int]:
-    """An error handler of Python's codecs: the text in the place of what cannot be encoded, and its end."""
+    """An error handler of Python's codecs: the replacement for unencodable text, and its end."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     signs = error.object[error.start : error.end]

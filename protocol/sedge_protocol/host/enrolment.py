@@ -51,7 +51,7 @@ OF_SERVICE = Places("$CREDENTIALS_DIRECTORY/sedge-secret", "/var/lib/sedge")
 
 
 class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a device must know before it can speak. ``secret`` is 64 hex digits, ``ca`` PEM."""
+    """What a device must know before it can connect. ``secret`` is 64 hex digits, ``ca`` PEM."""
 
     device: str
     fleet: str
@@ -60,7 +60,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
     ca: str | None = None
 
     def check(self) -> None:
-        """Raise ``ConfigError``, which never shows the secret, for an id, url or secret that is none."""
+        """Raise ``ConfigError``, which never shows the secret, for an invalid id, url or secret."""
         check_id(self.device, "device")
         check_id(self.fleet, "fleet")
         parse_url(self.url)
@@ -81,7 +81,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
         return {**ca, CONFIG: text}
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
-        """Write these files, and then the secret, which the folder has not. Raises ``OSError``."""
+        """Write these files, and then the secret, which must not exist yet. Raises ``OSError``."""
         for name, text in files.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o644)
@@ -89,7 +89,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
             write_at(descriptor, f"{self.secret}\n".encode(), 0)
 
     def replace_secret(self, folder: Path) -> None:
-        """Put this secret in the place of the folder's; durable on return. Raises ``OSError``."""
+        """Replace the folder's secret; durable on return. Raises ``OSError``."""
         path = folder / SECRET
         replace_file(path, f"{self.secret}\n".encode(), path.with_name(f"{SECRET}.tmp"))
 
@@ -145,7 +145,7 @@ class _Kind(msgspec.Struct):
 
 
 def parse_join_text(text: str) -> Enrolment | Token:
-    """What a line of rule E7 or E8 says. Raises ``ConfigError``, which never shows a secret."""
+    """Parse a line of rule E7 or E8. Raises ``ConfigError``, which never shows a secret."""
     line = text.strip()
     if not line.startswith(PREFIX):
         raise ConfigError("join text", f"no {PREFIX} at its beginning", _EXPECTED)

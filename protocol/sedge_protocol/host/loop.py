@@ -68,7 +68,7 @@ class Loop:
         self.wake()
 
     def run(self, stations: Sequence[Station], until: Callable[[], bool]) -> None:
-        """Step the stations whenever they have work, until told to stop; feed the watchdog."""
+        """Step the stations whenever they have work, until asked to stop; feed the watchdog."""
         interval_s = watchdog_interval_s()
         feed_at = 0.0
         while not (self._stopped or until()):

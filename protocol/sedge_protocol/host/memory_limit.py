@@ -22,7 +22,7 @@ def memory_mb() -> int:
 
 
 def unpool_large_arrays() -> None:
-    """Let the C library, where it can, return every large array to the system as soon as it is freed.
+    """Let the C library, if it can, return every large array to the system as soon as it is freed.
 
     By default glibc pools arrays up to 32 MiB once one of their size was freed. The pool of a thread then
     holds vectors of the model that no later array fits into: a job with an MLP (4.9 million parameters,
@@ -54,7 +54,7 @@ def _machine() -> Iterator[int]:
 
 
 def _address_space() -> Iterator[int]:
-    """What ``ulimit -v`` or a unit's ``LimitAS`` leaves the process."""
+    """The memory that ``ulimit -v`` or a unit's ``LimitAS`` leaves to the process."""
     try:
         import resource
     except ImportError:  # Windows

@@ -176,7 +176,7 @@ class MqttLink:
 
     @property
     def room(self) -> int:
-        """How many more frames the link takes now."""
+        """The number of further frames that the link accepts now."""
         return max(0, WINDOW - self._unwritten) if self._up else 0
 
     def fileno(self) -> int | None:
@@ -471,7 +471,7 @@ class MqttLink:
 
 
 def _ended(error: Exception) -> Ended:
-    """What a failed try says of the network."""
+    """What a failed attempt reveals about the network."""
     if isinstance(error, ConnectionRefusedError | ConnectionResetError | ssl.SSLEOFError):
         return Ended.REFUSED
     return Ended.TURNED_AWAY if isinstance(error, ssl.SSLError) else Ended.UNANSWERED

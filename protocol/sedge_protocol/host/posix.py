@@ -1,4 +1,4 @@
-"""What Windows lacks: locks on files, and whatever coordinator, agent and brokers build on.
+"""What Windows lacks: file locks, and other bases of coordinator, agent and brokers.
 
 The emulator in virtual time and the exporter run there all the same. Nothing else of the project imports
 fcntl.

@@ -25,7 +25,7 @@ def reference(title: str, struct: type[msgspec.Struct]) -> str:
 
 
 def prose(struct: type[msgspec.Struct]) -> str:
-    """The docstring, or that of the struct that it extends if it adds no key of its own."""
+    """The docstring, or its base struct's if it adds no keys."""
     base = struct.__base__
     if not struct.__annotations__ and base is not None and issubclass(base, msgspec.Struct):
         return prose(base)

@@ -1,4 +1,4 @@
-"""What the kernel says of paho's sockets: bytes that have passed, and whether more wait to be read."""
+"""The kernel's view of paho's sockets: bytes transferred, and whether more can be read."""
 
 import select
 import socket

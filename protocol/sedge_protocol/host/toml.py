@@ -194,7 +194,7 @@ def _thinned(node: object, path: tuple[str | int, ...]) -> object:
 
 
 def _expectation(message: str, type: type[msgspec.Struct], path: tuple[str | int, ...]) -> str:
-    """What msgspec expected, in words."""
+    """The type that msgspec expected, in words."""
     if match := _EXPECTED.match(message):
         names = [name for name in match[1].split(" | ") if name != "null"]
         return " or ".join(_WORDS.get(name, name) for name in names) + match[2]

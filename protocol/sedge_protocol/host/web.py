@@ -26,7 +26,7 @@ _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 class Address(NamedTuple):
-    """The parts of a URL: host, port, whether TLS is used, and what is asked for there."""
+    """The parts of a URL: host, port, whether TLS is used, and the path."""
 
     host: str
     port: int

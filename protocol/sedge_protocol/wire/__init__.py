@@ -1,1 +1,1 @@
-"""What goes over the wire: frames, messages, transfers, updates, bundles."""
+"""The wire format: frames, messages, transfers, updates, bundles."""

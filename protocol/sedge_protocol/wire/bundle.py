@@ -144,7 +144,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor of the model: those of ``layout``, then the frozen ones."""
+        """Every tensor of the model: ``layout``'s, then the frozen ones."""
         frozen = () if self.frozen is None else self.frozen.layout.tensors
         return (*self.layout.tensors, *frozen)
 
@@ -163,7 +163,7 @@ class BundleManifest(msgspec.Struct, frozen=True):
 
     @property
     def signatures(self) -> dict[str, Signature]:
-        """What each program takes and gives, by name."""
+        """Each program's inputs and outputs, by name."""
         held = bool(self.layout.statistics), self.noise > 0, self.frozen is not None
         return signatures(*held, self.guide)
 
@@ -188,7 +188,7 @@ class Bundle(msgspec.Struct, frozen=True):
         raise CodecError(f"bundle {self.manifest.name!r}: no program {name!r} for {backend}")
 
     def views(self, theta: Theta) -> dict[str, NDArray[np.float32]]:
-        """Every tensor by name, in its own shape: those of theta (n,), then the frozen ones."""
+        """Every tensor by name and in its shape: theta's (n,), then the frozen ones."""
         views = self.manifest.layout.views(theta)
         if self.manifest.frozen is not None and self.frozen is not None:
             views |= self.manifest.frozen.layout.views(self.frozen)

@@ -228,7 +228,7 @@ class ReplayWindow:
         self._seen = 0
 
     def restart(self, frame: Frame) -> None:
-        """Start again with this frame, whatever its incarnation."""
+        """Restart with this frame, whatever its incarnation."""
         self.incarnation, self.top, self._seen = frame.incarnation, frame.seq, 1
 
     def accept(self, frame: Frame) -> bool:

@@ -55,7 +55,7 @@ class FrozenData(msgspec.Struct, frozen=True):
             raise CodecError(f"frozen data: {exc}") from exc
 
     def _check_header(self, data: bytes) -> None:
-        """Refuse what the header shows, or a blob that never had one; ``decode`` checks the rest."""
+        """Refuse by the header, or for the lack of one; ``decode`` checks everything else."""
         header, size = stated(data[:HEAD_BYTES]), self.layout.size
         if len(data) == 4 * size and (header is None or header.size != size):
             found = f"{size} float32 values without a header, as an earlier version exported them"

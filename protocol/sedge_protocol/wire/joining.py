@@ -48,7 +48,7 @@ def key_name(public: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What both sides know once they have each other's public key: the device's ``secret``."""
+    """What both sides derive from each other's public key: the device's ``secret``."""
 
     secret: bytes = field(repr=False)
 

@@ -28,7 +28,7 @@ DEAF_TRIES = 4
 
 
 class LimitProbe:
-    """Finds the largest packet that comes back, on each connection anew, with the last result soon tried.
+    """Finds the largest packet that comes back, on every connection, trying the last result early.
 
     Each message has a number of its own. ``limit`` (bytes) is None until it is known on this connection;
     ``deaf``: nothing came back, and ``LEAST_PACKET_BYTES`` is taken for it.
@@ -109,7 +109,7 @@ class LimitProbe:
         self._try(self._place - 1, now)
 
     def _try(self, place: int, now: float) -> None:
-        """Go on with another size, unless it has had its answer."""
+        """Continue with another size, unless it has been answered."""
         self._number += 2  # the small one behind the last large one says nothing of the next size
         self._first, self._tries = self._number + 2, 0
         if self._good < place < self._bad:

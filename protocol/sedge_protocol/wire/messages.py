@@ -163,7 +163,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class OrderName(msgspec.Struct, frozen=True):
-    """Which order it is: all that can be read of one with a value that is not known yet."""
+    """The order's identity: all that can be read if a value is unknown to this version."""
 
     run: Id
     """The order's run."""

@@ -38,7 +38,7 @@ class Loss(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Guide(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a bundle's second loss, a guided one, takes besides outputs and targets.
+    """The inputs of a bundle's guided loss, besides outputs and targets.
 
     It is one of ours by name, or the user's "module:function". ``models`` (n,) are reference models:
     ``start``, which the round began with, and ``previous``, the device's last trained model. ``constants``
@@ -53,13 +53,13 @@ class Guide(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What its program takes beyond ``gradient``'s inputs, in order."""
+        """The inputs of its program beyond ``gradient``'s, in order."""
         constants = (CONSTANTS,) if self.constants else ()
         return (*self.models, *constants, *((COUNTS,) if self.counts else ()))
 
 
 class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A metric by name, one of ``METRICS`` or "module:function" of the user's, and what is better.
+    """A metric by name, one of ``METRICS`` or the user's "module:function", and its direction.
 
     A ``share`` lies in [0, 1] and is shown in per cent.
     """
@@ -74,7 +74,7 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.name.replace("_", " ")
 
     def reported(self, mean: float) -> float:
-        """What is reported where the rows' values have this mean; inf beyond float64."""
+        """The reported value for this mean over the rows; inf beyond float64."""
         if self != PERPLEXITY:
             return mean
         return math.exp(mean) if mean < math.log(sys.float_info.max) else math.inf
@@ -104,7 +104,7 @@ def own_metric(text: str) -> Metric | None:
 
 
 def default_target(num_classes: int) -> TargetKind:
-    """The target of a model with so many classes."""
+    """The target of a model with this number of classes."""
     return "class" if num_classes else "float"
 
 

@@ -26,7 +26,7 @@ GUIDED = "guided"
 
 
 class Signature(NamedTuple):
-    """A program's name, and those of its inputs and outputs, in order."""
+    """The names of a program and of its inputs and outputs, in order."""
 
     program: str
     inputs: tuple[str, ...]

@@ -76,7 +76,7 @@ def numbers(packed: memoryview) -> Iterator[int]:
 
 
 def text(data: memoryview | bytes) -> str:
-    """A name as text for an error message, whatever its bytes are."""
+    """A name as text for an error message, for any bytes."""
     return bytes(data[:100]).decode("ascii", "backslashreplace")
 
 

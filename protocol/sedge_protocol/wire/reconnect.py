@@ -1,4 +1,4 @@
-"""How long a link waits before its next connection, and what of an outage is worth a line. Without I/O.
+"""Decides how long a link waits before it reconnects, and what to log about an outage. No I/O.
 
 The more a try costs, the rarer it becomes. A network that refuses a connection answers with one packet; it
 and ours are 100 bytes. Where nothing answers, a try is several packets and up to ten seconds of an awake
@@ -32,7 +32,7 @@ LOG_EVERY_S = 3600.0
 
 
 class Ended(Enum):
-    """How a connection, or the try of one, ended."""
+    """How a connection, or an attempt at one, ended."""
 
     HEARD = auto()  # it had brought a message, or we gave it up for its silence
     REFUSED = auto()  # the network answered that nobody listens there
@@ -91,7 +91,7 @@ class Reconnect:
         return float(self.rng.uniform(0.1 * longest, longest))
 
     def is_news(self, reason: str, now: float) -> bool:
-        """Whether the log lacks this reason: it has not had it in this outage, or not for an hour."""
+        """Whether to log this reason: for the first time in this outage, or after an hour."""
         if now < self._logged.get(reason, -LOG_EVERY_S) + LOG_EVERY_S:
             return False
         self._logged[reason] = now

@@ -1,4 +1,4 @@
-"""Scan, the one operator of ONNX programs with a graph of its own: a loop of a known number of steps.
+"""Scan, the only ONNX operator with an inner graph that programs may use: a loop of fixed length.
 
 ONNX takes the number of steps from the shapes of the sequences, which only the operators determine. So the
 last sequence must be a constant of the program: its first extent is the number, and ONNX wants the same of

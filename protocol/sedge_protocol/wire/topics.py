@@ -44,12 +44,12 @@ def shard_of(device: str) -> str:
 
 
 def up(fleet: str, device: str) -> str:
-    """Where a device sends."""
+    """The topic on which a device sends."""
     return f"{ROOT}/{fleet}/device/{shard_of(device)}/{device}/up"
 
 
 def down(fleet: str, device: str) -> str:
-    """Where a device listens."""
+    """The topic on which a device listens."""
     return f"{ROOT}/{fleet}/device/{shard_of(device)}/{device}/down"
 
 

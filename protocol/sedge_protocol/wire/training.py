@@ -74,12 +74,12 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.warmup_steps > 0 or self.end_factor != 1
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step, from 0, of so many."""
+        """The learning rate of a step (from 0) in a training of a given length."""
         warmth = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         return self.learning_rate * warmth * (1 + (self.end_factor - 1) * step / steps)
 
     def mean_rate(self, steps: int) -> float:
-        """The mean of ``rate`` over so many steps, at least 1; as fast for 2^40 of them as for one."""
+        """The mean of ``rate`` over a number of steps, at least 1; as fast for 2^40 steps as for one."""
         slope, warm = (self.end_factor - 1) / steps, min(self.warmup_steps, steps)
         # A step counts its warmth times 1 + slope * step; the sums of the rest run from ``warm``.
         after = steps * (steps - 1) / 2 - warm * (warm - 1) / 2
@@ -90,7 +90,7 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.learning_rate * full / steps
 
     def averaged(self, steps: int) -> int:
-        """How many of so many steps, the last ones, the mean is of: at least one if any."""
+        """The number of last steps over which the mean is taken: at least one if there is any."""
         return max(1, int(self.average * steps)) if self.average else 0
 
     @property
@@ -101,7 +101,7 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def state_vectors(self) -> int:
-        """How many vectors of the model the optimizer's state has."""
+        """The number of vectors of the model in the optimizer's state."""
         return 1 if self.optimizer == "sgd" else 2
 
     @property

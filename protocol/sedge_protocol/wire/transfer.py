@@ -248,7 +248,7 @@ class Upload:
             self._unanswered_since = None
 
     def poll(self, now: float) -> list[int | None]:
-        """What to send now."""
+        """The messages to send now."""
         if self._due is None:
             return []
         if now >= self._due:
@@ -348,7 +348,7 @@ class Fetch:
         self._silence_s = SILENCE_S
 
     def woken(self, now: float) -> None:
-        """The sender is there: what it has left unanswered for a silence is asked for again at once."""
+        """The sender is online: repeat unanswered requests at once."""
         if self._due is None or self._unanswered_since is None:
             return
         self._attempt = 0

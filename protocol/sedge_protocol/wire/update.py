@@ -120,7 +120,7 @@ def decode_arrays(blob: bytes) -> dict[str, NDArray[np.float32]]:
 
 
 def _array_bytes(report: Report, rest: memoryview) -> int:
-    """How many bytes of what follows a report are its arrays."""
+    """The number of bytes after a report that belong to its arrays."""
     size = 4 * sum(report.arrays.values())
     if size > min(MAX_ARRAY_BYTES, len(rest)):
         expected = f"at most {MAX_ARRAY_BYTES} of the {len(rest)} that follow the report"
@@ -129,7 +129,7 @@ def _array_bytes(report: Report, rest: memoryview) -> int:
 
 
 def _head(blob: bytes) -> tuple[Report, memoryview]:
-    """The report, and all that follows it."""
+    """The report, and everything after it."""
     if len(blob) < _LENGTH.size:
         raise CodecError(f"update of {len(blob)} bytes has no header")
     (length,) = _LENGTH.unpack_from(blob)

@@ -1,1 +1,1 @@
-"""What a training does at each step, for any backend that differentiates: a method a file."""
+"""The steps of trainings, for any backend that differentiates: one method per file."""

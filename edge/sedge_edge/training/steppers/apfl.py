@@ -1,4 +1,4 @@
-"""APFL: the model that is sent, and the device's own part of a mixture beside it.
+"""APFL: the model that is sent, and the device's own part of a mixture.
 
 As in algorithm 1 of Deng et al. (2020), every step takes both gradients at the previous step's models,
 with m = mix own + (1 - mix) sent:
@@ -24,7 +24,7 @@ from sedge_protocol.layout import Layout, Theta
 
 
 class Mixture:
-    """``Stepper`` of the model that is sent and the device's own beside it."""
+    """``Stepper`` of the model that is sent and the device's own model."""
 
     def __init__(
         self, differentiate: Differentiate, layout: Layout, request: TrainRequest,
@@ -61,7 +61,7 @@ class Mixture:
         return [*self.sent.vectors, *self.own.vectors]
 
     def resume(self, state: TrainingState) -> None:
-        """Go on from a state of this training."""
+        """Continue from a state of this training."""
         half = len(state.vectors) // 2
         self.sent.resume(state.steps, state.vectors[:half])
         self.own.resume(state.steps, state.vectors[half:])

@@ -1,4 +1,4 @@
-"""The mean of the models that a training passes through, beside the training itself.
+"""The mean of the models that a training passes through, kept without changing the training.
 
 With a constant learning rate the last model is one of many around the best; their mean is nearer to it.
 The device evaluates, keeps and predicts with the mean, and sends the last model.

@@ -35,7 +35,7 @@ Differentiate: TypeAlias = Callable[[Theta, Any, bool], Differentiated]
 
 
 class Term(Protocol):
-    """What a method adds to every gradient."""
+    """A method's addition to every gradient."""
 
     def add(self, gradient: Theta, theta: Theta) -> None:
         """Add to a gradient (..., n) at theta (..., n), in place."""
@@ -86,11 +86,11 @@ class Model:
 
     @property
     def moments(self) -> Moments:
-        """The optimizer's state as it is; a step changes its vectors (..., n)."""
+        """The optimizer's live state; a step changes its vectors (..., n)."""
         return Moments(self._name, self._optimizer.steps, self._optimizer.vectors)
 
     def resume(self, steps: int, vectors: Sequence[Theta]) -> None:
-        """Go on as after ``steps`` steps of the optimizer, given what ``vectors`` were then."""
+        """Continue after ``steps`` steps of the optimizer, with its ``vectors`` from then."""
         self._optimizer.steps = steps
         for vector, saved in zip(self.vectors, vectors, strict=True):
             vector[...] = saved
@@ -111,7 +111,7 @@ class Model:
         self.settle(found.statistics)
 
     def settle(self, statistics: Theta | None) -> None:
-        """Take over statistics (..., s), and set frozen tensors back to their start."""
+        """Store statistics (..., s), and reset frozen tensors to their start."""
         if statistics is not None:
             for tensors, source in self._statistics:
                 self.theta[..., tensors] = statistics[..., source]
@@ -120,7 +120,7 @@ class Model:
 
 
 def _terms(request: TrainRequest) -> list[Term]:
-    """What is added to the gradients, in this order: float32 sums depend on it."""
+    """The additions to the gradients, in this order, on which float32 sums depend."""
     terms: list[Term] = []
     if request.training.prox:
         anchor = request.theta if request.anchor is None else request.anchor
@@ -131,7 +131,7 @@ def _terms(request: TrainRequest) -> list[Term]:
 
 
 def _statistic_places(layout: Layout, freeze: Sequence[str]) -> list[tuple[slice, slice]]:
-    """Where each statistic that is not frozen lies in theta, and in a program's output."""
+    """The position of each statistic that is not frozen, in theta and in a program's output."""
     places: list[tuple[slice, slice]] = []
     offset = 0
     for tensor in layout.tensors:

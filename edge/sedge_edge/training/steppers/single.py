@@ -41,7 +41,7 @@ class Single:
         return self.model.vectors
 
     def resume(self, state: TrainingState) -> None:
-        """Go on from a state of this training."""
+        """Continue from a state of this training."""
         self.model.resume(self._earlier + state.steps, state.vectors)
 
     def trained(self, loss: float, steps: int) -> Trained:

@@ -29,7 +29,7 @@ class Stepper(Protocol):
         ...
 
     def resume(self, state: TrainingState) -> None:
-        """Go on from a state of this training."""
+        """Continue from a state of this training."""
         ...
 
     def trained(self, loss: float, steps: int) -> Trained:

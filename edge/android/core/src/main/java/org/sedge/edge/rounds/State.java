@@ -108,7 +108,7 @@ public final class State extends Struct<State> {
         }
     }
 
-    /** What has been spent of the device's limits and has not drained yet. */
+    /** The use of the device's limits that has not drained yet. */
     public static final class Spent extends Struct<Spent> {
         public static final Schema<Spent> SCHEMA = new Schema<Spent>(true) {
             @Override

@@ -1038,7 +1038,7 @@ public final class Messages {
         }
     }
 
-    /** Which order it is: all that can be read of one with a value that is not known yet. */
+    /** The order's identity: all that can be read if a value is unknown to this version. */
     public static final class OrderName extends Struct<OrderName> {
         public static final Schema<OrderName> SCHEMA = new Schema<OrderName>(false) {
             @Override

@@ -14,13 +14,9 @@ import msgspec
 import pytest
 
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.facts import snapshot
 from sedge_cloud.facts.records import Code, Problem
-from sedge_cloud.outlets import notices as sending
-from sedge_cloud.outlets import sidecars
 from sedge_cloud.outlets.notices import MAX_NOTICES, Notice, Notices, Sender
 from sedge_cloud.outlets.settings import NotifyConfig
-from sedge_protocol.host.mqtt import BrokerSettings
 
 EVERY_100_S = CloudConfig("home", notify=NotifyConfig(every_s=100))
 
@@ -122,25 +118,3 @@ def test_an_answer_that_is_no_http_leaves_the_other_way(
         Sender(NotifyConfig(url, ("touch", str(written))))(Notice("home", problem("pi-1"), "text"))
         thread.join()
     assert written.exists() and len(caplog.messages) == 1
-
-
-def test_the_thread_tells_what_the_store_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sidecars, "LOG_S", 0.01)
-    monkeypatch.setattr(sidecars, "NOTICE_S", 0.01)
-    monkeypatch.setattr(snapshot, "FRESH_S", 0.0)
-    monkeypatch.setattr(snapshot, "STALE_S", 0.0)
-    told, seen = threading.Event(), list[Problem]()
-
-    def post(url: str, body: bytes) -> None:
-        seen.append(msgspec.json.decode(body, type=Notice).problem)
-        told.set()
-
-    monkeypatch.setattr(sending, "_post", post)
-    monkeypatch.setattr("sedge_cloud.facts.problems.ENOUGH_FREE_BYTES", 2**80)
-    settings = NotifyConfig("http://example.invalid")
-    cloud = CloudConfig(fleet="home", state_dir=str(tmp_path), notify=settings)
-    with sidecars.sidecars(cloud, BrokerSettings("mqtt://127.0.0.1:1", "coordinator")):
-        assert told.wait(10)
-    assert {problem.code for problem in seen} == {"coordinator_silent", "disk_low"}

@@ -20,6 +20,7 @@ from sedge_edge.agent import Agent, Identity
 from sedge_edge.backends import UserCode, impossible_features, usable_backends
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import LiveData
+from sedge_edge.diary import Diary
 from sedge_edge.gates import Gates, GatesConfig
 from sedge_edge.http_downloads import Downloads
 from sedge_edge.own_files import own_files
@@ -232,8 +233,9 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool, _served(config, folder, code):
         loop.stop_on_signals()
         runtime = pooled_runtime(
-            agent, settings, examples, programs, pool, loop.wake, gate, config.watts, downloads
-        )
+            agent, settings, examples, programs, pool, loop.wake, gate, config.watts, downloads,
+            Diary(folder),
+        )  # fmt: skip
         notify("READY=1")
         try:
             loop.run([runtime], lambda: done(agent))
@@ -269,7 +271,7 @@ def _status(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
     folder = act_as_owner(config.state_dir)
     state = Journal(folder / "journal", AgentState, SCHEMA).load()
-    found = status(config.device, config.fleet, state, folder)
+    found = status(config, state, folder)
     if arguments.json:
         print(json_text(found))
     else:

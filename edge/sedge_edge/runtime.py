@@ -12,6 +12,7 @@ import numpy as np
 
 from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.backends import NO_CODE, UserCode, open_trainer
+from sedge_edge.diary import Diary
 from sedge_edge.http_downloads import NO_DOWNLOADS, Downloads
 from sedge_edge.jobs.job import Job, Outcome
 from sedge_edge.jobs.storage import WholeBlobs
@@ -81,6 +82,7 @@ class Runtime:
     ``work`` starts a job, one at a time; ``wake`` is called, from any thread, when it is done. ``stop`` is
     called once, at the end, and tells the current job that it need not finish. ``examples`` are the
     training and test examples of the last job, where these may change. ``downloads`` are those over HTTP.
+    ``diary`` remembers for people what happens.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Runtime:
         stop: Callable[[], None],
         examples: Callable[[], tuple[Examples, Examples]] | None = None,
         downloads: Downloads = NO_DOWNLOADS,
+        diary: Diary | None = None,
     ) -> None:
         identity = agent.identity
         self.agent = agent
@@ -103,6 +106,7 @@ class Runtime:
         self._stop = stop
         self._examples = examples
         self._downloads = downloads
+        self._diary = diary or Diary()
         self._job: Future[Outcome] | None = None
         self._closing = False
         self._log = logging.getLogger(f"sedge.edge.{identity.device}")
@@ -129,11 +133,14 @@ class Runtime:
             match event:
                 case Connected():
                     self._log.info("connected to %s", self.link.settings.url)
+                    self._diary.link(True, self.link.settings.url)
                     self._do(self.agent.connected(now, event.max_packet_bytes))
                 case Disconnected():
                     event.log(self._log)
+                    self._diary.link(False, event.reason)
                     self.agent.disconnected()
                 case Received():
+                    self._diary.bytes(down=len(event.payload))
                     self._do(self.agent.receive(event.topic, event.payload, now))
                     self.link.reconnect.devices = self.agent.handshake.fleet_devices
                 case TooLarge():
@@ -157,6 +164,7 @@ class Runtime:
             self._finish(job)
         self._do(self.agent.goodbye())
         self.link.close()
+        self._diary.close()
 
     def _finish(self, job: Future[Outcome]) -> None:
         self._job = None
@@ -167,6 +175,7 @@ class Runtime:
             train, test = self._examples()
             self._do(self.agent.has_examples(len(train.targets), len(test.targets), now))
         if error is None:
+            self._log.info("%s", self._diary.done(job.result().report))
             self._do(self.agent.finished(job.result(), now))
         elif isinstance(error, JobStopped):
             self._log.info("%s", error)
@@ -180,11 +189,14 @@ class Runtime:
         for effect in effects:
             match effect:
                 case Send():
+                    self._diary.bytes(up=len(effect.payload))
                     self.link.send(effect.topic, effect.payload)
                 case Subscribe():
                     self.link.subscribe(effect.topic)
                 case Note():
                     self._log.log(effect.level, "%s", effect.text)
+                    if effect.level >= logging.ERROR:
+                        self._diary.error(effect.text)
                 case StartJob() if self._closing:  # the order is still on disk
                     self._do(self.agent.interrupted())
                 case StartJob():
@@ -254,6 +266,7 @@ def pooled_runtime(
     gate: Gate | None = None,
     watts: float | None = None,
     downloads: Downloads = NO_DOWNLOADS,
+    diary: Diary | None = None,
 ) -> Runtime:
     """A device that does its own jobs, with its own data, in a thread of ``pool``.
 
@@ -279,7 +292,7 @@ def pooled_runtime(
     def work(job: Job) -> Future[Outcome]:
         return pool.submit(run, job)
 
-    return Runtime(agent, settings, work, wake, stopping.set, lambda: last, downloads)
+    return Runtime(agent, settings, work, wake, stopping.set, lambda: last, downloads, diary)
 
 
 def _expected(error: BaseException | None) -> bool:

@@ -1,13 +1,24 @@
 """``sedge-edge status``: the contents of a device's disk, as lines of text or as JSON."""
 
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from sedge_edge.config import EdgeConfig
+from sedge_edge.diary import DAY_S, Result, read_diary
+from sedge_edge.gates import Gates
 from sedge_edge.rounds.state import AgentState
+from sedge_edge.sensors import Sensors
+from sedge_protocol.errors import StorageError
 from sedge_protocol.host.blobs import BlobFolder
+from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.frame import start_time
+
+# Results that a person is shown; --json has all that are kept.
+MOST_LINES = 5
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -34,48 +45,125 @@ class Unsent(msgspec.Struct, frozen=True):
     size: int
 
 
+class Link(msgspec.Struct, frozen=True):
+    """The agent's link to its broker; ``heard`` is the last message that came. Times are UTC, or empty."""
+
+    connected: bool = False
+    since: str = ""
+    url: str = ""
+    reason: str = ""
+    heard: str = ""
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """The bytes that the state folder takes, and that are free there."""
+
+    used: int = 0
+    free: int = 0
+
+
 class Status(msgspec.Struct, frozen=True):
     """A device; ``started`` is its agent's last start, by its clock, empty for none.
 
-    ``waits`` is why the agent did no work when it last ran: a closed gate, a disk that refused.
+    ``waits`` is why the agent did no work when it last ran: a closed gate, a disk that refused. ``gates``
+    are those that are set, as they are now. ``up`` and ``down`` are the bytes of messages of this UTC day.
+    ``error`` is the last one, since ``error_at``.
     """
 
     device: str
     fleet: str
     started: str = ""
+    running: bool = False
+    link: Link = Link()
     runs: tuple[Kept, ...] = ()
     orders: tuple[Working, ...] = ()
     pending: tuple[Unsent, ...] = ()
+    results: tuple[Result, ...] = ()
     waits: str = ""
+    gates: tuple[str, ...] = ()
+    error: str = ""
+    error_at: str = ""
+    disk: Disk = Disk()
+    up: int = 0
+    down: int = 0
 
     def lines(self) -> Iterator[str]:
         """The same for a person."""
-        started = f"last started {self.started}" if self.started else "has never run"
-        yield f"device {self.device} of fleet {self.fleet}: {started}"
+        if not self.started:
+            yield f"device {self.device} of fleet {self.fleet}: has never run"
+            return
+        running = "runs" if self.running else "does not run"
+        yield f"device {self.device} of fleet {self.fleet}: {running}, last started {self.started}"
+        yield from self._link_lines()
         if self.waits:
             yield f"waits: {self.waits}"
+        yield from (f"gate {gate}" for gate in self.gates)
         for run in self.runs:
             model = "has a personal model" if run.personal_model else "has no personal model"
             yield f"run {run.run}: last round {run.round}, {model}"
+        for it in self.results[-MOST_LINES:]:
+            yield f"run {it.run}, round {it.round} ({it.task}): {it.text()}"
         for order in self.orders:
             what = "waits with" if self.waits else "working on"
             yield f"run {order.run}: {what} round {order.round} ({order.task})"
         for update in self.pending:
             what = f"the update of round {update.round} is pending, {update.size} bytes"
             yield f"run {update.run}: {what}"
+        if self.error:
+            yield f"last error, {self.error_at}: {self.error}"
+        used, free = self.disk.used / 1e6, self.disk.free / 1e9
+        yield f"disk: {used:.1f} MB used, {free:.1f} GB free"
+        yield f"today: {self.up / 1e3:.1f} kB sent, {self.down / 1e3:.1f} kB received"
+
+    def _link_lines(self) -> Iterator[str]:
+        if self.link.connected and self.running:
+            yield f"connected to {self.link.url} since {self.link.since}"
+        elif self.link.reason:
+            yield f"not connected since {self.link.since or self.started}: {self.link.reason}"
+        if self.link.heard:
+            yield f"last message from the fleet: {self.link.heard}"
 
 
-def status(device: str, fleet: str, state: AgentState | None, folder: Path) -> Status:
+def status(config: EdgeConfig, state: AgentState | None, folder: Path) -> Status:
     """The state of this device in ``folder``; None for a device that has never run."""
+    device, fleet = config.device, config.fleet
     if state is None:
         return Status(device, fleet)
-    blobs = BlobFolder(folder)
+    blobs, page = BlobFolder(folder), read_diary(folder)
+    today = page.day == int(time.time() // DAY_S)
     return Status(
         device,
         fleet,
         start_time(state.incarnation),
+        _is_running(folder),
+        Link(page.connected, _time(page.since), page.url, page.reason, _time(page.heard)),
         tuple(Kept(run, it.round, it.kept.model is not None) for run, it in state.runs.items()),
         tuple(Working(it.run, it.round, it.task) for it in state.orders.values()),
         tuple(Unsent(it.run, it.round, blobs.size(it.blob)) for it in state.outbox),
+        page.results,
         state.waits,
+        tuple(_gates(config)),
+        page.error,
+        _time(page.error_at),
+        Disk(sum(blobs.sizes().values()), shutil.disk_usage(folder).free),
+        page.up if today else 0,
+        page.down if today else 0,
     )
+
+
+def _time(at: float) -> str:
+    return start_time(int(at)) if at else ""
+
+
+def _is_running(folder: Path) -> bool:
+    try:
+        lock_folder(folder).close()
+    except StorageError:
+        return True
+    return False
+
+
+def _gates(config: EdgeConfig) -> Iterator[str]:
+    for gate in Gates(config.gates, Sensors()).states():
+        state = "closed" if gate.closed else "open"
+        yield f"{gate.key}: {state} ({gate.value or 'no such sensor'})"

@@ -283,8 +283,10 @@ def test_status(
     waiting = (Pending("second", 4, blob),)
     journal.commit(AgentState(incarnation=1_795_528_800, runs=state.runs, outbox=waiting))
     assert run(config, "status") == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "device pi-1 of fleet home: last started 2026-11-24 14:00:00 UTC",
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.pop().startswith("today: 0.0 kB sent") and lines.pop().startswith("disk: ")
+    assert lines == [
+        "device pi-1 of fleet home: does not run, last started 2026-11-24 14:00:00 UTC",
         "run first: last round 3, has a personal model",
         "run second: last round 3, has no personal model",
         "run second: the update of round 4 is pending, 123 bytes",

@@ -3,6 +3,8 @@ package org.sedge.edge;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Json;
 
+import org.jspecify.annotations.Nullable;
+
 import java.nio.charset.StandardCharsets;
 import java.util.Base64;
 import java.util.Map;
@@ -18,13 +20,8 @@ public final class JoinText {
 
     /** The configuration in the text. Throws {@code ConfigError}, which never shows the secret. */
     public static AgentConfig parse(String text) throws SedgeException {
-        String trimmed = text == null ? "" : text.trim();
-        if (!trimmed.startsWith(PREFIX)) {
-            throw refused("does not begin with " + PREFIX);
-        }
         try {
-            byte[] json = Base64.getUrlDecoder().decode(trimmed.substring(PREFIX.length()));
-            Map<?, ?> found = (Map<?, ?>) Json.parse(new String(json, StandardCharsets.UTF_8));
+            Map<?, ?> found = said(text);
             byte[] secret = Hex.decode(text(found, "secret"));
             return new AgentConfig(
                     text(found, "device"), text(found, "fleet"), text(found, "url"), secret,
@@ -34,6 +31,46 @@ public final class JoinText {
         } catch (SedgeException.ConfigError error) {
             throw refused(error.getMessage());
         }
+    }
+
+    /** The token in the text (E8), or null where it is a device's own text. Throws {@code ConfigError}. */
+    public static @Nullable JoinToken token(String text) throws SedgeException {
+        try {
+            Map<?, ?> found = said(text);
+            if (!found.containsKey("token")) {
+                return null;
+            }
+            AgentConfig account = new AgentConfig(
+                    text(found, "token"), text(found, "fleet"), text(found, "url"), Hex.decode(text(found, "key")),
+                    found.containsKey("ca") ? text(found, "ca") : null);
+            String device = found.containsKey("device") ? text(found, "device") : "";
+            return new JoinToken(account, Hex.decode(text(found, "point")), device);
+        } catch (IllegalArgumentException | ClassCastException error) {
+            throw refused("its content is cut off or damaged");
+        } catch (SedgeException.ConfigError error) {
+            throw refused(error.getMessage());
+        }
+    }
+
+    /** The text of a configuration. */
+    public static String of(AgentConfig config) {
+        StringBuilder json = new StringBuilder("{\"device\":\"").append(config.device).append("\",\"fleet\":\"")
+                .append(config.fleet).append("\",\"url\":\"").append(config.url).append("\",\"secret\":\"")
+                .append(Hex.encode(config.secret())).append('"');
+        if (config.caPem != null) {
+            json.append(",\"ca\":\"").append(Json.escaped(config.caPem)).append('"');
+        }
+        byte[] coded = json.append('}').toString().getBytes(StandardCharsets.UTF_8);
+        return PREFIX + Base64.getUrlEncoder().withoutPadding().encodeToString(coded);
+    }
+
+    private static Map<?, ?> said(String text) throws SedgeException {
+        String trimmed = text == null ? "" : text.trim();
+        if (!trimmed.startsWith(PREFIX)) {
+            throw refused("does not begin with " + PREFIX);
+        }
+        byte[] json = Base64.getUrlDecoder().decode(trimmed.substring(PREFIX.length()));
+        return (Map<?, ?>) Json.parse(new String(json, StandardCharsets.UTF_8));
     }
 
     private static String text(Map<?, ?> found, String key) throws SedgeException {
@@ -46,6 +83,6 @@ public final class JoinText {
 
     private static SedgeException refused(String why) {
         return new SedgeException.ConfigError(
-                "join text: " + why + "; expected the whole line that `sedge-cloud device add --join` printed");
+                "join text: " + why + "; expected the whole line that `sedge-cloud device add --join` or `device token add` printed");
     }
 }

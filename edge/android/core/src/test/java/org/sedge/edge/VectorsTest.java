@@ -1,6 +1,7 @@
 package org.sedge.edge;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
 
@@ -13,6 +14,8 @@ import org.sedge.edge.codec.SparseVector;
 import org.sedge.edge.training.Batches;
 import org.sedge.edge.training.CounterStream;
 import org.sedge.edge.training.Optimizer;
+import org.sedge.edge.SedgeException.FrameError;
+import org.sedge.edge.wire.Agreement;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Digests;
@@ -37,11 +40,18 @@ import org.sedge.edge.wire.Topics;
 import org.sedge.edge.wire.Update;
 import org.sedge.edge.wire.Upload;
 
+import java.math.BigInteger;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
+import java.security.KeyFactory;
+import java.security.KeyPairGenerator;
+import java.security.interfaces.ECPublicKey;
+import java.security.spec.ECGenParameterSpec;
+import java.security.spec.ECParameterSpec;
+import java.security.spec.ECPrivateKeySpec;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
@@ -556,6 +566,34 @@ public class VectorsTest {
                 read.put("ca", found.caPem);
             }
             assertEquals(says, read);
+        });
+    }
+
+    @Test
+    public void joins() {
+        all(SPEC, "joins", given -> {
+            String device = (String) given.get("device");
+            KeyPairGenerator generator = KeyPairGenerator.getInstance("EC");
+            generator.initialize(new ECGenParameterSpec("secp256r1"));
+            ECParameterSpec curve = ((ECPublicKey) generator.generateKeyPair().getPublic()).getParams();
+            BigInteger number = new BigInteger((String) given.get("private"), 16);
+            byte[] coded = KeyFactory.getInstance("EC").generatePrivate(new ECPrivateKeySpec(number, curve)).getEncoded();
+            Agreement.Pair pair = new Agreement.Pair(bytes(given, "point"), coded);
+            String fleet = (String) given.get("fleet");
+            String token = (String) given.get("token");
+            Agreement agreement = new Agreement(pair, bytes(given, "coordinator"), fleet, token);
+            assertEquals(given.get("of"), Hex.encode(pair.name()));
+            assertEquals(given.get("secret"), Hex.encode(agreement.secret));
+            assertEquals(given.get("asks"), Hex.encode(agreement.asks(device)));
+            assertEquals(given.get("answers"), Hex.encode(agreement.answers(device)));
+            byte[] wrong = bytes(given, "coordinator");
+            wrong[64] ^= 1;
+            assertThrows(FrameError.class, () -> new Agreement(pair, wrong, fleet, token));
+            // Two that make their keys here come to the same.
+            Agreement.Pair one = Agreement.Pair.make();
+            Agreement.Pair other = Agreement.Pair.make();
+            assertEquals(65, one.point.length);
+            assertEquals(new Agreement(one, other.point, fleet, token).secret.length, 32);
         });
     }
 

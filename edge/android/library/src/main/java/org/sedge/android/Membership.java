@@ -6,10 +6,15 @@ import org.jspecify.annotations.Nullable;
 
 import org.sedge.edge.Agent;
 import org.sedge.edge.AgentConfig;
+import org.sedge.edge.JoinText;
+import org.sedge.edge.JoinToken;
+import org.sedge.edge.Joining;
 import org.sedge.edge.SedgeException;
 import org.sedge.edge.SedgeException.StorageError;
 import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.LockFile;
+import org.sedge.edge.wire.Agreement;
+import org.sedge.edge.wire.Hex;
 
 import java.io.File;
 import java.io.FileOutputStream;
@@ -36,14 +41,59 @@ public final class Membership {
      */
     public static AgentConfig join(Context context, String text) throws SedgeException, IOException {
         AgentConfig config = AgentConfig.fromJoinText(text);
-        File place = file(context);
+        write(file(context), text.trim());
+        return config;
+    }
+
+    /**
+     * Joins by a token (`sedge-cloud device token add`): this phone makes its own keys, and asks for the id
+     * {@code name} unless the token has one. Not for an app's main thread. A call that was cut off, or in which nobody
+     * has accepted the phone yet, is gone on with by the next one with the same token.
+     *
+     * @return the configuration, or null while the phone waits to be accepted after {@code maxMillis}
+     * @throws SedgeException if it is no token, or the coordinator or the broker refuses
+     */
+    public static @Nullable AgentConfig joinByToken(Context context, String text, String name, long maxMillis)
+            throws SedgeException, IOException {
+        JoinToken token = JoinText.token(text);
+        if (token == null) {
+            return join(context, text);
+        }
+        File begun = new File(folder(context), "joining");
+        AgentConfig config;
+        try {
+            config = new Joining(token, name, pair(begun, token.account.device)).ask(maxMillis);
+        } catch (SedgeException error) {
+            Files.deleteIfExists(begun.toPath());
+            throw error;
+        }
+        if (config != null) {
+            write(file(context), JoinText.of(config));
+            Files.deleteIfExists(begun.toPath());
+        }
+        return config;
+    }
+
+    /** The key pair of the join by this token that was begun, or a new one, which is kept. */
+    private static Agreement.Pair pair(File begun, String token) throws IOException {
+        if (begun.exists()) {
+            String[] lines = new String(Files.readAllBytes(begun.toPath()), StandardCharsets.US_ASCII).split("\n");
+            if (lines.length == 3 && lines[0].equals(token)) {
+                return new Agreement.Pair(Hex.decode(lines[1]), Hex.decode(lines[2]));
+            }
+        }
+        Agreement.Pair pair = Agreement.Pair.make();
+        write(begun, token + "\n" + Hex.encode(pair.point) + "\n" + Hex.encode(pair.coded));
+        return pair;
+    }
+
+    private static void write(File place, String text) throws IOException {
         File fresh = new File(place.getPath() + ".new");
         try (FileOutputStream out = new FileOutputStream(fresh)) {
-            out.write(text.trim().getBytes(StandardCharsets.US_ASCII));
+            out.write(text.getBytes(StandardCharsets.US_ASCII));
             out.getFD().sync();
         }
         Files.move(fresh.toPath(), place.toPath(), StandardCopyOption.ATOMIC_MOVE);
-        return config;
     }
 
     /** The stored configuration, or null where this phone has not joined. */

@@ -22,6 +22,11 @@ public final class DeviceKeys {
         return Arrays.copyOf(Digests.sha256(up), 16);
     }
 
+    /** 32 bytes for one purpose, from 32 bytes that are a secret. */
+    static byte[] derive(byte[] secret, String purpose) {
+        return derived(Digests.hmac(new byte[32], secret), purpose);
+    }
+
     private static byte[] derived(byte[] extracted, String purpose) {
         return Digests.hmac(extracted, ("sedge/1 " + purpose).getBytes(StandardCharsets.US_ASCII), new byte[] {1});
     }

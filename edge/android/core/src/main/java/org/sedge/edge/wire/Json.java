@@ -31,6 +31,21 @@ public final class Json {
         return value;
     }
 
+    /** A text as it stands between quotation marks. */
+    public static String escaped(String text) {
+        StringBuilder found = new StringBuilder();
+        for (char c : text.toCharArray()) {
+            if (c == '"' || c == '\\') {
+                found.append('\\').append(c);
+            } else if (c < ' ') {
+                found.append(String.format("\\u%04x", (int) c));
+            } else {
+                found.append(c);
+            }
+        }
+        return found.toString();
+    }
+
     private Object value(int depth) {
         space();
         if (depth > MAX_DEPTH || at >= text.length()) {

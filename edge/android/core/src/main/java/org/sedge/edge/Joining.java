@@ -1,0 +1,156 @@
+package org.sedge.edge;
+
+import org.sedge.edge.SedgeException.ConfigError;
+import org.sedge.edge.SedgeException.FrameError;
+import org.sedge.edge.host.Link;
+import org.sedge.edge.wire.Agreement;
+import org.sedge.edge.wire.DeviceKeys;
+import org.sedge.edge.wire.Frame;
+import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Messages.Join;
+import org.sedge.edge.wire.Messages.Joined;
+import org.sedge.edge.wire.Topics;
+
+import org.jspecify.annotations.Nullable;
+
+import java.security.SecureRandom;
+import java.util.Arrays;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+/** Asks to join a fleet by a token until there is an answer (protocol/spec/enrolment.md, E9 to E13). */
+public final class Joining implements Link.Owner {
+    private static final double FIRST_S = 1;
+    private static final double LAST_S = 30;
+    private static final long LOOK_MILLIS = 100;
+
+    private final JoinToken token;
+    private final String name;
+    private final Agreement.Pair pair;
+    private final Agreement agreement;
+    private final DeviceKeys keys;
+    private final BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>(16);
+    private final Link link;
+    private final String upTopic;
+    private final String downTopic;
+    private double askAt = Double.NaN;
+    private double againS = FIRST_S;
+    private long sent;
+    private @Nullable Joined answer;
+    private @Nullable String unknown;
+
+    /**
+     * With the device's key pair, which is kept until it has joined, so that a join that was cut off goes on.
+     *
+     * @throws ConfigError for a token or an id that cannot be used
+     */
+    public Joining(JoinToken token, String name, Agreement.Pair pair) throws SedgeException {
+        AgentConfig account = token.account;
+        this.token = token;
+        this.name = token.device.isEmpty() ? name : token.device;
+        this.pair = pair;
+        try {
+            agreement = new Agreement(pair, token.point, account.fleet, account.device);
+        } catch (FrameError error) {
+            throw new ConfigError("join text: " + error.getMessage());
+        }
+        configured(this.name);
+        keys = new DeviceKeys(account.secret());
+        upTopic = Topics.up(account.fleet, account.device);
+        downTopic = Topics.down(account.fleet, account.device);
+        link = new Link(account, keys.password, upTopic, downTopic, this, new SecureRandom(), tasks);
+    }
+
+    /**
+     * The configuration of this device, or null while it waits to be accepted after {@code maxMillis}. Not for an app's
+     * main thread.
+     *
+     * @throws ConfigError when the coordinator refuses the device, or the broker the token
+     */
+    public @Nullable AgentConfig ask(long maxMillis) throws SedgeException {
+        double deadline = Link.now() + maxMillis / 1000.0;
+        try {
+            while (Link.now() < deadline && unknown == null && (answer == null || answer.state.equals("pending"))) {
+                link.keep();
+                if (Link.now() >= askAt) {
+                    askAt = Link.now() + againS;
+                    againS = Math.min(LAST_S, 2 * againS);
+                    link.send(upTopic, question());
+                }
+                Runnable task = tasks.poll(LOOK_MILLIS, TimeUnit.MILLISECONDS);
+                if (task != null) {
+                    task.run();
+                }
+            }
+        } catch (InterruptedException error) { // the thread's owner wants its end
+            Thread.currentThread().interrupt();
+        } finally {
+            link.close();
+        }
+        if (unknown != null) {
+            throw new ConfigError(unknown + ": the token has expired, was revoked, or is of another fleet");
+        }
+        if (answer == null || answer.state.equals("pending")) {
+            return null;
+        }
+        if (answer.state.equals("refused")) {
+            throw new ConfigError(name + " is refused: " + answer.detail);
+        }
+        return configured(answer.device);
+    }
+
+    private AgentConfig configured(String device) throws SedgeException {
+        AgentConfig account = token.account;
+        return new AgentConfig(device, account.fleet, account.url, agreement.secret, account.caPem);
+    }
+
+    private byte[] question() {
+        byte[] body = Join.SCHEMA.empty().with(Join.POINT, pair.point).with(Join.DEVICE, name)
+                .with(Join.PROOF, agreement.asks(name)).with(Join.VERSION, "java " + Agent.VERSION).encode();
+        return new Frame(Kind.JOIN, body, 1, ++sent, null, 0).seal(upTopic, keys.up, 1);
+    }
+
+    @Override
+    public byte[] will() {
+        return question(); // once more changes nothing
+    }
+
+    @Override
+    public void connected() {
+        askAt = Link.now();
+        againS = FIRST_S;
+    }
+
+    @Override
+    public void received(String topic, byte[] payload) {
+        try {
+            Frame frame = Frame.open(payload, topic, keys.down, Frame.VERSIONS);
+            if (frame.kind != Kind.JOINED || !topic.equals(downTopic)) {
+                return;
+            }
+            Joined said = (Joined) frame.message();
+            boolean ours = Arrays.equals(said.of, pair.name());
+            boolean proved = !said.state.equals("accepted")
+                    || Arrays.equals(said.proof, agreement.answers(said.device));
+            if (ours && proved) {
+                answer = said;
+            }
+        } catch (FrameError error) {
+            // Not the coordinator's.
+        }
+    }
+
+    @Override
+    public void disconnected(String reason) {
+        askAt = Double.NaN;
+        if (reason.contains("Not authorized") || reason.contains("Bad user name or password")) {
+            unknown = reason;
+        }
+    }
+
+    @Override
+    public long fleetDevices() {
+        return 0;
+    }
+}

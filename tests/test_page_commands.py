@@ -21,10 +21,11 @@ class Understood(Exception):
 
 
 def mains() -> dict[str, Callable[[list[str]], int]]:
-    """The function behind each command of the wheel."""
+    """What each command of the wheel calls, by the command's name."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    targets = {name: target.split(":") for name, target in scripts.items()}
-    return {name: getattr(import_module(module), call) for name, (module, call) in targets.items()}
+    return {
+        name: import_module(f"{name.replace('-', '_')}.__main__").main for name in sorted(scripts)
+    }
 
 
 MAINS = mains()

@@ -17,8 +17,8 @@ from tests.cloud.helper import CONFIG, LAYOUT, Cloud, as_nobody, make_bundle
 from tools.bench.parts.real_fleet import free_port
 
 from sedge_cloud.__main__ import main
-from sedge_cloud.ingest.sessions import VERSION
 from sedge_edge.config import load_config
+from sedge_protocol import VERSION
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.messages import Decline
 

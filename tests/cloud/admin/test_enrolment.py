@@ -98,6 +98,7 @@ def test_the_authority_comes_along_where_there_is_tls(
     assert settings.ca_file == (str(folder / "ca.pem") if with_ca else None)
     assert (folder / "ca.pem").exists() == with_ca
     told = parse_join_text(join_text(folder))
+    assert isinstance(told, device_files.Enrolment)
     assert (told.device, told.fleet, told.url) == ("pi-1", "bench", settings.url)
     assert told.ca == ("PEM" if with_ca else None)
     assert told.secret == (folder / "secret").read_text().strip()

@@ -11,8 +11,8 @@ from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.events import RoundClosed
 from sedge_cloud.ingest.open_orders import RESEND_S
 from sedge_cloud.ingest.refusals import REFUSE_EVERY_S
-from sedge_cloud.ingest.sessions import VERSION
 from sedge_cloud.store.database import Store
+from sedge_protocol import VERSION
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import VERSIONS, Kind, open_frame

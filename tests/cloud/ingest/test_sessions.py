@@ -10,10 +10,11 @@ from tests.cloud.stores import on_both
 from sedge_cloud.coding import BroadcastConfig, PatchConfig
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.ingest.refusals import WARN_EVERY_S
-from sedge_cloud.ingest.sessions import VERSION, Fleet
+from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.runs.capabilities import terms_of
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
+from sedge_protocol import VERSION
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.effects import Effect, Send

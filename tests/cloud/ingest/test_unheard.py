@@ -5,7 +5,7 @@ import logging
 import msgspec
 from tests.cloud.helper import FLEET, Cloud, a_hello
 
-from sedge_cloud.ingest.sessions import VERSION
+from sedge_protocol import VERSION
 from sedge_protocol.wire.messages import Hello, Welcome
 from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.topics import down

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from tools.bench import codec, demo, machine, models, models_page, pages, readme, results_page
 
-from sedge_emulate.compare.comparison import Comparison, Figure, Row
 from sedge_emulate.result import read_json
 
 SAMPLE = Path(__file__).parents[1] / "vectors" / "result_format_1.json"
@@ -157,24 +156,12 @@ def test_bytes_are_told_both_ways() -> None:
     assert [figure.what[:10] for figure in demo.figures(older)] == ["one update", "what leave"]
 
 
-def test_the_table_at_the_top_has_both_accuracies_and_bytes_both_ways() -> None:
+def test_the_table_of_the_demo_has_both_accuracies_and_bytes_both_ways() -> None:
     about, _, *table = readme.demo(read_json(SAMPLE))
     (row,) = (line for line in table if line.startswith("| fedobp "))
     assert row == "| fedobp | 89.9 % / 90.0 % | 94.2 % / 94.2 % | 80.0 % | 3.03 MB | 2.02 MB |"
     assert {line.count("|") for line in table} == {7}
     assert "Every device has at least 300 test examples" in about
-
-
-def test_the_table_of_several_seeds() -> None:
-    figures_of = {key: Figure(0.5, 0.01) for key in readme.ACCURACIES}
-    moved = {"bytes_up": Figure(20_000, 0), "bytes_down": Figure(15_000, 0)}
-    first = Row("FedOBP", [42, 43], {**figures_of, **moved})
-    against = Row("FedOBP - FedAvg", [42, 43], {"before": Figure(-0.013, 0.004)})
-    metric = read_json(SAMPLE).metric
-    table = readme.seeds(Comparison("digits", "Dir(0.1)", 20, metric, [first], [against]))
-    assert table[0].startswith("Dir(0.1), seeds 42, 43: mean")
-    assert table[4] == f"| FedOBP |{' 50.0 ± 1.0 |' * 6} 35.0 kB |"
-    assert table[-1] == "| FedAvg | -1.3 ± 0.4 |"
 
 
 def test_without_an_own_result_the_others_are_not_compared(results: Path) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tools.bench import gains, gains_figure, tables
-from tools.bench.harness import BadOption
+from tools.bench import gains, gains_figure, methods, mixes, tables
+from tools.bench.harness import RESULTS, BadOption
 
+from sedge_cloud.strategies.blended import Blended
 from sedge_emulate.compare.comparison import Comparison
 from sedge_emulate.config import EmulationConfig, load_emulation
 from sedge_emulate.result import Result, read_json
@@ -17,6 +18,7 @@ from sedge_protocol.errors import DataError
 _SAMPLE = read_json(Path(__file__).parents[1] / "vectors" / "result_format_1.json")
 FLEET = """\
 devices = 12
+seed = 1
 [rounds]
 num_rounds = 2
 [training]
@@ -93,15 +95,64 @@ def test_a_cell_of_another_configuration_is_named(
 
 
 def test_every_fleet_file_has_the_methods() -> None:
-    """All that suit its model, FedOBP first, against which the others are tested."""
+    """All that suit its model, Blended first, which is tested against the others."""
     for name, path in tables.SETS.items():
         fleet = load_emulation(path)
         labels = [strategy.title for strategy in fleet.strategies]
-        assert labels[0] == "FedOBP"
+        assert labels[0] == "Blended"
         assert {"alone", "FedAvg", "Blended", "FedPURIN", "FedCAC", "APFL"} < set(labels)
         assert len(labels) == (11 if name == "shakespeare" else 12)
         assert fleet.training.local_epochs == 3
         assert {kind.absent_rounds for kind in fleet.classes} == {0, 10, fleet.rounds.num_rounds}
+
+
+def test_a_share_of_the_past_is_tried_as_a_rate_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(tmp_path, monkeypatch)
+    fleet.path.write_text(FLEET.replace('name = "fedavg"', 'name = "blended"'))
+    tried: list[tuple[object, float, float]] = []
+
+    def play(config: EmulationConfig, *arguments: object) -> Result:
+        """A result that is the better, the nearer the share is to 0.3."""
+        share = config.strategies[0].options["mix"]
+        assert isinstance(share, float)
+        tried.append((share, config.strategies[0].training.learning_rate, config.data.validation))  # type: ignore[union-attr]
+        result = fleet.played(config, *arguments)
+        (some,) = result.strategies
+        devices = [replace(device, before=1 - abs(share - 0.3)) for device in some.devices]
+        return replace(result, strategies=[replace(some, devices=devices)])
+
+    monkeypatch.setattr(mixes, "SETS", {"mine": fleet.path})
+    monkeypatch.setattr(mixes, "LABEL", "FedAvg")
+    monkeypatch.setattr(mixes, "played", play)
+    found = mixes.measure(out=tmp_path / "out", kept=tmp_path / "kept")
+    assert tried == [(share, 0.5, 0.2) for share in (0.25, 0.5, 0.75)]
+    scores = msgspec.convert(found, dict[str, mixes.Tried])
+    assert scores["mine"].scores["0.25"] == pytest.approx((0.95, 0.9))
+    assert mixes.best_share(scores) == 0.25
+
+
+def test_blended_has_the_share_that_was_chosen_on_held_out_examples() -> None:
+    kept = (RESULTS / "mixes.json").read_bytes()
+    assert mixes.best_share(msgspec.json.decode(kept, type=dict[str, mixes.Tried])) == Blended().mix
+
+
+def test_the_first_table_has_the_methods_that_ran_under_every_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(tmp_path, monkeypatch)
+    monkeypatch.setattr(methods, "SETS", {"mine": fleet.path})
+    monkeypatch.setattr(methods, "TITLES", {"mine": "my data"})
+    monkeypatch.setattr(methods, "CELLS", fleet.out / "kept")
+    monkeypatch.setattr(methods, "SEEDS", (1, 2))
+    fleet.measure(seeds=(1, 2), methods=("alone",))
+    fleet.measure(seeds=(2,), methods=("FedAvg",))  # its rate by the file's seed
+    about, _, head, _, *rows = methods.overview()
+    assert head == "| method | my data | bytes |"
+    assert about.startswith("Newcomer's download/before/after/") and "over 2 seeds" in about
+    (alone,) = rows
+    assert alone.startswith("| alone | -/") and "/90.0/- | " in alone
 
 
 def test_gains_are_counted_on_training_alone_and_kept(

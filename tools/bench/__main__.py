@@ -20,7 +20,7 @@ from tools.bench.harness import PAGE, RESULTS, benchmark
 
 HERE = Path(__file__).parent
 # What the pages have besides the benchmarks of RESULTS.md; a GPU has a command of its own.
-KEPT = ("machine", "headline", "fleet_costs", *(name for name in PAGE if name != "gpu"))
+KEPT = ("machine", "fleet_costs", *(name for name in PAGE if name != "gpu"))
 
 
 def main(words: Sequence[str]) -> int:

@@ -1,9 +1,9 @@
-"""Writes RESULTS.md, REPRODUCED.md, figures of docs, and tables of README and docs, from results."""
+"""Writes RESULTS.md, METHODS.md, REPRODUCED.md, and figures and tables of README and docs, from results."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.bench import compression_figure, gains_figure, readme, reproduced, results_page
+from tools.bench import compression_figure, gains_figure, methods, readme, reproduced, results_page
 from tools.bench.harness import RESULTS
 
 HERE = Path(__file__).parent
@@ -19,6 +19,7 @@ def main() -> None:
 def pages() -> Iterator[tuple[Path, str]]:
     """Every page, and what it has to say."""
     yield HERE / "RESULTS.md", results_page.page(RESULTS)
+    yield HERE / "METHODS.md", methods.page()
     yield compression_figure.PAGE, compression_figure.drawn(RESULTS / "compression.json")
     yield from gains_figure.drawn(RESULTS / "gains.json")
     found = reproduced.outcomes(RESULTS / "reproduce")

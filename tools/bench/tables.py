@@ -3,9 +3,9 @@
     python -m tools.bench tables phones
     python -m tools.bench tables phones --methods FedAvg alone --seeds 42
 
-``sets`` has a fleet file for each data set. Only the learning rate is chosen: for each method the best of
-three under the first seed, with half of the rounds, on a fifth of every device's training examples. A cell
-that is kept below ``results/cells`` is not run again, and one that was stopped goes on.
+``sets`` has a fleet file for each data set. The learning rate of each method is chosen: the best of three
+under its seed, with half of the rounds, on a fifth of every device's training examples. A cell that
+is kept below ``results/cells`` is not run again, and one that was stopped goes on.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def measure(
         for seed in seeds:
             for strategy in some:
                 home = Path(name) / slug(strategy.title)
-                rate = chosen_rate(fleet, strategy, seeds[0], home, out, kept, console)
+                rate = chosen_rate(fleet, strategy, home, out, kept, console)
                 config = cell_config(fleet, strategy, seed, rate)
                 path = home / f"seed-{seed}" / "result.json"
                 if kept_cell(config, kept / path) is None:
@@ -94,16 +94,20 @@ def folders(fleet: EmulationConfig, kept: Path) -> list[Path]:
     return [folder for folder in found if any(folder.glob("seed-*/result.json"))]
 
 
-def chosen_rate(
-    fleet: EmulationConfig, strategy: StrategyConfig, seed: int, home: Path,
-    out: Path, kept: Path, console: Console,
-) -> float:  # fmt: skip
-    """A method's learning rate: the kept choice, or one that is made now."""
+def tuning_fleet(fleet: EmulationConfig) -> EmulationConfig:
+    """The fleet to choose by: half of the rounds, training examples held out as tests, and nobody away."""
     rounds = replace(fleet.rounds, num_rounds=max(1, fleet.rounds.num_rounds // 2))
     data = replace(fleet.data, validation=VALIDATION)
-    tuning = replace(fleet, rounds=rounds, data=data, classes=())
+    return replace(fleet, rounds=rounds, data=data, classes=())
+
+
+def chosen_rate(
+    fleet: EmulationConfig, strategy: StrategyConfig, home: Path, out: Path, kept: Path, console: Console,
+) -> float:  # fmt: skip
+    """A method's learning rate: the kept choice, or one that is made now."""
     rate = (strategy.training or fleet.training).learning_rate
-    config, path = cell_config(tuning, strategy, seed, rate), kept / home / "rate.json"
+    tuning, path = tuning_fleet(fleet), kept / home / "rate.json"
+    config = cell_config(tuning, strategy, fleet.seed, rate)
     if path.exists():
         choice = msgspec.json.decode(path.read_bytes(), type=Choice)
         require_config(config, choice.settings, path)
@@ -111,7 +115,10 @@ def chosen_rate(
     scores: dict[str, float] = {}
     higher = True
     for each in (float(f"{rate * factor:.2g}") for factor in FACTORS):
-        cell, folder = cell_config(tuning, strategy, seed, each), out / home / f"rate-{each:g}"
+        cell, folder = (
+            cell_config(tuning, strategy, fleet.seed, each),
+            out / home / f"rate-{each:g}",
+        )
         result = kept_cell(cell, folder / "result.json") or played(cell, EXAMPLES, folder, console)
         score = pooled(result.strategies[0].devices, "after")
         assert score is not None  # of an emulation the numbers of examples are known

@@ -95,7 +95,7 @@ def test_resnet8(build: Callable[[], nn.Module], dropped: float, tmp_path: Path)
 DEEP: dict[str, Callable[[], nn.Module]] = {
     "ResNet-18": lambda: deep.resnet18(4),
     "MobileNetV2": lambda: deep.mobilenet_v2(0.25),
-    "EfficientNet": lambda: deep.efficientnet(0.25),
+    "EfficientNet": lambda: deep.efficientnet(0.25, 1),
     "ShuffleNetV2": lambda: deep.shufflenet_v2(16, (2, 2, 2)),
     "DenseNet": lambda: deep.densenet(4, (2, 2, 2)),
 }

@@ -149,8 +149,11 @@ def mobilenet_v2(width: float = 1.0) -> nn.Module:
     return _inverted_network(rows, scaled(32), scaled(1280), False, nn.ReLU6)
 
 
-def efficientnet(width: float = 1.0) -> nn.Module:
-    """EfficientNet-B0 with the strides for CIFAR, without its stochastic depth."""
+def efficientnet(width: float = 1.0, depth: int = 4) -> nn.Module:
+    """EfficientNet-B0 with the strides for CIFAR, without its stochastic depth.
+
+    A stage has at most ``depth`` blocks.
+    """
 
     def scaled(channels: int) -> int:
         return max(8, int(channels * width) // 8 * 8)
@@ -159,10 +162,8 @@ def efficientnet(width: float = 1.0) -> nn.Module:
         (1, 16, 1, 1, 3), (6, 24, 2, 1, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5),
         (6, 192, 4, 2, 5), (6, 320, 1, 1, 3),
     ]  # fmt: skip
-    rows = [(expand, scaled(channels), *rest) for expand, channels, *rest in stages]
-    return _inverted_network(
-        [(e, c, n, s, k) for e, c, n, s, k in rows], scaled(32), scaled(1280), True, nn.SiLU
-    )
+    rows = [(e, scaled(c), min(n, depth), s, k) for e, c, n, s, k in stages]
+    return _inverted_network(rows, scaled(32), scaled(1280), True, nn.SiLU)
 
 
 def mobilenet_v1(width: int = 16) -> nn.Module:

@@ -1,0 +1,1 @@
+"""What a release consists of, made and checked; nothing is uploaded."""

@@ -22,8 +22,14 @@ from sedge_cloud.admin.commands import (
 )
 from sedge_cloud.admin.device_commands import add_device_commands
 from sedge_cloud.admin.doctor import examine
+from sedge_cloud.admin.policies import read_policy
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.admin.service_files import Places, write_service_files
+from sedge_cloud.admin.signing_commands import (
+    add_key_commands,
+    add_run_description,
+    add_sign_command,
+)
 from sedge_cloud.admin.templates import write_first_files
 from sedge_cloud.admin.trial import trial
 from sedge_cloud.company import Company
@@ -111,6 +117,7 @@ def parser() -> Parser:
     _run_parser(commands.add_parser("run", help="start, stop and look at runs"))
     add_state_commands(commands)
     add_device_commands(commands)
+    add_key_commands(commands)
     return made
 
 
@@ -120,10 +127,8 @@ def _run_parser(parser: Parser) -> None:
         "start", help="begin a run",
         examples=["sedge-cloud run start first --bundle model --run-file run.toml"],
     )  # fmt: skip
-    start.add_argument("name")
-    help_text = "folder made by sedge-export; again for each form of the model with fewer channels"
-    start.add_argument("--bundle", type=Path, required=True, action="append", help=help_text)
-    start.add_argument("--run-file", type=Path, required=True, help="run.toml: strategy, rounds, …")
+    add_run_description(start)
+    start.add_argument("--policy", type=Path, metavar="FILE", help="the run's, of `run sign`")
     start.set_defaults(call=_run_start)
     help_text = "begin with the global model of this run, or of this .npz file"
     start.add_argument("--from", dest="source", metavar="RUN", default="", help=help_text)
@@ -145,6 +150,7 @@ def _run_parser(parser: Parser) -> None:
     watch.add_argument("--json", action="store_true", help="one JSON object of facts a change")
     watch.set_defaults(call=_run_watch)
     add_run_commands(commands)
+    add_sign_command(commands)
 
 
 def _init(arguments: argparse.Namespace) -> int:
@@ -245,8 +251,9 @@ def _run_start(arguments: argparse.Namespace) -> int:
     whole, *narrower = arguments.bundle
     with as_caller():
         config = load_run(arguments.run_file)
+        policy = read_policy(arguments.policy, cloud.trust, arguments.name)
     remarks = administration.start_run(
-        store, arguments.name, whole, config, narrower, arguments.source
+        store, arguments.name, whole, config, narrower, arguments.source, policy
     )
     for folder in arguments.bundle:
         for line in costs(folder, config.training):

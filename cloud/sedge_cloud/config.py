@@ -20,6 +20,7 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
 from sedge_protocol.host.broker_url import URLS
 from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.host.signing import TrustConfig
 from sedge_protocol.wire.messages import Id
 from sedge_protocol.wire.training import Training
 
@@ -248,6 +249,7 @@ class CloudConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_dir: str = "state"
     """Folder of the database and the models; back it up with `sedge-cloud backup`."""
     broker: BrokerConfig = BrokerConfig()
+    trust: TrustConfig = TrustConfig()
     http: HttpConfig = HttpConfig()
     notify: NotifyConfig = NotifyConfig()
     home_assistant: HomeAssistantConfig = HomeAssistantConfig()

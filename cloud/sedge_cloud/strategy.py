@@ -208,13 +208,10 @@ class Assignment:
 
     ``start`` (m,) replaces the global model, in the layout of ``Context.widths[width]``. Devices with equal
     starts share one transfer.
-
     With ``holdout`` above 0 the device holds out this share of its training examples, the same ones in
     every round, and applies the patch only if it does better on them with the patch than without.
-
     ``correction`` (m,) is added to every gradient of the model that the device sends (SCAFFOLD). It travels
     exactly. It cannot be combined with a mixture (OwnModel).
-
     ``send`` are small arrays by name, 32 KiB in all, which the device's own training function receives, as
     (m,); ``work.settings`` are numbers and texts for it, and ``work.returns`` names the arrays that it
     returns, which come as ``Update.arrays``.
@@ -365,6 +362,11 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def codec(self) -> Codec:
         """How devices code their updates where the run file leaves it out."""
         return LARGEST_ELEMENTS
+
+    @property
+    def later_words(self) -> tuple[str, ...]:
+        """The extensions that orders use only once a device has a past; a policy has to allow them."""
+        return ()
 
     @property
     def patch_values(self) -> ValueCoding:

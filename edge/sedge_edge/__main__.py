@@ -45,6 +45,7 @@ from sedge_protocol.host.memory_limit import memory_mb, unpool_large_arrays
 from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
+from sedge_protocol.host.signing import verifiers
 from sedge_protocol.host.systemd import log_to_stderr, notify
 from sedge_protocol.wire.messages import Hello
 
@@ -227,7 +228,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     permits, downloads = config.download.permits, Downloads(config.download)
     agent = open_agent(
         identity, folder, rng, clock_s, gate, config.keep, config.limits, permits,
-        own_files(config.frozen),
+        own_files(config.frozen), verifiers(config.trust.keys),
     )  # fmt: skip
     programs = OpenBundles(backend.name, backend.threads, code, folder)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool, _served(config, folder, code):

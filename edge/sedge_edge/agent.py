@@ -19,10 +19,9 @@ import numpy as np
 from sedge_edge.jobs.global_model import steps_left
 from sedge_edge.jobs.job import Outcome
 from sedge_edge.jobs.storage import Blobs, DurableValue, FolderVectors, Vectors
-from sedge_edge.rounds.blob_limits import impossible_blob
+from sedge_edge.rounds.admission import Admission
 from sedge_edge.rounds.budget import Budget, LimitsConfig
 from sedge_edge.rounds.collecting import Collecting
-from sedge_edge.rounds.declines import Declines
 from sedge_edge.rounds.disk_waits import DiskWaits
 from sedge_edge.rounds.effects import AgentEffect as AgentEffect
 from sedge_edge.rounds.effects import FetchedChunk, SpanEnd
@@ -34,12 +33,12 @@ from sedge_edge.rounds.outbox import Outbox
 from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.resuming import job_for
 from sedge_edge.rounds.retention import Retention
-from sedge_edge.rounds.state import MAX_RUNS, AgentState, StateStore, TooManyRuns
+from sedge_edge.rounds.state import AgentState, StateStore
+from sedge_edge.rounds.trust import Keys
 from sedge_edge.rounds.waiting import Gate, Waiting
 from sedge_protocol.errors import RemoteError, SedgeError, StorageError
 from sedge_protocol.wire import messages, topics
 from sedge_protocol.wire.effects import Note
-from sedge_protocol.wire.extensions import unannounced
 from sedge_protocol.wire.frame import Frame, open_frame
 from sedge_protocol.wire.messages import Message, Order
 from sedge_protocol.wire.peer import Peer
@@ -54,6 +53,7 @@ class Agent:
     ``vectors`` holds what never leaves the device; by default it is stored among the blobs. ``gate`` says
     which gates are closed (waiting.py). ``retention`` says which runs are given up, ``limits`` what the
     device does at most; None is anything. ``permits`` tells which URLs it may ask for blobs; None is none.
+    ``pinned`` are the keys of which one must have signed for an order; None asks for no signature.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Agent:
         retention: Retention | None = None,
         limits: LimitsConfig | None = None,
         permits: Permits | None = None,
+        pinned: Keys | None = None,
     ) -> None:
         self.identity = identity
         self.blobs = blobs
@@ -79,7 +80,6 @@ class Agent:
         self.peer = Peer(
             topics.up(fleet, device), keys.up, keys.down, self.state.incarnation, heard
         )
-        self._announced = frozenset(hello.codecs)
         self._down = topics.down(fleet, device)
         self._hint = topics.hint(fleet, topics.shard_of(device))
         self._fetches = Fetches(
@@ -87,9 +87,13 @@ class Agent:
         )
         self._outbox = Outbox(self._store, blobs, self.peer, rng)
         self.handshake = Handshake(hello, self.peer, rng, lambda: self.state.runs)
-        self._declines = Declines(self._store, blobs, self.peer)
         self.budget = Budget(limits, self.state.spent, incarnation)
         self._store.spent = self.budget.commit
+        announced = frozenset(hello.codecs)
+        self._admission = Admission(
+            self._store, blobs, self.peer, self.budget, announced, pinned or {}
+        )
+        self._declines = self._admission.declines
         self._waiting = Waiting(self.budget.gate(gate))
         counters, retention = self.peer.counters, retention or Retention()
         self._disk = DiskWaits(counters)
@@ -296,7 +300,7 @@ class Agent:
             case messages.Welcome():
                 return []  # done already
             case Order():
-                return self._order(message)
+                return [*self._admission.order(message)]
             case messages.Cancel():
                 return self._cancel(message)
             case messages.Have():
@@ -312,31 +316,6 @@ class Agent:
                 return [Note(logging.ERROR, text)]
             case _:
                 raise RemoteError(f"{type(message).__name__} is not a message for a device")
-
-    def _order(self, order: Order) -> list[AgentEffect]:
-        current = self.state.orders.get(order.run)
-        done = self.state.pending(order.run, order.round)
-        if done is not None or (current is not None and current.round == order.round):
-            self._store.recut(order)
-            return []  # a repeat; the upload's own retries answer it
-        if (refused := self.budget.order()) is not None:
-            return [*self._declines.beyond_limits(order, refused, self.budget.tells())]
-        if (unable := unannounced(order, self._announced)) is not None:
-            return [Note(logging.ERROR, str(unable)), self._declines.message(order, unable)]
-        if (impossible := impossible_blob(order, self.blobs)) is not None:
-            return [*self._declines.decline(order, impossible)]
-        if self.state.attempts_exhausted(order):  # our decline was lost
-            return [*self._declines.exhausted(order)]
-        try:
-            evicted = self._store.accept(order)
-        except TooManyRuns as exc:
-            return [Note(logging.ERROR, str(exc)), self._declines.message(order, exc)]
-        effects: list[AgentEffect] = []
-        if evicted is not None:
-            text = f"deleted run {evicted} and its model: none of the last {MAX_RUNS} orders was for it"
-            effects.append(Note(logging.WARNING, text))
-        text = f"run {order.run}, round {order.round}: {order.task}"
-        return [*effects, Note(logging.INFO, text)]
 
     def _cancel(self, message: messages.Cancel) -> list[AgentEffect]:
         order = self.state.orders.get(message.run)
@@ -386,7 +365,11 @@ class Agent:
             elif self._waiting.closed:
                 self._disk.job_at = now + GATE_RETRY_S
                 return effects
-            elif not self._fetches.missing(order):
+            elif self._fetches.missing(order):
+                continue
+            elif (impossible := self._admission.impossible(order)) is not None:
+                effects += self._declines.give_up(order, impossible)
+            else:
                 self._store.begin(order)
                 self._working = order
                 self._disk.job_begins()

@@ -24,6 +24,7 @@ from sedge_edge.rounds.retention import KeepConfig
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
 from sedge_protocol.host.mqtt import BrokerSettings
+from sedge_protocol.host.signing import TrustConfig, verifiers
 from sedge_protocol.wire.keys import DeviceKeys, parse_secret
 from sedge_protocol.wire.topics import check_id
 
@@ -148,6 +149,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: KeepConfig = KeepConfig()
     limits: LimitsConfig = LimitsConfig()
     download: DownloadConfig = DownloadConfig()
+    trust: TrustConfig = TrustConfig()
     frozen: Mapping[str, Path] = {}
     """Files of frozen bases already on this device, by SHA-256; it copies them instead of downloading."""
     watts: Annotated[float, Meta(gt=0, le=1e4)] | None = None
@@ -187,6 +189,7 @@ def load_config(path: Path) -> EdgeConfig:
         check_id(edge.fleet, "fleet")
         minutes(edge.gates.quiet_hours)
         edge.download.check()
+        verifiers(edge.trust.keys)
         own_files(edge.frozen)
         _check_tls(edge)
         edge.broker_settings()

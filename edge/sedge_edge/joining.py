@@ -85,7 +85,7 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     check_id(name, "--name")
     folder = folder or Path(name)
     # What is known of the device but its id and secret: enough to see who is in the folder, and to connect.
-    first = Enrolment(name, token.fleet, token.url, "", token.ca)
+    first = Enrolment(name, token.fleet, token.url, "", token.ca, token.trust)
     with as_caller(), translated("join in", folder):
         asking = Asking(token, name, _seed(token, folder, wanted))
         if not _is_written(folder, asking):
@@ -99,7 +99,9 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     except JoinRefused:  # what is typed next begins anew
         (folder / JOINING).unlink(missing_ok=True)
         raise
-    enrolment = Enrolment(answer.device, token.fleet, token.url, asking.secret.hex(), token.ca)
+    enrolment = Enrolment(
+        answer.device, token.fleet, token.url, asking.secret.hex(), token.ca, token.trust
+    )
     told = _write(enrolment, folder, wanted, already=_is_written(folder, asking))
     (folder / JOINING).unlink(missing_ok=True)
     tags = f"\nIts tags: {' '.join(answer.tags)}" if answer.tags else ""

@@ -23,6 +23,7 @@ from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.retention import KeepConfig, Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState
+from sedge_edge.rounds.trust import Keys
 from sedge_edge.rounds.waiting import Gate
 from sedge_edge.sensors import Sensors
 from sedge_edge.training.examples import Examples
@@ -220,11 +221,13 @@ def open_agent(
     limits: LimitsConfig | None = None,
     permits: Permits | None = None,
     files: Mapping[bytes, Path] | None = None,
+    pinned: Keys | None = None,
 ) -> Agent:
     """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``.
 
     ``keep`` says how much it keeps of runs that are over, ``limits`` what it does at most, and ``permits``
-    which URLs it may ask for blobs. ``files`` are blobs that it has as files of its own, by SHA-256.
+    which URLs it may ask for blobs. ``files`` are blobs that it has as files of its own, by SHA-256. One of
+    the ``pinned`` keys must have signed for an order, if there are any.
     """
     share = 1.0 if limits is None else limits.disk_share
     journal = Journal(folder / "journal", AgentState, SCHEMA)
@@ -232,7 +235,7 @@ def open_agent(
     retention = Retention(keep or KeepConfig(), blobs.sizes)
     return Agent(
         identity, blobs, journal, rng, clock_s, gate=gate, retention=retention, limits=limits,
-        permits=permits,
+        permits=permits, pinned=pinned,
     )  # fmt: skip
 
 

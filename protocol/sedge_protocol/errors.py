@@ -14,6 +14,7 @@
         │   ├── VersionError  a frame of a protocol version that we do not speak
         │   └── BodyError     a frame with a good MAC whose message breaks the schema
         ├── CodecError        a coded vector
+        ├── PolicyError       an order that no pinned key has signed for, or beyond its signed policy
         └── UpdateRejected    an update that does not belong to its order, with a reason code
 
 A message says what is wrong, where, and what was expected: ``update.index[17]: 90211 is not below
@@ -107,6 +108,10 @@ class BodyError(FrameError):
 
 class CodecError(RemoteError):
     """A coded vector is malformed."""
+
+
+class PolicyError(RemoteError):
+    """An order without a valid signed policy, or one that asks for more than its policy allows."""
 
 
 class UpdateRejected(RemoteError):

@@ -34,6 +34,7 @@ from sedge_protocol.codec import Compression, SparseVector, ValueCoding, decode,
 from sedge_protocol.errors import LinkError, LocalError, SedgeError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
+from sedge_protocol.host.signing import verifiers
 from sedge_protocol.host.web import Span
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire import bundle as bundles
@@ -183,6 +184,7 @@ class Harness:
         self.spares_link = False
         self.limits: LimitsConfig | None = None
         self.permits: Permits | None = None
+        self.pinned: tuple[str, ...] = ()  # public keys, as [trust] names them
         self.spans: list[FetchSpan] = []
         self.memory_mb = 0
         self.codecs: tuple[str, ...] = CODECS
@@ -257,6 +259,7 @@ class Harness:
             gate=self.gate if self.gated else None,
             limits=self.limits,
             permits=self.permits,
+            pinned=verifiers(self.pinned),
         )
         agent.will()
         return agent

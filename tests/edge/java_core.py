@@ -163,7 +163,7 @@ EFFECTS: dict[str, Callable[..., AgentEffect]] = {
 class JavaCore:
     """A core in Java, with the methods of ``sedge_edge.agent.Agent`` that tests call."""
 
-    def __init__(self, jvm: Jvm, folder: Path, *options: str) -> None:
+    def __init__(self, jvm: Jvm, folder: Path, *options: object) -> None:
         self._jvm, self._core = jvm, next(jvm.numbers)
         jvm.call(self._core, ["begin", folder, *options])
 
@@ -267,7 +267,8 @@ class JavaHarness(Harness):
         if most is not None:
             words = f"{most.orders_per_hour},{most.megabytes_per_day},{most.training_hours_per_day}"
         self.topics.clear()
-        options = SECRET.hex(), encode_body(hello).hex(), words, *self._ca
+        pinned = ",".join(self.pinned) or "-"
+        options = SECRET.hex(), encode_body(hello).hex(), words, pinned, incarnation, *self._ca
         agent = JavaCore(self._jvm, self.folder, *options)
         agent.will()
         return agent

@@ -81,7 +81,7 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
             Step(digest("version 1"), describe(blob(3000))),
             Step(digest("version 2"), describe(blob(5000))),
         ),
-        context=digest("mask"),
+        context=digest("mask"), policy=b"a sealed policy",
     )  # fmt: skip
     small = messages.Order(
         run="r", round=1, task="evaluate", bundle=BUNDLE, model=MODEL, model_hash=digest("model"),

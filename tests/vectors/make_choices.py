@@ -31,6 +31,8 @@ from sedge_protocol.wire.update import Metrics, Report, encode_update
 from sedge_protocol.wire.work import Step, Work
 
 AWAITED = bytes(range(16))
+# Of RFC 8032, section 7.1, test 3.
+PUBLIC = "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025"
 # A certificate authority whose key is lost.
 AUTHORITY = """\
 -----BEGIN CERTIFICATE-----
@@ -206,7 +208,7 @@ def verdict(
 
 def join_texts() -> Events:
     """E7: what a text says, or that it is refused."""
-    said = {
+    said: dict[str, Any] = {
         "device": "phone-1", "fleet": "home", "url": "mqtt://192.168.1.10:1883",
         "secret": bytes(range(32)).hex(),
     }  # fmt: skip
@@ -216,16 +218,20 @@ def join_texts() -> Events:
         coded = base64.urlsafe_b64encode(json.dumps(fields, ensure_ascii=False).encode())
         return "sedge:" + coded.rstrip(b"=").decode()
 
-    def without(key: str) -> dict[str, str]:
+    def without(key: str) -> dict[str, Any]:
         return {name: value for name, value in said.items() if name != key}
 
     more = {**said, "ca": AUTHORITY, "url": "mqtts://broker.example"}
-    cases: list[tuple[str, str, dict[str, str] | None]] = [
+    cases: list[tuple[str, str, dict[str, Any] | None]] = [
         ("as it is printed", made, said),
         ("white space around it", f" \n{made}\r\n", said),
         ("keys in another order, and one that is unknown",
          text({"later": "Ä?>~", **dict(reversed(said.items()))}), said),
         ("a certificate and TLS", text(more), more),
+        ("keys to pin", text({**said, "trust": [PUBLIC, "ab" * 32]}),
+         {**said, "trust": [PUBLIC, "ab" * 32]}),
+        ("a key that is none", text({**said, "trust": [PUBLIC[:-2]]}), None),
+        ("a key outside of a list", text({**said, "trust": PUBLIC}), None),
         ("no sedge: before it", made.removeprefix("sedge:"), None),
         ("cut off", made[:-9], None),
         ("no base64url", "sedge:" + "/" * 40, None),

@@ -16,7 +16,13 @@ from tools.spec import java, java_refusals, onnx, tables
 ROOT = Path(__file__).parents[2]
 PAGES = tuple(
     f"protocol/{page}"
-    for page in ("WIRE.md", "spec/bundle.md", "spec/enrolment.md", "spec/extensions.md")
+    for page in (
+        "WIRE.md",
+        "spec/bundle.md",
+        "spec/enrolment.md",
+        "spec/extensions.md",
+        "spec/policy.md",
+    )
 )
 JAVA = "edge/android/core/src/main/java/org/sedge/edge"
 

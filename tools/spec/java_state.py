@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from sedge_edge.rounds.budget import Spent
 from sedge_edge.rounds.state import MAX_RUNS, Attempt, Stopped
+from sedge_edge.rounds.taken_policies import MAX_POLICIES, TakenPolicy
 from sedge_protocol.wire.messages import Count, Id, Order, Round
 from sedge_protocol.wire.objective import Metric
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES
@@ -81,7 +82,11 @@ class State(msgspec.Struct, frozen=True):
     """The jobs that can go on from a checkpoint, by run."""
     spent: Spent = Spent()
     """What counts towards the device's limits."""
+    policies: Annotated[dict[str, TakenPolicy], Meta(max_length=MAX_POLICIES)] = msgspec.field(
+        default_factory=dict[str, TakenPolicy]
+    )
+    """The last policies that orders were taken with, by run."""
 
 
 # The classes within State.java.
-WITHIN = (Pending, Attempt, Stopped, Spent)
+WITHIN = (Pending, Attempt, Stopped, Spent, TakenPolicy)

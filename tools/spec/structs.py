@@ -7,6 +7,7 @@ from msgspec import inspect
 
 from sedge_protocol.wire.messages import KINDS, OrderName
 from sedge_protocol.wire.places import Place
+from sedge_protocol.wire.policy import Policy
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.update import Metrics, Report
@@ -36,6 +37,7 @@ STRUCTS: tuple[type[msgspec.Struct], ...] = (
     Work,
     *KINDS,
     OrderName,
+    Policy,
     Metrics,
     Report,
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from sedge_cloud.admin import model_export
 from sedge_cloud.admin.backup import back_up, restore
 from sedge_cloud.admin.copying import copy_store
+from sedge_cloud.admin.policies import read_policy
 from sedge_cloud.admin.runs import delete_run, resume_run
 from sedge_cloud.config import CloudConfig, load_cloud
 from sedge_cloud.facts.reader import LAST_ROUNDS, Reader
@@ -17,7 +18,7 @@ from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError, StorageError
 from sedge_protocol.host.command_line import Commands
 from sedge_protocol.host.loop import lock_folder
-from sedge_protocol.host.privileges import act_as_owner
+from sedge_protocol.host.privileges import act_as_owner, as_caller
 
 FORMS = ("npz", "safetensors", "pt", "onnx")
 
@@ -50,6 +51,8 @@ def add_run_commands(commands: Commands) -> None:
     resume.add_argument("name")
     help_text = "rounds of training in all (default: as before)"
     resume.add_argument("--rounds", type=int, help=help_text)
+    help_text = "a policy of `run sign` in the place of the run's; devices need one for more rounds"
+    resume.add_argument("--policy", type=Path, metavar="FILE", help=help_text)
     resume.set_defaults(call=_resume)
     delete = commands.add_parser(
         "delete", help="delete a run that has ended, with its models",
@@ -134,7 +137,11 @@ def _say(device: str, kept: str) -> None:
 
 def _resume(arguments: argparse.Namespace) -> int:
     cloud, store = open_state(arguments)
-    config = resume_run(store, arguments.name, arguments.rounds)
+    policy = b""
+    if arguments.policy is not None:
+        with as_caller():
+            policy = read_policy(arguments.policy, cloud.trust, arguments.name)
+    config = resume_run(store, arguments.name, arguments.rounds, policy)
     print(f"run {arguments.name} goes on, up to {config.num_rounds} rounds of training")
     tell_if_silent(cloud, store)
     return 0

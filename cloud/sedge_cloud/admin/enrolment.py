@@ -119,6 +119,7 @@ def join_text(folder: Path) -> str:
             said["device"], said["fleet"], said["broker"]["url"],
             (folder / SECRET).read_text().strip(),
             (folder / CA).read_text() if "ca_file" in said["broker"] else None,
+            tuple(said.get("trust", {}).get("keys", ())),
         ).join_text()  # fmt: skip
 
 
@@ -193,7 +194,7 @@ def _write_device(
                 None if broker.ca_file is None else Path(broker.ca_file).read_text(errors="replace")
             )
             remark = "" if broker.cert_file is None else CERTIFICATE.format(device=device)
-        enrolment = Enrolment(device, cloud.fleet, url, secret.hex(), ca)
+        enrolment = Enrolment(device, cloud.fleet, url, secret.hex(), ca, cloud.trust.keys)
         enrolment.write(folder, enrolment.public_files(places, remark))
 
 

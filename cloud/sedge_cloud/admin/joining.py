@@ -86,7 +86,8 @@ def token_text(store: Store, cloud: CloudConfig, row: TokenRow) -> str:
         with as_caller(), translated("read", Path(broker.ca_file)):
             ca = Path(broker.ca_file).read_text(errors="replace")
     point = public_key(fleet_key(store.secret())).hex()
-    return Token(row.token, cloud.fleet, url, row.secret.hex(), point, ca, row.device).join_text()
+    key, trust = row.secret.hex(), cloud.trust.keys
+    return Token(row.token, cloud.fleet, url, key, point, ca, row.device, trust).join_text()
 
 
 def settle(store: Store, cloud: CloudConfig) -> int:

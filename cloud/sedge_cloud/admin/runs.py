@@ -22,12 +22,20 @@ from sedge_cloud.runs.versions import first_version
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import ClientModelRow, RunRow
 from sedge_cloud.store.selector import parse
-from sedge_protocol.errors import CodecError, ConfigError, StrategyError, Unencodable
+from sedge_protocol.errors import (
+    CodecError,
+    ConfigError,
+    PolicyError,
+    StrategyError,
+    Unencodable,
+)
 from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES
-from sedge_protocol.wire.messages import TRAIN
+from sedge_protocol.wire.messages import TRAIN, Order
+from sedge_protocol.wire.policy import require_allowed, unsealed
+from sedge_protocol.wire.refusals import OTHER_RUN, POLICY_ROUND
 from sedge_protocol.wire.topics import check_id
 from sedge_protocol.wire.transfer import describe
 
@@ -39,14 +47,16 @@ def start_run(
     config: RunConfig,
     narrower: Sequence[Path] = (),
     source: str = "",
+    policy: bytes = b"",
 ) -> tuple[str, ...]:
     """Begin a run of the bundle in ``folder``; ``narrower`` are forms of it with fewer channels.
 
     Its first model is what the strategy's ``init`` makes of the bundle's or, with a ``source``, of the
     model of another run or of a .npz file, which stays exact: it is not rounded to the broadcast's grid.
     Client models of such a run come along where the layouts are the same. Returns what the strategy has to
-    say of its options with this model (``Strategy.remarks``). Raises ``ConfigError`` for a bad
-    or taken name, for bundles that are not forms of one model and for a config that does not fit them,
+    say of its options with this model (``Strategy.remarks``). ``policy`` is its signed
+    one, for devices that ask for one. Raises ``ConfigError`` for a bad or taken name, for bundles that are
+    not forms of one model, and for a config or a policy that does not fit them,
     ``CodecError`` for a program that devices refuse, ``StrategyError`` for a first model that is not of the
     bundle's layout, and ``Unencodable`` for one that is not finite.
     """
@@ -66,7 +76,7 @@ def start_run(
     if source:
         init = first_model(store, source, bundle, init)
     with store.blobs_held():  # its blobs have no name until the end
-        return _begin(store, name, config, source, forms, init, frozen)
+        return _begin(store, name, config, source, forms, init, frozen, policy)
 
 
 def _begin(
@@ -77,6 +87,7 @@ def _begin(
     forms: Sequence[bundles.Bundle],
     init: Theta,
     frozen: bytes,
+    policy: bytes,
 ) -> tuple[str, ...]:
     """Store a run's blobs, then its row."""
     run_store = RunStore(store)
@@ -94,6 +105,7 @@ def _begin(
     )
     run = Run(row, store)
     run.state = _first_state(run, run_store, exact=bool(source))
+    run.state = msgspec.structs.replace(run.state, policy=policy)
     remarks = _require_plan(run, run_store)
     _require_link(run, store)
     past = _past(store, run, source) if source and not source.endswith(".npz") else []
@@ -166,14 +178,37 @@ def _require_plan(run: Run, run_store: RunStore) -> tuple[str, ...]:
     """
     try:
         _ = run.patch_values  # asked of the user's strategy
-        given, read = plan_newcomer(run, run_store), run_store.store.blobs.read
-        row = new_round(run, 1, TRAIN, [given], 0.0).row
-        order = make_order(run, row, (), given, None, lambda blob: describe(read(blob)))
-        require_sendable(run, order, given.device)
+        order = first_order(run, run_store)
+        if run.state.policy:
+            require_policy(run, run.config, run.state.policy, order)
         return run.remarks()
     except (StrategyError, CodecError, Unencodable) as exc:
         expected = f"a strategy that suits the model and its bundles ({exc})"
         raise ConfigError("strategy", run.config.strategy, expected) from exc
+
+
+def first_order(run: Run, run_store: RunStore) -> Order:
+    """The order of a device without a past in the first round. Raises what ``plan_newcomer`` raises."""
+    given, read = plan_newcomer(run, run_store), run_store.store.blobs.read
+    row = new_round(run, 1, TRAIN, [given], 0.0).row
+    order = make_order(run, row, (), given, None, lambda blob: describe(read(blob)))
+    return require_sendable(run, order, given.device)
+
+
+def require_policy(run: Run, config: RunConfig, sealed: bytes, order: Order | None = None) -> None:
+    """Raise ``ConfigError`` for a policy under which devices would decline this run, or its ``order``."""
+    policy = unsealed(sealed).policy()
+    try:
+        if order is not None:
+            for manifest in run.manifest_hashes:
+                require_allowed(policy, order, manifest)
+        if policy.run != run.name:
+            raise PolicyError(OTHER_RUN.format(run=policy.run))
+        if policy.last_round < config.total_rounds:
+            raise PolicyError(POLICY_ROUND.format(last=policy.last_round))
+    except PolicyError as exc:
+        expected = f"one of `run sign` for this run, with {config.total_rounds} rounds ({exc})"
+        raise ConfigError("--policy", f"version {policy.version}", expected) from exc
 
 
 def _require_link(run: Run, store: Store) -> None:
@@ -193,11 +228,14 @@ def stop_run(store: Store, name: str) -> None:
     store.set_status(name, STOPPED, "the operator stopped it", time.time())
 
 
-def resume_run(store: Store, name: str, num_rounds: int | None = None) -> RunConfig:
+def resume_run(
+    store: Store, name: str, num_rounds: int | None = None, policy: bytes = b""
+) -> RunConfig:
     """Let a run that has ended go on, up to ``num_rounds`` of training; the config that it goes on with.
 
     A round that was open goes on with the updates that it has. A round that failed counts as none of the
-    training, and so does the work of devices that came after the end. Raises ``ConfigError`` for a running
+    training, and so does the work of devices that came after the end. A ``policy`` takes the place of the
+    run's. Raises ``ConfigError`` for a running
     run, and for one that has nothing left to do.
     """
     with store.transaction():  # no newcomer comes in between
@@ -210,7 +248,10 @@ def resume_run(store: Store, name: str, num_rounds: int | None = None) -> RunCon
         if newest is not None and (row.status == FINISHED or not newest.open):
             spent = newest.round if newest.round > state.round else 0
         config = _resumed(name, config, state.round, spent, num_rounds)
-        state = msgspec.structs.replace(state, round=spent or state.round)
+        policy = policy or state.policy
+        if policy:
+            require_policy(Run(row, store), config, policy)
+        state = msgspec.structs.replace(state, round=spent or state.round, policy=policy)
         coded = msgspec.msgpack.encode(config), msgspec.msgpack.encode(state)
         # The end has cancelled the orders of its open round: devices begin theirs anew.
         store.resume_run(name, *coded, state.round, time.time() + config.deadline_s)

@@ -26,7 +26,8 @@ class RunState(msgspec.Struct, frozen=True):
 
     ``model`` is the global model, whole and exact. ``steps`` lead to it from earlier ones, oldest first, as
     far as they are worth sending; ``owed`` is the blob of what they left out, n float32 little endian, or
-    empty. ``groups`` is the blob of ``State.groups`` in MessagePack, or empty.
+    empty. ``groups`` is the blob of ``State.groups`` in MessagePack, or empty. ``policy`` is the run's
+    signed policy itself, or empty.
     """
 
     model: bytes
@@ -37,6 +38,7 @@ class RunState(msgspec.Struct, frozen=True):
     owed: bytes = b""
     steps: tuple[StepRow, ...] = ()
     groups: bytes = b""
+    policy: bytes = b""
 
     def blobs(self) -> set[bytes]:
         """Every blob that the state names."""
@@ -59,9 +61,11 @@ class Run:
         blobs = row.bundles
         try:
             packed = [store.blobs.read(blob) for blob in blobs]
-            self.manifests = [unpack(blob).manifest for blob in packed]
+            forms = [unpack(blob) for blob in packed]
         except (StorageError, CodecError) as exc:
             raise StorageError(f"run {row.run}: its bundle cannot be read: {exc}") from exc
+        self.manifests = [form.manifest for form in forms]
+        self.manifest_hashes = tuple(form.manifest_hash for form in forms)
         self.manifest: BundleManifest = self.manifests[0]
         self.bundles: tuple[Manifest, ...] = tuple(map(describe, packed))
         self._blobs = store.blobs

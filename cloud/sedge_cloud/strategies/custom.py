@@ -53,6 +53,12 @@ class Custom(Strategy, frozen=True):
             return _expected(self.inner.codec, Codec)
 
     @property
+    def later_words(self) -> tuple[str, ...]:
+        """The extensions that later orders of ``inner`` use."""
+        with self._step("later_words"):
+            return _expected(self.inner.later_words, tuple[str, ...])
+
+    @property
     def patch_values(self) -> ValueCoding:
         """How ``inner`` lets patches be coded."""
         with self._step("patch_values"):

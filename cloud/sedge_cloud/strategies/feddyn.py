@@ -52,6 +52,11 @@ class FedDyn(Strategy, frozen=True):
     """Strength of the dynamic regularizer, instead of ``training.prox``; the paper tries 0.001, 0.01 and
     0.1."""
 
+    @property
+    def later_words(self) -> tuple[str, ...]:
+        """The first order of a device has no correction."""
+        return (CORRECTION,)
+
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global model, a training that is pulled towards it, and -g_k unless it is 0."""
         work = Work(training=msgspec.structs.replace(context.training, prox=self.alpha))

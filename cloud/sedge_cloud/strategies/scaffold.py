@@ -77,6 +77,11 @@ class Scaffold(Strategy, frozen=True):
             raise ConfigError("training.optimizer", training.optimizer, expected)
         return super().init(context)
 
+    @property
+    def later_words(self) -> tuple[str, ...]:
+        """The first order of a device has no correction."""
+        return (CORRECTION,)
+
     def plan(self, context: Context, client: ClientModel) -> Assignment:
         """The global model, and d_i = c - c_i unless it is 0."""
         correction = _float32(_array(context.arrays, VARIATE) - _variate(context, client))

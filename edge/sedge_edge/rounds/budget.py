@@ -192,6 +192,11 @@ class Budget:
         return True
 
     @property
+    def clock_s(self) -> float:
+        """The Unix time by the device's clock, as it was set at this start."""
+        return self._clock_s
+
+    @property
     def owes(self) -> bool:
         """Whether enough was spent since the last commit to deserve a separate one."""
         return self._limited and (self._new_bytes >= COMMIT_BYTES or self._new_s >= COMMIT_S)

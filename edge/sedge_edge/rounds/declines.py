@@ -1,25 +1,35 @@
 """Declines: tells the coordinator, and the log, which orders the device cannot do, and gives them up."""
 
 import logging
+from collections.abc import Callable
 
 from sedge_edge.jobs.global_model import BrokenSteps
 from sedge_edge.jobs.storage import ReadableBlobs
-from sedge_edge.rounds.blob_limits import impossible_blob
 from sedge_edge.rounds.budget import TooManyOrders
 from sedge_edge.rounds.state import StateStore, TooManyStarts
-from sedge_protocol.errors import SedgeError
+from sedge_protocol.errors import RemoteError, SedgeError
 from sedge_protocol.wire.effects import Effect, Note
 from sedge_protocol.wire.messages import Decline, Order, OrderName
 from sedge_protocol.wire.peer import Peer
 
 
 class Declines:
-    """Methods that give an order up raise ``StorageError`` when the disk refuses."""
+    """Methods that give an order up raise ``StorageError`` when the disk refuses.
 
-    def __init__(self, store: StateStore, blobs: ReadableBlobs, peer: Peer) -> None:
+    ``why`` tells why an order cannot be done, as far as its bundle, if that is here, shows it.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        blobs: ReadableBlobs,
+        peer: Peer,
+        why: Callable[[Order], RemoteError | None],
+    ) -> None:
         self._store = store
         self._blobs = blobs
         self._peer = peer
+        self._why = why
         self._possible: dict[str, Order] = {}  # by run, the orders that have been looked at
 
     def decline(self, order: Order | OrderName, error: SedgeError) -> list[Effect]:
@@ -58,7 +68,7 @@ class Declines:
         for run, order in orders.items():
             if self._possible.get(run) is order or not self._blobs.has(order.bundle.sha256):
                 continue
-            if (error := impossible_blob(order, self._blobs)) is None:
+            if (error := self._why(order)) is None:
                 self._possible[run] = order
             else:
                 effects += self.give_up(order, error)

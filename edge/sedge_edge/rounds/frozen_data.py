@@ -19,10 +19,14 @@ _CAPACITY = 64
 
 
 class BundleFacts(NamedTuple):
-    """The ``size`` n of a bundle's vectors and its frozen data, or the ``error`` of an invalid bundle."""
+    """The ``size`` n of a bundle's vectors and its frozen data, or the ``error`` of an invalid bundle.
+
+    ``manifest_hash`` is the SHA-256 of its manifest, by which a policy names it.
+    """
 
     size: int = 0
     frozen: FrozenData | None = None
+    manifest_hash: bytes = b""
     error: CodecError | None = None
 
 
@@ -38,8 +42,9 @@ def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
         return None
     if bundle not in _known:
         try:
-            manifest = unpack(blobs.read(bundle)).manifest
-            facts = BundleFacts(manifest.layout.size, manifest.frozen)
+            found = unpack(blobs.read(bundle))
+            manifest = found.manifest
+            facts = BundleFacts(manifest.layout.size, manifest.frozen, found.manifest_hash)
         except CodecError as exc:
             facts = BundleFacts(error=exc)
         while len(_known) >= _CAPACITY:

@@ -18,6 +18,7 @@ from sedge_edge.jobs.job import Kept, Outcome
 from sedge_edge.jobs.storage import DurableValue, ReadableBlobs
 from sedge_edge.rounds.budget import Spent
 from sedge_edge.rounds.frozen_data import frozen_names
+from sedge_edge.rounds.taken_policies import TakenPolicy, remembered
 from sedge_protocol.errors import SedgeError, StorageError
 from sedge_protocol.wire.frame import next_incarnation
 from sedge_protocol.wire.messages import EVALUATE, Count, Order, Round
@@ -102,7 +103,7 @@ class AgentState(msgspec.Struct, frozen=True):
     ``chunk_bytes`` is the chunk size that the link carried last. ``recent`` are the runs of the last
     ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs; those in ``stopped`` can
     go on from a checkpoint. ``waits`` is why no work is done for now, for people, and ``spent`` what counts
-    towards the device's limits.
+    towards the device's limits. ``policies`` (by run) are the last that orders were taken with.
     """
 
     incarnation: int = 0
@@ -117,6 +118,7 @@ class AgentState(msgspec.Struct, frozen=True):
     waits: str = ""
     stopped: dict[str, Stopped] = msgspec.field(default_factory=dict[str, Stopped])
     spent: Spent = Spent()
+    policies: dict[str, TakenPolicy] = msgspec.field(default_factory=dict[str, TakenPolicy])
 
     def pending(self, run: str, number: int) -> Pending | None:
         """The update of a round that still awaits its receipt."""
@@ -253,10 +255,11 @@ class StateStore:
         """Commit the unchanged state, to see whether the disk works again."""
         self._save()
 
-    def accept(self, order: Order) -> str | None:
+    def accept(self, order: Order, policy: TakenPolicy | None = None) -> str | None:
         """Accept an order in place of its run's older one. Returns the run that was evicted for it, if any.
 
-        Raises ``TooManyRuns`` for a new run while all that are kept are in use.
+        ``policy`` is what allows it, where the device asks for one. Raises ``TooManyRuns`` for a new run
+        while all that are kept are in use.
         """
         state, runs, evicted = self.state, self.state.runs, None
         recent = (*state.recent, order.run)[-MAX_RUNS:]
@@ -269,7 +272,9 @@ class StateStore:
                 text = TOO_MANY_RUNS.format(where=where, runs=len(names), orders=MAX_RUNS)
                 raise TooManyRuns(text)
             runs = _without(runs, evicted)
-        self._save(orders={**state.orders, order.run: order}, runs=runs, recent=recent)
+        policies = remembered(state.policies, order.run, policy)
+        orders = {**state.orders, order.run: order}
+        self._save(orders=orders, runs=runs, recent=recent, policies=policies)
         return evicted
 
     def recut(self, repeated: Order) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.broker_url import parse_url
 from sedge_protocol.host.disk import opened, replace_file, write_at
+from sedge_protocol.host.signing import parse_public
 from sedge_protocol.wire.keys import parse_secret
 from sedge_protocol.wire.messages import POINT_BYTES
 from sedge_protocol.wire.topics import check_id
@@ -32,7 +33,7 @@ state_dir = "{places.state_dir}"
 
 [broker]
 url = {url}
-{tls}
+{tls}{trust}
 [data]
 # "train.npz" with x and y, "train.csv", "images" (a folder for each class), or "module:function"
 train = "train.npz"
@@ -51,13 +52,17 @@ OF_SERVICE = Places("$CREDENTIALS_DIRECTORY/sedge-secret", "/var/lib/sedge")
 
 
 class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a device must know before it can connect. ``secret`` is 64 hex digits, ``ca`` PEM."""
+    """What a device must know before it can connect. ``secret`` is 64 hex digits, ``ca`` PEM.
+
+    ``trust`` are the public keys that it pins, 64 hex digits each.
+    """
 
     device: str
     fleet: str
     url: str
     secret: str
     ca: str | None = None
+    trust: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Raise ``ConfigError``, which never shows the secret, for an invalid id, url or secret."""
@@ -65,6 +70,8 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
         check_id(self.fleet, "fleet")
         parse_url(self.url)
         parse_secret(self.secret, "")
+        for key in self.trust:
+            parse_public(key)
 
     def join_text(self) -> str:
         """The line of rule E7, which is as secret as the secret."""
@@ -75,8 +82,10 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
         ca = {} if self.ca is None else {CA: self.ca}
         tls = f'ca_file = "{CA}"\n{remark}' if ca else remark
         url = json.dumps(self.url, ensure_ascii=False)  # which is a string of TOML, too
+        keys = ", ".join(f'"{key}"' for key in self.trust)
+        trust = f"\n[trust]\n# Whose signature orders need.\nkeys = [{keys}]\n" if keys else ""
         text = EDGE_TOML.format(
-            device=self.device, fleet=self.fleet, url=url, tls=tls, places=places
+            device=self.device, fleet=self.fleet, url=url, tls=tls, trust=trust, places=places
         )
         return {**ca, CONFIG: text}
 
@@ -97,7 +106,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a device must know to join by a token. ``key`` and ``point`` are hex digits, ``ca`` PEM.
 
-    ``device`` is the id of the one device that the token is for, or empty.
+    ``device`` is the id of the one device that the token is for, or empty, ``trust`` as in ``Enrolment``.
     """
 
     token: str
@@ -107,6 +116,7 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
     point: str
     ca: str | None = None
     device: str = ""
+    trust: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Raise ``ConfigError``, which never shows the key, for a value that breaks a rule."""
@@ -120,6 +130,8 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
             )
         if self.device:
             check_id(self.device, "device")
+        for key in self.trust:
+            parse_public(key)
 
     def public(self) -> bytes:
         """The coordinator's public key."""

@@ -174,11 +174,15 @@ class BundleManifest(msgspec.Struct, frozen=True):
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A manifest with the bytes of its programs, by file name, and frozen values (m,), if they are here."""
+    """A manifest with the bytes of its programs, by file name, and frozen values (m,), if they are here.
+
+    ``manifest_hash`` is the SHA-256 of the manifest's bytes, for a bundle that came as a blob.
+    """
 
     manifest: BundleManifest
     files: dict[str, bytes]
     frozen: Theta | None = None
+    manifest_hash: bytes = b""
 
     def program(self, name: str, backend: str) -> bytes:
         """The bytes of one program. Raises ``CodecError`` if the bundle does not have it."""
@@ -354,4 +358,5 @@ def unpack(blob: bytes) -> Bundle:
         raise CodecError(f"bundle: {exc}") from exc
     manifest = _decode_manifest(packed.manifest, "bundle")
     _check_files(manifest, packed.files, "bundle")
-    return Bundle(manifest, packed.files)
+    manifest_hash = hashlib.sha256(packed.manifest).digest()
+    return Bundle(manifest, packed.files, manifest_hash=manifest_hash)

@@ -41,16 +41,20 @@ def needed_by_work(work: Work, training: Training) -> frozenset[str]:
     return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)
 
 
-def unannounced(order: Order, announced: frozenset[str]) -> BodyError | None:
-    """Why a device that has announced these words cannot read an order; ``frozen`` is its bundle's."""
+def needed_by_order(order: Order) -> frozenset[str]:
+    """The words that an order uses; ``frozen`` is not among them, as it is the bundle's."""
     wanted = {
         CORRECTION: order.correction is not None,
         "select": bool(order.context) or order.patch_context is not None,
         order.codec.values.value: order.codec.values not in COMMON_VALUES,
     }
     needed = needed_by_work(order.work, order.training)
-    needed |= {feature for feature, is_wanted in wanted.items() if is_wanted}
-    if not (lacking := needed - announced):
+    return needed | {feature for feature, is_wanted in wanted.items() if is_wanted}
+
+
+def unannounced(order: Order, announced: frozenset[str]) -> BodyError | None:
+    """Why a device that has announced these words cannot read an order."""
+    if not (lacking := needed_by_order(order) - announced):
         return None
     where = f"run {order.run}, round {order.round}"
     why = UNANNOUNCED.format(where=where, words=", ".join(sorted(lacking)))

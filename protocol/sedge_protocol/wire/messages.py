@@ -30,6 +30,9 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**40)]
 # Zeros that make a message large, with which a doctor measures what the brokers let through.
 Padding: TypeAlias = Annotated[bytes, Meta(max_length=MAX_BODY_BYTES)]
 Round: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
+# A policy (policy.py) with its signature.
+MAX_POLICY_BYTES = 4096
+SealedPolicy: TypeAlias = Annotated[bytes, Meta(max_length=MAX_POLICY_BYTES)]
 
 # A point of P-256, uncompressed, and a proof (joining.py).
 POINT_BYTES, PROOF_BYTES = 65, 16
@@ -155,6 +158,8 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     none."""
     seed: Seed = 0
     """The seed of the device's shuffles."""
+    policy: SealedPolicy = b""
+    """The run's signed policy (policy.md); empty: none."""
 
     @property
     def training(self) -> Training:

@@ -31,6 +31,8 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "DataError": "The device's data do not fit the bundle.",
         "MessageTooLarge": "The update does not fit the packets that the brokers let through (7.5).",
         "OutOfMemory": "The device's memory does not suffice.",
+        "PolicyError": "No key that the device pins has signed for the order, or it asks for more than its "
+        "signed policy allows (spec/policy.md).",
         "TooManyOrders": "The device's owner lets it take on fewer orders in an hour.",
         "TooManyRuns": "Every run that the device keeps is in use (5.12).",
         "TooManyStarts": "The order was begun in three starts of the device and never ended (10.3).",

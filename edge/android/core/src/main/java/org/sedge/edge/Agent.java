@@ -99,7 +99,7 @@ public final class Agent {
             runner = new JobRunner(blobs, new Programs(programs, backends, trials), parts[0], parts[1]);
             core = new AgentCore(config.fleet, config.device, keys, hello(backends, parts), blobs,
                     new Journal(new File(stateFolder, "journal")), random, System.currentTimeMillis() / 1000,
-                    config.limits, new Shell(), listener);
+                    config.limits, config.pinned, new Shell(), listener);
             core.allow(new Web(config.downloads));
             opened = true;
         } finally {

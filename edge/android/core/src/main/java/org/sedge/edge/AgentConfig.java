@@ -1,5 +1,7 @@
 package org.sedge.edge;
 
+import org.sedge.edge.wire.PinnedKeys;
+
 import org.jspecify.annotations.Nullable;
 
 import java.io.ByteArrayInputStream;
@@ -31,18 +33,21 @@ public final class AgentConfig {
     public final Limits limits;
     /** Which web servers it may ask for large blobs. */
     public final Downloads downloads;
+    /** The keys of which one must have signed for an order; none: every order is taken. */
+    public final PinnedKeys pinned;
     private final byte[] secret;
 
     /** Throws {@code ConfigError} for a value that cannot be used. */
     public AgentConfig(String device, String fleet, String url, byte[] secret, @Nullable String caPem)
             throws SedgeException {
-        this(device, fleet, url, secret, caPem, Limits.DEFAULT, Downloads.ANY);
+        this(device, fleet, url, secret, caPem, Limits.DEFAULT, Downloads.ANY, PinnedKeys.NONE);
     }
 
     private AgentConfig(String device, String fleet, String url, byte[] secret, String caPem, Limits limits,
-            Downloads downloads) throws SedgeException {
+            Downloads downloads, PinnedKeys pinned) throws SedgeException {
         this.limits = limits;
         this.downloads = downloads;
+        this.pinned = pinned;
         this.device = id("device", device);
         this.fleet = id("fleet", fleet);
         if (secret == null || secret.length != 32) {
@@ -65,12 +70,17 @@ public final class AgentConfig {
 
     /** The same with other limits. */
     public AgentConfig with(Limits others) throws SedgeException {
-        return new AgentConfig(device, fleet, url, secret, caPem, others, downloads);
+        return new AgentConfig(device, fleet, url, secret, caPem, others, downloads, pinned);
     }
 
     /** The same with other web servers. */
     public AgentConfig with(Downloads others) throws SedgeException {
-        return new AgentConfig(device, fleet, url, secret, caPem, limits, others);
+        return new AgentConfig(device, fleet, url, secret, caPem, limits, others, pinned);
+    }
+
+    /** The same, but orders need the signature of one of these keys. */
+    public AgentConfig with(PinnedKeys others) throws SedgeException {
+        return new AgentConfig(device, fleet, url, secret, caPem, limits, downloads, others);
     }
 
     /** The 32 bytes that device and coordinator share; a copy. */

@@ -2,16 +2,20 @@ package org.sedge.edge;
 
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Json;
+import org.sedge.edge.wire.PinnedKeys;
 
 import org.jspecify.annotations.Nullable;
 
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Base64;
+import java.util.List;
 import java.util.Map;
 
 /**
  * A device's enrolment as one line of text: {@code sedge:} and the base64url, without padding, of a JSON object with
- * {@code device}, {@code fleet}, {@code url}, {@code secret} (64 hex digits) and perhaps {@code ca} (PEM).
+ * {@code device}, {@code fleet}, {@code url}, {@code secret} (64 hex digits) and perhaps {@code ca} (PEM) and
+ * {@code trust}, a list of public keys (64 hex digits each).
  */
 public final class JoinText {
     private static final String PREFIX = "sedge:";
@@ -23,9 +27,10 @@ public final class JoinText {
         try {
             Map<?, ?> found = said(text);
             byte[] secret = Hex.decode(text(found, "secret"));
-            return new AgentConfig(
+            AgentConfig config = new AgentConfig(
                     text(found, "device"), text(found, "fleet"), text(found, "url"), secret,
                     found.containsKey("ca") ? text(found, "ca") : null);
+            return pinned(config, found);
         } catch (IllegalArgumentException | ClassCastException error) {
             throw refused("its content is cut off or damaged");
         } catch (SedgeException.ConfigError error) {
@@ -44,7 +49,7 @@ public final class JoinText {
                     text(found, "token"), text(found, "fleet"), text(found, "url"), Hex.decode(text(found, "key")),
                     found.containsKey("ca") ? text(found, "ca") : null);
             String device = found.containsKey("device") ? text(found, "device") : "";
-            return new JoinToken(account, Hex.decode(text(found, "point")), device);
+            return new JoinToken(pinned(account, found), Hex.decode(text(found, "point")), device);
         } catch (IllegalArgumentException | ClassCastException error) {
             throw refused("its content is cut off or damaged");
         } catch (SedgeException.ConfigError error) {
@@ -60,6 +65,9 @@ public final class JoinText {
         if (config.caPem != null) {
             json.append(",\"ca\":\"").append(Json.escaped(config.caPem)).append('"');
         }
+        if (!config.pinned.isEmpty()) {
+            json.append(",\"trust\":[\"").append(String.join("\",\"", config.pinned.texts)).append("\"]");
+        }
         byte[] coded = json.append('}').toString().getBytes(StandardCharsets.UTF_8);
         return PREFIX + Base64.getUrlEncoder().withoutPadding().encodeToString(coded);
     }
@@ -71,6 +79,18 @@ public final class JoinText {
         }
         byte[] json = Base64.getUrlDecoder().decode(trimmed.substring(PREFIX.length()));
         return (Map<?, ?>) Json.parse(new String(json, StandardCharsets.UTF_8));
+    }
+
+    private static AgentConfig pinned(AgentConfig config, Map<?, ?> found) throws SedgeException {
+        return found.containsKey("trust") ? config.with(new PinnedKeys(texts(found.get("trust")))) : config;
+    }
+
+    private static List<String> texts(Object list) {
+        List<String> found = new ArrayList<>();
+        for (Object value : (List<?>) list) {
+            found.add((String) value);
+        }
+        return found;
     }
 
     private static String text(Map<?, ?> found, String key) throws SedgeException {

@@ -102,7 +102,8 @@ public final class Joining implements Link.Owner {
 
     private AgentConfig configured(String device) throws SedgeException {
         AgentConfig account = token.account;
-        return new AgentConfig(device, account.fleet, account.url, agreement.secret, account.caPem);
+        return new AgentConfig(device, account.fleet, account.url, agreement.secret, account.caPem)
+                .with(account.pinned);
     }
 
     private byte[] question() {

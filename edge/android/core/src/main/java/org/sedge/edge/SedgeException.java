@@ -131,6 +131,13 @@ public abstract class SedgeException extends Exception {
         }
     }
 
+    /** An order without a valid signed policy, or one that asks for more than its policy allows. */
+    public static final class PolicyError extends RemoteError {
+        public PolicyError(String message) {
+            super("PolicyError", message, null);
+        }
+    }
+
     /** An order's steps do not lead to its model; the whole model may still do. */
     public static final class BrokenSteps extends CodecError {
         public BrokenSteps(String message) {

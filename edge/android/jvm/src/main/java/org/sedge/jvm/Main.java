@@ -10,6 +10,7 @@ import org.sedge.edge.host.Disk;
 import org.sedge.edge.host.Npz;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Metric;
+import org.sedge.edge.wire.PinnedKeys;
 
 import java.io.File;
 import java.nio.charset.StandardCharsets;
@@ -25,9 +26,9 @@ import java.util.regex.Pattern;
  * the classes of the backends that may train; {@code Main JOIN-TEXT STATE-FOLDER DATA.npz BACKEND-CLASS ...} otherwise.
  */
 public final class Main {
-    /** Of TOML, what {@code device add} writes: sections, and keys with a text. */
+    /** Of TOML, what {@code device add} writes: sections, and keys with a text or a list in one line. */
     private static final Pattern LINE =
-            Pattern.compile("\\s*(?:\\[([\\w.]+)\\]|(\\w+)\\s*=\\s*(\"([^\"\\\\]*)\"|[^\"#]+?))?\\s*(?:#.*)?");
+            Pattern.compile("\\s*(?:\\[([\\w.]+)\\]|(\\w+)\\s*=\\s*(\"([^\"\\\\]*)\"|\\[[^\\]#]*\\]|[^\"#]+?))?\\s*(?:#.*)?");
 
     private Main() {}
 
@@ -90,7 +91,8 @@ public final class Main {
         }
         String ca = values.containsKey("broker.ca_file") ? text(file(folder, values, "broker.ca_file")) : null;
         try {
-            return new AgentConfig(values.get("device"), values.get("fleet"), values.get("broker.url"), secret, ca);
+            return new AgentConfig(values.get("device"), values.get("fleet"), values.get("broker.url"), secret, ca)
+                    .with(new PinnedKeys(texts(values.get("trust.keys"))));
         } catch (ConfigError error) {
             throw new ConfigError(new File(folder, "edge.toml") + ": " + error.getMessage());
         }
@@ -108,6 +110,16 @@ public final class Main {
             if (parts.group(2) != null) {
                 found.put(section + parts.group(2), parts.group(4) == null ? parts.group(3) : parts.group(4));
             }
+        }
+        return found;
+    }
+
+    /** The texts of a list of them in one line; null: none. */
+    private static List<String> texts(String list) {
+        List<String> found = new ArrayList<>();
+        Matcher text = Pattern.compile("\"([^\"]*)\"").matcher(list == null ? "" : list);
+        while (text.find()) {
+            found.add(text.group(1));
         }
         return found;
     }

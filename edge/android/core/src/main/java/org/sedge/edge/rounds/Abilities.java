@@ -1,11 +1,15 @@
 package org.sedge.edge.rounds;
 
 import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Messages.Training;
 import org.sedge.edge.wire.Messages.Work;
 
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
 
 /** What this device does of spec/extensions.md. */
 public final class Abilities {
@@ -18,13 +22,49 @@ public final class Abilities {
 
     /** The extensions that an order asks for and this device has not announced; empty: none. */
     static String lacking(Order order) {
+        Set<String> words = words(order);
+        words.removeAll(CODECS);
+        return String.join(", ", words);
+    }
+
+    /** The extensions that an order uses, in alphabetical order; {@code frozen} is its bundle's. */
+    static Set<String> words(Order order) {
         Work work = order.work;
-        boolean selects = work.has(Work.SELECT) || order.has(Order.CONTEXT) || order.has(Order.PATCH_CONTEXT);
-        boolean exchanges = work.has(Work.RETURNS) || work.has(Work.ARRAYS) && !work.has(Work.LOSS);
-        String words = (exchanges ? ", arrays" : "") + (work.has(Work.CHOICE) ? ", choice" : "")
-                + (work.has(Work.OWN_MODEL) ? ", own_model" : "") + (work.has(Work.REMEMBER) ? ", remember" : "")
-                + (work.has(Work.SCORING) ? ", scoring" : "") + (selects ? ", select" : "")
-                + (work.has(Work.SETTINGS) ? ", settings" : "");
-        return words.isEmpty() ? "" : words.substring(2);
+        Set<String> found = new TreeSet<>();
+        add(found, "select", work.has(Work.SELECT) || order.has(Order.CONTEXT) || order.has(Order.PATCH_CONTEXT));
+        add(found, "arrays", work.has(Work.RETURNS) || work.has(Work.ARRAYS) && !work.has(Work.LOSS));
+        add(found, "choice", work.has(Work.CHOICE));
+        add(found, "own_model", work.has(Work.OWN_MODEL));
+        add(found, "remember", work.has(Work.REMEMBER));
+        add(found, "scoring", work.has(Work.SCORING));
+        add(found, "settings", work.has(Work.SETTINGS));
+        add(found, "phases", work.has(Work.THEN));
+        add(found, "blend", work.has(Work.BLEND));
+        add(found, "loss", work.has(Work.LOSS));
+        add(found, "correction", order.has(Order.CORRECTION));
+        String values = order.codec.values;
+        add(found, values, values.equals("int4") || values.equals("sign"));
+        List<Training> trainings = new ArrayList<>(work.then);
+        if (work.training != null) {
+            trainings.add(work.training);
+        }
+        if (work.ownModel != null) {
+            trainings.add(work.ownModel.training);
+        }
+        for (Training training : trainings) {
+            add(found, "freeze", training.has(Training.FREEZE));
+            add(found, "schedule", training.has(Training.WARMUP_STEPS) || training.has(Training.END_FACTOR));
+            add(found, "average", training.has(Training.AVERAGE));
+            add(found, "optimizer", training.has(Training.OPTIMIZER) || training.has(Training.NESTEROV)
+                    || training.has(Training.WEIGHT_DECAY) || training.has(Training.CLIP_NORM)
+                    || training.has(Training.OPTIMIZER_STATE));
+        }
+        return found;
+    }
+
+    private static void add(Set<String> words, String word, boolean uses) {
+        if (uses) {
+            words.add(word);
+        }
     }
 }

@@ -4,7 +4,6 @@ import org.sedge.edge.AgentListener;
 import org.sedge.edge.Limits;
 import org.sedge.edge.SedgeException.BodyError;
 import org.sedge.edge.SedgeException.BrokenSteps;
-import org.sedge.edge.SedgeException.CodecError;
 import org.sedge.edge.SedgeException.FrameError;
 import org.sedge.edge.SedgeException.RemoteError;
 import org.sedge.edge.SedgeException.StorageError;
@@ -15,6 +14,7 @@ import org.sedge.edge.jobs.DurableBytes;
 import org.sedge.edge.jobs.GlobalModel;
 import org.sedge.edge.jobs.Outcome;
 import org.sedge.edge.rounds.State.Pending;
+import org.sedge.edge.rounds.State.TakenPolicy;
 import org.sedge.edge.wire.Backoff;
 import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Frame;
@@ -29,6 +29,7 @@ import org.sedge.edge.wire.Messages.Refusal;
 import org.sedge.edge.wire.Messages.Reject;
 import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.Peer;
+import org.sedge.edge.wire.PinnedKeys;
 import org.sedge.edge.wire.Refusals;
 import org.sedge.edge.wire.Struct;
 import org.sedge.edge.wire.Topics;
@@ -64,6 +65,7 @@ public final class AgentCore {
     private final Handshake handshake;
     private final Budget budget;
     private final BlobLimits limits;
+    private final Trust trust;
     private final Fetches fetches;
     private final Outbox outbox;
     private final Declines declines;
@@ -78,9 +80,11 @@ public final class AgentCore {
     /** Begins a new start of the device; {@code clockS} are Unix seconds, which need not be right.
      *
      * @param most what the device does at most; null: anything
+     * @param pinned the keys of which one must have signed for an order
      */
     public AgentCore(String fleet, String device, DeviceKeys keys, Hello hello, Blobs blobs, DurableBytes journal,
-            Random random, long clockS, Limits most, Effects effects, AgentListener listener) throws StorageError {
+            Random random, long clockS, Limits most, PinnedKeys pinned, Effects effects, AgentListener listener)
+            throws StorageError {
         this.blobs = blobs;
         this.listener = listener;
         this.effects = new Traffic(effects);
@@ -94,6 +98,7 @@ public final class AgentCore {
         peer = new Peer(Topics.up(fleet, device), keys, store.state().incarnation, store.state().coordinator);
         handshake = new Handshake(hello, peer, random);
         limits = new BlobLimits(blobs);
+        trust = new Trust(pinned, limits, store, budget);
         fetches = new Fetches(fleet, blobs, peer, random, limits);
         outbox = new Outbox(store, blobs, peer, random);
         declines = new Declines(peer, this.effects, listener);
@@ -430,9 +435,11 @@ public final class AgentCore {
                     "ORDER: " + Refusals.unannounced(GlobalModel.where(order), unknown), new byte[0]));
             return;
         }
+        TakenPolicy policy;
         try {
-            limits.check(order);
-        } catch (CodecError error) {
+            requirePossible(order);
+            policy = trust.policyOf(order);
+        } catch (RemoteError error) {
             declines.send(order, error);
             return;
         }
@@ -440,7 +447,7 @@ public final class AgentCore {
             declines.exhausted(order);
         } else {
             try {
-                String evicted = store.accept(order);
+                String evicted = store.accept(order, policy);
                 if (evicted != null) {
                     effects.note(Level.WARNING, "deleted run " + evicted + " and its model: none of the last "
                             + StateStore.MAX_RUNS + " orders was for it");
@@ -513,7 +520,7 @@ public final class AgentCore {
             if (store.attemptsExhausted(order)) {
                 store.refuse(order.run);
                 declines.exhausted(order);
-            } else if (budget.closed().isEmpty() && fetches.missing(order).isEmpty()) {
+            } else if (budget.closed().isEmpty() && fetches.missing(order).isEmpty() && !refuseImpossible(order)) {
                 store.begin(order);
                 working = order;
                 budget.works(true);
@@ -528,12 +535,25 @@ public final class AgentCore {
     /** Gives up the orders of which a bundle that has arrived shows that they cannot be done. */
     private void refuseImpossible() throws StorageError {
         for (Order order : new ArrayList<>(store.state().orders.values())) {
-            try {
-                limits.check(order);
-            } catch (CodecError error) {
-                store.decline(order);
-                declines.send(order, error);
-            }
+            refuseImpossible(order);
         }
+    }
+
+    /** Whether the order was given up. */
+    private boolean refuseImpossible(Order order) throws StorageError {
+        try {
+            requirePossible(order);
+            return false;
+        } catch (RemoteError error) {
+            store.decline(order);
+            declines.send(order, error);
+            return true;
+        }
+    }
+
+    /** Throws {@code RemoteError} for an order that cannot be done, or may not, as far as is known. */
+    private void requirePossible(Order order) throws RemoteError, StorageError {
+        limits.check(order);
+        trust.check(order);
     }
 }

@@ -23,7 +23,18 @@ final class BlobLimits {
     private static final int CAPACITY = 64;
 
     private final Blobs blobs;
-    private final Map<String, Integer> sizes = new LinkedHashMap<>();
+    private final Map<String, Facts> known = new LinkedHashMap<>();
+
+    /** What is asked of a bundle more than once. */
+    private static final class Facts {
+        final int size;
+        final byte[] manifestHash;
+
+        Facts(Bundle bundle) {
+            size = bundle.layout.size;
+            manifestHash = bundle.manifestHash();
+        }
+    }
 
     BlobLimits(Blobs blobs) {
         this.blobs = blobs;
@@ -38,7 +49,7 @@ final class BlobLimits {
         if (!blobs.has(bundle.sha256)) {
             return;
         }
-        int size = size(bundle.sha256);
+        int size = facts(bundle.sha256).size;
         check("a model", order.model, size);
         for (Step step : order.steps) {
             check("a step", step.blob, size);
@@ -60,17 +71,22 @@ final class BlobLimits {
         }
     }
 
-    /** The n of a bundle's vectors. Throws {@code CodecError} for an invalid one. */
-    private int size(byte[] bundle) throws CodecError, StorageError {
+    /** The SHA-256 of a bundle's manifest; null while the bundle is not here. */
+    byte[] manifestHash(byte[] bundle) throws CodecError, StorageError {
+        return blobs.has(bundle) ? facts(bundle).manifestHash : null;
+    }
+
+    /** Throws {@code CodecError} for an invalid bundle. */
+    private Facts facts(byte[] bundle) throws CodecError, StorageError {
         String name = Hex.encode(bundle);
-        Integer known = sizes.get(name);
-        if (known == null) {
-            known = Bundle.unpack(blobs.read(bundle)).layout.size;
-            if (sizes.size() >= CAPACITY) {
-                sizes.remove(sizes.keySet().iterator().next());
+        Facts facts = known.get(name);
+        if (facts == null) {
+            facts = new Facts(Bundle.unpack(blobs.read(bundle)));
+            if (known.size() >= CAPACITY) {
+                known.remove(known.keySet().iterator().next());
             }
-            sizes.put(name, known);
+            known.put(name, facts);
         }
-        return known;
+        return facts;
     }
 }

@@ -103,6 +103,11 @@ final class Budget {
         stopAt = limited && net > 0 ? now + Math.max(0, training.limit - training.spent) / net : Double.POSITIVE_INFINITY;
     }
 
+    /** Unix seconds by the device's clock, as it was set at this start. */
+    double clockS() {
+        return clockS;
+    }
+
     void received(int size) {
         bytes.spent += size;
         newBytes += size;

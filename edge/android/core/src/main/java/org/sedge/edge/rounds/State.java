@@ -140,6 +140,29 @@ public final class State extends Struct<State> {
         }
     }
 
+    /** The last policy of a run that an order was taken with. */
+    public static final class TakenPolicy extends Struct<TakenPolicy> {
+        public static final Schema<TakenPolicy> SCHEMA = new Schema<TakenPolicy>(false) {
+            @Override
+            protected TakenPolicy make(Object[] given) {
+                return new TakenPolicy(given);
+            }
+        };
+        public static final Field<TakenPolicy, Long> VERSION = SCHEMA.required("version", Type.COUNT);
+        public static final Field<TakenPolicy, byte[]> KEY = SCHEMA.required("key", Type.bytes(0, 8));
+
+        /** Its version. */
+        public final long version;
+        /** The id of the key that has signed it. */
+        public final byte[] key;
+
+        private TakenPolicy(Object[] given) {
+            super(SCHEMA, given);
+            version = VERSION.in(given);
+            key = KEY.in(given);
+        }
+    }
+
     public static final Schema<State> SCHEMA = new Schema<State>(false) {
         @Override
         protected State make(Object[] given) {
@@ -164,6 +187,8 @@ public final class State extends Struct<State> {
     public static final Field<State, Map<String, Stopped>> STOPPED =
             SCHEMA.optional("stopped", Type.map(Stopped.SCHEMA, 64), Collections.emptyMap());
     public static final Field<State, Spent> SPENT = SCHEMA.optional("spent", Spent.SCHEMA, Spent.SCHEMA.empty());
+    public static final Field<State, Map<String, TakenPolicy>> POLICIES =
+            SCHEMA.optional("policies", Type.map(TakenPolicy.SCHEMA, 64), Collections.emptyMap());
 
     /** The device's start count. */
     public final long incarnation;
@@ -187,6 +212,8 @@ public final class State extends Struct<State> {
     public final Map<String, Stopped> stopped;
     /** What counts towards the device's limits. */
     public final Spent spent;
+    /** The last policies that orders were taken with, by run. */
+    public final Map<String, TakenPolicy> policies;
 
     private State(Object[] given) {
         super(SCHEMA, given);
@@ -201,5 +228,6 @@ public final class State extends Struct<State> {
         attempts = ATTEMPTS.in(given);
         stopped = STOPPED.in(given);
         spent = SPENT.in(given);
+        policies = POLICIES.in(given);
     }
 }

@@ -10,6 +10,7 @@ import org.sedge.edge.jobs.Outcome;
 import org.sedge.edge.rounds.State.Attempt;
 import org.sedge.edge.rounds.State.Pending;
 import org.sedge.edge.rounds.State.Stopped;
+import org.sedge.edge.rounds.State.TakenPolicy;
 import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Manifest;
@@ -32,6 +33,8 @@ public final class StateStore {
     static final int MAX_RUNS = 16;
     /** An order that so many starts have begun and none has finished is refused: the job itself kills the agent. */
     static final int MAX_STARTS = 3;
+    /** The runs whose policies' versions are remembered, also of runs that were given up. */
+    private static final int MAX_POLICIES = 64;
 
     private final DurableBytes journal;
     private final Blobs blobs;
@@ -129,8 +132,12 @@ public final class StateStore {
         return same ? last : null;
     }
 
-    /** Accepts an order in place of its run's older one. Returns the run that made room for it; null: none had to. */
-    String accept(Order order) throws StorageError, TooManyRuns {
+    /**
+     * Accepts an order in place of its run's older one. Returns the run that made room for it; null: none had to.
+     *
+     * @param policy what allows it; null where the device asks for none
+     */
+    String accept(Order order, TakenPolicy policy) throws StorageError, TooManyRuns {
         String run = order.run;
         List<String> recent = new ArrayList<>(state.recent);
         recent.add(run);
@@ -150,8 +157,21 @@ public final class StateStore {
             }
             changed = changed.with(State.RUNS, without(state.runs, evicted));
         }
+        if (policy != null) {
+            changed = changed.with(State.POLICIES, remembered(run, policy));
+        }
         save(changed.with(State.ORDERS, with(state.orders, run, order)));
         return evicted;
+    }
+
+    /** The policies by run, the newest last, with one more; those of the longest unused runs go. */
+    private Map<String, TakenPolicy> remembered(String run, TakenPolicy policy) {
+        Map<String, TakenPolicy> found = new LinkedHashMap<>(without(state.policies, run));
+        found.put(run, policy);
+        while (found.size() > MAX_POLICIES) {
+            found.remove(found.keySet().iterator().next());
+        }
+        return found;
     }
 
     /** Fetches an order's blobs in the chunks of its repetition; what is here of them stays. */

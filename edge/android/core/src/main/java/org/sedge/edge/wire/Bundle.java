@@ -147,9 +147,11 @@ public final class Bundle {
     public final List<Part> parts;
     private final List<Record> programs;
     private final Map<String, byte[]> files;
+    private final byte[] manifestHash;
 
-    private Bundle(Record manifest, Map<String, byte[]> files) {
+    private Bundle(Record manifest, Map<String, byte[]> files, byte[] manifestHash) {
         this.files = files;
+        this.manifestHash = manifestHash;
         name = manifest.get(NAME);
         layout = manifest.get(LAYOUT);
         batchSize = manifest.get(BATCH_SIZE).intValue();
@@ -232,10 +234,15 @@ public final class Bundle {
             if (!Long.valueOf(FORMAT).equals(format)) {
                 throw new IllegalArgumentException("bundle format " + format + ", this version reads " + FORMAT);
             }
-            return new Bundle(SCHEMA.read(json), packed.get(FILES));
+            return new Bundle(SCHEMA.read(json), packed.get(FILES), Digests.sha256(packed.get(MANIFEST)));
         } catch (IllegalArgumentException | ArithmeticException error) {
             throw new CodecError("bundle: " + error.getMessage(), error);
         }
+    }
+
+    /** The SHA-256 of the manifest's bytes, by which a policy names the bundle; a copy. */
+    public byte[] manifestHash() {
+        return manifestHash.clone();
     }
 
     /** Whether outputs (C, ...) of a row have the classes first; otherwise they are (..., C), with the labels' extents. */

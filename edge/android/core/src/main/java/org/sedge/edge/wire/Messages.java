@@ -619,6 +619,7 @@ public final class Messages {
         public static final Field<Order, Codec> CODEC = SCHEMA.optional("codec", Codec.SCHEMA, Codec.SCHEMA.empty());
         public static final Field<Order, byte[]> CONTEXT = SCHEMA.optional("context", Type.bytes(0, 32), new byte[0]);
         public static final Field<Order, Long> SEED = SCHEMA.optional("seed", Type.integer(0, Long.MAX_VALUE), 0L);
+        public static final Field<Order, byte[]> POLICY = SCHEMA.optional("policy", Type.bytes(0, 4096), new byte[0]);
 
         /** The run that the round is of. */
         public final String run;
@@ -664,6 +665,8 @@ public final class Messages {
         public final byte[] context;
         /** The seed of the device's shuffles. */
         public final long seed;
+        /** The run's signed policy (policy.md); empty: none. */
+        public final byte[] policy;
 
         private Order(Object[] given) {
             super(SCHEMA, given);
@@ -685,6 +688,7 @@ public final class Messages {
             codec = CODEC.in(given);
             context = CONTEXT.in(given);
             seed = SEED.in(given);
+            policy = POLICY.in(given);
         }
     }
 
@@ -1058,6 +1062,71 @@ public final class Messages {
             super(SCHEMA, given);
             run = RUN.in(given);
             round = ROUND.in(given);
+        }
+    }
+
+    /** What the orders of one run may ask. */
+    public static final class Policy extends Struct<Policy> {
+        public static final Schema<Policy> SCHEMA = new Schema<Policy>(true) {
+            @Override
+            protected Policy make(Object[] given) {
+                return new Policy(given);
+            }
+        };
+        public static final Field<Policy, String> RUN = SCHEMA.required("run", Type.ID);
+        public static final Field<Policy, Long> VERSION = SCHEMA.required("version", Type.integer(1, 1099511627776L));
+        public static final Field<Policy, List<byte[]>> BUNDLES =
+                SCHEMA.required("bundles", Type.list(Type.HASH, 1, 64));
+        public static final Field<Policy, Long> LAST_ROUND = SCHEMA.required("last_round", Type.ROUND);
+        public static final Field<Policy, List<String>> TASKS =
+                SCHEMA.required("tasks", Type.list(Type.oneOf("evaluate", "train"), 1, 2));
+        public static final Field<Policy, Long> LOCAL_EPOCHS = SCHEMA.required("local_epochs", Type.integer(1, 10000));
+        public static final Field<Policy, Double> LEARNING_RATE =
+                SCHEMA.required("learning_rate", Type.number(0, false, 1000000000.0));
+        public static final Field<Policy, Double> MOMENTUM =
+                SCHEMA.optional("momentum", Type.number(0, false, 1000000000.0), 0.0);
+        public static final Field<Policy, Double> PROX =
+                SCHEMA.optional("prox", Type.number(0, false, 1000000000.0), 0.0);
+        public static final Field<Policy, List<String>> WORDS =
+                SCHEMA.optional("words", Type.list(Type.text(0, 64), 0, 32), Collections.emptyList());
+        public static final Field<Policy, Long> EXPIRES = SCHEMA.optional("expires", Type.COUNT, 0L);
+
+        /** The run whose orders it allows. */
+        public final String run;
+        /** Grows with every policy of the run: a device takes none below the last that it has taken. */
+        public final long version;
+        /** The SHA-256 of the manifest (B1) of each bundle that an order may name. */
+        public final List<byte[]> bundles;
+        /** The highest round that an order may be of. */
+        public final long lastRound;
+        /** The tasks that an order may have. */
+        public final List<String> tasks;
+        /** The most passes over its examples that a device makes in all trainings of an order together. */
+        public final long localEpochs;
+        /** The largest learning rate that a step of any training may reach. */
+        public final double learningRate;
+        /** The largest {@code momentum} of a training. */
+        public final double momentum;
+        /** The largest {@code prox} of a training. */
+        public final double prox;
+        /** The words of the extensions that an order may use. */
+        public final List<String> words;
+        /** The Unix time from which on no order is taken with it; 0: never. */
+        public final long expires;
+
+        private Policy(Object[] given) {
+            super(SCHEMA, given);
+            run = RUN.in(given);
+            version = VERSION.in(given);
+            bundles = BUNDLES.in(given);
+            lastRound = LAST_ROUND.in(given);
+            tasks = TASKS.in(given);
+            localEpochs = LOCAL_EPOCHS.in(given);
+            learningRate = LEARNING_RATE.in(given);
+            momentum = MOMENTUM.in(given);
+            prox = PROX.in(given);
+            words = WORDS.in(given);
+            expires = EXPIRES.in(given);
         }
     }
 

@@ -97,4 +97,56 @@ public final class Refusals {
     public static String wrongPatch(Object where) {
         return where + ": patch_hash does not match";
     }
+
+    public static String unsigned(Object keys) {
+        return "no signed policy, expected one by a key that this device pins: " + keys;
+    }
+
+    public static String cutPolicy(Object size, Object least) {
+        return "a policy of " + size + " bytes, expected more than the " + least + " of its signature";
+    }
+
+    public static String foreignKey(Object key, Object keys) {
+        return "its policy is signed by the key " + key + ", this device pins " + keys;
+    }
+
+    public static String badSignature(Object key) {
+        return "its policy is not the one that the key " + key + " has signed";
+    }
+
+    public static String unreadablePolicy() {
+        return "its policy breaks the schema, expected one of `sedge-cloud run sign`";
+    }
+
+    public static String otherRun(Object run) {
+        return "its policy is that of run " + run;
+    }
+
+    public static String oldPolicy(Object version, Object taken) {
+        return "its policy has version " + version + ", this device has taken version " + taken;
+    }
+
+    public static String expiredPolicy(Object seconds) {
+        return "its policy expired " + seconds + " s ago, by this device's clock";
+    }
+
+    public static String policyRound(Object last) {
+        return "its policy ends with round " + last;
+    }
+
+    public static String policyTask(Object task) {
+        return "its policy does not allow the task " + task;
+    }
+
+    public static String policyWords(Object words) {
+        return "its policy does not allow " + words;
+    }
+
+    public static String policyBound(Object name, Object value, Object most) {
+        return name + " " + value + ", its policy allows " + most;
+    }
+
+    public static String policyBundle(Object digest) {
+        return "the bundle's manifest " + digest + " is not in its policy";
+    }
 }

@@ -157,7 +157,7 @@ public class RoundVectorsTest {
     private void check(Map<?, ?> given, Map<?, ?> wanted, long round) throws Exception {
         String where = given.get("name") + ", order " + round;
         Order order = order(given, wanted, round);
-        store.accept(order);
+        store.accept(order, null);
         Outcome outcome;
         try {
             Kept kept = store.keptFor(order);

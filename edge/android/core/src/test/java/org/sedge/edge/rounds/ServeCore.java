@@ -19,6 +19,7 @@ import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Messages.Hello;
 import org.sedge.edge.wire.Metric;
+import org.sedge.edge.wire.PinnedKeys;
 import org.sedge.jvm.Main;
 
 import java.io.BufferedReader;
@@ -26,6 +27,7 @@ import java.io.File;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
@@ -48,17 +50,21 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
     private Span asked;
     private Job job;
 
-    /** Of FOLDER SECRET HELLO LIMITS [CA-FILE]. */
+    /** Of FOLDER SECRET HELLO LIMITS PINNED-KEYS CLOCK [CA-FILE]; a dash stands for none. */
     private ServeCore(String[] words) throws SedgeException {
-        String ca = words.length < 7 ? null : new String(Disk.read(new File(words[6])), StandardCharsets.US_ASCII);
+        String ca = words.length < 9 ? null : new String(Disk.read(new File(words[8])), StandardCharsets.US_ASCII);
         downloads = Downloads.from(true, Collections.<String>emptyList(), ca);
         folder = new File(words[2]);
         disk = new RefusingDisk(folder);
         Disk.makeFolder(new File(folder, "programs"));
         core = new AgentCore("test", "pi-1", new DeviceKeys(Hex.decode(words[3])),
-                Hello.SCHEMA.decode(Hex.decode(words[4])), disk, disk, new Random(3), 1,
-                limits(words[5]), this, this);
+                Hello.SCHEMA.decode(Hex.decode(words[4])), disk, disk, new Random(3), Long.parseLong(words[7]),
+                limits(words[5]), pinned(words[6]), this, this);
         core.allow(this);
+    }
+
+    private static PinnedKeys pinned(String keys) throws SedgeException {
+        return keys.equals("-") ? PinnedKeys.NONE : new PinnedKeys(Arrays.asList(keys.split(",")));
     }
 
     private static Limits limits(String text) {

@@ -1,0 +1,116 @@
+"""Signed policies: made from what a run asks of devices, and checked before the run begins (policy.md)."""
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import msgspec
+
+from sedge_cloud.admin.models import find_run
+from sedge_cloud.admin.runs import first_order, start_run
+from sedge_cloud.config import RunConfig, ScheduleConfig
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.run_store import RunStore
+from sedge_cloud.store.opening import open_folder
+from sedge_protocol.errors import ConfigError, PolicyError
+from sedge_protocol.host.disk import translated
+from sedge_protocol.host.signing import TrustConfig, verifiers
+from sedge_protocol.wire.extensions import needed_by_order
+from sedge_protocol.wire.policy import Policy, largest_rate, trainings_of, unsealed
+from sedge_protocol.wire.refusals import BAD_SIGNATURE, FOREIGN_KEY
+
+DAY_S = 86400
+
+
+def write_policy(path: Path, sealed: bytes) -> None:
+    """Write a sealed policy, which is no secret. Raises ``StorageError``."""
+    with translated("write a policy to", path):
+        path.write_bytes(sealed)
+
+
+class Extent(NamedTuple):
+    """What a policy allows beyond what the run asks for at its beginning; 0: nothing.
+
+    ``allow`` are words of extensions that later rounds need.
+    """
+
+    version: int = 1
+    days: float = 0.0
+    last_round: int = 0
+    allow: Sequence[str] = ()
+
+
+ORDINARY = Extent()
+
+
+def make_policy(
+    name: str, folders: Sequence[Path], config: RunConfig, extent: Extent = ORDINARY
+) -> Policy:
+    """What a run of these bundles, the whole model's first, may ask of devices: no more than it needs.
+
+    The run is begun for a moment, in a store of its own. Raises what ``start_run`` raises.
+    """
+    unscheduled = msgspec.structs.replace(config, schedule=ScheduleConfig())
+    with TemporaryDirectory() as folder, closing(open_folder(Path(folder), durable=False)) as store:
+        start_run(store, name, folders[0], unscheduled, folders[1:])
+        run = Run(find_run(store, name), store)
+        order = first_order(run, RunStore(store))
+    words = {*needed_by_order(order), *run.strategy.later_words, *extent.allow}
+    trainings, rounding = trainings_of(order), 1.0
+    if config.schedule != unscheduled.schedule:
+        rounding += 1e-12  # a rate is a product of shares
+        words |= {"schedule"} if config.schedule.steps else set()
+    return Policy(
+        run=name,
+        version=extent.version,
+        bundles=run.manifest_hashes,
+        last_round=extent.last_round or config.total_rounds + 1,  # which newcomers get
+        tasks=("train", "evaluate"),
+        local_epochs=sum(training.local_epochs for training in trainings),
+        learning_rate=max(map(largest_rate, trainings)) * rounding,
+        momentum=max(training.momentum for training in trainings),
+        prox=max(training.prox for training in trainings),
+        words=tuple(sorted(words)),
+        expires=int(time.time() + extent.days * DAY_S) if extent.days else 0,
+    )
+
+
+def described(policy: Policy) -> str:
+    """The policy for the person who signs it."""
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(policy.expires))
+    return (
+        f"run {policy.run}, version {policy.version}: rounds to {policy.last_round}, "
+        f"{policy.local_epochs} epochs, learning rate {policy.learning_rate:g}, momentum "
+        f"{policy.momentum:g}, prox {policy.prox:g}; extensions: {', '.join(policy.words) or 'none'}; "
+        f"{len(policy.bundles)} bundle(s); {f'until {until}' if policy.expires else 'no end'}"
+    )
+
+
+def read_policy(path: Path | None, trust: TrustConfig, name: str) -> bytes:
+    """The sealed policy in a file; empty without one. Raises ``ConfigError``.
+
+    Where ``trust`` pins keys a policy is required, with the signature of one of them.
+    """
+    keys = verifiers(trust.keys)
+    if path is None:
+        if keys:
+            expected = f"a file of `sedge-cloud run sign {name}`: [trust] of cloud.toml pins keys"
+            raise ConfigError("--policy", None, expected)
+        return b""
+    try:
+        data = path.read_bytes()
+    except OSError as exc:
+        raise ConfigError("--policy", str(path), f"a readable file ({exc.strerror})") from exc
+    try:
+        sealed = unsealed(data)
+        sealed.policy()
+        if keys and sealed.key not in keys:
+            raise PolicyError(FOREIGN_KEY.format(key=sealed.key.hex(), keys=", ".join(trust.keys)))
+        if keys and not keys[sealed.key](sealed.signature, sealed.signed):
+            raise PolicyError(BAD_SIGNATURE.format(key=sealed.key.hex()))
+    except PolicyError as exc:
+        raise ConfigError("--policy", str(path), f"a good one of `run sign` ({exc})") from exc
+    return data

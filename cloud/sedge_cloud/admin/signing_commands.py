@@ -1,0 +1,77 @@
+"""The commands that need a signing key, but no coordinator: ``key new``, ``key show``, ``run sign``."""
+
+import argparse
+from pathlib import Path
+
+from sedge_cloud.admin.policies import Extent, described, make_policy, write_policy
+from sedge_cloud.run_file import load_run
+from sedge_protocol.host.command_line import Commands
+from sedge_protocol.host.signing import new_key, public_hex, read_key, sign
+from sedge_protocol.wire.topics import check_id
+
+
+def add_key_commands(commands: Commands) -> None:
+    """Add what is done with a signing key."""
+    help_text = "keys that sign what runs may ask of devices"
+    verbs = commands.add_parser("key", help=help_text, config="").add_commands()
+    new = verbs.add_parser(
+        "new", help="write a new private key, and print its public key",
+        examples=["sedge-cloud key new fleet.pem"],
+    )  # fmt: skip
+    new.add_argument("file", type=Path)
+    new.set_defaults(call=_new)
+    show = verbs.add_parser("show", help="print a private key's public key, for [trust]")
+    show.add_argument("file", type=Path, help="PEM, of `key new` or openssl")
+    show.set_defaults(call=_show)
+
+
+def add_run_description(parser: argparse.ArgumentParser) -> None:
+    """Add the name, the bundles and the file that describe a run."""
+    parser.add_argument("name")
+    help_text = "folder made by sedge-export; again for each form of the model with fewer channels"
+    parser.add_argument("--bundle", type=Path, required=True, action="append", help=help_text)
+    help_text = "run.toml: strategy, rounds, …"
+    parser.add_argument("--run-file", type=Path, required=True, help=help_text)
+
+
+def add_sign_command(commands: Commands) -> None:
+    """Add ``run sign``."""
+    signing = commands.add_parser(
+        "sign", help="sign what a run may ask of devices, on any machine that has the key", config="",
+        examples=["sedge-cloud run sign first --bundle model --run-file run.toml --key fleet.pem"],
+    )  # fmt: skip
+    add_run_description(signing)
+    signing.add_argument("--key", type=Path, required=True, help="private key, of `key new`")
+    help_text = "what `run start` and `run resume` take (default: NAME.policy)"
+    signing.add_argument("--out", type=Path, help=help_text)
+    help_text = "above that of the run's last policy (default: 1)"
+    signing.add_argument("--version", type=int, default=1, metavar="N", help=help_text)
+    help_text = "devices take orders with it for so long (default: without end)"
+    signing.add_argument("--days", type=float, default=0.0, help=help_text)
+    help_text = "the highest round (default: what the run file plans, and one for newcomers)"
+    signing.add_argument("--last-round", type=int, default=0, metavar="N", help=help_text)
+    help_text = "an extension that only later rounds of your own strategy use"
+    signing.add_argument("--allow", action="append", default=[], metavar="WORD", help=help_text)
+    signing.set_defaults(call=_sign)
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    print(new_key(arguments.file))
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    print(public_hex(read_key(arguments.file)))
+    return 0
+
+
+def _sign(arguments: argparse.Namespace) -> int:
+    name: str = arguments.name
+    check_id(name, "run")
+    key, config = read_key(arguments.key), load_run(arguments.run_file)
+    extent = Extent(arguments.version, arguments.days, arguments.last_round, arguments.allow)
+    policy = make_policy(name, arguments.bundle, config, extent)
+    out: Path = arguments.out or Path(f"{name}.policy")
+    write_policy(out, sign(policy, key))
+    print(f"{described(policy)}\nsigned by {public_hex(key)}: {out}")
+    return 0

@@ -1,0 +1,157 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.SedgeException.CodecError;
+import org.sedge.edge.SedgeException.PolicyError;
+import org.sedge.edge.SedgeException.StorageError;
+import org.sedge.edge.rounds.State.TakenPolicy;
+import org.sedge.edge.wire.Hex;
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.Messages.Policy;
+import org.sedge.edge.wire.Messages.Training;
+import org.sedge.edge.wire.Messages.Work;
+import org.sedge.edge.wire.PinnedKeys;
+import org.sedge.edge.wire.Refusals;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Set;
+
+/** Whose orders the device takes: those that a pinned key has signed a policy for (spec/policy.md). */
+final class Trust {
+    private static final int SIGNATURE_BYTES = 64;
+    private static final int HEAD_BYTES = PinnedKeys.ID_BYTES + SIGNATURE_BYTES;
+    private static final byte[] CONTEXT = "sedge policy 1\n".getBytes(StandardCharsets.US_ASCII);
+
+    private final PinnedKeys keys;
+    private final BlobLimits bundles;
+    private final StateStore store;
+    private final Budget budget;
+
+    Trust(PinnedKeys keys, BlobLimits bundles, StateStore store, Budget budget) {
+        this.keys = keys;
+        this.bundles = bundles;
+        this.store = store;
+        this.budget = budget;
+    }
+
+    /** The policy of an order that was not refused; null without pinned keys. */
+    TakenPolicy policyOf(Order order) throws PolicyError {
+        if (keys.isEmpty()) {
+            return null;
+        }
+        byte[] key = Arrays.copyOf(order.policy, PinnedKeys.ID_BYTES);
+        return TakenPolicy.SCHEMA.empty().with(TakenPolicy.VERSION, policy(order).version).with(TakenPolicy.KEY, key);
+    }
+
+    /** Throws {@code PolicyError} for an order that may not be done, as far as is known while its bundle is not here. */
+    void check(Order order) throws PolicyError, CodecError, StorageError {
+        if (keys.isEmpty()) {
+            return;
+        }
+        requireSigned(order.policy);
+        Policy policy = policy(order);
+        requireCurrent(order.run, policy);
+        requireAllowed(policy, order);
+        byte[] manifest = bundles.manifestHash(order.bundle.sha256);
+        if (manifest != null && !contains(policy.bundles, manifest)) {
+            throw new PolicyError(Refusals.policyBundle(Hex.encode(manifest).substring(0, 16)));
+        }
+    }
+
+    private void requireSigned(byte[] sealed) throws PolicyError {
+        if (sealed.length == 0) {
+            throw new PolicyError(Refusals.unsigned(keys.ids()));
+        }
+        if (sealed.length <= HEAD_BYTES) {
+            throw new PolicyError(Refusals.cutPolicy(sealed.length, HEAD_BYTES));
+        }
+        String key = Hex.encode(Arrays.copyOf(sealed, PinnedKeys.ID_BYTES));
+        if (!keys.has(key)) {
+            throw new PolicyError(Refusals.foreignKey(key, keys.ids()));
+        }
+        int length = sealed.length - HEAD_BYTES;
+        byte[] signed = Arrays.copyOf(CONTEXT, CONTEXT.length + length);
+        System.arraycopy(sealed, HEAD_BYTES, signed, CONTEXT.length, length);
+        if (!keys.verify(key, Arrays.copyOfRange(sealed, PinnedKeys.ID_BYTES, HEAD_BYTES), signed)) {
+            throw new PolicyError(Refusals.badSignature(key));
+        }
+    }
+
+    private static Policy policy(Order order) throws PolicyError {
+        try {
+            return Policy.SCHEMA.decode(Arrays.copyOfRange(order.policy, HEAD_BYTES, order.policy.length));
+        } catch (IllegalArgumentException error) {
+            throw new PolicyError(Refusals.unreadablePolicy());
+        }
+    }
+
+    private void requireCurrent(String run, Policy policy) throws PolicyError {
+        TakenPolicy last = store.state().policies.get(run);
+        // What a key has signed that is pinned no more shuts nobody out: it may have been stolen.
+        if (last != null && keys.has(Hex.encode(last.key)) && policy.version < last.version) {
+            throw new PolicyError(Refusals.oldPolicy(policy.version, last.version));
+        }
+        // A clock without a battery may start in the past, but not before an earlier start.
+        long clockS = Math.max((long) budget.clockS(), store.state().incarnation);
+        if (policy.expires > 0 && clockS >= policy.expires) {
+            throw new PolicyError(Refusals.expiredPolicy(clockS - policy.expires));
+        }
+    }
+
+    private static void requireAllowed(Policy policy, Order order) throws PolicyError {
+        if (!policy.run.equals(order.run)) {
+            throw new PolicyError(Refusals.otherRun(policy.run));
+        }
+        if (order.round > policy.lastRound) {
+            throw new PolicyError(Refusals.policyRound(policy.lastRound));
+        }
+        if (!policy.tasks.contains(order.task)) {
+            throw new PolicyError(Refusals.policyTask(order.task));
+        }
+        Set<String> beyond = Abilities.words(order);
+        beyond.removeAll(policy.words);
+        if (!beyond.isEmpty()) {
+            throw new PolicyError(Refusals.policyWords(String.join(", ", beyond)));
+        }
+        long epochs = 0;
+        double rate = 0;
+        double momentum = 0;
+        double prox = 0;
+        for (Training training : trainings(order.work)) {
+            epochs += training.localEpochs;
+            rate = Math.max(rate, training.learningRate * Math.max(1, training.endFactor));
+            momentum = Math.max(momentum, training.momentum);
+            prox = Math.max(prox, training.prox);
+        }
+        if (epochs > policy.localEpochs) {
+            throw new PolicyError(Refusals.policyBound("local_epochs", epochs, policy.localEpochs));
+        }
+        require("learning_rate", rate, policy.learningRate);
+        require("momentum", momentum, policy.momentum);
+        require("prox", prox, policy.prox);
+    }
+
+    private static void require(String name, double value, double most) throws PolicyError {
+        if (value > most) {
+            throw new PolicyError(Refusals.policyBound(name, value, most));
+        }
+    }
+
+    /** This device announces no own model, so an order that {@link Abilities} let through has no other training. */
+    private static List<Training> trainings(Work work) {
+        List<Training> found = new ArrayList<>(work.then);
+        found.add(work.training == null ? Training.SCHEMA.empty() : work.training);
+        return found;
+    }
+
+    private static boolean contains(List<byte[]> hashes, byte[] wanted) {
+        for (byte[] hash : hashes) {
+            if (Arrays.equals(hash, wanted)) {
+                return true;
+            }
+        }
+        return false;
+    }
+}

@@ -1,0 +1,69 @@
+"""What becomes of an order that arrives (WIRE.md, 5.7): ignored, declined, or taken on."""
+
+import logging
+
+from sedge_edge.jobs.storage import ReadableBlobs
+from sedge_edge.rounds.blob_limits import impossible_blob
+from sedge_edge.rounds.budget import Budget
+from sedge_edge.rounds.declines import Declines
+from sedge_edge.rounds.state import MAX_RUNS, StateStore, TooManyRuns
+from sedge_edge.rounds.trust import Keys, Trust
+from sedge_protocol.errors import RemoteError
+from sedge_protocol.wire.effects import Effect, Note
+from sedge_protocol.wire.extensions import unannounced
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.peer import Peer
+
+
+class Admission:
+    """Judges orders by what the device has ``announced``, its limits and the ``keys`` that it pins.
+
+    Methods raise ``StorageError`` when the disk refuses.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        blobs: ReadableBlobs,
+        peer: Peer,
+        budget: Budget,
+        announced: frozenset[str],
+        keys: Keys,
+    ) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._budget = budget
+        self._announced = announced
+        self._trust = Trust(keys, blobs, store, budget)
+        self.declines = Declines(store, blobs, peer, self.impossible)
+
+    def impossible(self, order: Order) -> RemoteError | None:
+        """Why an order cannot be done, or may not, as far as is known while its bundle is not here."""
+        return impossible_blob(order, self._blobs) or self._trust.refusal(order)
+
+    def order(self, order: Order) -> list[Effect]:
+        """Take an order on, or say why not."""
+        state = self._store.state
+        current = state.orders.get(order.run)
+        done = state.pending(order.run, order.round)
+        if done is not None or (current is not None and current.round == order.round):
+            self._store.recut(order)
+            return []  # a repeat; the upload's own retries answer it
+        if (refused := self._budget.order()) is not None:
+            return self.declines.beyond_limits(order, refused, self._budget.tells())
+        if (unable := unannounced(order, self._announced)) is not None:
+            return [Note(logging.ERROR, str(unable)), self.declines.message(order, unable)]
+        if (impossible := self.impossible(order)) is not None:
+            return self.declines.decline(order, impossible)
+        if state.attempts_exhausted(order):  # our decline was lost
+            return self.declines.exhausted(order)
+        try:
+            evicted = self._store.accept(order, self._trust.policy_of(order))
+        except TooManyRuns as exc:
+            return [Note(logging.ERROR, str(exc)), self.declines.message(order, exc)]
+        effects: list[Effect] = []
+        if evicted is not None:
+            text = f"deleted run {evicted} and its model: none of the last {MAX_RUNS} orders was for it"
+            effects.append(Note(logging.WARNING, text))
+        text = f"run {order.run}, round {order.round}: {order.task}"
+        return [*effects, Note(logging.INFO, text)]

@@ -1,0 +1,83 @@
+"""Whose orders the device takes: those that a pinned key has signed a policy for (policy.md).
+
+Everything is checked before the version of a policy is committed: a version that was kept before its policy
+proved good would shut out the next good one.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from sedge_edge.jobs.storage import ReadableBlobs
+from sedge_edge.rounds.budget import Budget
+from sedge_edge.rounds.frozen_data import bundle_facts
+from sedge_edge.rounds.state import StateStore
+from sedge_edge.rounds.taken_policies import TakenPolicy
+from sedge_protocol.errors import PolicyError
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.policy import Policy, Sealed, require_allowed, unsealed
+from sedge_protocol.wire.refusals import (
+    BAD_SIGNATURE,
+    EXPIRED_POLICY,
+    FOREIGN_KEY,
+    OLD_POLICY,
+    UNSIGNED,
+)
+
+# Whether a signature of 64 bytes is that of a pinned key for some bytes, by the key's id.
+Keys: TypeAlias = Mapping[bytes, Callable[[bytes, bytes], bool]]
+
+
+class Trust:
+    """What the pinned ``keys`` allow; without any of them every order."""
+
+    def __init__(self, keys: Keys, blobs: ReadableBlobs, store: StateStore, budget: Budget) -> None:
+        self._keys = keys
+        self._blobs = blobs
+        self._store = store
+        self._budget = budget
+
+    def policy_of(self, order: Order) -> TakenPolicy | None:
+        """The policy of an order that was not refused; None without pinned keys."""
+        if not self._keys:
+            return None
+        sealed = unsealed(order.policy)
+        return TakenPolicy(sealed.policy().version, sealed.key)
+
+    def refusal(self, order: Order) -> PolicyError | None:
+        """Why the order may not be done, as far as is known while its bundle is not here.
+
+        Raises ``StorageError`` when the disk refuses.
+        """
+        if not self._keys:
+            return None
+        facts = bundle_facts(order.bundle.sha256, self._blobs)
+        try:
+            sealed = self._verified(order)
+            self._require_current(order.run, sealed.policy())
+            require_allowed(sealed.policy(), order, None if facts is None else facts.manifest_hash)
+        except PolicyError as exc:
+            return exc
+        return None
+
+    def _verified(self, order: Order) -> Sealed:
+        pinned = ", ".join(sorted(key.hex() for key in self._keys))
+        if not order.policy:
+            raise PolicyError(UNSIGNED.format(keys=pinned))
+        sealed = unsealed(order.policy)
+        named = sealed.key.hex()
+        if sealed.key not in self._keys:
+            raise PolicyError(FOREIGN_KEY.format(key=named, keys=pinned))
+        if not self._keys[sealed.key](sealed.signature, sealed.signed):
+            raise PolicyError(BAD_SIGNATURE.format(key=named))
+        return sealed
+
+    def _require_current(self, run: str, policy: Policy) -> None:
+        """Raise ``PolicyError`` for an expired policy, and for one older than the run's last."""
+        last = self._store.state.policies.get(run)
+        # What a key has signed that is pinned no more shuts nobody out: it may have been stolen.
+        if last is not None and last.key in self._keys and policy.version < last.version:
+            raise PolicyError(OLD_POLICY.format(version=policy.version, taken=last.version))
+        # A clock without a battery may start in the past, but not before an earlier start.
+        clock_s = max(self._budget.clock_s, self._store.state.incarnation)
+        if policy.expires and clock_s >= policy.expires:
+            raise PolicyError(EXPIRED_POLICY.format(seconds=int(clock_s) - policy.expires))

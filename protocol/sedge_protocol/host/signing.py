@@ -1,0 +1,138 @@
+"""Ed25519 keys (RFC 8032) in files, and their signatures, by the library ``cryptography``.
+
+It is imported where a key is used: an agent without pinned keys does not load it.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.disk import opened, translated, write_at
+from sedge_protocol.host.toml import named_text
+from sedge_protocol.wire.policy import Policy, Sealed, key_id
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+# Whether a signature of 64 bytes is that of a key for these bytes.
+Verify: TypeAlias = Callable[[bytes, bytes], bool]
+_EXPECTED = "an Ed25519 key in PEM, without a password"
+
+
+class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[trust]: the keys of which one must have signed for what a run asks (docs/security.md).
+
+    A device then takes no other order (pip install 'sedge-fl[signed]'). The coordinator gives its own list
+    to new devices, and begins no run without a signature.
+    """
+
+    keys: tuple[str, ...] = ()
+    """Public keys, 64 hex digits each, as `sedge-cloud key show` prints them; by default, no signature is
+    asked for."""
+
+
+def new_key(path: Path) -> str:
+    """Write a new private key, which only its owner may read, and return its public key as hex digits.
+
+    Raises ``ConfigError`` where the file is there already, ``StorageError``.
+    """
+    require_library("key new")
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    key = Ed25519PrivateKey.generate()
+    if path.exists():
+        raise ConfigError("key new", str(path), "a file that is not there yet")
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    with (
+        translated("write a key to", path),
+        opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor,
+    ):
+        write_at(descriptor, pem, 0)
+    return public_hex(key)
+
+
+def read_key(path: Path) -> "Ed25519PrivateKey":
+    """The private key in a PEM file, also one that openssl has made. Raises ``ConfigError``."""
+    require_library("--key")
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    text = named_text(path, "--key")
+    try:
+        key = load_pem_private_key(text.encode(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # of which none shows what the file holds
+        raise ConfigError("--key", str(path), _EXPECTED) from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError("--key", f"{path} ({type(key).__name__})", _EXPECTED)
+    return key
+
+
+def public_hex(key: "Ed25519PrivateKey") -> str:
+    """A key's public key as 64 hex digits, as [trust] of edge.toml and of cloud.toml names it."""
+    return key.public_key().public_bytes_raw().hex()
+
+
+def sign(policy: Policy, key: "Ed25519PrivateKey") -> bytes:
+    """The policy, sealed. Raises ``PolicyError`` for one that no order has room for."""
+    signed = policy.signed
+    return Sealed(key_id(bytes.fromhex(public_hex(key))), key.sign(signed), signed).bytes()
+
+
+def verifiers(keys: Iterable[str]) -> Mapping[bytes, Verify]:
+    """What checks the signatures of these public keys (64 hex digits each), by the keys' ids.
+
+    Raises ``ConfigError`` for a text that is no key, and where the library is missing.
+    """
+    found: dict[bytes, Verify] = {}
+    for text in keys:
+        public = parse_public(text)
+        found[key_id(public)] = _verify(public)
+    return found
+
+
+def parse_public(text: str) -> bytes:
+    """The 32 bytes of a public key. Raises ``ConfigError``."""
+    try:
+        public = bytes.fromhex(text)
+    except ValueError:
+        public = b""
+    if len(public) != 32 or len(text) != 64:
+        raise ConfigError(
+            "trust.keys", text, "64 hex digits, as `sedge-cloud key show` prints them"
+        )
+    return public
+
+
+def _verify(public: bytes) -> Verify:
+    require_library("trust.keys")
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    key = Ed25519PublicKey.from_public_bytes(public)
+
+    def verify(signature: bytes, signed: bytes) -> bool:
+        try:
+            key.verify(signature, signed)
+        except InvalidSignature:
+            return False
+        return True
+
+    return verify
+
+
+def require_library(key: str) -> None:
+    """Raise ``ConfigError`` without the library."""
+    if find_spec("cryptography") is None:
+        expected = "the library cryptography: pip install 'sedge-fl[signed]'"
+        raise ConfigError(key, "no library for signatures", expected)

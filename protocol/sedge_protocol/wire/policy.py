@@ -1,0 +1,149 @@
+"""A run's policy: what its orders may ask of devices, as the holder of a signing key allows it (policy.md).
+
+The policy travels in every order of its run, sealed: the id of the key, the signature, and the policy's
+MessagePack. The coordinator cannot make one, as it does not need the key; so whoever takes the coordinator
+over can send any vector within the policy, and nothing beyond it.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from sedge_protocol.errors import PolicyError
+from sedge_protocol.wire.extensions import needed_by_order
+from sedge_protocol.wire.messages import MAX_POLICY_BYTES, Count, Id, Order, Round, Short, Task
+from sedge_protocol.wire.refusals import (
+    CUT_POLICY,
+    OTHER_RUN,
+    POLICY_BOUND,
+    POLICY_BUNDLE,
+    POLICY_ROUND,
+    POLICY_TASK,
+    POLICY_WORDS,
+    UNREADABLE_POLICY,
+)
+from sedge_protocol.wire.training import Training
+from sedge_protocol.wire.work import Hash
+
+KEY_ID_BYTES, SIGNATURE_BYTES = 8, 64
+HEAD_BYTES = KEY_ID_BYTES + SIGNATURE_BYTES
+# What is signed begins with this, so that no signature of the key for another purpose is one of a policy.
+CONTEXT = b"sedge policy 1\n"
+# A number of a policy; larger than any of a training.
+Bound: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What the orders of one run may ask."""
+
+    run: Id
+    """The run whose orders it allows."""
+    version: Annotated[int, Meta(ge=1, le=2**40)]
+    """Grows with every policy of the run: a device takes none below the last that it has taken."""
+    bundles: Annotated[tuple[Hash, ...], Meta(min_length=1, max_length=64)]
+    """The SHA-256 of the manifest (B1) of each bundle that an order may name."""
+    last_round: Round
+    """The highest round that an order may be of."""
+    tasks: Annotated[tuple[Task, ...], Meta(min_length=1, max_length=2)]
+    """The tasks that an order may have."""
+    local_epochs: Annotated[int, Meta(ge=1, le=10_000)]
+    """The most passes over its examples that a device makes in all trainings of an order together."""
+    learning_rate: Bound
+    """The largest learning rate that a step of any training may reach."""
+    momentum: Bound = 0.0
+    """The largest ``momentum`` of a training."""
+    prox: Bound = 0.0
+    """The largest ``prox`` of a training."""
+    words: Annotated[tuple[Short, ...], Meta(max_length=32)] = ()
+    """The words of the extensions that an order may use."""
+    expires: Count = 0
+    """The Unix time from which on no order is taken with it; 0: never."""
+
+    @property
+    def signed(self) -> bytes:
+        """The bytes that are signed."""
+        return CONTEXT + msgspec.msgpack.encode(self)
+
+
+class Sealed(NamedTuple):
+    """A policy as it travels: the id of its key, the signature, and what was signed."""
+
+    key: bytes
+    signature: bytes
+    signed: bytes
+
+    def bytes(self) -> bytes:
+        """As an order has it. Raises ``PolicyError`` for a policy that does not fit in."""
+        sealed = self.key + self.signature + self.signed.removeprefix(CONTEXT)
+        if len(sealed) > MAX_POLICY_BYTES:
+            raise PolicyError(f"a policy of {len(sealed)} bytes, expected {MAX_POLICY_BYTES}")
+        return sealed
+
+    def policy(self) -> Policy:
+        """The policy in it, whose signature is checked elsewhere. Raises ``PolicyError``."""
+        try:
+            return msgspec.msgpack.decode(self.signed.removeprefix(CONTEXT), type=Policy)
+        except (ValueError, RecursionError) as exc:
+            raise PolicyError(UNREADABLE_POLICY) from exc
+
+
+def unsealed(data: bytes) -> Sealed:
+    """The parts of a sealed policy. Raises ``PolicyError`` for one that is cut off."""
+    if len(data) <= HEAD_BYTES:
+        raise PolicyError(CUT_POLICY.format(size=len(data), least=HEAD_BYTES))
+    signature = data[KEY_ID_BYTES:HEAD_BYTES]
+    return Sealed(data[:KEY_ID_BYTES], signature, CONTEXT + data[HEAD_BYTES:])
+
+
+def key_id(public: bytes) -> bytes:
+    """The 8 bytes that name a public key of 32 bytes."""
+    return hashlib.sha256(public).digest()[:KEY_ID_BYTES]
+
+
+def trainings_of(order: Order) -> tuple[Training, ...]:
+    """Every training of an order, its first one by default too."""
+    work = order.work
+    own = () if work.own_model is None else (work.own_model.training,)
+    return (order.training, *work.then, *own)
+
+
+def require_allowed(policy: Policy, order: Order, bundle: bytes | None) -> None:
+    """Raise ``PolicyError`` for an order of which its policy does not allow something.
+
+    ``bundle`` is the SHA-256 of its bundle's manifest; None while that is not known.
+    """
+    why = next(_beyond(policy, order), "")
+    if not why and bundle is not None and bundle not in policy.bundles:
+        why = POLICY_BUNDLE.format(digest=bundle.hex()[:16])
+    if why:
+        raise PolicyError(why)
+
+
+def _beyond(policy: Policy, order: Order) -> Iterator[str]:
+    """What an order asks beyond its policy, in words."""
+    if policy.run != order.run:
+        yield OTHER_RUN.format(run=policy.run)
+    if order.round > policy.last_round:
+        yield POLICY_ROUND.format(last=policy.last_round)
+    if order.task not in policy.tasks:
+        yield POLICY_TASK.format(task=order.task)
+    if beyond := needed_by_order(order).difference(policy.words):
+        yield POLICY_WORDS.format(words=", ".join(sorted(beyond)))
+    trainings = trainings_of(order)
+    epochs = sum(training.local_epochs for training in trainings)
+    for name, value, most in (
+        ("local_epochs", epochs, policy.local_epochs),
+        ("learning_rate", max(map(largest_rate, trainings)), policy.learning_rate),
+        ("momentum", max(training.momentum for training in trainings), policy.momentum),
+        ("prox", max(training.prox for training in trainings), policy.prox),
+    ):
+        if value > most:
+            yield POLICY_BOUND.format(name=name, value=value, most=most)
+
+
+def largest_rate(training: Training) -> float:
+    """A learning rate that no step of a training exceeds."""
+    return training.learning_rate * max(1.0, training.end_factor)

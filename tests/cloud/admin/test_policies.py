@@ -1,0 +1,141 @@
+"""A policy is made from a run's own description, signed elsewhere, and goes with every order of the run."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.cloud.helper import CONFIG, RUN, Cloud, make_bundle
+
+from sedge_cloud.__main__ import main
+from sedge_cloud.admin.policies import ORDINARY, Extent, make_policy
+from sedge_cloud.admin.runs import resume_run, start_run
+from sedge_cloud.config import RunConfig, ScheduleConfig, TrainingConfig
+from sedge_edge.config import load_config
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.host.enrolment import parse_join_text
+from sedge_protocol.host.signing import public_hex, sign
+from sedge_protocol.wire.bundle import load, pack, unpack
+from sedge_protocol.wire.messages import Order
+from sedge_protocol.wire.policy import require_allowed, unsealed
+
+KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
+CAPSYS = pytest.CaptureFixture[str]
+
+
+def started(folder: Path, config: RunConfig, extent: Extent = ORDINARY) -> Cloud:
+    """A coordinator with a signed run, in its first round."""
+    cloud = Cloud(folder, None)
+    policy = sign(make_policy(RUN, [cloud.bundle], config, extent), KEY)
+    start_run(cloud.store, RUN, cloud.bundle, config, policy=policy)
+    cloud.begin()
+    cloud.hello(codecs=("correction",))
+    return cloud
+
+
+def require_good(order: Order, bundle: Path) -> None:
+    """An order's own policy allows it."""
+    manifest = unpack(pack(load(bundle)[0])).manifest_hash
+    require_allowed(unsealed(order.policy).policy(), order, manifest)
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "scaffold", "feddyn"])
+def test_every_order_is_within_the_policy_that_was_made_of_the_run_file(
+    tmp_path: Path, strategy: str
+) -> None:
+    """Later ones have corrections, a rate that falls, and another task."""
+    schedule = ScheduleConfig("cosine", warmup_rounds=1)
+    config = msgspec.structs.replace(CONFIG, strategy=strategy, schedule=schedule)
+    cloud = started(tmp_path, config)
+    orders: list[Order] = []
+    for _ in range(3):  # two of training, one of evaluation
+        orders.append(cloud.order("a"))
+        cloud.answer("a", "b")
+    assert [(order.round, order.task) for order in orders] == [
+        (1, "train"), (2, "train"), (3, "evaluate"),
+    ]  # fmt: skip
+    for order in orders:
+        require_good(order, cloud.bundle)
+    assert (orders[1].correction is not None) == (strategy != "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"last_round": 2}, "with 3 rounds (its policy ends with round 2)"),
+        ({"run": "other"}, "its policy is that of run other"),
+        ({"learning_rate": 0.001}, "learning_rate 0.01, its policy allows 0.001"),
+        ({"bundles": (bytes(32),)}, "is not in its policy"),
+    ],
+)
+def test_a_run_does_not_begin_that_its_policy_does_not_allow(
+    tmp_path: Path, changes: dict[str, object], why: str
+) -> None:
+    cloud = Cloud(tmp_path, None)
+    policy = msgspec.structs.replace(make_policy(RUN, [cloud.bundle], CONFIG), **changes)
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        start_run(cloud.store, RUN, cloud.bundle, CONFIG, policy=sign(policy, KEY))
+    assert not cloud.store.runs()
+
+
+def test_more_rounds_need_another_policy(tmp_path: Path) -> None:
+    cloud = started(tmp_path, msgspec.structs.replace(CONFIG, evaluate=False))
+    for _ in range(2):
+        cloud.answer("a", "b")
+    assert cloud.run_row().status == "finished"
+    with pytest.raises(ConfigError, match="with 9 rounds"):
+        resume_run(cloud.store, RUN, 9)
+    config = msgspec.structs.replace(CONFIG, evaluate=False, num_rounds=9)
+    policy = sign(make_policy(RUN, [cloud.bundle], config, Extent(version=2)), KEY)
+    resume_run(cloud.store, RUN, 9, policy)
+    assert cloud.state().policy == policy
+
+
+def test_its_bounds_are_the_run_files(tmp_path: Path) -> None:
+    training = TrainingConfig(local_epochs=4, learning_rate=0.25, momentum=0.5, optimizer="sgd")
+    config = msgspec.structs.replace(CONFIG, training=training)
+    policy = make_policy(
+        "one", [make_bundle(tmp_path / "b")], config, Extent(7, 2.0, 5, ("select",))
+    )
+    assert (policy.version, policy.last_round, policy.words) == (7, 5, ("select",))
+    assert (policy.local_epochs, policy.learning_rate, policy.momentum) == (4, 0.25, 0.5)
+    assert policy.expires > 1_700_000_000
+
+
+def test_from_a_key_to_a_run_by_commands(
+    tmp_path: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key is openssl's; the coordinator has only its public half, which new devices pin."""
+    monkeypatch.chdir(tmp_path)
+    bundle, run_file = make_bundle(tmp_path / "bundle"), tmp_path / "run.toml"
+    run_file.write_text('strategy = "fedavg"\nnum_rounds = 3\n')
+    described = ("one", "--bundle", str(bundle), "--run-file", str(run_file))
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", "key.pem"], check=True)
+    assert main(["key", "show", "key.pem"]) == 0
+    public = capsys.readouterr().out.strip()
+    assert main(["init", "home", "--fleet", "test"]) == 0
+    toml = Path("home/cloud.toml")
+    toml.write_text(f'{toml.read_text()}\n[trust]\nkeys = ["{public}"]\n')
+
+    def call(*words: str) -> int:
+        return main(["-c", str(toml), *words])
+
+    capsys.readouterr()
+    assert call("run", "start", *described) == 2
+    assert "expected a file of `sedge-cloud run sign one`" in capsys.readouterr().err
+    assert main(["key", "new", "other.pem"]) == 0
+    assert main(["run", "sign", *described, "--key", "other.pem", "--out", "foreign"]) == 0
+    capsys.readouterr()
+    assert call("run", "start", *described, "--policy", "foreign") == 2
+    assert "its policy is signed by the key" in capsys.readouterr().err
+    assert main(["run", "sign", *described, "--key", "key.pem"]) == 0
+    said = capsys.readouterr().out
+    assert "run one, version 1: rounds to 5, 1 epochs, learning rate 0.01" in said
+    assert f"signed by {public}: one.policy" in said
+    assert call("run", "start", *described, "--policy", "one.policy") == 0
+    assert call("device", "add", "pi-1", "--join") == 0
+    enrolment = parse_join_text(capsys.readouterr().out.splitlines()[-1])
+    assert enrolment.trust == load_config(Path("pi-1/edge.toml")).trust.keys == (public,)
+    assert public != public_hex(KEY)

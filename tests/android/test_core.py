@@ -7,7 +7,7 @@ import pytest
 from tests.android.java import CORE, JAVA, VECTORS, run
 from tests.edge.python_only import REASONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "android.md"
+PAGE = Path(__file__).parents[2] / "docs" / "android-client.md"
 TESTS = (
     "AgentTest",
     "VectorsTest",

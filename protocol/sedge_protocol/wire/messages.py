@@ -6,7 +6,7 @@ default, a wrong type or a value out of range is a ``FrameError`` before anythin
 The sentence below a field is its row in the tables of WIRE.md (``make spec``).
 """
 
-from typing import Annotated, Literal, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -40,8 +40,8 @@ Point: TypeAlias = Annotated[bytes, Meta(min_length=POINT_BYTES, max_length=POIN
 Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 Tag: TypeAlias = Annotated[str, Meta(max_length=100)]
 JoinState: TypeAlias = Literal["pending", "accepted", "refused"]
-TRAIN = "train"
-EVALUATE = "evaluate"
+TRAIN: Final = "train"
+EVALUATE: Final = "evaluate"
 Task: TypeAlias = Literal["train", "evaluate"]
 # The most steps that an order may name; a longer chain is rarely smaller than the whole model.
 MAX_STEPS = 32

@@ -54,7 +54,6 @@ from sedge_cloud.strategies import STRATEGIES
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
 from sedge_protocol.host.loop import Loop, lock_folder
-from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
 from sedge_protocol.host.systemd import log_to_stderr
@@ -67,8 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command. Returns its exit status (docs/commands.md)."""
 
     def call() -> int:
-        arguments = parsed(parser(), argv)
-        require_posix()
+        arguments = parsed(parser(), argv, needs_posix=True)
         return int(arguments.call(arguments))
 
     return exit_status("sedge-cloud", call)

@@ -42,7 +42,6 @@ from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import Loop, lock_folder
 from sedge_protocol.host.memory_limit import memory_mb, unpool_large_arrays
-from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
 from sedge_protocol.host.signing import verifiers
@@ -54,8 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command. Returns its exit status (docs/commands.md)."""
 
     def call() -> int:
-        arguments = parsed(parser(), argv)
-        require_posix()
+        arguments = parsed(parser(), argv, needs_posix=True)
         return int(arguments.call(arguments))
 
     return exit_status("sedge-edge", call)

@@ -225,7 +225,7 @@ def believes_the_patch(agent: Agent, patch: pytest.MonkeyPatch) -> None:
 
 
 def announces_too_little(agent: Agent, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(agent, "_announced", frozenset(CODECS))
+    patch.setattr(agent._admission, "_announced", frozenset(CODECS))
 
 
 def keeps_the_last_trainings_version(agent: Agent, patch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ def works_every_order(agent: Agent, patch: pytest.MonkeyPatch) -> None:
         agent._store.accept(order)
         return []
 
-    patch.setattr(agent, "_order", take)
+    patch.setattr(agent._admission, "order", take)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from sedge_protocol import VERSION
 from sedge_protocol.errors import SedgeError
 from sedge_protocol.host import completion
 from sedge_protocol.host.console import printing
+from sedge_protocol.host.posix import require_posix
 from sedge_protocol.host.toml import default_path
 
 CONFIG_VARIABLE = "SEDGE_CONFIG"
@@ -110,12 +111,17 @@ class _Completion(argparse.Action):
         parser.exit()
 
 
-def parsed(parser: Parser, argv: Sequence[str] | None) -> argparse.Namespace:
+def parsed(
+    parser: Parser, argv: Sequence[str] | None, *, needs_posix: bool = False
+) -> argparse.Namespace:
     """The arguments; ``config`` is the path of the configuration for a command that reads one.
 
-    Raises ``ConfigError`` where none is named and none is there.
+    Raises ``ConfigError`` where none is named and none is there, and on Windows ``SedgeError`` first for a
+    program that ``needs_posix``; its ``--help`` works there.
     """
     arguments = parser.parse_args(argv)
+    if needs_posix:
+        require_posix()
     name: str = arguments.config_name
     if name:
         given = getattr(arguments, "config", None) or os.environ.get(CONFIG_VARIABLE)

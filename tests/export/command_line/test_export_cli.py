@@ -203,7 +203,7 @@ def test_tokens_that_the_model_does_not_know(
         assert re.fullmatch(rf"sedge-export: {message}\n", capsys.readouterr().err)
     words = ["personal", options["model"], f"--weights={tmp_path / 'b'}", "--int8"]
     words += ["--sample-shape=3", "--vocabulary=9", "--data=tokens_model:later"]
-    assert main([*words, f"--out={tmp_path / 'm.onnx'}"]) == 2
+    assert main([*words, f"--out={tmp_path / 'm.onnx'}"]) == 3
     assert f"data: x[50, 2] is 12, {known}" in capsys.readouterr().err
 
 

@@ -11,7 +11,15 @@ from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.errors import FrameError
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import MAX_BODY_BYTES, Kind
-from sedge_protocol.wire.messages import KINDS, Message, Order, decode_body, encode_body
+from sedge_protocol.wire.messages import (
+    KINDS,
+    POINT_BYTES,
+    PROOF_BYTES,
+    Message,
+    Order,
+    decode_body,
+    encode_body,
+)
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES, Manifest, describe
 from sedge_protocol.wire.work import Codec, Step, Work
@@ -66,6 +74,11 @@ TABLE: list[Message] = [
     messages.Get("r", 1, bytes(512)),
     messages.Refusal("version"),
     messages.Refusal("size", "too large"),
+    messages.Join(bytes(POINT_BYTES), "d", bytes(PROOF_BYTES)),
+    messages.Join(bytes(POINT_BYTES), "d" * 48, bytes(PROOF_BYTES), "v" * 64),
+    messages.Joined(NONCE, "pending"),
+    messages.Joined(NONCE, "accepted", "d" * 48, bytes(PROOF_BYTES), ("t" * 100,) * 32),
+    messages.Joined(NONCE, "refused", detail="x" * 1000),
 ]
 
 

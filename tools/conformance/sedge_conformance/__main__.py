@@ -8,15 +8,13 @@ from sedge_cloud.config import load_cloud
 from sedge_conformance.shell import conform
 from sedge_conformance.stage import Finding
 from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
-from sedge_protocol.host.posix import require_posix
 
 
 def main(argv: list[str] | None = None) -> int:
     """Play every act: 0 when the client keeps every rule, 1 when it breaks one, more for an error."""
 
     def call() -> int:
-        arguments = parsed(parser(), argv)
-        require_posix()
+        arguments = parsed(parser(), argv, needs_posix=True)
         return _play(arguments)
 
     return exit_status("sedge-conformance", call)

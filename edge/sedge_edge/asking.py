@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import cached_property
+from hmac import compare_digest
 
 from sedge_edge import VERSION
 from sedge_protocol.errors import ConfigError, LinkError, RemoteError
@@ -81,7 +82,8 @@ class Asking:
             return None
         if not isinstance(said, Joined) or said.of != key_name(self.point):
             return None
-        if said.state == "accepted" and said.proof != self._agreement.answers(said.device):
+        proof = self._agreement.answers(said.device)
+        if said.state == "accepted" and not compare_digest(said.proof, proof):
             return None  # whoever sent it has the token, and is not the coordinator
         return said
 

@@ -96,7 +96,8 @@ def settle(store: Store, cloud: CloudConfig) -> int:
     Returns how many devices may now be told. Killed at any point, it does the rest the next time. Where the
     broker's passwords are not kept here, whoever keeps them has to do it. Raises ``StorageError``.
     """
-    joins, spent = store.joins(["accepted"]), [row.token for row in store.spent_tokens(time.time())]
+    now = time.time()
+    joins, spent = store.joins(["accepted"]), [row.token for row in store.spent_tokens(now)]
     if not joins and not spent:
         return 0
     if cloud.broker.device_password_file is not None:
@@ -109,7 +110,7 @@ def settle(store: Store, cloud: CloudConfig) -> int:
                 forget_tokens(cloud, spent)
         reload_broker(cloud)
     store.admit_joins(join.point for join in joins)
-    store.end_accounts(spent)
+    store.end_accounts(spent, now)
     return len(joins)
 
 

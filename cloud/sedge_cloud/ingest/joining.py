@@ -8,6 +8,7 @@ broker (admin/joining.py) it is answered nothing.
 """
 
 import logging
+from hmac import compare_digest
 
 from sedge_cloud.clocks import Wall
 from sedge_cloud.ingest.kept import Kept
@@ -64,7 +65,7 @@ class Joining:
             raise FrameError(f"{frame.kind.name} on the topic of {token.token}, expected JOIN")
         known = self._store.join_of(message.point)
         agreement = self._agreement(token, message) if known is None else Agreement(known.secret)
-        if agreement.asks(message.device) != message.proof:
+        if not compare_digest(agreement.asks(message.device), message.proof):
             raise FrameError(f"JOIN as {message.device}: its proof does not match its key")
         row = known
         if row is None:

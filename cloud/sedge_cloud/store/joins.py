@@ -20,6 +20,8 @@ from sedge_protocol.wire.joining import TOKEN_PREFIX
 
 # How long ago a token may have refused a device for that to be of interest, and how often it is noted.
 RECENT_S, NOTED_EVERY_S = 600.0, 30.0
+# A token that has expired is listed for so long, with the devices that joined by it.
+KEPT_S = 30 * 86_400.0
 
 
 class Joins(Tags):
@@ -151,11 +153,14 @@ class Joins(Tags):
         )
         return self._rows(TokenRow, sql, now)
 
-    def end_accounts(self, tokens: Iterable[str]) -> None:
-        """The broker knows these tokens no longer."""
+    def end_accounts(self, tokens: Iterable[str], now: float) -> None:
+        """The broker knows these tokens no longer; those that expired long ago are deleted."""
+        old = "SELECT token FROM tokens WHERE account = 0 AND expires < ?"
         with self._transaction() as db:
             for token in tokens:
                 db.execute("UPDATE tokens SET account = 0 WHERE token = ?", (token,))
+            db.execute(f"DELETE FROM joins WHERE token IN ({old})", (now - KEPT_S,))
+            db.execute(f"DELETE FROM tokens WHERE token IN ({old})", (now - KEPT_S,))
 
     def _why_refused(self, db: Dialect, token: TokenRow, asked: JoinRow, now: float) -> str:
         """Why a token does not admit a device; empty when it does."""

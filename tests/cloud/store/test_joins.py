@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.cloud.stores import on_both, open_store
 
-from sedge_cloud.store.joins import tags_coded
+from sedge_cloud.store.joins import KEPT_S, tags_coded
 from sedge_cloud.store.rows import JoinRow, TokenRow
 from sedge_protocol.errors import ConfigError
 
@@ -74,8 +74,13 @@ def test_pending_accepted_admitted(tmp_path: Path) -> None:
     assert store.spent_tokens(NOW + 1) == []  # it has not said hello yet
     store.save_hello(store.devices()[0], 1, b"\x80")
     assert [row.token for row in store.spent_tokens(NOW + 1)] == ["join-b"]
-    store.end_accounts(["join-b"])
+    store.end_accounts(["join-b"], NOW + 1)
     assert store.spent_tokens(NOW + 1) == []
+    # Long after it has expired it is gone, and so is who joined by it; the device stays.
+    assert [row.token for row in store.tokens()] == ["join-b"]
+    store.end_accounts([], NOW + KEPT_S + 2)
+    assert store.tokens() == [] and store.joins(["admitted"]) == []
+    assert [row.device for row in store.devices()] == ["pi-1"]
     # While one waits, another device may be given its id: then it cannot be accepted.
     store.add_token(token("d", 9, accepts=False))
     for name in ("pi-2", "pi-3", "pi-4"):

@@ -13,6 +13,7 @@ import org.sedge.edge.wire.Topics;
 
 import org.jspecify.annotations.Nullable;
 
+import java.security.MessageDigest;
 import java.security.SecureRandom;
 import java.util.Arrays;
 import java.util.concurrent.BlockingQueue;
@@ -133,7 +134,7 @@ public final class Joining implements Link.Owner {
             Joined said = (Joined) frame.message();
             boolean ours = Arrays.equals(said.of, pair.name());
             boolean proved = !said.state.equals("accepted")
-                    || Arrays.equals(said.proof, agreement.answers(said.device));
+                    || MessageDigest.isEqual(said.proof, agreement.answers(said.device));
             if (ours && proved) {
                 answer = said;
             }

@@ -92,7 +92,7 @@ def test_a_token_admits_as_many_as_it_says(fleet: RealFleet) -> None:
         status, said = ended(process)
         assert status == 0 and "Its tags: site=lab" in said, said
     status, said = ended(joining(fleet, line, "pi-3"))
-    assert status == 2 and "used up: 3 joined by it" in said
+    assert status == 5 and "used up: 3 joined by it" in said
     for number in range(3):
         assert connects(fleet, f"pi-{number}")
         assert not (fleet.folder / f"pi-{number}" / "joining").exists()
@@ -125,7 +125,7 @@ def test_the_way_back_of_a_revoked_device(fleet: RealFleet) -> None:
     fleet.cloud("device", "revoke", "pi-1")
     assert not connects(fleet, "pi-1")
     status, said = ended(joining(fleet, token(fleet, "--accept"), "pi-1", "--replace"))
-    assert status == 2 and "token add --device pi-1" in said
+    assert status == 5 and "token add --device pi-1" in said
     edge = fleet.folder / "pi-1" / "edge.toml"
     edge.write_text(edge.read_text().replace("train.npz", "mine.npz"))
     back = token(fleet, "--accept", "--device", "pi-1")
@@ -143,10 +143,10 @@ def test_a_token_ends(fleet: RealFleet) -> None:
     assert isinstance(name, Token)
     fleet.cloud("device", "token", "revoke", name.token)
     status, said = ended(joining(fleet, gone, "pi-1"))
-    assert status == 2 and f"does not know the token {name.token}" in said
+    assert status == 5 and f"does not know the token {name.token}" in said
     wait_for(lambda: "expired" in fleet.cloud("device", "token", "list"))
     status, said = ended(joining(fleet, short, "pi-2"))
-    assert status == 2 and ("does not know" in said or "expired at" in said)
+    assert status == 5 and ("does not know" in said or "expired at" in said)
     acl = (fleet.folder / "broker-acl").read_text()
     assert name.token not in acl and "user coordinator-test" in acl
     status, said = ended(joining(fleet, gone[:-9], "pi-3"))
@@ -225,7 +225,7 @@ def test_what_a_stolen_token_can_do(fleet: RealFleet) -> None:
     assert device.answer(seal(frame, device.down, keys.down)) is None
     # Take the name of a device in force.
     status, text = ended(joining(fleet, line, "pi-1", "--out", str(fleet.folder / "copy")))
-    assert status == 2 and "there is a device pi-1 already" in text
+    assert status == 5 and "there is a device pi-1 already" in text
     master.close()
     thief.link.close()
     assert connects(fleet, "pi-1")

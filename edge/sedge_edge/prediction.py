@@ -1,6 +1,7 @@
 """The personal model on the device's disk, and predictions without any network.
 
-A device that has not trained yet predicts with what it would start from: the fleet's model with its patch.
+A device that has not trained yet predicts with what it would start from: the fleet's model with its patch, or
+with its class shares, once an evaluation has shown that these help.
 """
 
 import math
@@ -119,8 +120,8 @@ def load_model(state_dir: Path, source: Source) -> PersonalModel:
     if entry is None:
         assert source.order is not None
         theta = assemble(source.order, blobs, vectors, layout, ()).theta
-    elif entry.kept.model is not None:
-        theta = vectors.read(entry.kept.model, layout)
+    elif (own := entry.kept.model or entry.kept.start) is not None:
+        theta = vectors.read(own, layout)
     else:
         theta = held_model(entry.base, entry.steps, blobs, vectors, layout)
     return PersonalModel(bundle, theta.copy(), source.trained, state_dir)

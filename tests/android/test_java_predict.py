@@ -56,13 +56,13 @@ class Phone:
         self.blobs = BlobFolder(self.java, 0)
         self.name = self.blobs.write(pack(self.bundle))
 
-    def keep(self, run: str, base: Theta | None, model: Theta | None) -> str:
+    def keep(
+        self, run: str, base: Theta | None, model: Theta | None, start: Theta | None = None
+    ) -> str:
         """The words that give the phone a run with these vectors; without a base it is lost."""
-        names = [
-            bytes(32) if one is None else self.blobs.write(one.tobytes()) for one in (base, model)
-        ]
-        own = "-" if model is None else names[1].hex()
-        return f"runs {run} {self.name.hex()} {names[0].hex()} {own}"
+        first = bytes(32) if base is None else self.blobs.write(base.tobytes())
+        own = ("-" if v is None else self.blobs.write(v.tobytes()).hex() for v in (model, start))
+        return f"runs {run} {self.name.hex()} {first.hex()} {' '.join(own)}"
 
     def ask(self, *questions: str, run: str = "-", backend: str = EXECUTORCH) -> list[str]:
         """What AskModel prints."""
@@ -110,15 +110,16 @@ def test_a_phone_predicts_what_the_python_agent_predicts(classifier: Phone) -> N
     """With the newest model, whole batches and a part of one; a model of several runs by name."""
     x, theta = rows(11, 6), classifier.init
     given = classifier.inputs({"x": x})
-    outs = [classifier.folder / f"out-{i}" for i in range(4)]
+    outs = [classifier.folder / f"out-{i}" for i in range(5)]
     *said, classes = classifier.ask(
         classifier.keep("first", theta, None), "open", f"predict {given} {outs[0]}",
+        classifier.keep("first", theta, None, 4 * theta), f"predict {given} {outs[4]}",
         classifier.keep("first", theta, 2 * theta), f"predict {given} {outs[1]}",
         classifier.keep("second", None, 3 * theta), f"predict {given} {outs[2]}",
         classifier.keep("third", theta, None), f"predict {given} {outs[3]}", f"classify {given}",
     )  # fmt: skip
-    assert said == ["(3,) false", *["(3,) true"] * 3]
-    for out, factor in zip(outs, (1, 2, 3, 3), strict=True):
+    assert said == ["(3,) false", "(3,) false", *["(3,) true"] * 3]
+    for out, factor in zip(outs, (1, 2, 3, 3, 4), strict=True):
         expected = classifier.python(np.float32(factor) * theta).predict(x)
         assert out.read_bytes() == expected.tobytes()
     wanted = classifier.python(3 * theta).classify(x)
@@ -147,7 +148,7 @@ def test_what_it_cannot_read_or_take_is_said_in_the_same_words(classifier: Phone
     said = classifier.ask(
         "open", classifier.keep("old", None, None), "open", classifier.keep("run", theta, theta), "open",
         *(f"predict {file} {none}" for file in files),
-        f"runs run {classifier.name.hex()} {lost} {lost}", f"predict {good} {none}", "open",
+        f"runs run {classifier.name.hex()} {lost} {lost} -", f"predict {good} {none}", "open",
     )  # fmt: skip
     assert said[0].endswith("expected an agent's folder, with its journal")
     assert said[1].endswith("run: found 'newest', expected a run with a model, none has come")

@@ -80,6 +80,34 @@ def test_a_device_adds_its_class_shares_where_they_help(
         )  # by the training alone
 
 
+def test_before_its_first_training_a_device_predicts_with_its_class_shares(device: Harness) -> None:
+    def kept() -> Theta | None:
+        start = device.on_disk().runs["run"].kept.start
+        return None if start is None else device.stored(start)
+
+    def evaluated(number: int, last: float, prior: str = "head.bias") -> Theta | None:
+        given(device, number, task="evaluate", theta=likes(last), blend=Blend(0.5, prior))
+        return kept()
+
+    skewed = Examples(examples(10).inputs, np.repeat(np.arange(4), (3, 0, 2, 5)))
+    device.train = skewed
+    informed = evaluated(1, 1.7)
+    assert informed is not None and informed[-1] > 2 > likes(1.7)[-1]
+    np.testing.assert_array_equal(informed[:-4], likes(1.7)[:-4])
+    assert evaluated(2, 4) is None  # the shares make no difference there
+    assert evaluated(3, 1.7) is not None
+    assert evaluated(4, 1.7, "") is None
+    device.train = Examples(examples(12).inputs, np.arange(12) % 4)
+    assert evaluated(5, 1.9999) is None
+    device.train = skewed
+    assert evaluated(6, 1.7) is not None
+    device.pump(device.reboot())
+    np.testing.assert_array_equal(kept(), informed)
+    given(device, 7, theta=likes(1.7), blend=Blend(0.5, "head.bias"))
+    assert kept() is None
+    assert evaluated(8, 1.7) is None  # it has a model of its own
+
+
 def test_a_bias_that_the_model_lacks(device: Harness) -> None:
     device.give(device.order(1, blend=Blend(0.5, "head.shift")))
     (decline,) = device.declines

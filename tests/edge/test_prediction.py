@@ -14,7 +14,7 @@ from tests.fleet import changed
 
 from sedge_edge.agent import AgentEffect
 from sedge_edge.config import BackendConfig, EdgeConfig, load_config
-from sedge_edge.jobs.job import Job
+from sedge_edge.jobs.job import Job, Kept
 from sedge_edge.prediction import personal_model, predict_file
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.waiting import CHECK_S
@@ -61,6 +61,22 @@ def test_a_mixture_predicts_and_not_its_own_part(
     newer = msgspec.structs.replace(state.runs["newer"], kept=kept)
     journal.commit(msgspec.structs.replace(state, runs={**state.runs, "newer": newer}))
     np.testing.assert_array_equal(personal_model(config.state_dir, "newer").theta, 2 * theta)
+
+
+def test_before_its_first_training_a_device_predicts_with_its_class_shares(
+    config: EdgeConfig, tiny: tuple[bytes, Theta]
+) -> None:
+    theta = tiny[1]
+    journal = Journal(config.state_dir / "journal", AgentState, SCHEMA)
+    state = journal.load()
+    assert state is not None
+    blobs = BlobFolder(config.state_dir, 0)
+    base, start = (blobs.write((k * theta).astype("<f4").tobytes()) for k in (3, 4))
+    newest = msgspec.structs.replace(state.runs["newest"], base=base, kept=Kept(start=start))
+    journal.commit(msgspec.structs.replace(state, runs={**state.runs, "newest": newest}))
+    model = personal_model(config.state_dir, "newest")
+    assert not model.trained
+    np.testing.assert_array_equal(model.theta, 4 * theta)
 
 
 def test_the_newest_model_unless_a_run_is_named(

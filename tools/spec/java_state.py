@@ -30,6 +30,8 @@ class Kept(msgspec.Struct, frozen=True, omit_defaults=True):
     """What its updates have left out so far."""
     moments: Hash | None = None
     """The state of its optimizer."""
+    start: Hash | None = None
+    """What it predicts with until it first trains, where its class shares improve the global model."""
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -19,7 +19,8 @@ class Kept(msgspec.Struct, frozen=True):
     ``model`` is the device's last own model, which it predicts with, and ``part`` the own part of that when
     it is a mixture. ``residual`` is what its updates have left out so far, ``mask`` the mask of its last
     update, ``gradient`` that of its last batch, and ``patch`` its last update, coded as a patch.
-    ``moments`` is the state of its optimizer.
+    ``moments`` is the state of its optimizer. ``start`` is what the device predicts with until it first
+    trains, where its class shares improve the global model.
     """
 
     model: bytes | None = None
@@ -29,6 +30,7 @@ class Kept(msgspec.Struct, frozen=True):
     gradient: bytes | None = None
     patch: bytes | None = None
     moments: bytes | None = None
+    start: bytes | None = None
 
     def names(self) -> set[bytes]:
         """The names of all kept blobs."""

@@ -217,7 +217,11 @@ def complete(
             part=None if result.part is None else vectors.keep(result.part),
             gradient=None if last is None else vectors.keep(last),
             moments=_kept_moments(result, vectors),
+            start=None,
         )
+    elif kept.model is None and context.keeps_model:
+        start = None if result.informed is None else vectors.keep(result.informed)
+        kept = msgspec.structs.replace(kept, start=start)
     return Outcome(order.run, order.round, update, report, kept)
 
 

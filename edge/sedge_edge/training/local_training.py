@@ -75,8 +75,9 @@ class LocalResult:
     ``model`` (n,) is what the device predicts with from now on; ``before`` and ``after`` are its metrics on
     the test examples. ``part`` (n,) is the own part of a mixture, and ``mix`` its share. When the order
     selects, ``chosen`` (k,) are the critical elements, and ``sparse`` the metrics of these alone.
-    ``picked`` is the start, when the device has picked it. ``moments`` is the state of the first training's
-    optimizer, if the device keeps it.
+    ``picked`` is the start, when the device has picked it, and ``informed`` (n,) the start with the device's
+    class shares, where it predicts better. ``moments`` is the state of the first training's optimizer, if
+    the device keeps it.
     """
 
     before: Metrics
@@ -88,6 +89,7 @@ class LocalResult:
     chosen: NDArray[np.uint32] | None = None
     sparse: Metrics | None = None
     picked: PickedStart | None = None
+    informed: Theta | None = None
     moments: Moments | None = None
 
 
@@ -119,7 +121,13 @@ def local_training(
         start = picked.start
     mixes = personal is not None and personal.mixes
     mix, own = _share(order.work, own), start if own is None else own
-    before = yield from _before(order, start, own, mix, candidates, metric)
+    informed = None
+    if order.work.blend is not None and candidates is not None:
+        with_shares = yield from _pick(candidates, metric)
+        informed = with_shares.start if with_shares.patched else None
+    before = yield from _ask(
+        Evaluate(mixture(mix, own, start if informed is None else informed)), Metrics
+    )
     guidance = guidance and guidance.moved(lambda theta: theta if theta.size else start)
     first = yield from _trained(
         replace(_first_request(order, start, own, correction, moments), guidance=guidance)
@@ -129,7 +137,9 @@ def local_training(
         own, mix = first.second.theta, first.second.mix
     model = mixture(mix, own, trained.model)
     after = yield from _ask(Evaluate(model), Metrics)
-    result = LocalResult(before, trained, after, model, picked=picked, moments=first.moments)
+    result = LocalResult(
+        before, trained, after, model, picked=picked, informed=informed, moments=first.moments
+    )
     if mixes:
         result = replace(result, part=own, mix=mix)
     if order.work.select is None:
@@ -150,20 +160,6 @@ def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Ans
     if _badness(whole, metric) < _badness(bare, metric):
         return PickedStart(True, candidates.whole)
     return PickedStart(False, candidates.bare)
-
-
-def _before(
-    order: Order,
-    start: Theta,
-    own: Theta,
-    mix: float,
-    candidates: StartCandidates | None,
-    metric: Metric,
-) -> Generator[Request, Answer, Metrics]:
-    """The evaluation of what the device predicts with before it trains."""
-    if order.work.blend is not None and candidates is not None:
-        start = (yield from _pick(candidates, metric)).start
-    return (yield from _ask(Evaluate(mixture(mix, own, start)), Metrics))
 
 
 def _share(work: Work, own: Theta | None) -> float:

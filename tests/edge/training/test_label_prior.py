@@ -18,3 +18,8 @@ def test_the_shares_are_added_to_the_bias_alone(labels: object) -> None:
     added = np.log(np.array([5, 1, 3]) / 9 * 3)
     np.testing.assert_allclose(found, [0, *(np.array([1, 2, 3]) + added), 4], rtol=1e-6)
     assert theta.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_equal_shares_add_nothing() -> None:
+    theta = np.arange(5, dtype=np.float32)
+    np.testing.assert_array_equal(with_prior(theta, slice(1, 4), np.arange(300) % 3), theta)

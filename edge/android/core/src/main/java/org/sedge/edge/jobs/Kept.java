@@ -19,6 +19,7 @@ public final class Kept extends Struct<Kept> {
     public static final Field<Kept, byte[]> MODEL = SCHEMA.optional("model", Type.orNil(Type.HASH), null);
     public static final Field<Kept, byte[]> RESIDUAL = SCHEMA.optional("residual", Type.orNil(Type.HASH), null);
     public static final Field<Kept, byte[]> MOMENTS = SCHEMA.optional("moments", Type.orNil(Type.HASH), null);
+    public static final Field<Kept, byte[]> START = SCHEMA.optional("start", Type.orNil(Type.HASH), null);
 
     /** The bundle. */
     public final byte[] bundle;
@@ -30,6 +31,8 @@ public final class Kept extends Struct<Kept> {
     public final byte[] residual;
     /** The state of its optimizer. */
     public final byte[] moments;
+    /** What it predicts with until it first trains, where its class shares improve the global model. */
+    public final byte[] start;
 
     private Kept(Object[] given) {
         super(SCHEMA, given);
@@ -38,5 +41,6 @@ public final class Kept extends Struct<Kept> {
         model = MODEL.in(given);
         residual = RESIDUAL.in(given);
         moments = MOMENTS.in(given);
+        start = START.in(given);
     }
 }

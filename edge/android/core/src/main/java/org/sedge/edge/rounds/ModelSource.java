@@ -38,7 +38,7 @@ public final class ModelSource {
         order = null;
         bundle = kept.bundle;
         trained = kept.model != null;
-        identity = Hex.encode(bundle) + Hex.encode(trained ? kept.model : kept.base);
+        identity = Hex.encode(bundle) + Hex.encode(name());
     }
 
     private ModelSource(Order order) {
@@ -116,7 +116,12 @@ public final class ModelSource {
         if (order != null) {
             return StartVector.received(order, blobs, size);
         }
-        return Vectors.read(blobs, trained ? kept.model : kept.base, size);
+        return Vectors.read(blobs, name(), size);
+    }
+
+    private byte[] name() {
+        byte[] untrained = kept.start == null ? kept.base : kept.start;
+        return trained ? kept.model : untrained;
     }
 
     /** Whether both are of one bundle. */

@@ -17,7 +17,7 @@ final class Resuming {
     static Job job(Order order, StateStore store, Blobs blobs, Effects effects, long httpBytes) {
         Kept found = store.keptFor(order);
         Kept kept = found == null ? Kept.SCHEMA.empty() : found;
-        for (Field<Kept, byte[]> field : Arrays.asList(Kept.MODEL, Kept.RESIDUAL, Kept.MOMENTS)) {
+        for (Field<Kept, byte[]> field : Arrays.asList(Kept.MODEL, Kept.RESIDUAL, Kept.MOMENTS, Kept.START)) {
             kept = kept.with(field, there(kept.get(field), field.key, order, blobs, effects));
         }
         byte[] checkpoint = there(store.checkpoint(order), "checkpoint", order, blobs, effects);

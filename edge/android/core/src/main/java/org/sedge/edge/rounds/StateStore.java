@@ -311,7 +311,8 @@ public final class StateStore {
             }
         }
         for (Kept run : state.runs.values()) {
-            for (Field<Kept, byte[]> kept : Arrays.asList(Kept.BUNDLE, Kept.BASE, Kept.MODEL, Kept.RESIDUAL, Kept.MOMENTS)) {
+            for (Field<Kept, byte[]> kept : Arrays.asList(Kept.BUNDLE, Kept.BASE, Kept.MODEL, Kept.RESIDUAL,
+                    Kept.MOMENTS, Kept.START)) {
                 if (run.get(kept) != null) {
                     names.add(Hex.encode(run.get(kept)));
                 }

@@ -23,6 +23,8 @@ final class Blended {
     private final Blend blend;
     /** The bias that takes the shares of the device's labels; null: none does. */
     private final Tensor bias;
+    /** The start (n,) with the shares of the device's labels; null until {@link #before} finds it better. */
+    float[] informed;
 
     /** Throws {@code CodecError} for a bias that the model lacks. */
     Blended(Job job, Blobs blobs, Bundle bundle) throws CodecError {
@@ -41,11 +43,12 @@ final class Blended {
         if (bias == null) {
             return model(start);
         }
-        float[] informed = informed(start, train.targets);
+        float[] shares = informed(start, train.targets);
         Metrics without = trainer.evaluate(start, train);
-        Metrics with = trainer.evaluate(informed, train);
+        Metrics with = trainer.evaluate(shares, train);
         boolean less = with.metric == without.metric && with.loss < without.loss;
-        return model(less || bundle.metric.isBetter(with.metric, without.metric) ? informed : start);
+        informed = less || bundle.metric.isBetter(with.metric, without.metric) ? shares : null;
+        return model(informed == null ? start : informed);
     }
 
     /** Another model (n,) mixed with the device's last one. */

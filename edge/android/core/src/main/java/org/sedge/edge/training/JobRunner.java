@@ -111,7 +111,8 @@ public final class JobRunner {
                     .with(Report.LAYOUT_HASH, bundle.layout.hash).with(Report.MODEL_HASH, order.modelHash)
                     .with(Report.PATCH_HASH, order.patchHash).with(Report.HTTP_BYTES, job.httpBytes)
                     .with(Report.NUM_EXAMPLES, (long) train.count());
-            return complete(job, report, bundle.metric, start, trained, model, kept, training.moments);
+            float[] predicts = order.task.equals("train") ? model : blended.informed;
+            return complete(job, report, bundle.metric, start, trained, predicts, kept, training.moments);
         }
     }
 
@@ -135,7 +136,7 @@ public final class JobRunner {
         }
     }
 
-    /** The report, the coded update, and what the device keeps. */
+    /** The report, the coded update, and what the device keeps: model (n,) to predict with, null for the global one. */
     private Outcome complete(Job job, Report report, Metric metric, float[] start, Trained trained,
             float[] model, List<Tensor> kept, byte[] moments) throws StorageError, CodecError, TrainingDiverged {
         Order order = job.order;
@@ -162,7 +163,9 @@ public final class JobRunner {
         Kept left = job.kept.with(Kept.RESIDUAL, residual);
         if (trains) {
             left = left.with(Kept.MODEL, blobs.write(Vectors.bytes(model)))
-                    .with(Kept.MOMENTS, moments == null ? null : blobs.write(moments));
+                    .with(Kept.MOMENTS, moments == null ? null : blobs.write(moments)).with(Kept.START, null);
+        } else if (left.model == null) {
+            left = left.with(Kept.START, model == null ? null : blobs.write(Vectors.bytes(model)));
         }
         return new Outcome(update, report, metric, left);
     }

@@ -24,7 +24,7 @@ import java.util.Map;
  * question is one of
  *
  * <pre>
- * runs NAME BUNDLE BASE MODEL   commits a state with this run behind those before; MODEL "-": not trained
+ * runs NAME BUNDLE BASE MODEL START   commits a state with this run behind those before; "-": none
  * order FILE                    commits a state with this order
  * open                          opens the model anew
  * predict INPUTS.npz OUT        writes the outputs, and prints the shape of a row
@@ -60,7 +60,8 @@ public final class AskModel {
                 RUNS.remove(question[1]);
                 RUNS.put(question[1], Kept.SCHEMA.empty().with(Kept.BUNDLE, Hex.decode(question[2]))
                         .with(Kept.BASE, Hex.decode(question[3]))
-                        .with(Kept.MODEL, question[4].equals("-") ? null : Hex.decode(question[4])));
+                        .with(Kept.MODEL, question[4].equals("-") ? null : Hex.decode(question[4]))
+                        .with(Kept.START, question[5].equals("-") ? null : Hex.decode(question[5])));
                 commit(folder, State.SCHEMA.empty().with(State.RUNS, RUNS));
                 break;
             case "order":

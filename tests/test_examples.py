@@ -228,6 +228,19 @@ def test_own_strategy(tmp_path: Path) -> None:
     assert own.before.mean > 0.4
 
 
+def test_fedproto(tmp_path: Path) -> None:
+    """``fedproto.py`` through ``fedproto.toml``: training alone, until there are prototypes."""
+    words = "--rounds", "2", "--devices", "4", "--only=FedProto", "--only=alone"
+    fedproto, alone = run_fleet("fedproto.toml", tmp_path, *words).strategies
+    (first, second), (first_alone, second_alone) = (
+        [(row.before_mean, row.after_mean) for row in strategy.rounds]
+        for strategy in (fedproto, alone)
+    )
+    assert first == first_alone
+    assert second[0] == second_alone[0] == first[1] and second[1] != second_alone[1]
+    assert fedproto.rounds[1].bytes_up < 4 * fedproto.bytes.dense_update
+
+
 @NEEDS_IMAGES
 @pytest.mark.parametrize("name", ["fashion_mnist.toml", "compression.toml"])
 def test_the_long_ones_on_less(name: str, tmp_path: Path) -> None:

@@ -75,9 +75,9 @@ class LocalResult:
     ``model`` (n,) is what the device predicts with from now on; ``before`` and ``after`` are its metrics on
     the test examples. ``part`` (n,) is the own part of a mixture, and ``mix`` its share. When the order
     selects, ``chosen`` (k,) are the critical elements, and ``sparse`` the metrics of these alone.
-    ``picked`` is the start, when the device has picked it, and ``informed`` (n,) the start with the device's
-    class shares, where it predicts better. ``moments`` is the state of the first training's optimizer, if
-    the device keeps it.
+    ``picked`` is the start, when the device has picked it, and ``informed`` (n,) the start with its class
+    shares, where the device predicts better with them. ``moments`` is the state of the first
+    training's optimizer, if the device keeps it.
     """
 
     before: Metrics

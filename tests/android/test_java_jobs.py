@@ -21,12 +21,12 @@ from tests.android import class_means
 from tests.android.classes import java
 from tests.android.java import VECTORS
 from tests.android.java_fleet import MEANS
+from tests.edge.backends.contrast import moon
 from tests.fleet import changed
 from torch import Tensor, nn
 
 from sedge_edge.backends import open_trainer
 from sedge_edge.backends.guided import GuidedLoss, Pass, Seen
-from sedge_edge.backends.guided_losses import moon
 from sedge_edge.data import load_source
 from sedge_edge.jobs.job import NOTHING, Job
 from sedge_edge.jobs.storage import FolderVectors

@@ -59,7 +59,6 @@ CASES = {
     "fedbabu": Case("head_epochs = 1"),
     "fedbn": Case(),
     "fedcac": Case("fraction = 0.25"),
-    "fedamp": Case("own = 0.3"),
     "feddyn": Case("alpha = 0.3"),
     "fedlc": Case("tau = 0.5", guided=True),
     "fedobp": Case("quantile = 0.95"),
@@ -72,7 +71,6 @@ CASES = {
     "heterofl": Case(BY_MEMORY, widths=True),
     "lg_fedavg": Case(),
     "local_only": Case(),
-    "moon": Case("mu = 0.5", guided=True),
     "scaffold": Case(more="momentum = 0.0"),
     "subflot": Case(f'{BY_MEMORY}, solver = "assign", pull = 0.3', widths=True),
     "fedobp by gradient": Case(

@@ -16,7 +16,6 @@ from sedge_cloud.strategies.apfl import APFL
 from sedge_cloud.strategies.blended import Blended
 from sedge_cloud.strategies.custom import Custom
 from sedge_cloud.strategies.ditto import Ditto
-from sedge_cloud.strategies.fedamp import FedAMP
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategies.fedbn import FedBN
 from sedge_cloud.strategies.fedcac import FedCAC
@@ -31,15 +30,14 @@ from sedge_cloud.strategies.fedrolex import FedRolex
 from sedge_cloud.strategies.fedselect import FedSelect
 from sedge_cloud.strategies.heterofl import HeteroFL
 from sedge_cloud.strategies.local_only import LocalOnly
-from sedge_cloud.strategies.moon import Moon
 from sedge_cloud.strategies.scaffold import Scaffold
 from sedge_cloud.strategies.subflot import SubFLOT
 from sedge_cloud.strategy import Strategy
 from sedge_protocol.errors import ConfigError
 
 _KINDS: tuple[type[Strategy], ...] = (
-    APFL, Blended, Ditto, FedAMP, FedAvg, FedBABU, FedBN, FedCAC, FedDyn, FedLC, FedOBP, FedPer,
-    FedProx, FedPURIN, FedRep, FedRolex, FedSelect, HeteroFL, LGFedAvg, LocalOnly, Moon, Scaffold,
+    APFL, Blended, Ditto, FedAvg, FedBABU, FedBN, FedCAC, FedDyn, FedLC, FedOBP, FedPer,
+    FedProx, FedPURIN, FedRep, FedRolex, FedSelect, HeteroFL, LGFedAvg, LocalOnly, Scaffold,
     SubFLOT,
 )  # fmt: skip
 STRATEGIES: Mapping[str, type[Strategy]] = {kind.name: kind for kind in _KINDS}

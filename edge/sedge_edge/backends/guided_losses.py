@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import msgspec
-import torch
 from torch import Tensor
 
 from sedge_edge.backends.guided import GuidedLoss, Pass, Seen
@@ -11,20 +10,6 @@ from sedge_edge.backends.rows import cross_entropy
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.user_code import imported
 from sedge_protocol.wire.objective import CONSTANTS, COUNTS, Guide
-
-
-def moon(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
-    """MOON's loss (B,): the bundle's own, plus mu times the model-contrastive loss; constants (mu, tau).
-
-    With z the features, z_s and z_p those of start and previous: -log(e^(cos(z, z_s) / tau) / (e^(cos(z,
-    z_s) / tau) + e^(cos(z, z_p) / tau))). Source: Li, He and Song 2021, Model-Contrastive Federated
-    Learning, equations 3 and 4.
-    """
-    mu, tau = seen.arrays[CONSTANTS].unbind()
-    nearer = _cosine(now.features, seen.models["start"].features)
-    farther = _cosine(now.features, seen.models["previous"].features)
-    similar = torch.stack((nearer, farther), 1) / tau
-    return own - similar.log_softmax(1)[:, 0] * mu
 
 
 def fedlc(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
@@ -37,19 +22,7 @@ def fedlc(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
     return cross_entropy(now.outputs - seen.arrays[CONSTANTS] * margin, y)
 
 
-def _cosine(a: Tensor, b: Tensor) -> Tensor:
-    """The cosine (B,) between rows (B, d); 0 with a row of zeros, as a dead ReLU leaves it."""
-    lengths = a.square().sum(1) * b.square().sum(1)
-    return (a * b).sum(1) * lengths.clamp_min(1e-12).rsqrt()
-
-
-GUIDED_LOSSES = {
-    loss.guide.name: loss
-    for loss in (
-        GuidedLoss(Guide("fedlc", constants=1, counts=True), fedlc),
-        GuidedLoss(Guide("moon", ("start", "previous"), 2), moon),
-    )
-}
+GUIDED_LOSSES = {"fedlc": GuidedLoss(Guide("fedlc", constants=1, counts=True), fedlc)}
 
 
 def guided_loss(name: str, folder: Path, key: str) -> GuidedLoss | None:

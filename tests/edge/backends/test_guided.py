@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tests.edge.backends.contrast import MOON
 from tests.edge.harness import Harness, theta_of
 from torch import Tensor, nn
 from torch.nn import functional
@@ -89,6 +90,7 @@ def doubled_rows(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
 
 
 DOUBLED = GuidedLoss(Guide("doubled"), doubled_rows)
+LOSSES = {**GUIDED_LOSSES, "moon": MOON, "doubled": DOUBLED}
 TWINS = {"moon": (moon, [2.0, 0.5]), "fedlc": (fedlc, [2.0]), "doubled": (doubled, list[float]())}
 
 
@@ -119,9 +121,9 @@ def twin(name: str, theta: Theta, others: list[Theta], layout: Layout) -> Theta:
 def test_every_trainer_is_the_twin(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(GUIDED_LOSSES, "doubled", DOUBLED)
+    monkeypatch.setitem(GUIDED_LOSSES, name, LOSSES[name])
     (tmp_path / "guided_model.py").write_text(CODE)
-    loss, model = GUIDED_LOSSES[name], build()
+    loss, model = LOSSES[name], build()
     export(
         model, torch.randn(B, 1, 6, 6), batch_size=B, name="g", num_classes=C,
         folder=tmp_path / "g", guided=loss,
@@ -181,17 +183,14 @@ def test_a_device_guides_by_its_last_model_and_its_class_counts(tmp_path: Path) 
         np.testing.assert_array_equal(asked.guidance.arrays[COUNTS], expected)
 
 
-MOON = GUIDED_LOSSES["moon"].guide
-
-
 @pytest.mark.parametrize(
     ("work", "guide", "message"),
     [
         (Work(loss="moon"), None, "work.loss: 'moon', but the bundle has no guided loss"),
         (Work(loss="moon"), Guide("fedlc"), "'moon', but the bundle has 'fedlc': export it"),
-        (Work(loss="moon"), MOON, "work.arrays.constants: 0 numbers, expected 2 for 'moon'"),
-        (Work(loss="moon", arrays={CONSTANTS: bytes(12)}), MOON, "3 numbers, expected 2"),
-        (Work(loss="moon", own_model=OwnModel(mix=0.5)), MOON, "together with a mixture"),
+        (Work(loss="moon"), MOON.guide, "work.arrays.constants: 0 numbers, expected 2 for 'moon'"),
+        (Work(loss="moon", arrays={CONSTANTS: bytes(12)}), MOON.guide, "3 numbers, expected 2"),
+        (Work(loss="moon", own_model=OwnModel(mix=0.5)), MOON.guide, "together with a mixture"),
     ],
 )
 def test_what_a_bundle_cannot_do_is_declined(work: Work, guide: Guide | None, message: str) -> None:

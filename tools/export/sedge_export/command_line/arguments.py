@@ -246,7 +246,7 @@ def _add_objective(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--guided",
         default="",
-        help="a second loss that a strategy may ask for: fedlc, moon, or module:function that returns a"
+        help="a second loss that a strategy may ask for: fedlc, or module:function that returns a"
         " GuidedLoss",
     )
     parser.add_argument("--label-smoothing", type=_share, default=0.0, help="of cross_entropy")

@@ -168,7 +168,7 @@ def refusals(
         *(("device_rejected", name, f"its update of round {number} was rejected: {why}")
           for name, why in rejected.items()),
         *(("device_distrusted", name,
-           f"its update of round {number} was unlike the others and counted {_counted(factor)}")
+           f"its update of round {number} was unlike the others and counted {counted(factor)}")
           for name, factor in distrusted.items()),
     ]  # fmt: skip
     for code, name, text in found:
@@ -183,6 +183,6 @@ def refusals(
         )
 
 
-def _counted(factor: float) -> str:
+def counted(factor: float) -> str:
     """How much a distrusted update counted."""
     return f"{factor:.2g} times" if factor >= 0.001 else "next to nothing"

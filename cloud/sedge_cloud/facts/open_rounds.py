@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from sedge_cloud.facts.records import Code, DeviceFacts, RoundFacts, Waiting, printable, when
+from sedge_cloud.figures.numbers import natural
 from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.roles import Seen
 from sedge_cloud.store.rows import RoundRow, RunRow
@@ -52,6 +53,7 @@ class Waits:
         usual = statistics.median(took) if 2 * len(answered) >= len(orders) and took else None
         running = not run.has_ended
         owing = [name for name, _ in orders if running and name not in answered]
+        owing.sort(key=natural)
         devices = self.devices(owing)
         return RoundFacts(
             run=row.run,

@@ -4,7 +4,7 @@ Every rule is here, and each names its code (records.py); what commands, page, a
 this list.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from sedge_cloud.facts.devices import refusals
@@ -63,6 +63,14 @@ def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple
     lasting = device_problems(facts) if of_devices is None else of_devices
     found += (p for p in lasting if (p.subject, p.code) not in named)
     return tuple(sorted(found, key=lambda p: (p.severity != "error", p.since or facts.at)))
+
+
+def health(found: Sequence[Problem]) -> str:
+    """All of them in a few words: ``Everything works``, ``1 error, 3 warnings``."""
+    errors = sum(problem.severity == "error" for problem in found)
+    counts = ((errors, "error"), (len(found) - errors, "warning"))
+    words = [f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counts if n]
+    return ", ".join(words) or "Everything works"
 
 
 def _problem(

@@ -4,7 +4,6 @@ A reader keeps what it has read, and asks for what has changed since: of an idle
 beside a running service, in its process or in another, and only reads.
 """
 
-import shutil
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import get_args
 import msgspec
 
 from sedge_cloud.facts.devices import KnownDevice, lots_of, read_devices, states_of
+from sedge_cloud.facts.disk import disk_of
 from sedge_cloud.facts.joins import join_problems
 from sedge_cloud.facts.open_rounds import Waits, run_waits
 from sedge_cloud.facts.problems import device_problems, problems
@@ -23,7 +23,6 @@ from sedge_cloud.facts.processes import coordinator_of, processes_of
 from sedge_cloud.facts.records import (
     DeviceFacts,
     DeviceState,
-    DiskFacts,
     Fleet,
     Problem,
     RoundFacts,
@@ -32,16 +31,16 @@ from sedge_cloud.facts.records import (
     when,
 )
 from sedge_cloud.facts.selection import Wanted, choose
+from sedge_cloud.figures.numbers import natural
 from sedge_cloud.runs.terms import Terms
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rows import (
     CoordinatorRow,
-    DiskRow,
     RoundRow,
     RunRow,
 )
-from sedge_cloud.store.selector import ALL, Choice, parse
+from sedge_cloud.store.selector import ALL, Choice, Condition, parse
 from sedge_protocol.errors import StorageError
 
 # What is wrong with devices changes with time alone, too: it is found again after so long.
@@ -55,7 +54,6 @@ _ALL = 2**31 - 1
 # of them again after so long.
 MAX_DEVICES = 20_000
 COUNT_S = 10.0
-_DAY_S, _HOUR_S = 86_400.0, 3600.0
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -123,7 +121,7 @@ class Reader:
                 fleet=self.fleet,
                 at=datetime.fromtimestamp(now, UTC),
                 coordinator=coordinator,
-                disk=_disk(row, coordinator.running, self.folder, self.store.disk()),
+                disk=disk_of(row, coordinator.running, self.folder, self.store.disk()),
                 problems=(),
                 runs=tuple(self._run(run, changed, now) for run in runs),
                 devices=self._all,
@@ -148,18 +146,31 @@ class Reader:
 
         Which they are is as of now, and what is so of them as of when their lot is read.
         """
-        if not facts.is_large and not wanted.where:
-            chosen, found = choose(facts.devices, wanted)
-            return iter([chosen]), found
         running, condition = facts.coordinator.running, ALL
         if wanted.where:
             condition = parse(wanted.where, "where")
             self.store.require_known(condition, "where")
+        if not facts.is_large:
+            chosen, found = choose(self._matching(facts, condition), wanted)
+            return iter([chosen]), found
         choice = Choice(wanted.state, wanted.search, running, condition)
         with self.store.reading():
             names = self.store.page(choice, wanted.offset, wanted.limit or _ALL)
             found = self.store.count(choice)
         return lots_of(self.store, names, running, MAX_DEVICES), found
+
+    def device(self, name: str) -> DeviceFacts | None:
+        """One device, also of a large fleet."""
+        with self.store.reading():
+            return self._facts_of([name]).get(name)
+
+    def _matching(self, facts: Fleet, condition: Condition) -> Sequence[DeviceFacts]:
+        """The devices of a fleet that is not large that match."""
+        if condition is ALL:
+            return facts.devices
+        choice = Choice(None, "", facts.coordinator.running, condition)
+        names = set(self.store.page(choice, 0, _ALL))
+        return [device for device in facts.devices if device.device in names]
 
     def _count(self, running: bool, now: float) -> dict[DeviceState, int]:
         """How many devices are in each state."""
@@ -233,7 +244,7 @@ class Reader:
             self._devices[name].forget(gone)
             self._facts[name] = self._devices[name].facts(running)
         if is_longer:
-            self._facts = dict(sorted(self._facts.items()))
+            self._facts = dict(sorted(self._facts.items(), key=lambda item: natural(item[0])))
         if found or len(self._facts) != len(self._all):
             self._all = tuple(self._facts.values())
 
@@ -350,43 +361,3 @@ def _usual(closed: Sequence[RoundFacts]) -> float | None:
         if r.opened is not None and r.closed is not None
     ]
     return statistics.median(took) if took else None
-
-
-def _disk(
-    row: CoordinatorRow, running: bool, folder: Path, measured: Sequence[DiskRow]
-) -> DiskFacts:
-    """The disk as the service has measured it; one that is silent may be so because the disk is full."""
-    free, total = row.free, row.total
-    if not running:
-        disk = shutil.disk_usage(folder)
-        free, total = disk.free, disk.total
-    samples = [(sample.at, sample.used) for sample in measured]
-    samples += [(row.heard, row.used)] if row.used else []
-    daily, watched = daily_growth(samples)
-    return DiskFacts(
-        path=str(folder),
-        used=row.used,
-        free=free,
-        total=total,
-        daily=daily,
-        watched_s=watched,
-        full_in_days=free / daily if daily is not None and daily > 0 else None,
-    )
-
-
-def daily_growth(samples: Sequence[tuple[float, int]]) -> tuple[float | None, float]:
-    """The slope of (time, bytes) samples of the last week, in bytes a day, and how long they watch, in s.
-
-    None for less than an hour: garbage that has not been collected yet would count as growth.
-    """
-    if not samples:
-        return None, 0.0
-    week = [(at, used) for at, used in samples if at >= samples[-1][0] - 7 * _DAY_S]
-    watched = week[-1][0] - week[0][0]
-    if watched < _HOUR_S:
-        return None, watched
-    mean_at = sum(at for at, _ in week) / len(week)
-    mean_used = sum(used for _, used in week) / len(week)
-    spread = sum((at - mean_at) ** 2 for at, _ in week)
-    slope = sum((at - mean_at) * (used - mean_used) for at, used in week) / spread
-    return slope * _DAY_S, watched

@@ -57,6 +57,11 @@ class Snapshot:
         with self._lock:
             return self._opened().choose(facts, wanted)
 
+    def device(self, name: str) -> DeviceFacts | None:
+        """One device, also of a large fleet. Raises ``SedgeError``."""
+        with self._lock:
+            return self._opened().device(name)
+
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
         """The tags of these devices, if they have any, by device and key. Raises ``SedgeError``."""
         with self._lock:

@@ -92,12 +92,18 @@ class Plot:
         return self.height - BOTTOM - self.y.share(y) * (self.height - BOTTOM - TOP)
 
     def line(
-        self, x: ArrayLike, y: ArrayLike, colour: str, width: float = 2.0, opacity: float = 1.0
+        self,
+        x: ArrayLike,
+        y: ArrayLike,
+        colour: str,
+        width: float = 2.0,
+        opacity: float = 1.0,
+        dashed: bool = False,
     ) -> None:
         """A line through these points."""
         points = self._points(x, y)
         if points:
-            self.paths.append(Path(f"M{' '.join(points)}", colour, width, opacity))
+            self.paths.append(Path(f"M{' '.join(points)}", colour, width, opacity, dashed))
 
     def dots(self, x: ArrayLike, y: ArrayLike, colour: str, width: float) -> None:
         """A dot at each of these points."""

@@ -1,5 +1,6 @@
 """Numbers as people read them, the same in the terminal and in the report."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -69,6 +70,12 @@ def clock(at: datetime | None, now: datetime) -> str:
     return local.strftime(
         "%H:%M:%S" if local.date() == now.astimezone().date() else "%b %d %H:%M:%S"
     )
+
+
+def natural(name: str) -> tuple[tuple[str | int, ...], str]:
+    """A sort key that counts: ``pi-2`` comes before ``pi-10``."""
+    parts = re.split(r"([0-9]+)", name)  # text and digits in turn, so that like meets like
+    return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
 
 
 def listed(words: Sequence[str]) -> str:

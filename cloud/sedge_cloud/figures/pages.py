@@ -3,12 +3,13 @@
 All text is escaped, so that a hostile name is text. ``templates/macros.html`` draws tables and plots.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from sedge_cloud.figures import drawing
-from sedge_cloud.figures.numbers import duration, measured, percent, size
+from sedge_cloud.figures.numbers import change, duration, measured, natural, percent, size
 from sedge_protocol.wire.objective import Metric
 
 _OURS = PackageLoader("sedge_cloud", "figures/templates")
@@ -35,6 +36,11 @@ def percent_text(share: float) -> str:
     return _unbroken(percent(share))
 
 
+def natural_order(names: Iterable[str]) -> list[str]:
+    """Names as people count them: ``pi-2`` before ``pi-10``."""
+    return sorted(names, key=natural)
+
+
 def _measured(value: float, metric: Metric) -> str:
     return _unbroken(measured(value, metric))
 
@@ -57,6 +63,8 @@ _FILTERS: dict[str, Any] = {
     "measured": _measured,
     "size": _size,
     "duration": duration,
+    "change": change,
+    "natural": natural_order,
     "comma": _comma,
     "px": drawing.pixels,
     "series": drawing.series,

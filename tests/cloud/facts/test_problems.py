@@ -16,8 +16,9 @@ from tests.cloud.stores import on_both
 from sedge_cloud.admin.backup import back_up, restore
 from sedge_cloud.config import CloudConfig, RobustConfig
 from sedge_cloud.facts.devices import change
+from sedge_cloud.facts.disk import daily_growth
 from sedge_cloud.facts.problems import problems
-from sedge_cloud.facts.reader import Reader, daily_growth
+from sedge_cloud.facts.reader import Reader
 from sedge_cloud.outlets.metrics import exposition
 from sedge_cloud.outlets.terminal import closes
 from sedge_cloud.store.opening import open_folder

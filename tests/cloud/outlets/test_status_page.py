@@ -18,7 +18,9 @@ from tests.cloud.helper import CONFIG, FLEET, a_hello, random_theta, report_for
 from tests.cloud.outlets.browser import Browser
 
 from sedge_cloud.config import CloudConfig, RobustConfig
-from sedge_cloud.outlets.page.html import status_page
+from sedge_cloud.facts.selection import Wanted
+from sedge_cloud.outlets.page.actions import find
+from sedge_cloud.outlets.page.html import device_page, status_page
 from sedge_cloud.outlets.page.server import StatusServer
 from sedge_cloud.outlets.settings import HttpConfig
 from sedge_cloud.outlets.sidecars import snapshot_of
@@ -117,11 +119,59 @@ def test_a_strangers_questions_are_answered(lived: Seen) -> None:
     # Which device gets worse?
     worst = f"{WORSE} gets worse: 30 points less before training than it had"
     assert worst in text_of(page, "problems")
-    assert re.search(rf"^{WORSE} online .* -30.0", text_of(page, "devices"), re.M)
+    devices = text_of(page, "devices")
+    assert re.search(rf"^{WORSE} gets worse: 30 points .* online .* -30.0", devices, re.M)
     # Who sends what nobody else does, and who learns with whom?
     hostile = f"{HOSTILE} its update of round 6 was unlike the others and counted next to nothing"
     assert hostile in text_of(page, "problems")
-    assert re.search(r"^a1 a2, a3$", run, re.M), run
+    assert re.search(r"^3 a1 , a2 , a3$", run, re.M), run
+
+
+def test_an_operators_questions_are_answered(lived: Seen) -> None:
+    for name in ("b10", "new"):
+        lived.cloud.enrol(name)
+    facts = lived.facts()
+    page = status_page(facts)
+    tiles = page.partition('<div class="tiles">')[2].partition("<section")[0]
+    # Is all well, is it learning, and what did it cost?
+    assert re.search(r"\d errors?</span>, <span class=.keep.>\d warnings?</span></b>", tiles)
+    assert "▲ learns: +" in tiles and "in 5 rounds" in tiles
+    assert " in 30 days" in tiles and "over " not in tiles
+    # Who is new, and what happened last night?
+    assert "new has never been heard" in text_of(page, "problems")
+    day = text_of(page, "day")
+    assert "6 rounds closed" in day and f"{GONE} went offline" in day
+    assert f"run, round 6 : distrusted: {HOSTILE}" in day
+    # What runs where, and is it safe to upgrade?
+    found = text_of(page, "versions")
+    assert "bench : 9 (another version than the coordinator's)" in found
+    assert "is safe after a backup" in found
+    # What would happen if I stop this run?
+    text = find("stop", "run", facts).text
+    assert "6 of 21 rounds are closed" in text and "9 devices that have not answered" in text
+    # Which device is slow, and why?
+    device = next(d for d in facts.devices if d.device == "b3")
+    slow = msgspec.structs.replace(device, seconds=8.0)
+    text = html.unescape(device_page(facts, slow, {}))
+    assert "8.0 s; 4.0 times as long: the fleet's median is 2.0 s" in text
+    # Names are in the order in which people count.
+    by_name = status_page(facts, wanted=Wanted(sort="device", search="b"))
+    assert re.findall(r'<tr id="device-(b\d+)"', by_name) == ["b1", "b2", "b3", "b10"]
+
+
+def test_the_focus_and_what_is_typed_survive_a_refresh(lived: Seen, tmp_path: Path) -> None:
+    lived.record()
+    with served(lived) as url, Browser(tmp_path / "profile") as browser:
+        browser.open(url, WIDTHS[0])
+        browser.until("document.getElementById('live').textContent === 'live'")
+        for one in ("[name=search]", "#devices tbody tr:nth-child(3) td a", "#rounds summary"):
+            browser.value(f"document.querySelector('{one}').focus()")
+            browser.value("document.querySelector('[name=search]').value = 'b'")
+            browser.value("window.before = document.querySelector('main')")
+            browser.value("swap().then(() => 0)")
+            assert browser.value("document.querySelector('main') !== window.before")
+            assert browser.value(f"document.activeElement === document.querySelector('{one}')")
+            assert browser.value("document.querySelector('[name=search]').value") == "b"
 
 
 def test_groups_and_distrusted_updates_are_drawn(lived: Seen, tmp_path: Path) -> None:

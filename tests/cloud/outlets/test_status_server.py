@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -24,6 +25,8 @@ from sedge_cloud.outlets.metrics import exposition
 from sedge_cloud.outlets.page.server import StatusServer
 from sedge_cloud.outlets.settings import HttpConfig
 from sedge_cloud.outlets.sidecars import snapshot_of
+from sedge_cloud.store.joins import tags_coded
+from sedge_cloud.store.rows import JoinRow, TokenRow
 from sedge_protocol.errors import ConfigError
 
 TOKEN = "0123456789abcdef" * 2
@@ -65,12 +68,14 @@ class Site:
         finally:
             connection.close()
 
-    def post(self, verb: str, name: str, csrf: str | None = None, origin: str = "") -> int:
+    def post(
+        self, verb: str, name: str, csrf: str | None = None, origin: str = "", said: str = ""
+    ) -> int:
         """Act as a form of the page does; the status. By default with the token and origin of the page."""
-        return self.act(verb, name, csrf, origin)[0]
+        return self.act(verb, name, csrf, origin, said)[0]
 
     def act(
-        self, verb: str, name: str, csrf: str | None = None, origin: str = ""
+        self, verb: str, name: str, csrf: str | None = None, origin: str = "", said: str = ""
     ) -> tuple[int, str]:
         """The same; the status and the page."""
         if csrf is None:
@@ -78,7 +83,8 @@ class Site:
             csrf = text.partition('name="csrf" value="')[2].partition('"')[0]
         origin = origin or f"http://127.0.0.1:{self.server.port}"
         headers = {"Content-Type": FORM, "Origin": origin}
-        return self.ask("/act", headers, f"verb={verb}&name={name}&csrf={csrf}")
+        fields = {"verb": verb, "name": name, "csrf": csrf, "said": said}
+        return self.ask("/act", headers, urlencode(fields))
 
     def close(self) -> None:
         """End both."""
@@ -126,7 +132,7 @@ def test_devices_come_in_pages_that_can_be_searched(tmp_path: Path) -> None:
     assert rows("where=not+site%3Dlab&offset=60")[0] == "pi-059"
     assert rows("where=site%3Dlab+and+floor>1&state=never") == ["pi-008"]
     page = site.ask("/?search=pi-00&where=site%3Dlab")[1]
-    assert "site=lab </td>" in page and "floor=2 site=lab </td>" in page
+    assert ">site=lab </span>" in page and ">floor=2 site=lab </span>" in page
     found = json.loads(site.ask("/api/devices?where=not+site%3Dlab&search=pi-00")[1])
     assert [device["device"][-1] for device in found] == list("01234569")
     status, text = site.ask("/?where=room%3D1")
@@ -260,6 +266,45 @@ def test_an_action_needs_the_pages_own_form(site: Site) -> None:
     assert site.seen.cloud.core.runs[RUN].status == "stopped"
 
 
+@on_both
+def test_devices_are_paused_tagged_and_let_in_from_the_page(site: Site) -> None:
+    store = site.seen.cloud.second_store()
+    assert site.post("pause", "a") == 303 and store.paused() == {"a"}
+    assert "confirm?verb=resume&amp;name=a" in site.ask("/device?name=a")[1]
+    assert site.post("resume", "a") == 303 and store.paused() == set()
+    assert site.post("tag", "a", said="site=lab floor=2") == 303
+    assert store.tags_of(["a"]) == {"a": {"site": "lab", "floor": "2"}}
+    assert "floor=2 site=lab" in site.ask("/device?name=a")[1]
+    status, text = site.act("tag", "a", said="lab")
+    assert status == 400 and text.startswith("tags: found 'lab', expected KEY=VALUE")
+    token = TokenRow("join-1", bytes(32), "", tags_coded({}), 2, False, 0.0, time.time() + 99)
+    store.add_token(token)
+    for i, name in enumerate(("new", "bad")):
+        store.ask_to_join(
+            JoinRow(bytes([i]) * 32, token.token, name, bytes(32), "pending", 0.0), time.time()
+        )
+    site.snapshot.expire()
+    assert "confirm?verb=accept&amp;name=new" in site.ask("/")[1]
+    assert site.post("accept", "new") == 303 and site.post("refuse", "bad") == 303
+    assert store.device("new") is not None and store.device("bad") is None
+    assert store.joins(["pending"]) == []
+    store.close()
+
+
+def test_devices_and_rounds_have_a_page_each(site: Site) -> None:
+    site.seen.cloud.hello("b")
+    site.seen.round("a", "b", "c")
+    site.seen.record()
+    site.snapshot.expire()
+    assert "Updates</dt><dd>1" in site.ask("/device?name=a")[1]
+    closed, opened = (site.ask(f"/round?run={RUN}&number={n}")[1] for n in (1, 2))
+    assert "Updates</dt><dd>3 of 3 devices" in closed and "number=2" in closed
+    assert "Round 2</a></strong> (train), open for" in opened
+    assert "Is it learning?" in site.ask("/wall")[1]
+    for path in ("/device?name=none", "/device", f"/round?run={RUN}&number=9", "/round"):
+        assert site.ask(path)[0] == 404
+
+
 def test_a_revocation_that_is_incomplete_says_what_to_do(tmp_path: Path) -> None:
     """As under the unit, which may not edit the broker's passwords."""
     (tmp_path / "passwords").mkdir()
@@ -306,7 +351,17 @@ def test_a_run_that_has_ended_can_be_deleted(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "name"), [("stop", "none"), ("revoke", "none"), ("delete", RUN), ("", "")]
+    ("verb", "name"),
+    [
+        ("stop", "none"),
+        ("revoke", "none"),
+        ("delete", RUN),
+        ("pause", "none"),
+        ("tag", "none"),
+        ("accept", "none"),
+        ("refuse", "a"),
+        ("", ""),
+    ],
 )
 def test_what_there_is_not_cannot_be_asked_for(site: Site, verb: str, name: str) -> None:
     status, text = site.ask(f"/confirm?verb={verb}&name={name}")

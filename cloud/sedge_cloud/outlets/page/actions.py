@@ -4,53 +4,163 @@ The service runs as a user of its own, which under its unit may neither edit the
 the broker reload them. What it could not do the page says, with the command that does it as root.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
+from urllib.parse import urlencode
 
 from sedge_cloud.admin.revocation import Revocation, revoke_device
 from sedge_cloud.admin.runs import delete_run, stop_run
 from sedge_cloud.config import CloudConfig
-from sedge_cloud.facts.records import Fleet
+from sedge_cloud.facts.records import Fleet, RunFacts
 from sedge_cloud.store.database import Store
+from sedge_cloud.store.tags import check_tag
 from sedge_protocol.errors import ConfigError
+
+# Does it, with the text of the form's field; what became of a revocation, and None where nothing is left.
+Do: TypeAlias = Callable[[Store, CloudConfig, str], Revocation | None]
 
 
 @dataclass(frozen=True)
 class Action:
-    """One verb and the run or device that it is for; ``text`` says what it does.
+    """One verb and the run or device that it is for.
 
-    ``do`` returns what became of a revocation, and None where nothing can be left to do.
+    ``text`` says what it does, and ``asks`` names the field that its form has, if any. ``ends`` something
+    what cannot be taken back by another verb of the page.
     """
 
     verb: str
     name: str
     text: str
-    do: Callable[[Store, CloudConfig], Revocation | None]
+    do: Do
+    asks: str = ""
+    ends: bool = False
+
+    @property
+    def back(self) -> str:
+        """The page to go back to."""
+        on_device = self.verb in ("pause", "resume", "tag", "revoke")
+        return f"device?{urlencode({'name': self.name})}" if on_device else "./"
 
 
 def find(verb: str, name: str, facts: Fleet) -> Action:
     """The action with this verb. Raises ``ConfigError`` for a verb, run or device that there is not."""
-    if verb == "stop":
-        run = facts.run(name)
-        if run is None or run.status != "running":
-            raise ConfigError("name", name, "the name of a running run")
-        text = "The run ends after the updates that it already has. Its models and receipts stay."
-        return Action(verb, name, text, lambda store, cloud: stop_run(store, name))
-    if verb == "delete":
-        run = facts.run(name)
-        if run is None or run.status == "running":
-            raise ConfigError("name", name, "the name of a run that has ended")
-        text = "Its rounds, its models and what it knows of each device are gone for good."
-        return Action(verb, name, text, lambda store, cloud: _delete(store, name))
-    if verb == "revoke":
-        device = next((device for device in facts.devices if device.device == name), None)
-        is_revoked = device is not None and device.state == "revoked"
-        if is_revoked or (device is None and not facts.is_large):  # otherwise the store knows
-            raise ConfigError("name", name, "the id of a device that is not revoked")
-        text = "The coordinator no longer listens to this device until `device reissue`."
-        return Action(verb, name, text, lambda store, cloud: revoke_device(store, cloud, name))
-    raise ConfigError("verb", verb, "stop, delete or revoke")
+    if verb not in _VERBS:
+        raise ConfigError("verb", verb, f"one of {', '.join(_VERBS)}")
+    return _VERBS[verb](name, facts)
 
 
-def _delete(store: Store, name: str) -> None:
+def _stop(name: str, facts: Fleet) -> Action:
+    run = facts.run(name)
+    if run is None or run.status != "running":
+        raise ConfigError("name", name, "the name of a running run")
+    return Action("stop", name, _stopping(run), lambda store, *_: stop_run(store, name), ends=True)
+
+
+def _stopping(run: RunFacts) -> str:
+    """What stopping a run now means."""
+    text = f"{run.closed_rounds} of {run.total_rounds} rounds are closed; the others do not take place."
+    it = run.open
+    if it is not None and it.state == "open":
+        left = it.cohort - it.updates - len(it.declined) - len(it.rejected)
+        text += (
+            f" Round {it.round} is open with {it.updates} updates, which stay; the orders of"
+            f" {left} devices that have not answered are cancelled."
+        )
+    return (
+        f"{text} Its models and receipts stay, and devices keep what they have learned."
+        f" `sedge-cloud run resume {run.run}` goes on with it."
+    )
+
+
+def _delete(name: str, facts: Fleet) -> Action:
+    run = facts.run(name)
+    if run is None or run.status == "running":
+        raise ConfigError("name", name, "the name of a run that has ended")
+    text = "Its rounds, its models and what it knows of each device are gone for good."
+    return Action("delete", name, text, lambda store, *_: _deleted(store, name), ends=True)
+
+
+def _deleted(store: Store, name: str) -> None:
     delete_run(store, name)
+
+
+def _revoke(name: str, facts: Fleet) -> Action:
+    _require_device(name, facts)
+    text = "The coordinator no longer listens to this device until `device reissue`."
+    do: Do = lambda store, cloud, _: revoke_device(store, cloud, name)  # noqa: E731
+    return Action("revoke", name, text, do, ends=True)
+
+
+def _pause(name: str, facts: Fleet) -> Action:
+    _require_device(name, facts)
+    text = "No round asks it until it is resumed. It finishes an order that it already has."
+    return Action("pause", name, text, lambda store, *_: _paused(store, name))
+
+
+def _paused(store: Store, name: str) -> None:
+    store.pause([name], time.time())
+
+
+def _resume(name: str, facts: Fleet) -> Action:
+    _require_device(name, facts)
+    text = "Rounds ask it again, from the next one on."
+    return Action("resume", name, text, lambda store, *_: _resumed(store, name))
+
+
+def _resumed(store: Store, name: str) -> None:
+    store.resume([name])
+
+
+def _tag(name: str, facts: Fleet) -> Action:
+    _require_device(name, facts)
+    text = "Runs and lists select devices by their tags. KEY= takes a tag away."
+    return Action(
+        "tag", name, text, lambda store, _, said: _tagged(store, name, said), "KEY=VALUE …"
+    )
+
+
+def _tagged(store: Store, name: str, said: str) -> None:
+    pairs = [word.partition("=") for word in said.split()]
+    if not pairs or not all(sign for _, sign, _ in pairs):
+        raise ConfigError("tags", said, "KEY=VALUE, several with spaces between them")
+    for key, _, value in pairs:
+        check_tag(key, value)
+    store.tag([name], {key: value for key, _, value in pairs})
+
+
+def _accept(name: str, facts: Fleet) -> Action:
+    _require_waiting(name, facts)
+    text = "It is enrolled with its token's tags, and joins as soon as the broker has its account."
+    return Action("accept", name, text, lambda store, *_: store.accept_join(name))
+
+
+def _refuse(name: str, facts: Fleet) -> Action:
+    _require_waiting(name, facts)
+    text = "It does not join. By another token it may ask again."
+    return Action("refuse", name, text, lambda store, *_: store.refuse_join(name), ends=True)
+
+
+def _require_device(name: str, facts: Fleet) -> None:
+    device = next((device for device in facts.devices if device.device == name), None)
+    is_revoked = device is not None and device.state == "revoked"
+    if is_revoked or (device is None and not facts.is_large):  # otherwise the store knows
+        raise ConfigError("name", name, "the id of a device that is not revoked")
+
+
+def _require_waiting(name: str, facts: Fleet) -> None:
+    if not any(p.code == "device_pending" and p.subject == name for p in facts.problems):
+        raise ConfigError("name", name, "the name of a device that waits to join")
+
+
+_VERBS: Mapping[str, Callable[[str, Fleet], Action]] = {
+    "stop": _stop,
+    "delete": _delete,
+    "revoke": _revoke,
+    "pause": _pause,
+    "resume": _resume,
+    "tag": _tag,
+    "accept": _accept,
+    "refuse": _refuse,
+}

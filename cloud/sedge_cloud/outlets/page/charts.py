@@ -6,8 +6,9 @@ from datetime import datetime
 
 import numpy as np
 
-from sedge_cloud.facts.records import RoundFacts, RunFacts
+from sedge_cloud.facts.records import DeviceFacts, RoundFacts, RunFacts
 from sedge_cloud.figures.drawing import (
+    GREY,
     HEIGHT,
     NUM_SERIES,
     RED,
@@ -66,23 +67,38 @@ def over_time(run: RunFacts, at: datetime) -> list[Plot]:
 
 
 def accuracy(run: RunFacts) -> list[Plot]:
-    """Mean and worst tenth by round, before and after local training; none before the first round."""
+    """Before and after local training by round, on one axis; none before the first round."""
     rounds = [r for r in run.rounds[-SHOWN:] if r.before is not None]
     if not rounds:
         return []
-    numbers, plots = [r.round for r in rounds], list[Plot]()
-    for title, moment in (("Before local training", "before"), ("After local training", "after")):
-        mean = [float(getattr(r, moment)) for r in rounds]
-        worst = [float(getattr(r, f"{moment}_worst")) for r in rounds]
-        plot = Plot(title, round_axis(numbers), metric_axis([*mean, *worst], rounds[-1].metric))
-        for i, (name, values) in enumerate((("mean", mean), ("worst tenth", worst))):
-            colour = series(4 * i)
-            plot.line(numbers, values, colour)
-            if len(numbers) <= _MARKED:
-                plot.dots(numbers, values, colour, 5)
-            plot.keys.append((colour, name))
-        plots.append(plot)
-    return plots
+    numbers, metric = [r.round for r in rounds], rounds[-1].metric
+    values = {
+        key: [float(getattr(r, key)) for r in rounds]
+        for key in ("before", "before_worst", "after", "after_worst")
+    }
+    title = f"{metric.words[0].upper()}{metric.words[1:]} by round"
+    axis = metric_axis([value for some in values.values() for value in some], metric)
+    plot = Plot(title, round_axis(numbers), axis)
+    for key, colour in (("before", series(0)), ("after", series(2))):
+        plot.line(numbers, values[f"{key}_worst"], colour, 1.5, dashed=True)
+        plot.line(numbers, values[key], colour)
+        if len(numbers) <= _MARKED:
+            plot.dots(numbers, values[key], colour, 5)
+        plot.keys.append((colour, f"{key} local training"))
+    plot.keys.append((GREY, "dashed: the worst tenth of the devices"))
+    return [plot]
+
+
+def of_device(device: DeviceFacts) -> list[Plot]:
+    """A device's metric before training in its last rounds; none before its second."""
+    if len(device.history) < 2:
+        return []
+    back = range(1 - len(device.history), 1)
+    x = count_axis(back[0], 0, "its last rounds, the newest at 0", 0.5)
+    plot = Plot("Before local training", x, metric_axis(device.history, device.metric))
+    plot.line(back, device.history, series(0))
+    plot.dots(back, device.history, series(0), 5)
+    return [plot]
 
 
 def moved(run: RunFacts) -> list[Plot]:

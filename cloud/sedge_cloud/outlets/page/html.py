@@ -1,23 +1,32 @@
-"""The status page as HTML, from the facts alone; its script only swaps it in place when they change."""
+"""The status pages as HTML, from the facts alone; their script swaps them in place when those change."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
 from typing import get_args
+from urllib.parse import urlencode
 
+import msgspec
 from jinja2 import Environment
 
 from sedge_cloud.admin.revocation import Revocation
-from sedge_cloud.facts.records import DeviceFacts, DeviceState, Fleet
+from sedge_cloud.facts.devices import counted
+from sedge_cloud.facts.problems import health
+from sedge_cloud.facts.records import Code, DeviceFacts, Fleet, RoundFacts
 from sedge_cloud.facts.selection import Wanted, choose
 from sedge_cloud.figures import pages
 from sedge_cloud.figures.numbers import age, clock
-from sedge_cloud.outlets.page import charts
+from sedge_cloud.outlets.page import charts, digest
 from sedge_cloud.outlets.page.actions import Action
 from sedge_cloud.outlets.terminal import closes
+from sedge_protocol import VERSION
 
 # Of larger fleets the page shows so many devices at a time, those that need a look first.
 MAX_DEVICES, MAX_AWAITED, MAX_PROBLEMS = 60, 40, 40
+# Of these it shows so many.
+MAX_EVENTS, MAX_GROUPS, MAX_ON_WALL = 20, 20, 8
+# So few devices need no search.
+FEW = 8
 # The stream of changes says at least this often, in seconds, that the coordinator is there. The page
 # believes so for three such times.
 BEAT_S = 5.0
@@ -36,26 +45,60 @@ def status_page(
     That is the named one, else the newest that is running, else the newest. ``listed`` are the wanted
     devices, by default as ``chosen`` finds them, and how many there are on all pages; ``tags`` are theirs.
     """
-    shown = facts.shown(run)
     devices, found = listed or chosen(facts, wanted)
-    return _environment().get_template("status.html").render(
-        title=f"fleet {facts.fleet}",
-        facts=facts,
-        run=shown,
+    return _drawn(
+        "status.html",
+        facts,
+        f"fleet {facts.fleet}",
+        run=facts.shown(run),
         devices=devices,
         found=found,
         wanted=wanted,
         tags=tags or {},
-        states=get_args(DeviceState),
         named_run=run,
-        with_problems={problem.subject for problem in facts.problems},
-        ago=partial(age, now=facts.at),
-        at=partial(clock, now=facts.at),
-        closes=closes,
-        MAX_AWAITED=MAX_AWAITED,
-        MAX_PROBLEMS=MAX_PROBLEMS,
-        BEAT_S=BEAT_S,
-    )  # fmt: skip
+        wrong=_wrong(facts),
+        to=partial(_link, run, wanted),
+        VERSION=VERSION,
+        FEW=FEW,
+    )
+
+
+def device_page(facts: Fleet, device: DeviceFacts, tags: Mapping[str, str]) -> str:
+    """One device: how it is, what it does, what went wrong with it."""
+    name, run = device.device, facts.shown()
+    rounds = run.rounds if run else ()
+    parts = [(r, digest.part_in(name, r)) for r in reversed(rounds)]
+    return _drawn(
+        "device.html",
+        facts,
+        f"device {name}",
+        d=device,
+        tags=tags,
+        wrong=[problem for problem in facts.problems if problem.subject == name],
+        parts=[part for part in parts if part[1]],
+        partners=run.groups.get(name, ()) if run else (),
+    )
+
+
+def round_page(facts: Fleet, it: RoundFacts) -> str:
+    """One round of a run: what came of it, and who was out of the ordinary."""
+    run = facts.run(it.run)
+    numbers = [r.round for r in run.rounds] if run else []
+    numbers += [run.open.round] if run and run.open else []
+    return _drawn(
+        "round.html",
+        facts,
+        f"round {it.round} of {it.run}",
+        run=run,
+        r=it,
+        before=max((n for n in numbers if n < it.round), default=0),
+        after=min((n for n in numbers if n > it.round), default=0),
+    )
+
+
+def wall_page(facts: Fleet, run: str | None) -> str:
+    """What is to be seen from across the room."""
+    return _drawn("wall.html", facts, f"fleet {facts.fleet}", run=facts.shown(run))
 
 
 def confirm_page(action: Action, csrf: str) -> str:
@@ -78,22 +121,60 @@ def script() -> str:
     return (files("sedge_cloud.figures") / "templates" / "live.js").read_text("utf-8")
 
 
-@cache
-def _environment() -> Environment:
-    return pages.environment({"charts": charts})
-
-
 def chosen(
     facts: Fleet, wanted: Wanted, among: Collection[str] | None = None
 ) -> tuple[list[DeviceFacts], int]:
     """The wanted devices, ``among`` these if any are named, and how many there are on all pages.
 
-    First come those with errors, with warnings, those that get worse most; revoked ones last.
+    Unless they are to be sorted, first come those with errors, with warnings, those that get worse most;
+    revoked ones last.
     """
     rank = {p.subject: 1 for p in facts.problems}
     rank.update((p.subject, 0) for p in facts.problems if p.severity == "error")
-    ordered = sorted(
+    ordered = sorted(  # those that are alike stay in the order of their ids
         (device for device in facts.devices if among is None or device.device in among),
-        key=lambda d: (d.state == "revoked", rank.get(d.device, 2), d.change or 0.0, d.device),
+        key=lambda d: (d.state == "revoked", rank.get(d.device, 2), d.change or 0.0),
     )
     return choose(ordered, wanted)
+
+
+def _wrong(facts: Fleet) -> dict[str, list[str]]:
+    """What is wrong by subject."""
+    found: dict[str, list[str]] = {}
+    for problem in facts.problems:
+        found.setdefault(problem.subject, []).append(problem.text)
+    return found
+
+
+def _drawn(name: str, facts: Fleet, title: str, **more: object) -> str:
+    ages = {"ago": partial(age, now=facts.at), "at": partial(clock, now=facts.at)}
+    health_now = health(facts.problems)
+    template = _environment().get_template(name)
+    return template.render(
+        facts=facts, title=title, health=health_now, BEAT_S=BEAT_S, **ages, **more
+    )
+
+
+@cache
+def _environment() -> Environment:
+    return pages.environment(
+        {
+            "charts": charts,
+            "digest": digest,
+            "counted": counted,
+            "closes": closes,
+            "OF_DEVICES": {code for code in get_args(Code) if code.startswith("device_")}
+            - {"device_pending", "device_accountless"},  # not enrolled yet
+            "MAX_AWAITED": MAX_AWAITED,
+            "MAX_PROBLEMS": MAX_PROBLEMS,
+            "MAX_EVENTS": MAX_EVENTS,
+            "MAX_GROUPS": MAX_GROUPS,
+            "MAX_ON_WALL": MAX_ON_WALL,
+        }
+    )
+
+
+def _link(run: str | None, wanted: Wanted, **changes: object) -> str:
+    """The query of the same page with some of what it asks for changed."""
+    fields = {"run": run, **msgspec.structs.asdict(wanted), "limit": None, **changes}
+    return f"?{urlencode({key: value for key, value in fields.items() if value})}"

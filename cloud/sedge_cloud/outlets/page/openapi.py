@@ -23,7 +23,10 @@ def document() -> dict[str, object]:
         "paths": {
             "/api/fleet": _get("All facts", fleet),
             "/api/runs/{run}": {**_get("One run", run), "parameters": [parameter]},
-            "/api/devices": {**_get("Devices, by id", devices), "parameters": _parameters()},
+            "/api/devices": {
+                **_get("Devices, by id unless sorted", devices),
+                "parameters": _parameters(),
+            },
             "/api/problems": _get("What is wrong, the worst first", problems),
         },
         "components": {

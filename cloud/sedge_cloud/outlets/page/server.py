@@ -6,9 +6,10 @@ line, in a thread with a store of its own, as a broker may take its time; the lo
 command line.
 
     /              the page                /api/fleet       all facts       /events   changes, server-sent
-    /confirm       before an action        /api/runs/NAME   one run         /metrics  Prometheus
-    /act           POST: does it           /api/devices     all devices     /healthz  200 or 503
-                                           /api/problems, /api/openapi.json
+    /device        one device              /api/runs/NAME   one run         /metrics  Prometheus
+    /round         one round               /api/devices     all devices     /healthz  200 or 503
+    /wall          for a screen on a wall  /api/problems, /api/openapi.json
+    /confirm       before an action        /act             POST: does it
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import closing
 from urllib.parse import parse_qs
 
@@ -51,23 +52,31 @@ _log = logging.getLogger("sedge.http")
 
 
 class Pages:
-    """The page as it was last drawn: once for all who look. Used by the server's thread alone."""
+    """Pages as they were last drawn: once for all who look. Used by the server's thread alone."""
 
     def __init__(self) -> None:
         self._facts: Fleet | None = None
-        self._drawn: dict[tuple[str | None, Wanted], str] = {}
+        self._drawn: dict[Hashable, str] = {}
 
-    def page(self, snapshot: Snapshot, run: str | None, wanted: Wanted) -> str:
+    def of_fleet(self, snapshot: Snapshot, run: str | None, wanted: Wanted) -> str:
         """The page of the facts as they are, with one run and these devices."""
         facts = snapshot.facts()
+        run = run if run is None or facts.run(run) else None
+
+        def draw() -> str:
+            listed = _listed(snapshot, facts, wanted)
+            tags = snapshot.tags_of([device.device for device in listed[0]])
+            return html.status_page(facts, run, wanted, listed, tags)
+
+        return self.once(facts, (run, wanted), draw)
+
+    def once(self, facts: Fleet, key: Hashable, draw: Callable[[], str]) -> str:
+        """What ``draw`` draws of these facts, unless that is known."""
         if facts is not self._facts or len(self._drawn) >= MAX_DRAWN:
             self._facts = facts
             self._drawn.clear()
-        key = (run if run is None or facts.run(run) else None), wanted
         if key not in self._drawn:
-            listed = _listed(snapshot, facts, wanted)
-            tags = snapshot.tags_of([device.device for device in listed[0]])
-            self._drawn[key] = html.status_page(facts, *key, listed, tags)
+            self._drawn[key] = draw()
         return self._drawn[key]
 
 
@@ -136,6 +145,9 @@ class StatusServer:
         return Starlette(
             routes=[
                 Route("/", self._page),
+                Route("/device", self._device),
+                Route("/round", self._round),
+                Route("/wall", self._wall),
                 Route("/live.js", self._script),
                 Route("/confirm", self._confirm),
                 Route("/act", self._act, methods=["POST"]),
@@ -154,7 +166,35 @@ class StatusServer:
     async def _page(self, request: Request) -> Response:
         query = request.query_params
         wanted = _wanted(request, html.MAX_DEVICES)
-        text = self._pages.page(self._snapshot, query.get("run"), wanted)
+        text = self._pages.of_fleet(self._snapshot, query.get("run"), wanted)
+        return Response(text, media_type="text/html")
+
+    async def _device(self, request: Request) -> Response:
+        facts, name = self._snapshot.facts(), request.query_params.get("name", "")
+        device = self._snapshot.device(name)
+        if device is None:
+            return Response("no such device\n", status_code=404)
+        tags = self._snapshot.tags_of([name]).get(name, {})
+        text = self._pages.once(
+            facts, ("device", name), lambda: html.device_page(facts, device, tags)
+        )
+        return Response(text, media_type="text/html")
+
+    async def _round(self, request: Request) -> Response:
+        facts, query = self._snapshot.facts(), request.query_params
+        run, number = facts.run(query.get("run", "")), query.get("number", "")
+        rounds = [*run.rounds, run.open] if run else []
+        it = next((r for r in rounds if r is not None and str(r.round) == number), None)
+        if it is None:
+            return Response("no such round, or no longer kept\n", status_code=404)
+        key = "round", it.run, it.round
+        text = self._pages.once(facts, key, lambda: html.round_page(facts, it))
+        return Response(text, media_type="text/html")
+
+    async def _wall(self, request: Request) -> Response:
+        facts, run = self._snapshot.facts(), request.query_params.get("run")
+        run = run if run is not None and facts.run(run) else None
+        text = self._pages.once(facts, ("wall", run), lambda: html.wall_page(facts, run))
         return Response(text, media_type="text/html")
 
     async def _script(self, request: Request) -> Response:
@@ -174,15 +214,15 @@ class StatusServer:
             return Response("expected this page's own form\n", status_code=403)
         action = actions.find(form.get("verb", ""), form.get("name", ""), self._snapshot.facts())
         _log.warning("%s %s, asked for on the status page", action.verb, action.name)
-        revocation = await asyncio.to_thread(self._do, action)
+        revocation = await asyncio.to_thread(self._do, action, form.get("said", ""))
         self._snapshot.expire()
         if revocation is None or not revocation.left:
-            return RedirectResponse("./", status_code=303)
+            return RedirectResponse(action.back, status_code=303)
         return Response(html.outcome_page(action, revocation), media_type="text/html")
 
-    def _do(self, action: actions.Action) -> Revocation | None:
+    def _do(self, action: actions.Action, said: str) -> Revocation | None:
         with closing(open_store(self._cloud)) as store:
-            revocation = action.do(store, self._cloud)
+            revocation = action.do(store, self._cloud, said)
         if revocation is not None and revocation.failure:
             _log.warning("%s %s is incomplete: %s", action.verb, action.name, revocation.failure)
         return revocation
@@ -258,7 +298,7 @@ def _wanted(request: Request, limit: int | None) -> Wanted:
     try:
         return msgspec.convert({"limit": limit, **fields}, Wanted, strict=False)
     except msgspec.ValidationError as exc:
-        expected = "search, state, where, offset and limit as in api/openapi.json"
+        expected = "search, state, where, sort, offset and limit as in api/openapi.json"
         raise ConfigError("query", str(exc), expected) from exc
 
 

@@ -1,0 +1,50 @@
+"""The disk of the state folder: what it holds, how fast that grows, and when it is full."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from sedge_cloud.facts.records import DiskFacts
+from sedge_cloud.store.rows import CoordinatorRow, DiskRow
+
+_DAY_S, _HOUR_S = 86_400.0, 3600.0
+
+
+def disk_of(
+    row: CoordinatorRow, running: bool, folder: Path, measured: Sequence[DiskRow]
+) -> DiskFacts:
+    """The disk as the service has measured it; one that is silent may be so because the disk is full."""
+    free, total = row.free, row.total
+    if not running:
+        disk = shutil.disk_usage(folder)
+        free, total = disk.free, disk.total
+    samples = [(sample.at, sample.used) for sample in measured]
+    samples += [(row.heard, row.used)] if row.used else []
+    daily, watched = daily_growth(samples)
+    return DiskFacts(
+        path=str(folder),
+        used=row.used,
+        free=free,
+        total=total,
+        daily=daily,
+        watched_s=watched,
+        full_in_days=free / daily if daily is not None and daily > 0 else None,
+    )
+
+
+def daily_growth(samples: Sequence[tuple[float, int]]) -> tuple[float | None, float]:
+    """The slope of (time, bytes) samples of the last week, in bytes a day, and how long they watch, in s.
+
+    None for less than an hour: garbage that has not been collected yet would count as growth.
+    """
+    if not samples:
+        return None, 0.0
+    week = [(at, used) for at, used in samples if at >= samples[-1][0] - 7 * _DAY_S]
+    watched = week[-1][0] - week[0][0]
+    if watched < _HOUR_S:
+        return None, watched
+    mean_at = sum(at for at, _ in week) / len(week)
+    mean_used = sum(used for _, used in week) / len(week)
+    spread = sum((at - mean_at) ** 2 for at, _ in week)
+    slope = sum((at - mean_at) * (used - mean_used) for at, used in week) / spread
+    return slope * _DAY_S, watched

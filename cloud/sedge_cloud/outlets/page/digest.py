@@ -1,0 +1,175 @@
+"""What the page says in a few words, worked out from the facts: direction, cost, versions, the last day."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sedge_cloud.facts.devices import counted
+from sedge_cloud.facts.records import DeviceFacts, Fleet, RoundFacts, RunFacts
+from sedge_cloud.figures.numbers import change, listed, natural
+from sedge_protocol import VERSION
+
+DAY, MONTH = timedelta(days=1), timedelta(days=30)
+# The direction compares the last round with the one so many rounds before it; less than this is level.
+BACK, LEVEL = 5, 0.005
+# A device is slow that trains so many times as long as the fleet's median.
+SLOW_TIMES = 3.0
+# An event names so many devices.
+MAX_NAMED = 6
+# What keeps an upgrade from being safe.
+_UNSAFE = ("disk_full", "disk_low", "coordinator_error", "broker_down")
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Where a run's metric before training is, and where it goes: ``sign`` is + for better, 0 for level."""
+
+    value: float
+    last: RoundFacts
+    text: str
+    sign: int
+
+
+def direction(run: RunFacts) -> Direction | None:
+    """Whether a run learns; None before its first round."""
+    known = [(r.before, r) for r in run.rounds if r.before is not None]
+    if not known:
+        return None
+    now, last = known[-1]
+    before, first = known[-1 - min(BACK, len(known) - 1)]
+    if last is first:
+        return Direction(now, last, "after its first round", 0)
+    better = last.metric.badness(before) - last.metric.badness(now)
+    scale = 1.0 if last.metric.share else abs(before) or 1.0
+    sign = 0 if abs(better) < LEVEL * scale else (1 if better > 0 else -1)
+    words = {1: "▲ learns", 0: "▬ level", -1: "▼ gets worse"}[sign]
+    moved, rounds = change(now - before, last.metric), last.round - first.round
+    return Direction(
+        now, last, f"{words}: {moved} in {rounds} round{'' if rounds == 1 else 's'}", sign
+    )
+
+
+def month_bytes(facts: Fleet) -> tuple[int, bool]:
+    """Bytes of all devices in rounds that closed in the last 30 days, both ways, and whether these are all.
+
+    They are not where a run has closed more rounds in that time than are read.
+    """
+    since, total, complete = facts.at - MONTH, 0, True
+    for run in facts.runs:
+        recent = [r for r in run.rounds if r.closed is not None and r.closed >= since]
+        total += sum(r.up + r.down for r in recent)
+        complete &= len(recent) < len(run.rounds) or len(run.rounds) == run.closed_rounds
+    return total, complete
+
+
+def versions(devices: Sequence[DeviceFacts]) -> list[tuple[str, int, bool]]:
+    """(version, devices, whether it is the coordinator's), the version of most devices first."""
+    counts = Counter(d.version for d in devices if d.version and d.state != "revoked")
+    return [(version, count, version == VERSION) for version, count in counts.most_common()]
+
+
+def unsafe(facts: Fleet) -> list[str]:
+    """What should be mended before an upgrade."""
+    return [f"{p.subject} {p.text}" for p in facts.problems if p.code in _UNSAFE]
+
+
+def groups(run: RunFacts) -> list[tuple[list[str], list[str]]]:
+    """Who learns with whom: devices with one set of partners, and who is in it besides; large first."""
+    sets: dict[frozenset[str], list[str]] = {}
+    for device, others in run.groups.items():
+        sets.setdefault(frozenset((device, *others)), []).append(device)
+    found = [
+        (sorted(members, key=natural), sorted(whole.difference(members), key=natural))
+        for whole, members in sets.items()
+    ]
+    return sorted(found, key=lambda row: (-len(row[0]), natural(row[0][0])))
+
+
+def pace(device: DeviceFacts, devices: Sequence[DeviceFacts]) -> str:
+    """How long a device trains beside the fleet's median; empty where that is not known."""
+    known = [d.seconds for d in devices if d.seconds is not None]
+    if device.seconds is None or not known:
+        return ""
+    median = statistics.median(known)
+    times = device.seconds / median if median > 0 else 1.0
+    text = f"the fleet's median is {median:.1f} s"
+    return f"{times:.1f} times as long: {text}" if times >= SLOW_TIMES else text
+
+
+def part_in(device: str, it: RoundFacts) -> str:
+    """What was out of the ordinary with a device in a round; empty where nothing was."""
+    said = [f"declined: {it.declined[device]}"] if device in it.declined else []
+    said += [f"rejected: {it.rejected[device]}"] if device in it.rejected else []
+    if device in it.distrusted:
+        said.append(f"distrusted: counted {counted(it.distrusted[device])}")
+    lists: Mapping[str, Sequence[str]] = {
+        "sent no update": it.missing,
+        "first round": it.newcomers,
+        "fetched the whole model": it.whole,
+        "sent an update for an earlier round": it.late,
+    }
+    said += [text for text, names in lists.items() if device in names]
+    return "; ".join(said)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened at a time; ``run`` and ``round`` where it was a round."""
+
+    at: datetime
+    text: str
+    run: str = ""
+    round: int = 0
+
+
+def last_day(facts: Fleet) -> list[Event]:
+    """What happened in the last 24 hours, the latest first: runs, rounds out of the ordinary, devices."""
+    found = [event for event in _events(facts) if facts.at - event.at <= DAY]
+    return sorted(found, key=lambda event: event.at, reverse=True)
+
+
+def closed_in_a_day(facts: Fleet) -> int:
+    """How many rounds closed in the last 24 hours, among those that are read."""
+    since = facts.at - DAY
+    return sum(r.closed is not None and r.closed >= since for run in facts.runs for r in run.rounds)
+
+
+def _events(facts: Fleet) -> Iterator[Event]:
+    for run in facts.runs:
+        if run.created is not None:
+            yield Event(run.created, f"run {run.run} started with {run.strategy}")
+        if run.ended is not None:
+            why = f": {run.why}" if run.why else ""
+            yield Event(run.ended, f"run {run.run} is {run.status}{why}")
+        for it in run.rounds:
+            text = out_of_the_ordinary(it)
+            if it.closed is not None and text:
+                yield Event(it.closed, text, run.run, it.round)
+    for device in facts.devices:
+        if device.state == "offline" and device.since is not None:
+            yield Event(device.since, f"{device.device} went offline")
+        if device.error and device.error_since is not None:
+            yield Event(device.error_since, f"{device.device}: {device.error}")
+
+
+def out_of_the_ordinary(it: RoundFacts) -> str:
+    """What was unusual about a round; empty where nothing was."""
+    parts = (
+        ("new", it.newcomers if it.round > 1 else ()),
+        ("no update from", it.missing),
+        ("declined", it.declined),
+        ("rejected", it.rejected),
+        ("distrusted", it.distrusted),
+        ("whole model again for", it.whole),
+    )
+    said = [f"{what}: {_named(names)}" for what, names in parts if names]
+    return "; ".join([*said, *([it.failure] if it.failure else [])])
+
+
+def _named(names: Sequence[str] | Mapping[str, object]) -> str:
+    ordered = sorted(names, key=natural)
+    if len(ordered) > MAX_NAMED:
+        ordered[MAX_NAMED:] = [f"{len(ordered) - MAX_NAMED} more"]
+    return listed(ordered)

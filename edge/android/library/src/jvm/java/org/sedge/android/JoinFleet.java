@@ -18,7 +18,7 @@ public final class JoinFleet {
         try {
             config = Membership.joinByToken(context, words[0], words[1], 3_000);
             System.out.println(config == null ? "pending" : config.device);
-            config = config == null ? Membership.joinByToken(context, words[0], words[1], 30_000) : config;
+            config = config == null ? Membership.joinByToken(context, words[0], words[1], 60_000) : config;
         } catch (SedgeException error) {
             System.out.println(error.getMessage());
             return;

@@ -25,6 +25,7 @@ from sedge_edge.gates import Gates, GatesConfig
 from sedge_edge.http_downloads import Downloads
 from sedge_edge.own_files import own_files
 from sedge_edge.prediction import PersonalModel, personal_model, predict_file
+from sedge_edge.rounds.keyring import open_keyring
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState, StateStore
 from sedge_edge.runtime import OpenBundles, open_agent, pooled_runtime
@@ -46,6 +47,7 @@ from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
 from sedge_protocol.host.signing import verifiers
 from sedge_protocol.host.systemd import log_to_stderr, notify
+from sedge_protocol.wire.joining import RENEWS
 from sedge_protocol.wire.messages import Hello
 
 
@@ -206,27 +208,28 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     log_to_stderr(config.log_level, status=True)
     examples = LiveData(config.data, path.absolute().parent)
     train, test = examples()
-    keys, settings = config.keys(), config.broker_settings()
     backend, code = config.backend, UserCode(path.absolute().parent, config.backend.model)
     folder = act_as_owner(config.state_dir, for_good=True)
     lock = lock_folder(folder)
+    keyring = open_keyring(config.secret(), config.fleet, config.device, folder)
+    settings = config.broker_settings()
     hello = Hello(
         bytes(16),
         VERSION,
         usable_backends(backend.name),
         tuple(Compression),
-        _codecs(backend.name, code.folder),
+        (*_codecs(backend.name, code.folder), *([RENEWS] if config.renews else [])),
         len(train.targets),
         len(test.targets),
         memory_mb(),
     )
-    identity = Identity(config.device, config.fleet, keys, hello)
+    identity = Identity(config.device, config.fleet, keyring.base, hello)
     gate = Gates(config.gates, Sensors()).closed if config.gates != GatesConfig() else None
     rng, clock_s = np.random.default_rng(), int(time.time())
     permits, downloads = config.download.permits, Downloads(config.download)
     agent = open_agent(
         identity, folder, rng, clock_s, gate, config.keep, config.limits, permits,
-        own_files(config.frozen), verifiers(config.trust.keys),
+        own_files(config.frozen), verifiers(config.trust.keys), keyring,
     )  # fmt: skip
     programs = OpenBundles(backend.name, backend.threads, code, folder)
     with closing(Loop()) as loop, ThreadPoolExecutor(1) as pool, _served(config, folder, code):

@@ -29,6 +29,7 @@ from sedge_edge.rounds.effects import StartJob as StartJob
 from sedge_edge.rounds.fetching import Fetches
 from sedge_edge.rounds.handshake import Handshake
 from sedge_edge.rounds.handshake import Identity as Identity
+from sedge_edge.rounds.keyring import Keyring
 from sedge_edge.rounds.outbox import Outbox
 from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.resuming import job_for
@@ -53,7 +54,8 @@ class Agent:
     ``vectors`` holds what never leaves the device; by default it is stored among the blobs. ``gate`` says
     which gates are closed (waiting.py). ``retention`` says which runs are given up, ``limits`` what the
     device does at most; None is anything. ``permits`` tells which URLs it may ask for blobs; None is none.
-    ``pinned`` are the keys of which one must have signed for an order; None asks for no signature.
+    ``pinned`` are the keys of which one must have signed for an order; None asks for no signature. Without
+    ``keyring`` it has the identity's keys for good.
     """
 
     def __init__(
@@ -69,14 +71,17 @@ class Agent:
         limits: LimitsConfig | None = None,
         permits: Permits | None = None,
         pinned: Keys | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
         self.identity = identity
+        self._keyring = keyring
         self.blobs = blobs
         self.vectors: Vectors = FolderVectors(blobs) if vectors is None else vectors
         self._store = StateStore(journal, blobs.settle)
         self._store.start(incarnation, identity.keys.fingerprint)
         fleet, device, hello = identity.fleet, identity.device, identity.hello
-        keys, heard = identity.keys, self.state.coordinator_incarnation
+        keys = keyring.keys if keyring else identity.keys
+        heard = self.state.coordinator_incarnation
         self.peer = Peer(
             topics.up(fleet, device), keys.up, keys.down, self.state.incarnation, heard
         )
@@ -130,6 +135,14 @@ class Agent:
         self.handshake.connected(now, max_packet_bytes)
         self._outbox.connected(now, max_packet_bytes)
         return [*self._fetches.connected(now), *self.poll(now)]
+
+    def other_password(self) -> str | None:
+        """Use the other keys from now on, as the broker refuses these; None where there are none."""
+        if self._keyring is None or not self._keyring.turn():
+            return None
+        keys = self._keyring.keys
+        self.peer.change_keys(keys.up, keys.down)
+        return keys.password
 
     def disconnected(self) -> None:
         """The link is down; jobs continue without it."""
@@ -221,6 +234,8 @@ class Agent:
                 self.peer.agree(message.versions)
                 self._outbox.limit(message.max_packet)
                 effects += self.handshake.welcome(message, now)
+                if self._keyring is not None:
+                    self._keyring.welcomed()
             if is_new and not self.budget.start():
                 return effects
             self._store.heard_coordinator(frame.incarnation)
@@ -311,6 +326,10 @@ class Agent:
                 return []
             case messages.Committed() | messages.Reject():
                 return self._receipt(message)
+            case messages.Renew() if self._keyring is not None:
+                answer = self._keyring.answer(message.point, self.identity.hello.version)
+                text = "the coordinator gets another secret; the present one is good until that is used"
+                return [Note(logging.INFO, text), self.peer.message(answer)]
             case messages.Refusal():
                 text = f"the coordinator refuses: {message.reason}: {message.detail}"
                 return [Note(logging.ERROR, text)]

@@ -20,7 +20,6 @@ FIRST_S, LAST_S = 1.0, 30.0
 # Without any answer for so long, the person is told.
 SILENT_S = 10.0
 _STEP_S = 0.02
-_NOT_LET_IN = ("Not authorized", "Bad user name or password")
 _NEW = "`sedge-cloud device token add` on the coordinator gives a new one"
 
 
@@ -111,7 +110,7 @@ def ask_to_join(
                     case Connected():
                         ask_at, silent_at = 0.0, time.monotonic() + SILENT_S
                     case Disconnected():
-                        _explain(event.reason, asking, tell)
+                        _explain(event, asking, tell)
                     case Received():
                         said = asking.answer(event.payload)
                         if said is not None and said.state == "accepted":
@@ -143,9 +142,10 @@ def _hear(said: Joined, asking: Asking, tell: Callable[[str], None]) -> None:
     )
 
 
-def _explain(reason: str, asking: Asking, tell: Callable[[str], None]) -> None:
+def _explain(event: Disconnected, asking: Asking, tell: Callable[[str], None]) -> None:
     """Say why there is no connection. Raises ``JoinRefused`` when the broker does not know the token."""
-    if any(words in reason for words in _NOT_LET_IN):
+    reason = event.reason
+    if event.is_unknown_account:
         token = asking.token
         text = f"{token.url} does not know the token {token.token}: it has expired, was revoked, or is of"
         raise JoinRefused(f"{text} another fleet; {_NEW}")

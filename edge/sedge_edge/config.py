@@ -20,9 +20,11 @@ from sedge_edge.gates import GatesConfig, minutes
 from sedge_edge.http_downloads import DownloadConfig
 from sedge_edge.own_files import own_files
 from sedge_edge.rounds.budget import LimitsConfig
+from sedge_edge.rounds.keyring import KEYS, open_keyring
 from sedge_edge.rounds.retention import KeepConfig
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
+from sedge_protocol.host.broker_url import parse_url
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.host.signing import TrustConfig, verifiers
 from sedge_protocol.wire.keys import DeviceKeys, parse_secret
@@ -158,10 +160,22 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest severity to log; use ``debug`` to trace a problem."""
 
-    def keys(self) -> DeviceKeys:
-        """The device's keys, from its secret file. Raises ``ConfigError``."""
+    def secret(self) -> bytes:
+        """What the device was enrolled with, from its secret file. Raises ``ConfigError``."""
         text = _read_private(self.secret_file, "secret_file")
-        return DeviceKeys.of(parse_secret(text, str(self.secret_file)))
+        return parse_secret(text, str(self.secret_file))
+
+    def keys(self) -> DeviceKeys:
+        """The device's present keys. Raises ``ConfigError``, ``StorageError``."""
+        secret = self.secret()
+        if not os.path.exists(self.state_dir / KEYS):
+            return DeviceKeys.of(secret)
+        return open_keyring(secret, self.fleet, self.device, self.state_dir).keys
+
+    @property
+    def renews(self) -> bool:
+        """Whether the device can change its secret: the broker's account follows from that."""
+        return self.broker.password_file is None and self.broker.cert_file is None
 
     def broker_settings(self) -> BrokerSettings:
         """The link's settings, password included. Raises ``ConfigError``."""
@@ -192,8 +206,7 @@ def load_config(path: Path) -> EdgeConfig:
         verifiers(edge.trust.keys)
         own_files(edge.frozen)
         _check_tls(edge)
-        edge.broker_settings()
-        edge.keys()
+        edge.secret()
     except ConfigError as exc:
         raise ConfigError(exc.key, exc.found, exc.expected, exc.where or str(path)) from exc
     return edge
@@ -261,7 +274,9 @@ def _check_tls(edge: EdgeConfig) -> None:
         "broker.cert_file": broker.cert_file,
         "broker.key_file": broker.key_file,
     }
-    tls = edge.broker_settings().endpoint().tls
+    tls = parse_url(broker.url).tls
+    if broker.password_file is not None:
+        _read_private(broker.password_file, "broker.password_file")
     for key, path in files.items():
         if path is None:
             continue

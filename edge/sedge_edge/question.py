@@ -124,7 +124,8 @@ def _explained(reason: str, config: EdgeConfig) -> str:
         text = f"the broker lets {config.device} in, but not into fleet {config.fleet!r}: set `fleet` in"
         return f"{text} edge.toml to the coordinator's, which `sedge-cloud doctor` names there"
     if "refused" in reason and "Not authorized" in reason:
-        text = f"{reason}: revoked, another secret, or a password file that the broker has not read again"
+        text = f"{reason}: revoked, another secret (did the state folder hold a newer one?), or a "
+        text += "password file that the broker has not read again"
         return f"{text}; {THERE}"
     if "not yet valid" in reason:
         return f"{reason}: the clock is wrong (it says {time.ctime()}): timedatectl set-ntp true"

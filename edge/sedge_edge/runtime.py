@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Lock
 
@@ -20,6 +20,7 @@ from sedge_edge.own_files import DeviceBlobs
 from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.effects import FetchSpan, StopSpan
 from sedge_edge.rounds.frozen_data import read_bundle
+from sedge_edge.rounds.keyring import Keyring
 from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.retention import KeepConfig, Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState
@@ -140,6 +141,8 @@ class Runtime:
                     event.log(self._log)
                     self._diary.link(False, event.reason)
                     self.agent.disconnected()
+                    if event.is_unknown_account:
+                        self._try_other_password()
                 case Received():
                     self._diary.bytes(down=len(event.payload))
                     self._do(self.agent.receive(event.topic, event.payload, now))
@@ -151,6 +154,12 @@ class Runtime:
         if self._job is not None and self._job.done():
             self._finish(self._job)
         self._do(self.agent.poll(time.monotonic()))
+
+    def _try_other_password(self) -> None:
+        """The broker may know the other one of two secrets, of which one follows the other."""
+        password = self.agent.other_password()
+        if password is not None:
+            self.link.settings = replace(self.link.settings, password=password)
 
     def close(self) -> None:
         """Stop the current job, or keep its outcome if it is already done; say goodbye; close the link."""
@@ -222,12 +231,14 @@ def open_agent(
     permits: Permits | None = None,
     files: Mapping[bytes, Path] | None = None,
     pinned: Keys | None = None,
+    keyring: Keyring | None = None,
 ) -> Agent:
     """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``.
 
     ``keep`` says how much it keeps of runs that are over, ``limits`` what it does at most, and ``permits``
     which URLs it may ask for blobs. ``files`` are blobs that it has as files of its own, by SHA-256. One of
-    the ``pinned`` keys must have signed for an order, if there are any.
+    the ``pinned`` keys must have signed for an order, if there are any. Without ``keyring`` the device
+    keeps the keys that it has.
     """
     share = 1.0 if limits is None else limits.disk_share
     journal = Journal(folder / "journal", AgentState, SCHEMA)
@@ -235,7 +246,7 @@ def open_agent(
     retention = Retention(keep or KeepConfig(), blobs.sizes)
     return Agent(
         identity, blobs, journal, rng, clock_s, gate=gate, retention=retention, limits=limits,
-        permits=permits, pinned=pinned,
+        permits=permits, pinned=pinned, keyring=keyring,
     )  # fmt: skip
 
 

@@ -101,6 +101,7 @@ def every_message() -> Iterator[tuple[Message, bytes]]:
         messages.Join(b"\4" + bytes(64), "pi-1", bytes(range(16)), "0.1.0"),
         messages.Joined(bytes(16), "accepted", "pi-1", bytes(range(16)), ("site=lab",)),
         messages.Joined(bytes(16), "refused", "pi-1", detail="the token was revoked"),
+        messages.Renew(b"\4" + bytes(64)),
         messages.Committed("digits", 3, UPDATE.sha256),
         messages.Committed("digits", 3, UPDATE.sha256, True),
         messages.Reject("digits", 3, UPDATE.sha256, "stale", "round 3 closed too long ago"),

@@ -199,6 +199,7 @@ BROKEN_FIELDS: dict[type[Message], list[tuple[str, object]]] = {
     messages.Reject: [("sha256", bytes(33)), ("detail", "x" * 1001)],
     messages.Refusal: [("reason", "x" * 65), ("detail", 1)],
     messages.Join: [("point", bytes(64)), ("proof", bytes(15)), ("device", "Pi")],
+    messages.Renew: [("point", bytes(66))],
     messages.Joined: [("of", bytes(15)), ("state", "joined"), ("tags", ["x"] * 33)],
     messages.Goodbye: [("nonce", None)],
     messages.Offer: [("manifest", {})],

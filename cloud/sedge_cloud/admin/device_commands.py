@@ -13,6 +13,7 @@ from sedge_cloud.admin.commands import at_least_one, open_reader, open_state
 from sedge_cloud.admin.device_names import device_names
 from sedge_cloud.admin.join_commands import add_join_commands
 from sedge_cloud.admin.revocation import SIGHUP, revoke_device
+from sedge_cloud.admin.rotation import add_rotate_command
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import DeviceState
 from sedge_cloud.facts.selection import Wanted
@@ -63,6 +64,7 @@ def add_device_commands(commands: Commands) -> None:
     _add_choice(commands, "pause", "set devices aside: they are not revoked, and asked nothing")
     _add_choice(commands, "resume", "ask devices again that were paused")
     add_join_commands(commands)
+    add_rotate_command(commands)
     devices = commands.add_parser(
         "list", help="every device: online or not, since when, what is wrong",
         examples=[

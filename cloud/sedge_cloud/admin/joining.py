@@ -93,25 +93,39 @@ def token_text(store: Store, cloud: CloudConfig, row: TokenRow) -> str:
 def settle(store: Store, cloud: CloudConfig) -> int:
     """Create the broker's accounts of accepted devices, and delete those of used tokens.
 
-    Returns how many devices may now be told. Killed at any point, it does the rest the next time. Where the
-    broker's passwords are not kept here, whoever keeps them has to do it. Raises ``StorageError``.
+    Devices that change their secret get their new passwords. Returns how many devices may now be
+    told. Killed at any point, it does the rest the next time. Where the broker's passwords are not kept
+    here, whoever keeps them has to do it. Raises ``StorageError``.
     """
     now = time.time()
     joins, spent = store.joins(["accepted"]), [row.token for row in store.spent_tokens(now)]
-    if not joins and not spent:
+    renewals = store.renewals_due()
+    if not joins and not spent and not renewals:
         return 0
     if cloud.broker.device_password_file is not None:
         path = Path(cloud.broker.device_password_file)
         with as_caller():
-            if joins:
-                add_passwords(path, {j.device: DeviceKeys.of(j.secret).password for j in joins})
+            if joins or renewals:
+                given = {row.device: row.secret for row in (*joins, *renewals)}
+                add_passwords(
+                    path, {n: DeviceKeys.of(secret).password for n, secret in given.items()}
+                )
+                # Whoever was revoked meanwhile has lost the password before it was added.
+                rows = store.devices_named(given)
+                remove_passwords(path, [name for name, row in rows.items() if row.revoked])
             if spent:
                 remove_passwords(path, spent)
                 forget_tokens(cloud, spent)
         reload_broker(cloud)
     store.admit_joins(join.point for join in joins)
+    store.give_passwords(renewals)
     store.end_accounts(spent, now)
     return len(joins)
+
+
+def is_due(store: Store) -> bool:
+    """Whether ``settle`` has devices to give a password. Raises ``StorageError``."""
+    return bool(store.joins(["accepted"]) or store.renewals_due())
 
 
 def may_settle(cloud: CloudConfig) -> bool:

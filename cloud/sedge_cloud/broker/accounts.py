@@ -104,13 +104,16 @@ def passwords_agree(cloud: CloudConfig) -> str:
         users = [line.partition(":")[0] for line in path.read_text().splitlines()]
     with contextlib.closing(open_store(cloud)) as store:
         rows = {row.device: row for row in store.devices()}
+        between = {
+            row.device for row in store.renewals()
+        }  # two passwords, of which the broker has one
     for name, row in rows.items():
         if row.revoked and name in users:
             text = f"{name} is revoked, and still in {path}"
             raise StorageError(f"{text}: sedge-cloud device revoke {name}")
         if not row.revoked and name not in users:
             raise StorageError(f"{name} is not in {path}: sedge-cloud device reissue {name}")
-    last = next((rows[user] for user in reversed(users) if user in rows), None)
+    last = next((rows[user] for user in reversed(users) if user in rows.keys() - between), None)
     gone = next((row for row in reversed(rows.values()) if row.revoked), None)
     mend = f"the broker has not read {path} again: {broker.reload or 'pkill -HUP mosquitto'}"
     if last is not None and not _let_in(cloud, last):

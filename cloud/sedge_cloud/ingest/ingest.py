@@ -17,21 +17,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
+from sedge_cloud import hints
 from sedge_cloud.clocks import Wall
 from sedge_cloud.disk_errors import disk_error
 from sedge_cloud.events import CloudEffect
-from sedge_cloud.hints import (
-    Answered,
-    Begun,
-    DeviceOnline,
-    DiskFailed,
-    Hint,
-    Left,
-    LeftOut,
-    Ordered,
-    Over,
-    ToIngest,
-)
 from sedge_cloud.ingest.absent import Absent
 from sedge_cloud.ingest.admission import Admission
 from sedge_cloud.ingest.arrivals import Answer, reported
@@ -43,6 +32,7 @@ from sedge_cloud.ingest.muting import Muting
 from sedge_cloud.ingest.open_orders import OpenOrders
 from sedge_cloud.ingest.progress import Progress
 from sedge_cloud.ingest.rate_limit import LogQuota
+from sedge_cloud.ingest.renewing import Renewing
 from sedge_cloud.ingest.sessions import Fleet
 from sedge_cloud.ingest.traffic import Traffic
 from sedge_cloud.ingest.uploads import RETRY_MS, Uploads
@@ -63,7 +53,7 @@ from sedge_protocol.wire.transfer import from_bitmap
 # The disk has refused; the device asks again.
 BUSY = messages.Busy(RETRY_MS, "storage")
 # What it does, and what it tells the leader.
-Effects: TypeAlias = list[CloudEffect | Hint]
+Effects: TypeAlias = list[CloudEffect | hints.Hint]
 
 
 class Ingest:
@@ -84,6 +74,7 @@ class Ingest:
         self.counters = counters
         self.devices = Fleet(fleet, incarnation, self.store, versions, wall)
         self.progress = Progress(self.devices)
+        self._renewing = Renewing(fleet, self.devices, self.store)
         self.traffic = Traffic()
         self.outage, self._absent = Outage(), Absent(self.devices)
         self._gave_up_at = self.outage.back_at  # of the last outage whose devices were given up
@@ -97,12 +88,13 @@ class Ingest:
         self._admission = Admission(self.devices, self._log, counters, self.muting)
         self._incarnation, self._wall = incarnation, wall
         self._started: float | None = None
-        self._told: list[Hint] = []
+        self._told: list[hints.Hint] = []
         self._keeping: list[Device] = []  # keep a model of another run now
 
     def load(self, runs: Iterable[RunRow], now: float) -> Effects:
         """Load the devices and these runs from the store. Raises ``StorageError``."""
         effects: Effects = [*self.devices.load(now)]
+        self._renewing.load(now)
         if self._started is None:
             self._started = now
         self._runs.load(runs)
@@ -153,7 +145,10 @@ class Ingest:
 
     def timer(self) -> float | None:
         """When ``poll`` next wants to be called."""
-        parts = self._downloads, self._uploads, self._log, self.muting, self.open, self._absent
+        parts = (
+            self._downloads, self._uploads, self._log, self.muting, self.open, self._absent,
+            self._renewing,
+        )  # fmt: skip
         return min((at for part in parts if (at := part.timer()) is not None), default=None)
 
     def poll(self, now: float) -> Effects:
@@ -167,8 +162,9 @@ class Ingest:
             due += self._failed(exc)
         return effects + self._counted([*due, *self._take_told(), *self._log.poll(now)])
 
-    def _poll_devices(self, now: float) -> Iterator[CloudEffect | Hint]:
+    def _poll_devices(self, now: float) -> Iterator[CloudEffect | hints.Hint]:
         yield from self.muting.poll(now)
+        yield from self._renewing.poll(now)
         back_at = self.outage.back_at
         if back_at <= now and (self._gave_up_at != back_at or self.devices.returning):
             self._gave_up_at = back_at
@@ -187,18 +183,18 @@ class Ingest:
             return self._failed(exc)
         return [*told, *self._counted(chunks)]
 
-    def hear(self, hint: ToIngest, now: float) -> Effects:
+    def hear(self, hint: hints.ToIngest, now: float) -> Effects:
         """What the leader has done."""
         match hint:
-            case Ordered():
+            case hints.Ordered():
                 if hint.is_new:
                     self.traffic.opened(hint.row.run, hint.orders)
                 return self._counted(self.open.ordered(hint, now))
-            case Over():
+            case hints.Over():
                 self.traffic.closed(hint.run)
                 self._downloads.clear()  # a device that still needs a blob in the next round asks again
                 return self._counted(self.open.over(hint))
-            case Begun():
+            case hints.Begun():
                 try:
                     self._runs.load(self.store.runs())
                     run = self._runs.get(hint.run)
@@ -207,7 +203,7 @@ class Ingest:
                 return self._counted(
                     self.devices.refuse_unable(run.name, terms_of(run)) if run else ()
                 )
-            case LeftOut():
+            case hints.LeftOut():
                 if hint.device not in self.devices:
                     return []
                 return self._counted(self.devices.refuse(hint.device, hint.run, hint.features))
@@ -260,7 +256,7 @@ class Ingest:
             effects += self._failed(exc)
         return self._counted(effects)
 
-    def _counted(self, effects: Iterable[CloudEffect | Hint]) -> Effects:
+    def _counted(self, effects: Iterable[CloudEffect | hints.Hint]) -> Effects:
         """The same effects, after every device's bytes were counted."""
         counted = list(effects)
         for effect in counted:
@@ -269,12 +265,13 @@ class Ingest:
         return counted
 
     def _failed(self, error: StorageError) -> Effects:
-        return [disk_error(self.counters, error), DiskFailed()]
+        return [disk_error(self.counters, error), hints.DiskFailed()]
 
     def _open_and_dispatch(self, device: Device, topic: str, payload: bytes, now: float) -> Effects:
         try:
             if asks(payload):
                 return [*self.devices.answer_doctor(device, payload)]
+            device = self._renewing.heard(device, topic, payload, now)
             # The latest that can be genuine: ours, a clock reading, plus the time since then.
             latest = latest_incarnation(self._incarnation + now - (self._started or 0.0))
             opened = device.peer.open(payload, topic, latest)
@@ -304,6 +301,9 @@ class Ingest:
                 return self._get(device, frame.transfer, message, now)
             case messages.Offer():
                 return self._offer(device, frame.transfer, message, now)
+            case messages.Join():
+                self._renewing.offered(device, message)
+                return []
             case messages.Decline():
                 reason = f"{message.reason}: {message.detail}"
                 return self.open.decline(message.run, message.round, name, reason)
@@ -314,7 +314,7 @@ class Ingest:
         """A device is offline until its next hello."""
         self.devices.leave(device, now)
         self.open.leave(device.row.device)
-        self._told.append(Left(device.row.device))
+        self._told.append(hints.Left(device.row.device))
 
     def _take_told(self) -> Effects:
         told, self._told = self._told, []
@@ -337,9 +337,10 @@ class Ingest:
         effects.append(device.peer.message(self.devices.welcome(hello.nonce)))
         effects += [] if device.online else [Note(logging.INFO, f"device {name} is online")]
         self.devices.arrive(device, hello, now)
+        effects += self._renewing.ask(device)
         for run in self._runs.running():
             effects += self.devices.refuse_unable(run.name, terms_of(run), [name])
-        return [*effects, *self.open.arrive(name, now), DeviceOnline(name, is_renewed)]
+        return [*effects, *self.open.arrive(name, now), hints.DeviceOnline(name, is_renewed)]
 
     def _get(self, device: Device, transfer: bytes, get: messages.Get, now: float) -> Effects:
         current, name = self.open.round(get.run), device.row.device
@@ -395,5 +396,5 @@ class Ingest:
                 self._keeping.append(device)
             counts = isinstance(reply, messages.Committed)
             self.open.answered(reply.run, reply.round, name, counts)
-            effects.append(Answered(reply.run, reply.round, name, counts))
+            effects.append(hints.Answered(reply.run, reply.round, name, counts))
         return [*effects, *reported(answer, self.counters)]

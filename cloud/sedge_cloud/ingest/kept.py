@@ -111,7 +111,9 @@ class Kept:
         name, keys = row.device, DeviceKeys.of(row.secret)
         self._strangers.pop(name, None)
         down = topics.down(self._fleet, name)
-        known = self.incarnation, row.incarnation, self._versions, self._sent
+        before = self._devices.get(name)
+        sent = self._sent if before is None else max(self._sent, before.peer.sent)
+        known = self.incarnation, row.incarnation, self._versions, sent
         device = Device(row, Peer(down, keys.down, keys.up, *known), row.read_hello(), session)
         if device.hello is not None:
             with suppress(VersionError):  # its next hello is refused

@@ -116,10 +116,10 @@ class Fleet:
         self._enrolment, self.num_active = enrolment, active
         self.changes += 1  # other devices may be selected
         for device, row in rows:
-            effects += self._changed(device, row, now)
+            effects += self.changed(device, row, now)
         return effects
 
-    def _changed(self, device: Device | None, row: DeviceRow, now: float) -> list[Effect]:
+    def changed(self, device: Device | None, row: DeviceRow, now: float) -> list[Effect]:
         """A device that is known, or has been asked for, may have been enrolled, reissued or revoked."""
         name = row.device
         if device is None or device.row.secret != row.secret:

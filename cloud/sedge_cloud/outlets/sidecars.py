@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from sedge_cloud.admin.joining import WANTED, may_settle, settle
+from sedge_cloud.admin.joining import WANTED, is_due, may_settle, settle
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.snapshot import FRESH_S, Snapshot
@@ -45,7 +45,7 @@ def accounts(cloud: CloudConfig) -> Callable[[], None]:
             opened.append(open_store(cloud, any_thread=True))
         if may_settle(cloud):
             settle(opened[0], cloud)
-        elif opened[0].joins(["accepted"]):
+        elif is_due(opened[0]):
             (Path(cloud.state_dir) / WANTED).touch()
 
     return turn

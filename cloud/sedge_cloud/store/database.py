@@ -9,11 +9,11 @@ from collections.abc import Collection, Sequence
 from secrets import token_bytes
 
 from sedge_cloud.store.connection import marks, portions
-from sedge_cloud.store.joins import Joins
 from sedge_cloud.store.leases import Leases
 from sedge_cloud.store.observed import Observed
 from sedge_cloud.store.receipts import Receipts
 from sedge_cloud.store.records import ClosedRound
+from sedge_cloud.store.renewals import Renewals
 from sedge_cloud.store.rows import (
     LATE_ROUNDS,
     ClientModelRow,
@@ -27,7 +27,7 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.frame import next_incarnation
 
 
-class Store(Receipts, Observed, Joins, Leases):
+class Store(Receipts, Observed, Renewals, Leases):
     """The coordinator's state. Every method is one transaction, or raises ``StorageError``."""
 
     def require_fleet(self, name: str) -> None:

@@ -130,6 +130,7 @@ class Devices(Database):
             sql = "UPDATE devices SET revoked = 1, changed = ? WHERE device = ?"
             if not db.execute(sql, (self._enrol(db), device)).rowcount:
                 raise ConfigError("device", device, "an enrolled device")
+            db.execute("DELETE FROM renewals WHERE device = ?", (device,))
 
     def reissue_device(self, device: str, secret: bytes) -> None:
         """Give a device a new secret, even a revoked one; its incarnation restarts from 0.
@@ -143,7 +144,8 @@ class Devices(Database):
         with self._transaction() as db:
             if not db.execute(sql, (secret, self._enrol(db), device)).rowcount:
                 raise ConfigError("device", device, "an enrolled device")
-            db.execute("DELETE FROM abilities WHERE device = ?", (device,))
+            for table in ("abilities", "renewals"):
+                db.execute(f"DELETE FROM {table} WHERE device = ?", (device,))
 
     def packet_limits(self) -> list[int]:
         """The limits of MQTT packets that devices have announced, 0 for none."""

@@ -20,6 +20,7 @@ from sedge_cloud.store.rows import (
     JoinRow,
     OrderRow,
     Received,
+    RenewalRow,
     RoundRow,
     RunRow,
     SessionRow,
@@ -288,6 +289,22 @@ class Rows(Seen, Protocol):
 
     def join_of(self, point: bytes) -> JoinRow | None:
         """The join of a public key."""
+        ...
+
+    def renewals(self) -> list[RenewalRow]:
+        """Every device that is to change its secret, the longest ago first."""
+        ...
+
+    def renewal(self, device: str) -> RenewalRow | None:
+        """One device's."""
+        ...
+
+    def offer_secret(self, device: str, point: bytes, secret: bytes) -> None:
+        """A device offers a secret, by its public key; the same once more changes nothing."""
+        ...
+
+    def end_renewal(self, row: RenewalRow) -> bool:
+        """The device uses its new secret: the old one is void. False if that was settled otherwise."""
         ...
 
     def secret(self) -> bytes:

@@ -296,6 +296,20 @@ class JoinRow(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class RenewalRow(msgspec.Struct, frozen=True):
+    """A device that is to change its secret, since ``asked``.
+
+    ``secret`` is the one that it has offered, by its public key; both are empty before that. ``account``
+    says whether the broker has its password.
+    """
+
+    device: str
+    asked: float
+    point: bytes
+    secret: bytes
+    account: bool
+
+
 class TrafficRow(msgspec.Struct, frozen=True):
     """A device's bytes in one round, ``up`` from it and ``down`` to it.
 

@@ -12,7 +12,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import SHARD_NAMES
 
 # Grows with every change of the tables; ``MIGRATIONS`` has what leads from each schema to the next.
-SCHEMA = 6
+SCHEMA = 7
 # Every table and index, by name. Times are seconds on the wall clock, 0 for unknown.
 OBJECTS: Mapping[str, str] = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
@@ -102,6 +102,10 @@ OBJECTS: Mapping[str, str] = {
     point BLOB PRIMARY KEY, token TEXT NOT NULL, device TEXT NOT NULL, secret BLOB NOT NULL,
     state TEXT NOT NULL, asked REAL NOT NULL, detail TEXT NOT NULL)""",
     "joining": "CREATE INDEX joining ON joins (state, device)",
+    # Devices that are to change their secret; ``point`` and ``secret`` are empty until they offer one.
+    "renewals": """CREATE TABLE renewals (
+    device TEXT PRIMARY KEY, asked REAL NOT NULL, point BLOB NOT NULL, secret BLOB NOT NULL,
+    account INTEGER NOT NULL)""",
 }  # fmt: skip
 # Who serves a fleet: it stays with its store, when all other rows are copied to another.
 SERVING_TABLES = ("processes", "leases")
@@ -158,6 +162,7 @@ MIGRATIONS: Mapping[int, str] = {
         _LEASES,
     ]),
     5: ";".join(OBJECTS[name] for name in _NEW_IN_6),
+    6: OBJECTS["renewals"],
 }  # fmt: skip
 # The updates that client models build on, and those of open rounds. The cross join makes SQLite look up
 # rounds first; otherwise it would scan all updates ever received.

@@ -82,6 +82,7 @@ class Kind(IntEnum):
     REFUSED = 14
     JOIN = 15
     JOINED = 16
+    RENEW = 17
 
 
 # Kinds that are understood before a version is agreed on, or whatever it is: frozen in version 1.

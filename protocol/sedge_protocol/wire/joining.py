@@ -1,4 +1,4 @@
-"""Joining a fleet by a token: how device and coordinator agree on a secret that never travels.
+"""How device and coordinator agree on a secret that never travels: at joining by a token, and anew later.
 
 The device makes a key pair, the coordinator has one for good, whose public half is in the token. Both
 derive the device's secret from what elliptic-curve Diffie-Hellman gives them (spec/enrolment.md, E8 to
@@ -15,6 +15,8 @@ from sedge_protocol.errors import FrameError
 from sedge_protocol.wire.keys import derive
 from sedge_protocol.wire.messages import PROOF_BYTES
 
+# What a device's hello says that can change its secret (E14).
+RENEWS = "renew"
 # How the user name of a token begins at the broker; no device may be called so.
 TOKEN_PREFIX = "join-"
 NAME_BYTES = 16

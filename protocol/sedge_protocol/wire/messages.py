@@ -287,7 +287,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Join(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A device asks on its token's topic to take part (E9)."""
+    """A device asks on its token's topic to take part (E9), or on its own one for another secret (E14)."""
 
     point: Point
     """The device's public key, a point of P-256."""
@@ -316,9 +316,16 @@ class Joined(msgspec.Struct, frozen=True, omit_defaults=True):
     """In ``refused``: what is wrong, and what was expected."""
 
 
+class Renew(msgspec.Struct, frozen=True):
+    """The device is to change its secret (E14); it answers with a JOIN."""
+
+    point: Point
+    """The coordinator's public key, a point of P-256."""
+
+
 Message: TypeAlias = (
     Hello | Welcome | Order | Cancel | Goodbye | Offer | Have | Committed | Reject | Busy | Get | Decline
-    | Refusal | Join | Joined
+    | Refusal | Join | Joined | Renew
 )  # fmt: skip
 
 KINDS: dict[type[Message], Kind] = {
@@ -337,6 +344,7 @@ KINDS: dict[type[Message], Kind] = {
     Refusal: Kind.REFUSED,
     Join: Kind.JOIN,
     Joined: Kind.JOINED,
+    Renew: Kind.RENEW,
 }
 _DECODERS: dict[Kind, msgspec.msgpack.Decoder[Message]] = {
     kind: msgspec.msgpack.Decoder(struct) for struct, kind in KINDS.items()

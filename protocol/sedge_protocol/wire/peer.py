@@ -53,6 +53,10 @@ class Peer:
         self.versions = tuple(versions)
         self._version = min(self.versions)  # until one is agreed on
 
+    def change_keys(self, send_key: bytes, receive_key: bytes) -> None:
+        """Seal and open with other keys from now on; counts and window go on."""
+        self._send_key, self._receive_key = send_key, receive_key
+
     def message(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:
         """A control frame."""
         return Send(self.send_topic, self.seal(message, transfer))

@@ -17,7 +17,8 @@ public enum Kind {
     DECLINE(Messages.Decline.SCHEMA, false),
     REFUSED(Messages.Refusal.SCHEMA, true),
     JOIN(Messages.Join.SCHEMA, true),
-    JOINED(Messages.Joined.SCHEMA, true);
+    JOINED(Messages.Joined.SCHEMA, true),
+    RENEW(Messages.Renew.SCHEMA, false);
 
     /** The body's schema; null for a chunk. */
     public final Schema<?> schema;

@@ -970,7 +970,7 @@ public final class Messages {
         }
     }
 
-    /** A device asks on its token's topic to take part (E9). */
+    /** A device asks on its token's topic to take part (E9), or on its own one for another secret (E14). */
     public static final class Join extends Struct<Join> {
         public static final Schema<Join> SCHEMA = new Schema<Join>(true) {
             @Override
@@ -1039,6 +1039,25 @@ public final class Messages {
             proof = PROOF.in(given);
             tags = TAGS.in(given);
             detail = DETAIL.in(given);
+        }
+    }
+
+    /** The device is to change its secret (E14); it answers with a JOIN. */
+    public static final class Renew extends Struct<Renew> {
+        public static final Schema<Renew> SCHEMA = new Schema<Renew>(false) {
+            @Override
+            protected Renew make(Object[] given) {
+                return new Renew(given);
+            }
+        };
+        public static final Field<Renew, byte[]> POINT = SCHEMA.required("point", Type.bytes(65, 65));
+
+        /** The coordinator's public key, a point of P-256. */
+        public final byte[] point;
+
+        private Renew(Object[] given) {
+            super(SCHEMA, given);
+            point = POINT.in(given);
         }
     }
 

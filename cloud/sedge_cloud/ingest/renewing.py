@@ -1,0 +1,112 @@
+"""Devices that change their secret over their own session (spec/enrolment.md, E14 to E16).
+
+    renew  ->  join, under the old secret  ->  hello, under the new one: the old one is void
+
+What each has done is in its row, so either side may be killed at any point.
+"""
+
+from collections import deque
+from functools import cached_property
+from hmac import compare_digest
+
+from sedge_cloud.ingest.device import Device
+from sedge_cloud.ingest.sessions import Fleet
+from sedge_cloud.store.roles import Rows
+from sedge_protocol.errors import FrameError, RemoteError
+from sedge_protocol.wire.effects import Effect
+from sedge_protocol.wire.frame import Kind, open_frame
+from sedge_protocol.wire.joining import RENEWS, Agreement, fleet_key, public_key
+from sedge_protocol.wire.keys import DeviceKeys
+from sedge_protocol.wire.messages import Join, Renew
+
+# A device that is online and has not answered is asked again after so long; so many are asked a second.
+AGAIN_S, EVERY_S, AT_ONCE = 60.0, 1.0, 100
+
+
+class Renewing:
+    """The devices of a fleet that are to change their secret."""
+
+    def __init__(self, name: str, fleet: Fleet, store: Rows) -> None:
+        self._name, self._fleet, self._store = name, fleet, store
+        self._silent: set[str] = set()  # have not offered a secret yet
+        self._offered: set[str] = set()
+        self._queue: deque[str] = deque()
+        self._due: float | None = None
+
+    def load(self, now: float) -> None:
+        """Read who is to change its secret, whenever devices have changed. Raises ``StorageError``."""
+        rows = self._store.renewals()
+        silent = {row.device for row in rows if not row.point}
+        self._offered = {row.device for row in rows if row.point}
+        if silent - self._silent:
+            self._queue, self._due = deque(sorted(silent)), now
+        self._silent = silent
+
+    def timer(self) -> float | None:
+        """When ``poll`` is next due."""
+        return self._due if self._silent else None
+
+    def poll(self, now: float) -> list[Effect]:
+        """Ask devices that are online, some at a time."""
+        effects = list[Effect]()
+        if self._due is None or now < self._due or not self._silent:
+            return effects
+        while self._queue and len(effects) < AT_ONCE:
+            name = self._queue.popleft()
+            if name in self._silent and self._fleet.online(name):
+                effects += self.ask(self._fleet[name])
+        self._due = now + (EVERY_S if self._queue else AGAIN_S)
+        if not self._queue:
+            self._queue.extend(sorted(self._silent))
+        return effects
+
+    def ask(self, device: Device) -> list[Effect]:
+        """RENEW, where the device is to change its secret and can.
+
+        One that has offered a secret is asked again after each hello: it may have lost that since.
+        """
+        name, hello = device.row.device, device.hello
+        if (name not in self._silent and name not in self._offered) or hello is None:
+            return []
+        if RENEWS not in hello.codecs:
+            return []
+        return [device.peer.message(Renew(public_key(self._private)))]
+
+    def offered(self, device: Device, message: Join) -> None:
+        """A device offers a secret. Raises ``FrameError``, ``StorageError``."""
+        name = device.row.device
+        if name not in self._silent and name not in self._offered:
+            raise FrameError(f"JOIN of {name}, which was not asked for another secret")
+        agreement = Agreement.of(self._private, message.point, message.point, self._name, name)
+        if message.device != name or not compare_digest(agreement.asks(name), message.proof):
+            raise FrameError(f"JOIN of {name}: its proof does not match its key")
+        self._store.offer_secret(name, message.point, agreement.secret)
+        self._silent.discard(name)
+        self._offered.add(name)
+
+    def heard(self, device: Device, topic: str, payload: bytes, now: float) -> Device:
+        """The device, with its new secret if this is a HELLO under that. Raises ``StorageError``."""
+        name = device.row.device
+        if name not in self._offered or _opens(payload, topic, device.row.secret):
+            return device
+        row = self._store.renewal(name)
+        if row is None or not row.secret or not _opens(payload, topic, row.secret, Kind.HELLO):
+            return device
+        if self._store.end_renewal(row):
+            self._offered.discard(name)
+        fresh = self._store.device(name)
+        if fresh is not None:
+            self._fleet.changed(device, fresh, now)
+        return self._fleet[name]
+
+    @cached_property
+    def _private(self) -> int:
+        return fleet_key(self._store.secret())
+
+
+def _opens(payload: bytes, topic: str, secret: bytes, kind: Kind | None = None) -> bool:
+    """Whether a frame has its MAC under this secret, and is of this kind."""
+    try:
+        return kind in (None, open_frame(payload, topic, DeviceKeys.of(secret).up).kind)
+    except RemoteError:
+        return False

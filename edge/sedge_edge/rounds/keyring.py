@@ -1,0 +1,103 @@
+"""The secret of a device, and the one that is to follow it (spec/enrolment.md, E14 to E17).
+
+What the device keeps of them belongs to the secret that it was enrolled with: a new one in ``secret_file``
+makes it void.
+"""
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from sedge_edge.jobs.storage import DurableValue
+from sedge_protocol.host.journal import Journal
+from sedge_protocol.wire.joining import Agreement, private_key, public_key
+from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
+from sedge_protocol.wire.messages import Join
+
+SCHEMA = 1
+# The file in the state folder.
+KEYS = "keys"
+
+
+class KeptKeys(msgspec.Struct, frozen=True):
+    """What a keyring keeps: it belongs to the keys with the fingerprint ``base``.
+
+    ``secret`` is in the place of the one that the device was enrolled with; empty: none. ``seed`` is that
+    of the key pair which the next secret follows from, with the coordinator's public key ``point``; both
+    are empty where none is to follow.
+    """
+
+    base: bytes
+    secret: bytes = b""
+    seed: bytes = b""
+    point: bytes = b""
+
+
+class Keyring:
+    """A device's keys: those that it has, and those that are to follow. ``secret`` is of its enrolment."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        fleet: str,
+        device: str,
+        durable: DurableValue[KeptKeys],
+        draw: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self.base = DeviceKeys.of(secret)
+        self._secret, self._fleet, self._device = secret, fleet, device
+        self._durable, self._draw = durable, draw
+        kept = durable.load()
+        if kept is None or kept.base != self.base.fingerprint:
+            kept = KeptKeys(self.base.fingerprint)
+        self._kept = kept
+        self._is_next = False  # whether the keys to come are in use
+
+    @property
+    def secret(self) -> bytes:
+        """The present secret, whichever is in use."""
+        return self._kept.secret or self._secret
+
+    @property
+    def keys(self) -> DeviceKeys:
+        """The keys in use."""
+        return DeviceKeys.of(self._agreement().secret if self._is_next else self.secret)
+
+    def answer(self, point: bytes, version: str) -> Join:
+        """The JOIN that answers RENEW with this ``point``; the pair is on disk before.
+
+        Raises ``FrameError`` for a point that is not on the curve, ``StorageError``.
+        """
+        if self._kept.point != point:
+            renewed = msgspec.structs.replace(
+                self._kept, seed=self._draw(SECRET_BYTES), point=point
+            )
+            Agreement.of(private_key(renewed.seed), point, b"", self._fleet, self._device)
+            self._durable.commit(renewed)
+            self._kept = renewed
+        own = public_key(private_key(self._kept.seed))
+        return Join(own, self._device, self._agreement().asks(self._device), version)
+
+    def turn(self) -> bool:
+        """Use the other keys from now on, as the broker refuses these; False where there are none."""
+        self._is_next = bool(self._kept.seed) and not self._is_next
+        return bool(self._kept.seed)
+
+    def welcomed(self) -> None:
+        """The coordinator hears the keys in use: those alone are kept. Raises ``StorageError``."""
+        if self._is_next:
+            kept = KeptKeys(self._kept.base, self._agreement().secret)
+            self._durable.commit(kept)
+            self._kept, self._is_next = kept, False
+
+    def _agreement(self) -> Agreement:
+        private = private_key(self._kept.seed)
+        own, fleet, device = public_key(private), self._fleet, self._device
+        return Agreement.of(private, self._kept.point, own, fleet, device)
+
+
+def open_keyring(secret: bytes, fleet: str, device: str, folder: Path) -> Keyring:
+    """The keyring whose file lies in the state ``folder``. Raises ``StorageError``."""
+    return Keyring(secret, fleet, device, Journal(folder / KEYS, KeptKeys, SCHEMA))

@@ -25,7 +25,6 @@ from sedge_edge.gates import Gates, GatesConfig
 from sedge_edge.http_downloads import Downloads
 from sedge_edge.own_files import own_files
 from sedge_edge.prediction import PersonalModel, personal_model, predict_file
-from sedge_edge.rounds.keyring import open_keyring
 from sedge_edge.rounds.retention import Retention
 from sedge_edge.rounds.state import SCHEMA, AgentState, StateStore
 from sedge_edge.runtime import OpenBundles, open_agent, pooled_runtime
@@ -211,7 +210,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
     backend, code = config.backend, UserCode(path.absolute().parent, config.backend.model)
     folder = act_as_owner(config.state_dir, for_good=True)
     lock = lock_folder(folder)
-    keyring = open_keyring(config.secret(), config.fleet, config.device, folder)
+    keyring = config.keyring(folder)
     settings = config.broker_settings()
     hello = Hello(
         bytes(16),

@@ -14,6 +14,7 @@ from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, Frame, Kind, open_frame,
 from sedge_protocol.wire.joining import Agreement, key_name, private_key, public_key
 from sedge_protocol.wire.keys import DeviceKeys, parse_secret
 from sedge_protocol.wire.messages import Join, Joined, decode_body, encode_body
+from sedge_protocol.wire.reconnect import is_unknown_account
 
 # A device asks again after so many seconds, twice as many each time.
 FIRST_S, LAST_S = 1.0, 30.0
@@ -110,7 +111,7 @@ def ask_to_join(
                     case Connected():
                         ask_at, silent_at = 0.0, time.monotonic() + SILENT_S
                     case Disconnected():
-                        _explain(event, asking, tell)
+                        _explain(event.reason, asking, tell)
                     case Received():
                         said = asking.answer(event.payload)
                         if said is not None and said.state == "accepted":
@@ -142,10 +143,9 @@ def _hear(said: Joined, asking: Asking, tell: Callable[[str], None]) -> None:
     )
 
 
-def _explain(event: Disconnected, asking: Asking, tell: Callable[[str], None]) -> None:
+def _explain(reason: str, asking: Asking, tell: Callable[[str], None]) -> None:
     """Say why there is no connection. Raises ``JoinRefused`` when the broker does not know the token."""
-    reason = event.reason
-    if event.is_unknown_account:
+    if is_unknown_account(reason):
         token = asking.token
         text = f"{token.url} does not know the token {token.token}: it has expired, was revoked, or is of"
         raise JoinRefused(f"{text} another fleet; {_NEW}")

@@ -20,11 +20,12 @@ from sedge_edge.gates import GatesConfig, minutes
 from sedge_edge.http_downloads import DownloadConfig
 from sedge_edge.own_files import own_files
 from sedge_edge.rounds.budget import LimitsConfig
-from sedge_edge.rounds.keyring import KEYS, open_keyring
+from sedge_edge.rounds.keyring import SCHEMA, KeptKeys, Keyring
 from sedge_edge.rounds.retention import KeepConfig
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml as config
 from sedge_protocol.host.broker_url import parse_url
+from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.host.signing import TrustConfig, verifiers
 from sedge_protocol.wire.keys import DeviceKeys, parse_secret
@@ -35,6 +36,8 @@ FUNCTION_SOURCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 BACKEND_NAMES = ("auto", "onnxruntime", "executorch", "torch")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _OTHERS = 0o007
+# The file of the keyring in the state folder.
+KEYS = "keys"
 # What sedge-edge.service gets from the file "secret" beside edge.toml, which root's own commands read.
 _UNIT_SECRET = "$CREDENTIALS_DIRECTORY/sedge-secret"
 
@@ -167,10 +170,14 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def keys(self) -> DeviceKeys:
         """The device's present keys. Raises ``ConfigError``, ``StorageError``."""
-        secret = self.secret()
         if not os.path.exists(self.state_dir / KEYS):
-            return DeviceKeys.of(secret)
-        return open_keyring(secret, self.fleet, self.device, self.state_dir).keys
+            return DeviceKeys.of(self.secret())
+        return self.keyring(self.state_dir).keys
+
+    def keyring(self, folder: Path) -> Keyring:
+        """The keyring in the state ``folder``. Raises ``ConfigError``, ``StorageError``."""
+        durable = Journal(folder / KEYS, KeptKeys, SCHEMA)
+        return Keyring(self.secret(), self.fleet, self.device, durable, os.urandom)
 
     @property
     def renews(self) -> bool:

@@ -43,6 +43,7 @@ from sedge_protocol.host.mqtt import (
 )
 from sedge_protocol.wire.bundle import Bundle
 from sedge_protocol.wire.effects import Note, Send, Subscribe
+from sedge_protocol.wire.reconnect import is_unknown_account
 from sedge_protocol.wire.topics import down, hint, shard_of
 
 
@@ -141,7 +142,7 @@ class Runtime:
                     event.log(self._log)
                     self._diary.link(False, event.reason)
                     self.agent.disconnected()
-                    if event.is_unknown_account:
+                    if is_unknown_account(event.reason):
                         self._try_other_password()
                 case Received():
                     self._diary.bytes(down=len(event.payload))

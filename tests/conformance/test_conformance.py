@@ -1,6 +1,8 @@
 """``sedge-conformance`` against our own agent, and against agents that break a rule on purpose."""
 
 from collections.abc import Callable, Iterable
+from copy import copy
+from os import urandom
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -16,6 +18,7 @@ from sedge_edge.agent import Agent, AgentEffect, Identity, StartJob
 from sedge_edge.jobs import global_model
 from sedge_edge.jobs.job import Outcome
 from sedge_edge.rounds.effects import FetchedChunk, FetchSpan
+from sedge_edge.rounds.keyring import KeptKeys, Keyring
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.runtime import OpenBundles
 from sedge_edge.training import preparation, start_vector
@@ -33,9 +36,10 @@ from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello, Order
 from sedge_protocol.wire.peer import Peer
 
-KEYS = DeviceKeys.of(b"c" * 32)
+SECRET = b"c" * 32
+KEYS = DeviceKeys.of(SECRET)
 # What the core profile asks of a client, and no more.
-HELLO = Hello(bytes(16), "test", ("onnxruntime",), num_train=37, num_test=8)
+HELLO = Hello(bytes(16), "test", ("onnxruntime",), codecs=("renew",), num_train=37, num_test=8)
 PROGRAMS = OpenBundles("auto", threads=1)
 
 
@@ -61,8 +65,9 @@ class Client:
         blobs, journal = BlobFolder(folder), Journal(folder / "journal", AgentState, SCHEMA)
         identity = Identity("pi-1", "test", KEYS, HELLO)
         self.agent = Agent(
-            identity, blobs, journal, np.random.default_rng(0), 1, permits=lambda url: True
-        )
+            identity, blobs, journal, np.random.default_rng(0), 1, permits=lambda url: True,
+            keyring=Keyring(SECRET, "test", "pi-1", Journal(folder / "keys", KeptKeys, 1), urandom),
+        )  # fmt: skip
         self._place = WorkerContext(
             blobs, self.agent.vectors, examples(37), examples(8),
             lambda sha256: PROGRAMS.open(blobs, sha256), lambda: False, lambda: 0.0,
@@ -138,6 +143,7 @@ def test_our_own_agent_keeps_every_rule(tmp_path: Path, bundle: Path) -> None:
         "8.3",
         "9.3",
         "B4",
+        "E14",
         "T1",
         "T3",
         "T4",
@@ -253,6 +259,12 @@ def works_every_order(agent: Agent, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(agent._admission, "order", take)
 
 
+def forgets_its_pair(agent: Agent, patch: pytest.MonkeyPatch) -> None:
+    keyring = agent._keyring
+    assert keyring is not None
+    patch.setattr(keyring, "answer", lambda *given: Keyring.answer(copy(keyring), *given))
+
+
 @pytest.mark.parametrize(
     ("fault", "rules"),
     [
@@ -261,6 +273,7 @@ def works_every_order(agent: Agent, patch: pytest.MonkeyPatch) -> None:
         (announces_too_little, {"5.7"}),
         (keeps_the_last_trainings_version, {"9.1"}),
         (works_every_order, {"5.7"}),
+        (forgets_its_pair, {"E14"}),
         (waits_for_its_place, {"X20"}),
         (believes_replays, {"3.6"}),
         (never_forgets, {"3.6", "5.7", "7.2"}),  # it also offers where an order is played back

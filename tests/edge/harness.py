@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
+from os import urandom
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from sedge_edge.jobs.job import Job
 from sedge_edge.rounds.budget import LimitsConfig
 from sedge_edge.rounds.effects import FetchedChunk, FetchSpan, SpanEnd
 from sedge_edge.rounds.frozen_data import read_bundle
+from sedge_edge.rounds.keyring import KeptKeys, Keyring
 from sedge_edge.rounds.places import Permits
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.rounds.waiting import Closed
@@ -164,6 +166,7 @@ class Harness:
         self.folder = folder
         self.chunk_bytes = chunk_bytes
         self.now = 100.0
+        self.keys = KEYS
         self.peer = Peer(DOWN, KEYS.down, KEYS.up, incarnation=7, peer_incarnation=0)
         self.served: dict[bytes, bytes] = {}  # transfer id -> blob
         self.manifests: dict[bytes, Manifest] = {}
@@ -260,6 +263,9 @@ class Harness:
             limits=self.limits,
             permits=self.permits,
             pinned=verifiers(self.pinned),
+            keyring=Keyring(
+                SECRET, FLEET, DEVICE, Journal(self.folder / "keys", KeptKeys, 1), urandom
+            ),
         )
         agent.will()
         return agent
@@ -365,7 +371,7 @@ class Harness:
         """The frames among effects, as the coordinator reads them."""
         found: list[tuple[Frame, Message | None]] = []
         for send in only(effects, Send):
-            frame = open_frame(send.payload, send.topic, KEYS.up)
+            frame = open_frame(send.payload, send.topic, self.keys.up)
             is_chunk = frame.kind is Kind.CHUNK
             found.append((frame, None if is_chunk else decode_body(frame.kind, frame.body)))
         return found

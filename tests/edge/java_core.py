@@ -180,6 +180,10 @@ class JavaCore:
     def connected(self, now: float, max_packet: int) -> list[Any]:
         return self.told("connected", now, max_packet)
 
+    def other_password(self) -> str | None:
+        password = self._asked("other-password")
+        return None if password == "null" else password
+
     def disconnected(self) -> None:
         self.told("disconnected")
 

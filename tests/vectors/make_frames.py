@@ -144,7 +144,7 @@ def _refused_frames() -> Iterator[Json]:
         ("the MAC of another topic", by_hand(topic=topics.up(FLEET, "pi-2"))),
         ("the MAC of the other direction", by_hand(key=KEYS.down)),
         ("kind 0", by_hand(kind=0)),
-        ("kind 17", by_hand(kind=17)),
+        ("kind 18", by_hand(kind=18)),
         ("UNKEYED on a device's topic", by_hand(flags=1)[:48] + bytes(16) + good[64:]),
         (
             "an UNKEYED chunk on a device's topic",

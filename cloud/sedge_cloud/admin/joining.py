@@ -106,7 +106,7 @@ def settle(store: Store, cloud: CloudConfig) -> int:
         path = Path(cloud.broker.device_password_file)
         with as_caller():
             if joins or renewals:
-                given = {row.device: row.secret for row in (*joins, *renewals)}
+                given = {j.device: j.secret for j in joins} | {r.device: r.secret for r in renewals}
                 add_passwords(
                     path, {n: DeviceKeys.of(secret).password for n, secret in given.items()}
                 )

@@ -49,8 +49,8 @@ class Renewals(Joins):
 
     def renewals_due(self) -> list[RenewalRow]:
         """Those whose new password the broker has yet to get."""
-        sql = "SELECT * FROM renewals WHERE account = 0 AND point != ? ORDER BY device"
-        return self._rows(RenewalRow, sql, b"")
+        sql = "SELECT * FROM renewals WHERE account = 0 AND LENGTH(point) > 0 ORDER BY device"
+        return self._rows(RenewalRow, sql)
 
     def give_passwords(self, rows: Iterable[RenewalRow]) -> None:
         """The broker has the new passwords of these devices."""

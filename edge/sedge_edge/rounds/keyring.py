@@ -4,21 +4,16 @@ What the device keeps of them belongs to the secret that it was enrolled with: a
 makes it void.
 """
 
-import secrets
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
 from sedge_edge.jobs.storage import DurableValue
-from sedge_protocol.host.journal import Journal
 from sedge_protocol.wire.joining import Agreement, private_key, public_key
 from sedge_protocol.wire.keys import SECRET_BYTES, DeviceKeys
 from sedge_protocol.wire.messages import Join
 
 SCHEMA = 1
-# The file in the state folder.
-KEYS = "keys"
 
 
 class KeptKeys(msgspec.Struct, frozen=True):
@@ -36,7 +31,10 @@ class KeptKeys(msgspec.Struct, frozen=True):
 
 
 class Keyring:
-    """A device's keys: those that it has, and those that are to follow. ``secret`` is of its enrolment."""
+    """A device's keys: those that it has, and those that are to follow. ``secret`` is of its enrolment.
+
+    ``draw`` gives so many secret random bytes.
+    """
 
     def __init__(
         self,
@@ -44,7 +42,7 @@ class Keyring:
         fleet: str,
         device: str,
         durable: DurableValue[KeptKeys],
-        draw: Callable[[int], bytes] = secrets.token_bytes,
+        draw: Callable[[int], bytes],
     ) -> None:
         self.base = DeviceKeys.of(secret)
         self._secret, self._fleet, self._device = secret, fleet, device
@@ -96,8 +94,3 @@ class Keyring:
         private = private_key(self._kept.seed)
         own, fleet, device = public_key(private), self._fleet, self._device
         return Agreement.of(private, self._kept.point, own, fleet, device)
-
-
-def open_keyring(secret: bytes, fleet: str, device: str, folder: Path) -> Keyring:
-    """The keyring whose file lies in the state ``folder``. Raises ``StorageError``."""
-    return Keyring(secret, fleet, device, Journal(folder / KEYS, KeptKeys, SCHEMA))

@@ -43,7 +43,6 @@ READS_PER_STEP = 64
 CLOSE_S = 2.0
 # How often paho must check its keepalive: a tenth of the shortest that brokers ask for.
 SERVE_S = 1.0
-_NOT_LET_IN = ("Not authorized", "Bad user name or password")
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
 
 
@@ -83,11 +82,6 @@ class Disconnected:
     reason: str
     retry_s: float
     is_news: bool = True
-
-    @property
-    def is_unknown_account(self) -> bool:
-        """Whether the broker does not know our user name with this password."""
-        return any(words in self.reason for words in _NOT_LET_IN)
 
     def log(self, log: logging.Logger) -> None:
         """Write it down: at every try of a long outage only for those who look for everything."""

@@ -31,6 +31,11 @@ UNKNOWN_DEVICES = 100
 LOG_EVERY_S = 3600.0
 
 
+def is_unknown_account(reason: str) -> bool:
+    """Whether the broker has said that it does not know the user name with this password."""
+    return "Not authorized" in reason or "Bad user name or password" in reason
+
+
 class Ended(Enum):
     """How a connection, or an attempt at one, ended."""
 

@@ -1,6 +1,7 @@
 """A device's two secrets, cut off at every step: it always has one that the coordinator hears."""
 
 from itertools import count
+from os import urandom
 
 import pytest
 
@@ -32,7 +33,7 @@ class Disk:
 
 
 def opened(disk: Disk, secret: bytes = SECRET) -> Keyring:
-    return Keyring(secret, "test", "pi-1", disk)
+    return Keyring(secret, "test", "pi-1", disk, urandom)
 
 
 def offered(join: Join) -> DeviceKeys:

@@ -23,7 +23,8 @@ from sedge_conformance.stage import Act, Broken, Cut, Heard, Model, Stage, kind_
 from sedge_protocol.codec import Compression, SparseVector, ValueCoding, encode
 from sedge_protocol.wire import messages
 from sedge_protocol.wire.frame import VERSIONS, Kind
-from sedge_protocol.wire.messages import Decline, Hello, Offer, Welcome
+from sedge_protocol.wire.joining import RENEWS, Agreement, private_key, public_key
+from sedge_protocol.wire.messages import Decline, Hello, Join, Offer, Renew, Welcome
 from sedge_protocol.wire.places import Place
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Codec, Step, Work
@@ -348,7 +349,27 @@ def placed(run: Run) -> Act:
     yield stage.say(run.receipt(uploaded), uploaded.transfer)
 
 
+def renew(run: Run) -> Act:
+    """Another secret, of a client that says it can: the same offer twice, with its proof."""
+    stage = run.stage
+    if stage.hello is None or RENEWS not in stage.hello.codecs:
+        return
+    private = private_key(stage.incarnation.to_bytes(32))
+    points = set[bytes]()
+    for _ in range(2):
+        yield stage.say(Renew(public_key(private)))
+        heard = yield from stage.expect("E14", "JOIN after RENEW", kind_of(Join), SOON_S)
+        join = message_of(heard, Join)
+        agreement = Agreement.of(private, join.point, join.point, stage.fleet, stage.device)
+        proof = agreement.asks(stage.device)
+        stage.check(
+            "E14", join.device == stage.device and join.proof == proof, "its id, and a proof"
+        )
+        points.add(join.point)
+    stage.check("E14", len(points) == 1, "the same key pair for the same RENEW")
+
+
 ACTS = (
     join, train, step, broken_step, patched, kept, restart, cut, reject, busy, cancel, unknown,
-    repeated, mismatched, placed,
+    repeated, mismatched, placed, renew,
 )  # fmt: skip

@@ -132,7 +132,7 @@ class Stage:
         self.shelf = Shelf()
         self.done = False
         self.hello: Hello | None = None
-        self._fleet = fleet
+        self.fleet, self.device = fleet, device
         self.topic, self._down = topics.up(fleet, device), topics.down(fleet, device)
         self._hint = topics.hint(fleet, topics.shard_of(device))
         self._keys = keys
@@ -259,7 +259,7 @@ class Stage:
             if (transfer, index) in self.shelf.astray:
                 self.shelf.astray.discard((transfer, index))
                 data = bytes(len(data))  # one that was damaged on its way: as good as lost
-            topic = topics.blob(self._fleet, transfer)
+            topic = topics.blob(self.fleet, transfer)
             frame = Frame(Kind.CHUNK, data, self.incarnation, 0, transfer, index)
             yield Send(topic, seal(frame, topic, None))
 

@@ -19,9 +19,9 @@ import org.sedge.edge.rounds.Abilities;
 import org.sedge.edge.rounds.AgentCore;
 import org.sedge.edge.rounds.Downloader;
 import org.sedge.edge.rounds.Effects;
+import org.sedge.edge.rounds.Keyring;
 import org.sedge.edge.training.JobRunner;
 import org.sedge.edge.training.JobStopped;
-import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Messages.Hello;
 
@@ -87,13 +87,14 @@ public final class Agent {
             Examples examples, AgentListener listener) throws SedgeException {
         this.listener = listener;
         this.stateFolder = stateFolder;
-        DeviceKeys keys = new DeviceKeys(config.secret());
         Examples[] parts = examples.split(TEST_FRACTION, 0);
         File programs = new File(stateFolder, "programs");
         Disk.makeFolder(programs);
         lock = locked(stateFolder);
         boolean opened = false;
+        Keyring keys;
         try {
+            keys = keyring(config, stateFolder);
             BlobFolder blobs = new BlobFolder(stateFolder, config.limits.diskShare);
             Trials trials = new Trials(stateFolder, sandbox, blobs);
             runner = new JobRunner(blobs, new Programs(programs, backends, trials), parts[0], parts[1]);
@@ -107,16 +108,23 @@ public final class Agent {
                 lock.close();
             }
         }
-        link = new Link(config, keys.password, core.upTopic(), core.downTopic(), new Ends(), random, tasks);
+        link = new Link(config, keys.keys().password, core.upTopic(), core.downTopic(), new Ends(), random, tasks);
+    }
+
+    /** The keys of a device whose state lies in this folder. */
+    static Keyring keyring(AgentConfig config, File stateFolder) throws StorageError {
+        return new Keyring(config.secret(), config.fleet, config.device, new Journal(new File(stateFolder, "keys")));
     }
 
     private static Hello hello(List<Backend> backends, Examples[] parts) {
+        List<String> words = new ArrayList<>(Abilities.CODECS);
+        words.add("renew");
         List<String> names = new ArrayList<>();
         for (Backend backend : backends) {
             names.add(backend.name());
         }
         return Hello.SCHEMA.empty().with(Hello.NONCE, new byte[16]).with(Hello.VERSION, "java " + VERSION)
-                .with(Hello.BACKENDS, names).with(Hello.CODECS, Abilities.CODECS)
+                .with(Hello.BACKENDS, names).with(Hello.CODECS, words)
                 .with(Hello.NUM_TRAIN, (long) parts[0].count()).with(Hello.NUM_TEST, (long) parts[1].count())
                 .with(Hello.MEMORY_MB, Machine.memoryMb());
     }
@@ -272,6 +280,10 @@ public final class Agent {
         @Override
         public void disconnected(String reason) {
             core.disconnected();
+            String other = Link.isUnknownAccount(reason) ? core.otherPassword() : null;
+            if (other != null) {
+                link.usePassword(other);
+            }
             listener.disconnected(reason);
         }
 

@@ -146,7 +146,7 @@ public final class Joining implements Link.Owner {
     @Override
     public void disconnected(String reason) {
         askAt = Double.NaN;
-        if (reason.contains("Not authorized") || reason.contains("Bad user name or password")) {
+        if (Link.isUnknownAccount(reason)) {
             unknown = reason;
         }
     }

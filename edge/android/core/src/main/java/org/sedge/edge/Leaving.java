@@ -36,10 +36,10 @@ final class Leaving implements Link.Owner {
     private double helloAt = Double.NaN;
     private boolean refused;
 
-    private Leaving(AgentConfig config, long starts) {
+    private Leaving(AgentConfig config, long starts, DeviceKeys keys) {
+        this.keys = keys;
         SecureRandom random = new SecureRandom();
         random.nextBytes(nonce);
-        keys = new DeviceKeys(config.secret());
         downTopic = Topics.down(config.fleet, config.device);
         long start = Frame.nextIncarnation(starts, System.currentTimeMillis() / 1000);
         peer = new Peer(Topics.up(config.fleet, config.device), keys, start, 0);
@@ -59,7 +59,7 @@ final class Leaving implements Link.Owner {
             lock = LockFile.tryTake(file);
         }
         try {
-            boolean heard = new Leaving(config, starts(stateFolder)).told(deadline);
+            boolean heard = new Leaving(config, starts(stateFolder), keys(config, stateFolder)).told(deadline);
             Disk.removeAllBut(stateFolder, file);
             return heard;
         } finally {
@@ -83,6 +83,15 @@ final class Leaving implements Link.Owner {
             return StateStore.starts(new Journal(new File(stateFolder, "journal")));
         } catch (StorageError error) {
             return 0;
+        }
+    }
+
+    /** The device's present keys; those of its enrolment where others cannot be read. */
+    private static DeviceKeys keys(AgentConfig config, File stateFolder) {
+        try {
+            return Agent.keyring(config, stateFolder).keys();
+        } catch (StorageError error) {
+            return new DeviceKeys(config.secret());
         }
     }
 

@@ -40,7 +40,7 @@ public final class Link {
     }
 
     private final AgentConfig config;
-    private final String password;
+    private String password;
     private final String upTopic;
     private final String downTopic;
     private final Owner owner;
@@ -68,6 +68,16 @@ public final class Link {
         this.random = random;
         this.tasks = tasks;
         clientId = newClientId();
+    }
+
+    /** Whether a reason to have no connection is that the broker does not know the user name with this password. */
+    public static boolean isUnknownAccount(String reason) {
+        return reason.contains("Not authorized") || reason.contains("Bad user name or password");
+    }
+
+    /** The next connections are with this password. */
+    public void usePassword(String other) {
+        password = other;
     }
 
     /** Seconds of a clock that never goes back. */

@@ -16,7 +16,6 @@ import org.sedge.edge.jobs.Outcome;
 import org.sedge.edge.rounds.State.Pending;
 import org.sedge.edge.rounds.State.TakenPolicy;
 import org.sedge.edge.wire.Backoff;
-import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Frame;
 import org.sedge.edge.wire.Kind;
 import org.sedge.edge.wire.Messages.Busy;
@@ -27,6 +26,7 @@ import org.sedge.edge.wire.Messages.Hello;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.Messages.Refusal;
 import org.sedge.edge.wire.Messages.Reject;
+import org.sedge.edge.wire.Messages.Renew;
 import org.sedge.edge.wire.Messages.Welcome;
 import org.sedge.edge.wire.Peer;
 import org.sedge.edge.wire.PinnedKeys;
@@ -62,6 +62,8 @@ public final class AgentCore {
     private final Blobs blobs;
     private final StateStore store;
     private final Peer peer;
+    private final Keyring keyring;
+    private final String version;
     private final Handshake handshake;
     private final Budget budget;
     private final BlobLimits limits;
@@ -82,7 +84,7 @@ public final class AgentCore {
      * @param most what the device does at most; null: anything
      * @param pinned the keys of which one must have signed for an order
      */
-    public AgentCore(String fleet, String device, DeviceKeys keys, Hello hello, Blobs blobs, DurableBytes journal,
+    public AgentCore(String fleet, String device, Keyring keys, Hello hello, Blobs blobs, DurableBytes journal,
             Random random, long clockS, Limits most, PinnedKeys pinned, Effects effects, AgentListener listener)
             throws StorageError {
         this.blobs = blobs;
@@ -90,12 +92,14 @@ public final class AgentCore {
         this.effects = new Traffic(effects);
         waits = new DiskWaits(effects);
         store = new StateStore(journal, blobs);
-        store.start(clockS, keys.fingerprint());
+        keyring = keys;
+        version = hello.version;
+        store.start(clockS, keys.base.fingerprint());
         budget = new Budget(most, store.state().spent, clockS);
         store.spends(budget);
         down = Topics.down(fleet, device);
         hint = Topics.hint(fleet, device);
-        peer = new Peer(Topics.up(fleet, device), keys, store.state().incarnation, store.state().coordinator);
+        peer = new Peer(Topics.up(fleet, device), keys.keys(), store.state().incarnation, store.state().coordinator);
         handshake = new Handshake(hello, peer, random);
         limits = new BlobLimits(blobs);
         trust = new Trust(pinned, limits, store, budget);
@@ -152,6 +156,15 @@ public final class AgentCore {
         outbox.connected(now, maxPacketBytes);
         fetches.connected(now, effects);
         poll(now);
+    }
+
+    /** Uses the other keys from now on, as the broker refuses these: their password; null where there are none. */
+    public String otherPassword() {
+        if (!keyring.turn()) {
+            return null;
+        }
+        peer.change(keyring.keys());
+        return keyring.keys().password;
     }
 
     /** The link is down; jobs go on without it. */
@@ -248,6 +261,7 @@ public final class AgentCore {
             }
             if (opened.frame.kind == Kind.WELCOME) { // also while the disk refuses: hellos say that
                 welcome((Welcome) opened.message, now);
+                keyring.welcomed();
             }
             if (isNew && !budget.start()) {
                 return;
@@ -394,6 +408,12 @@ public final class AgentCore {
                 Reject reject = (Reject) message;
                 String why = reject.reason + " " + reject.detail;
                 receipt(reject.run, reject.round, reject.sha256, why, "update rejected: " + why);
+                break;
+            case RENEW:
+                Struct<?> answer = keyring.answer(((Renew) message).point, version);
+                effects.note(Level.INFO,
+                        "the coordinator gets another secret; the present one is good until that is used");
+                effects.send(peer.topic, peer.seal(Kind.JOIN, answer, null));
                 break;
             case REFUSED:
                 Refusal refusal = (Refusal) message;

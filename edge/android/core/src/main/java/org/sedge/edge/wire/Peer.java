@@ -28,7 +28,7 @@ public final class Peer {
     public final ReplayWindow window;
     /** The connection's nonce until a welcome has answered it, then null. */
     public byte[] awaited;
-    private final DeviceKeys keys;
+    private DeviceKeys keys;
     private final long incarnation;
     /** The versions of the protocol that this side speaks. */
     public final List<Long> versions;
@@ -48,6 +48,11 @@ public final class Peer {
         this.incarnation = incarnation;
         window = new ReplayWindow(heard);
         version = Collections.min(versions);
+    }
+
+    /** Seals and opens with other keys from now on; counts and window go on. */
+    public void change(DeviceKeys others) {
+        keys = others;
     }
 
     /** A control frame's bytes. */

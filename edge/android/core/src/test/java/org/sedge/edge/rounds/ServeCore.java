@@ -9,13 +9,13 @@ import org.sedge.edge.backends.Programs;
 import org.sedge.edge.backends.Trials;
 import org.sedge.edge.backends.Trusting;
 import org.sedge.edge.host.Disk;
+import org.sedge.edge.host.Journal;
 import org.sedge.edge.host.Npz;
 import org.sedge.edge.host.SayWhy;
 import org.sedge.edge.host.WebSpan;
 import org.sedge.edge.jobs.Job;
 import org.sedge.edge.training.JobRunner;
 import org.sedge.edge.training.JobStopped;
-import org.sedge.edge.wire.DeviceKeys;
 import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Messages.Hello;
 import org.sedge.edge.wire.Metric;
@@ -57,10 +57,14 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
         folder = new File(words[2]);
         disk = new RefusingDisk(folder);
         Disk.makeFolder(new File(folder, "programs"));
-        core = new AgentCore("test", "pi-1", new DeviceKeys(Hex.decode(words[3])),
+        core = new AgentCore("test", "pi-1", keyring(words[3]),
                 Hello.SCHEMA.decode(Hex.decode(words[4])), disk, disk, new Random(3), Long.parseLong(words[7]),
                 limits(words[5]), pinned(words[6]), this, this);
         core.allow(this);
+    }
+
+    private Keyring keyring(String secret) throws SedgeException {
+        return new Keyring(Hex.decode(secret), "test", "pi-1", new Journal(new File(folder, "keys")));
     }
 
     private static PinnedKeys pinned(String keys) throws SedgeException {
@@ -122,6 +126,8 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
             case "connected":
                 core.connected(now, Integer.parseInt(words[3]));
                 break;
+            case "other-password":
+                return String.valueOf(core.otherPassword());
             case "disconnected":
                 core.disconnected();
                 break;

@@ -14,7 +14,7 @@ OLD = b"o" * 32
 
 def begin(folder: Path, reload: bool = True) -> list[str]:
     """A fleet: a and b can change, c is too old, d has never said hello, e is revoked."""
-    assert main(["init", str(folder), "--fleet", "test", "--url", "mqtt://127.0.0.1"]) == 0
+    assert main(["init", str(folder), "--fleet", "test", "--url", "mqtt://127.0.0.1:1"]) == 0
     config = folder / "cloud.toml"
     if reload:
         config.write_text(config.read_text().replace("[broker]\n", '[broker]\nreload = "true"\n'))
@@ -48,9 +48,9 @@ def test_who_has_yet_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert lines["b"].startswith("has its new secret; the broker has yet to get its password")
     assert lines["c"].startswith("its agent 0.0.9 cannot change")
     # `device accept` is what root does where the service may not write the broker's files.
-    before = (tmp_path / "passwords").read_text()
+    before = (tmp_path / "broker-passwords").read_text()
     assert main(["-c", str(tmp_path / "cloud.toml"), "device", "accept"]) == 0
-    assert (tmp_path / "passwords").read_text() != before
+    assert (tmp_path / "broker-passwords").read_text() != before
     capsys.readouterr()
     assert main(rotate) == 0
     assert "b: has its new secret, and has yet to connect with it" in capsys.readouterr().out

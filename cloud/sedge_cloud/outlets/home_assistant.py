@@ -6,16 +6,18 @@
     sedge/1/FLEET/facts/device/DEVICE           one device, as JSON
 
 All of them are retained, and published only when they change. A thread of its own has a connection of its
-own, whose will says offline; it stands in nobody's way. Ids cannot break a topic (topics.py), and no text
-of a device is published.
+own, whose will says offline; it stands in nobody's way. Ids cannot break a topic (topics.py), and what a
+device says of itself is printable ASCII (records.py), of which Home Assistant takes ``MAX_STATE``.
 """
 
 import json
 import logging
 import time
 from collections.abc import Mapping
+from urllib.parse import urlencode
 
 from sedge_cloud.config import CloudConfig
+from sedge_cloud.facts.problems import health
 from sedge_cloud.facts.records import DeviceFacts, Fleet
 from sedge_cloud.facts.snapshot import Snapshot
 from sedge_cloud.outlets.supervisor import Supervised
@@ -25,6 +27,8 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.topics import ROOT
 
 STEP_S, READ_S = 0.1, 10.0
+# A longer state is unknown to Home Assistant, in characters.
+MAX_STATE = 255
 ONLINE, OFFLINE = b"online", b"offline"
 _log = logging.getLogger("sedge.home_assistant")
 # The entities: by key, which is that of the value in the state, their platform and what else they have.
@@ -41,26 +45,38 @@ FLEET: Entities = {
     "online": ("sensor", {"name": "Devices online", **_COUNT}),
     "problems": ("sensor", {"name": "Problems", **_COUNT}),
     "problem": ("binary_sensor", {"name": "Problem", "device_class": "problem"}),
+    "reason": ("sensor", {"name": "What is wrong"}),
 }
 DEVICE: Entities = {
     "online": ("binary_sensor", {"name": "Online", "device_class": "connectivity"}),
     "heard": ("sensor", {"name": "Last heard", "device_class": "timestamp"}),
     "up": ("sensor", {"name": "Bytes sent", **_BYTES}),
     "down": ("sensor", {"name": "Bytes received", **_BYTES}),
+    "reason": ("sensor", {"name": "What is wrong"}),
 }
 
 
-def messages(facts: Fleet, max_devices: int) -> dict[str, bytes]:
-    """Every topic with its payload; an empty one takes away a device that is revoked, or one too many."""
+def messages(facts: Fleet, max_devices: int, page: str | None = None) -> dict[str, bytes]:
+    """Every topic with its payload; an empty one takes away a device that is revoked, or one too many.
+
+    ``page`` is the status page's address, to which Home Assistant links.
+    """
     fleet = facts.fleet
     entities, state = _of_fleet(facts)
-    payloads = {link_topic(fleet): ONLINE, **_published(fleet, None, entities, state)}
+    about = _about(VERSION, page)
+    payloads = {link_topic(fleet): ONLINE, **_published(fleet, None, about, entities, state)}
+    wrong = dict[str, str]()
+    for problem in facts.problems:  # the worst comes first
+        wrong.setdefault(problem.subject, problem.text)
     active = [device.device for device in facts.devices if device.state != "revoked"]
     shown = set(active[:max_devices])
     for device in facts.devices:
         if device.device in shown:
-            entities, state = _of_device(device)
-            payloads.update(_published(fleet, device.device, entities, state))
+            name = device.device
+            entities, state = _of_device(device, wrong.get(name, ""))
+            query = urlencode({"name": name})
+            about = _about(device.version, f"{page.rstrip('/')}/device?{query}" if page else None)
+            payloads.update(_published(fleet, name, about, entities, state))
         else:
             payloads.update(dict.fromkeys(_topics(fleet, device.device), b""))
     return payloads
@@ -71,28 +87,37 @@ def link_topic(fleet: str) -> str:
     return f"{ROOT}/{fleet}/facts/link"
 
 
+def _about(version: str, page: str | None) -> dict[str, str]:
+    """Version and page of the fleet or of a device, as far as they are known."""
+    about = {"sw_version": version, "configuration_url": page or ""}
+    return {key: value for key, value in about.items() if value}
+
+
 def _of_fleet(facts: Fleet) -> tuple[Entities, dict[str, object]]:
     """What there is to see of the fleet: its newest running run, otherwise its newest."""
     run = facts.shown()
     last = next((r for r in reversed(run.rounds if run else ()) if r.before is not None), None)
     metric = last.metric if last else ACCURACY
+    worst = [f"{problem.subject} {problem.text}" for problem in facts.problems[:1]]
     state = {
         "run": run.run if run else None,
         "round": run.closed_rounds if run else None,
         "online": facts.online,
         "problems": len(facts.problems),
         "problem": "ON" if facts.problems else "OFF",
+        "reason": "; ".join([health(facts.problems), *worst])[:MAX_STATE],
         **_values(metric, last.before if last else None, last.after if last else None),
     }
     return {**FLEET, **_measured(metric)}, state
 
 
-def _of_device(device: DeviceFacts) -> tuple[Entities, dict[str, object]]:
+def _of_device(device: DeviceFacts, wrong: str) -> tuple[Entities, dict[str, object]]:
     state = {
         "online": "ON" if device.state == "online" else "OFF",
         "heard": device.heard.isoformat(timespec="seconds") if device.heard else None,
         "up": device.up,
         "down": device.down,
+        "reason": (wrong or device.waits or "nothing")[:MAX_STATE],
         **_values(device.metric, device.before, device.after),
     }
     return {**DEVICE, **_measured(device.metric)}, state
@@ -120,13 +145,22 @@ def _topics(fleet: str, device: str | None) -> tuple[str, str]:
 
 
 def _published(
-    fleet: str, device: str | None, entities: Entities, state: Mapping[str, object]
+    fleet: str,
+    device: str | None,
+    more: Mapping[str, str],
+    entities: Entities,
+    state: Mapping[str, object],
 ) -> dict[str, bytes]:
     """Its two messages."""
     config, topic = _topics(fleet, device)
     whole = f"sedge/{fleet}"
     identity = whole if device is None else f"{whole}/{device}"
-    about = {"identifiers": [identity], "name": device or f"Fleet {fleet}", "manufacturer": "Sedge"}
+    about = {
+        "identifiers": [identity],
+        "name": device or f"Fleet {fleet}",
+        "manufacturer": "Sedge",
+        **more,
+    }
     announced = {
         "device": about if device is None else {**about, "via_device": whole},
         "origin": {"name": "sedge-cloud", "sw_version": VERSION},
@@ -135,9 +169,9 @@ def _published(
                 "platform": platform,
                 "unique_id": f"{identity}/{key}",
                 "value_template": f"{{{{ value_json.{key} }}}}",
-                **more,
+                **entity,
             }
-            for key, (platform, more) in entities.items()
+            for key, (platform, entity) in entities.items()
         },
         "state_topic": topic,
         "availability_topic": link_topic(fleet),
@@ -175,7 +209,8 @@ class HomeAssistant:
         if time.monotonic() >= self._read_at:
             self._read_at = time.monotonic() + READ_S
             facts = self._snapshot.facts()
-            self._wanted = messages(facts, self._cloud.home_assistant.max_devices)
+            most, page = self._cloud.home_assistant.max_devices, self._cloud.http.url
+            self._wanted = messages(facts, most, page)
 
     def _end(self) -> None:
         self._link.send(self._link_topic, OFFLINE)

@@ -30,6 +30,10 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Host names under which a reverse proxy, which then controls access, serves the page without a
     token."""
 
+    url: str | None = None
+    """Address of the page as a browser reaches it, such as "http://10.0.0.5:8470/"; Home Assistant links
+    each device to its page."""
+
     def address(self) -> tuple[str, int]:
         """Host and port. Raises ``ConfigError`` for anything else."""
         host, _, port = (self.listen or "").rpartition(":")
@@ -59,6 +63,8 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def check(self, where: str) -> None:
         """Raise ``ConfigError`` for an invalid address, or one that everybody can reach."""
+        if self.url is not None and not _is_web(self.url):
+            raise ConfigError("http.url", self.url, "http://… or https://…", where)
         if self.listen is None:
             return
         if not self.is_loopback() and self.token_file is None:
@@ -83,10 +89,8 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def check(self, where: str) -> None:
         """Raise ``ConfigError`` for an invalid URL."""
-        if self.webhook is not None:
-            url = urlsplit(self.webhook)
-            if url.scheme not in ("http", "https") or not url.hostname:
-                raise ConfigError("notify.webhook", self.webhook, "http://… or https://…", where)
+        if self.webhook is not None and not _is_web(self.webhook):
+            raise ConfigError("notify.webhook", self.webhook, "http://… or https://…", where)
 
 
 class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,3 +103,11 @@ class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Announce the fleet and its devices to Home Assistant, and publish their state."""
     max_devices: Annotated[int, Meta(ge=0, le=1000)] = 50
     """Number of devices, the first ones by id, that get their own entities."""
+
+
+def _is_web(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+    except ValueError:  # "[" begins an IPv6 address
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname)

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.cloud.facts.seen import Seen
-from tests.cloud.helper import FLEET
+from tests.cloud.helper import FLEET, a_hello
 from tools.bench.parts.real_fleet import RealFleet, wait_until
 
 from sedge_cloud.broker.accounts import add_passwords
@@ -51,11 +52,14 @@ def test_the_fleet_and_its_devices(tmp_path: Path) -> None:
     assert found[f"{fleet}/link"] == b"online"
     state = read(found, f"{fleet}/fleet")
     problems = state.pop("problems")
+    reason = state.pop("reason")
+    assert re.match(r"\d errors?, \d warnings?; run ", reason), reason
     assert problems > 0 and state == {
         "run": "run", "round": 1, "online": 1, "problem": "ON", "before": 25.0, "after": 75.0,
     }  # fmt: skip
     a, c = (read(found, f"{fleet}/device/{name}") for name in "ac")
     assert (a["online"], c["online"]) == ("ON", "OFF")
+    assert (a["reason"], c["reason"]) == ("nothing", "is offline; round 2 waits for it")
     assert a["up"] > 0 and a["before"] == 25.0 and a["heard"].endswith("+00:00")
     taken = [topic for topic, payload in found.items() if not payload]
     assert taken == [f"homeassistant/device/sedge-{FLEET}/b/config", f"{fleet}/device/b"]
@@ -67,9 +71,14 @@ def test_announcements_are_as_home_assistant_reads_them(tmp_path: Path) -> None:
     """Every value that a template names is in the state, and no two entities have one identity."""
     seen = Seen(tmp_path)
     seen.cloud.hello("a")
-    found = messages(seen.facts(), 10)
+    why = msgspec.structs.replace(a_hello("a"), waits="x" * 300)  # longer than a state may be
+    seen.cloud.say("a", why)
+    found = messages(seen.facts(), 10, "http://10.0.0.5:8470/")
     announced = {topic: read(found, topic) for topic in found if topic.startswith("homeassistant/")}
     assert len(announced) == 4
+    about = read(found, f"homeassistant/device/sedge-{FLEET}/a/config")["device"]
+    assert about["configuration_url"] == "http://10.0.0.5:8470/device?name=a"
+    assert about["sw_version"] == a_hello("a").version
     for topic, payload in announced.items():
         match = TOPIC.fullmatch(topic)
         assert match is not None and (match["component"], match["node"]) == (
@@ -86,6 +95,7 @@ def test_announcements_are_as_home_assistant_reads_them(tmp_path: Path) -> None:
             assert entity["platform"] in ("sensor", "binary_sensor")
             assert entity["value_template"] == f"{{{{ value_json.{key} }}}}" and key in state
         assert state.keys() == payload["components"].keys()
+        assert all(len(str(value)) <= 255 for value in state.values())
     names = [e["unique_id"] for p in announced.values() for e in p["components"].values()]
     assert len(set(names)) == len(names)
 

@@ -212,6 +212,20 @@ def test_the_metrics_count_bytes_and_events(tmp_path: Path) -> None:
     assert all(f"`{event}`" in said for event in events)
 
 
+def test_every_alert_has_a_severity_and_a_runbook_that_exists() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    rules = (docs / "sedge-alerts.yml").read_text().split("- alert: ")[1:]
+    assert len(rules) > 5
+    headings = re.findall(r"^#+ (.+)$", (docs / "operating.md").read_text(), re.MULTILINE)
+    anchors = {heading.lower().replace(" ", "-") for heading in headings}
+    for rule in rules:
+        assert re.search(r"labels: \{ severity: (critical|warning) \}$", rule, re.MULTILINE), rule
+        link = re.search(
+            r'runbook_url: "\{\{ \$externalLabels.docs_url \}\}/operating.html#(.+)"', rule
+        )
+        assert link is not None and link[1] in anchors, rule
+
+
 def test_the_openapi_document_describes_what_is_served(site: Site) -> None:
     document = json.loads(site.ask("/api/openapi.json")[1])
     schemas = document["components"]["schemas"]

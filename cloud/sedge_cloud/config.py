@@ -13,6 +13,7 @@ from sedge_cloud.algorithms.robust import Robust
 from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
 from sedge_cloud.compute import ComputeConfig
 from sedge_cloud.outlets.settings import HomeAssistantConfig, HttpConfig, NotifyConfig
+from sedge_cloud.privacy import PrivacyConfig
 from sedge_cloud.store.cache import SHARE
 from sedge_cloud.store.settings import COORDINATOR as COORDINATOR
 from sedge_cloud.store.settings import BlobsConfig, StoreConfig
@@ -145,6 +146,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     broadcast: BroadcastConfig = BroadcastConfig()
     patch: PatchConfig = PatchConfig()
     robust: RobustConfig = RobustConfig()
+    privacy: PrivacyConfig | None = None
     training: TrainingConfig = TrainingConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     codec: CodecConfig = CodecConfig()
@@ -170,7 +172,12 @@ class RunConfig(RunFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def evaluates(self) -> bool:
         """Whether the run has evaluation rounds."""
-        return self.evaluate and self.fraction_evaluate > 0
+        return self.evaluate and self.fraction_evaluate > 0 and not self.withholds
+
+    @property
+    def withholds(self) -> bool:
+        """Whether what devices measure is for nobody to see."""
+        return self.privacy is not None and self.privacy.reports == "withheld"
 
     @property
     def total_rounds(self) -> int:

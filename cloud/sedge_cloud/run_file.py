@@ -6,9 +6,13 @@ from pathlib import Path
 import msgspec
 
 from sedge_cloud.algorithms.robust import COORDINATE_RULES
-from sedge_cloud.config import RunConfig, RunFile, ScheduleConfig
+from sedge_cloud.config import RobustConfig, RunConfig, RunFile, ScheduleConfig
+from sedge_cloud.privacy import PrivacyConfig, require_accountant, require_found
 from sedge_cloud.store.selector import parse
 from sedge_cloud.strategies import make_strategy
+from sedge_cloud.strategies.fedavg import FedAvg
+from sedge_cloud.strategies.fedobp import FedOBP
+from sedge_cloud.strategy import Strategy
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml
 from sedge_protocol.wire.training import Training
@@ -29,6 +33,8 @@ def check_run(run: RunConfig, where: str = "") -> RunConfig:
         raise ConfigError(key, exc.found, exc.expected, where) from exc
     if run.cohort.select:
         parse(run.cohort.select, "cohort.select", where)
+    if run.privacy is not None:
+        _check_privacy(run, run.privacy, strategy, where)
     _check_optimizer(run.training, where)
     _check_schedule(run.schedule, run.training, run.num_rounds, where)
     if run.robust.rule in COORDINATE_RULES and not strategy.coordinate_rules:
@@ -46,6 +52,35 @@ def check_run(run: RunConfig, where: str = "") -> RunConfig:
         if not math.isfinite(getattr(run, key)):
             raise ConfigError(key, getattr(run, key), "a finite number", where)
     return run
+
+
+def _check_privacy(run: RunConfig, privacy: PrivacyConfig, strategy: Strategy, where: str) -> None:
+    """Refuse what would let a device count for more than the clip, or decide who else counts."""
+    require_accountant()
+    if not isinstance(strategy, FedAvg | FedOBP):
+        expected = "one that only averages changes beside [privacy]: fedavg and its kin, or fedobp"
+        raise ConfigError("strategy", run.strategy, expected, where)
+    if isinstance(strategy, FedOBP) and strategy.scoring != "device":
+        expected = "'device' beside [privacy]: the cloud's scores would come from single updates"
+        raise ConfigError("options.scoring", strategy.scoring, expected, where)
+    for field in msgspec.structs.fields(RobustConfig):
+        found = getattr(run.robust, field.name)
+        if found != field.default:
+            expected = (
+                "no [robust] beside [privacy]: a rule that looks at the updates is no fixed clip"
+            )
+            raise ConfigError(f"robust.{field.name}", found, expected, where)
+    fixed = {
+        "codec.error_feedback": (run.codec.error_feedback, False, "a debt makes updates longer"),
+        "late_updates": (run.late_updates, "remember", "a late update is in no round's draw"),
+        "quorum": (run.quorum, 1.0, "otherwise a device could take another one's place"),
+        "min_updates": (run.min_updates, 1, "a coin decides how many are drawn"),
+    }
+    for key, (found, wanted, why) in fixed.items():
+        if found != wanted:
+            shown = str(wanted).lower() if isinstance(wanted, bool) else repr(wanted)
+            raise ConfigError(key, found, f"{shown} beside [privacy]: {why}", where)
+    require_found(privacy, run.fraction_train, run.num_rounds, run.min_available_devices, where)
 
 
 def _check_optimizer(training: Training, where: str) -> None:

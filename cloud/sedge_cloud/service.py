@@ -250,8 +250,10 @@ class Service:
             case RoundClosed():
                 s = event.summary
                 self._log.info(
-                    "run %s, round %d: closed with %d of %d updates, %s %.4f before, %.4f after",
-                    s.run, s.round, len(s.devices), s.cohort, s.metric.words, s.before, s.after,
+                    "run %s, round %d: closed with %d of %d updates%s",
+                    s.run, s.round, len(s.devices), s.cohort,
+                    "" if s.withheld
+                    else f", {s.metric.words} {s.before:.4f} before, {s.after:.4f} after",
                 )  # fmt: skip
                 for device, factor in s.distrusted.items():
                     text = "run %s, round %d: the update of %s is unlike the others and counts %.3g times"

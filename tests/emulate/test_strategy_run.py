@@ -4,6 +4,7 @@ import io
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from rich.console import Console
 from tests.cloud import given
 from tests.emulate.workers.fleet_of_four import InlinePool
 
-from sedge_cloud.coding import BroadcastConfig
+from sedge_cloud.coding import WHOLE, BroadcastConfig, CodecConfig
 from sedge_cloud.config import TrainingConfig
+from sedge_cloud.privacy import PrivacyConfig
 from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_edge.jobs.storage import WholeBlobs
 from sedge_emulate import strategy_run as module
@@ -104,6 +106,35 @@ def test_a_run_in_which_nothing_was_personal_says_so(
     told = " ".join(screen.getvalue().split())
     assert told.count(came) == 1
     assert told.index("none round 1/2") < told.index(came) < told.index("none round 2/2")
+
+
+@pytest.mark.skipif(find_spec("dp_accounting") is None, reason="needs sedge-fl[privacy]")
+def test_a_private_run_is_emulated_and_comes_out_the_same(stage: Stage, progress: Progress) -> None:
+    """What devices measure is seen, and its noise follows from the seed."""
+    private = msgspec.structs.replace(
+        FEDOBP,
+        options={"quantile": 0.9, "scoring": "device"},
+        codec=CodecConfig(error_feedback=False),
+        broadcast=WHOLE,
+        privacy=PrivacyConfig(epsilon=8, delta=0.01, clip=1e-3),
+    )
+    one, again = (
+        result_of(stage, private, False, pool_of(stage), None, progress) for _ in range(2)
+    )
+    assert timeless(one) == timeless(again)
+    assert [r.num_updates for r in one.rounds] == [DEVICES, DEVICES] and one.after.mean > 0
+    noised = np.fromfile(stage.out / "models" / "fed-obp.bin", "<f4")
+    start = load(stage.bundle)[1]
+    moved = float(np.linalg.norm(noised - start))
+    # Two rounds of noise in 2,003 elements, far longer than two changes of a clip's length.
+    assert 2e-3 < moved < 0.1
+    with pytest.raises(
+        ConfigError, match=r"privacy\.delta: found 0\.5, expected below 1 / 3 devices"
+    ):
+        loose = PrivacyConfig(epsilon=8, delta=0.5, clip=1.0)
+        msgspec.structs.replace(
+            CONFIG, strategies=(msgspec.structs.replace(private, privacy=loose),)
+        ).check()
 
 
 class Overflowing(given.Given, frozen=True):

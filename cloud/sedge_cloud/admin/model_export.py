@@ -105,6 +105,7 @@ def _kept_back(run: Run, run_store: RunStore, client: ClientModel) -> str:
 
 def _line(s: Summary, up: int, down: int) -> tuple[object, ...]:
     updates, late = len(s.devices), len(s.late)
-    loss, before, after = (f"{value:.6g}" for value in (s.train_loss, s.before, s.after))
+    values = (s.train_loss, s.before, s.after)
+    loss, before, after = ("" if s.withheld else f"{value:.6g}" for value in values)
     head = (s.round, s.task, s.cohort, updates, s.declined, late)
     return (*head, loss, before, after, s.update_bytes, up, down, s.failure)

@@ -53,7 +53,7 @@ def make_policy(
 
     The run is begun for a moment, in a store of its own. Raises what ``start_run`` raises.
     """
-    unscheduled = msgspec.structs.replace(config, schedule=ScheduleConfig())
+    unscheduled = msgspec.structs.replace(config, schedule=ScheduleConfig(), privacy=None)
     with TemporaryDirectory() as folder, closing(open_folder(Path(folder), durable=False)) as store:
         start_run(store, name, folders[0], unscheduled, folders[1:])
         run = Run(find_run(store, name), store)

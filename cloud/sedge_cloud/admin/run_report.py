@@ -12,6 +12,7 @@ from sedge_cloud.facts.reader import Reader
 from sedge_cloud.facts.records import RoundFacts, RunFacts
 from sedge_cloud.figures.numbers import percent
 from sedge_cloud.outlets.terminal import problem_lines, run_lines
+from sedge_cloud.privacy import spent_line
 from sedge_cloud.rounds.lifecycle import RUNNING
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
@@ -25,6 +26,8 @@ HEAD = (
     "share of dense both ways; bytes of the coordinator"
 )
 
+# What a private run withholds.
+MEASURED = {"before", "after", "train_loss", "num_examples"}
 # Of a round; --json has all.
 MOST_DECLINES = 5
 
@@ -51,6 +54,7 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
             yield f"{row.round:>5} {row.task:<9} {0:>4}/{asked:<4} newcomers"
     if not as_json:
         yield from run_remarks(store, run)
+        yield from _privacy(store, name)
         yield from run_lines(run, facts.at)
         if counters := facts.coordinator.counters:
             counted = ", ".join(f"{event} {count}" for event, count in sorted(counters.items()))
@@ -79,8 +83,12 @@ def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
 def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
     """A round's summary, with its times and every device's bytes and reasons."""
     orders = store.orders(s.run, s.round)
+    told = msgspec.to_builtins(s)
+    for fields in (told, *told["devices"]) if s.withheld else ():
+        for key in MEASURED & fields.keys():
+            del fields[key]
     return {
-        **msgspec.to_builtins(s),
+        **told,
         **{key: msgspec.to_builtins(getattr(known, key)) for key in ("state", "opened", "closed")},
         "traffic": {
             t.device: {"up": t.up, "down": t.down, "whole_model": bool(t.whole)}
@@ -96,6 +104,13 @@ def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
             if u.rejected
         },
     }
+
+
+def _privacy(store: Store, name: str) -> Iterator[str]:
+    """What a private run has spent."""
+    run = Run(find_run(store, name), store)
+    if run.config.privacy is not None and run.state.budget is not None:
+        yield spent_line(run.config.privacy, run.config.fraction_train, run.state.budget)
 
 
 def _dense(store: Store, name: str) -> int:
@@ -141,7 +156,8 @@ def _closed(
 def _figures(s: Summary) -> str:
     """Accuracy before and after, and loss; none where no device has reported."""
     values = (s.before, s.after, s.train_loss)
-    return " ".join(f"{value:>8.4f}" if s.devices else f"{'-':>8}" for value in values)
+    told = s.devices and not s.withheld
+    return " ".join(f"{value:>8.4f}" if told else f"{'-':>8}" for value in values)
 
 
 def _means(rows: Sequence[TrafficRow], dense: int) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from sedge_cloud.admin.bundles import require_forms
 from sedge_cloud.admin.models import find_run, first_model
 from sedge_cloud.config import RunConfig, Stage
+from sedge_cloud.privacy import Budget, first_budget
 from sedge_cloud.rounds.lifecycle import FINISHED, RUNNING, STOPPED, new_round
 from sedge_cloud.rounds.plans import plan_newcomer
 from sedge_cloud.run_file import check_run
@@ -48,6 +49,7 @@ def start_run(
     narrower: Sequence[Path] = (),
     source: str = "",
     policy: bytes = b"",
+    budget: Budget | None = None,
 ) -> tuple[str, ...]:
     """Begin a run of the bundle in ``folder``; ``narrower`` are forms of it with fewer channels.
 
@@ -55,7 +57,8 @@ def start_run(
     model of another run or of a .npz file, which stays exact: it is not rounded to the broadcast's grid.
     Client models of such a run come along where the layouts are the same. Returns what the strategy has to
     say of its options with this model (``Strategy.remarks``). ``policy`` is its signed
-    one, for devices that ask for one. Raises ``ConfigError`` for a bad or taken name, for bundles that are
+    one, for devices that ask for one, and ``budget`` that of a private one, by default for the devices that
+    are enrolled. Raises ``ConfigError`` for a bad or taken name, for bundles that are
     not forms of one model, and for a config or a policy that does not fit them,
     ``CodecError`` for a program that devices refuse, ``StrategyError`` for a first model that is not of the
     bundle's layout, and ``Unencodable`` for one that is not finite.
@@ -73,10 +76,13 @@ def start_run(
         form.check_programs()
     require_forms(bundle.manifest, [form.manifest for form in forms[1:]])
     _require_fit(config, bundle.manifest.layout, len(narrower))
+    if config.privacy is not None and budget is None:
+        share, rounds = config.fraction_train, config.num_rounds
+        budget = first_budget(config.privacy, share, rounds, store.enrolled())
     if source:
         init = first_model(store, source, bundle, init)
     with store.blobs_held():  # its blobs have no name until the end
-        return _begin(store, name, config, source, forms, init, frozen, policy)
+        return _begin(store, name, config, source, forms, init, frozen, policy, budget)
 
 
 def _begin(
@@ -88,6 +94,7 @@ def _begin(
     init: Theta,
     frozen: bytes,
     policy: bytes,
+    budget: Budget | None,
 ) -> tuple[str, ...]:
     """Store a run's blobs, then its row."""
     run_store = RunStore(store)
@@ -105,7 +112,7 @@ def _begin(
     )
     run = Run(row, store)
     run.state = _first_state(run, run_store, exact=bool(source))
-    run.state = msgspec.structs.replace(run.state, policy=policy)
+    run.state = msgspec.structs.replace(run.state, policy=policy, budget=budget)
     remarks = _require_plan(run, run_store)
     _require_link(run, store)
     past = _past(store, run, source) if source and not source.endswith(".npz") else []
@@ -247,7 +254,7 @@ def resume_run(
         spent = 0  # a later round's number, used for a round that failed or for newcomers
         if newest is not None and (row.status == FINISHED or not newest.open):
             spent = newest.round if newest.round > state.round else 0
-        config = _resumed(name, config, state.round, spent, num_rounds)
+        config = _resumed(name, config, state, spent, num_rounds)
         policy = policy or state.policy
         if policy:
             require_policy(Run(row, store), config, policy)
@@ -262,10 +269,14 @@ def resume_run(
 
 
 def _resumed(
-    name: str, config: RunConfig, last: int, spent: int, num_rounds: int | None
+    name: str, config: RunConfig, state: RunState, spent: int, num_rounds: int | None
 ) -> RunConfig:
-    """The config with which a run goes on after its ``last`` round, or after one that is ``spent``."""
+    """The config with which a run goes on after its last round, or after one that is ``spent``."""
+    last, budget = state.round, state.budget
     done = config.training_rounds(last)
+    if budget is not None and num_rounds is not None and num_rounds > done + budget.left:
+        expected = f"at most {done + budget.left}: then the privacy budget of run {name} is spent"
+        raise ConfigError("--rounds", num_rounds, expected)
     wanted = config.num_rounds if num_rounds is None else num_rounds
     is_evaluation_left = num_rounds is None and not spent and last < config.total_rounds
     if wanted <= done and not is_evaluation_left:

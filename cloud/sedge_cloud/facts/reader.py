@@ -277,7 +277,7 @@ class Reader:
             if terms.select or known.waits[0] is not self._all:  # a tag is no news of a device
                 known.waits = self._all, run_waits(terms, self._all, unable, self.store)
             why = known.waits[1]
-        elif row.status == "failed":
+        elif row.status in ("failed", "finished"):
             why = row.why
         sums = msgspec.msgpack.decode(row.sums, type=RunSums) if row.sums else RunSums()
         return RunFacts(

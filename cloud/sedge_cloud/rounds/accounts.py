@@ -165,7 +165,8 @@ def _parts(
     rejected = {u.device: f"{u.rejected}: {u.detail}" for u in received.receipts if u.rejected}
     new = {name for name in answers or came if name not in given.pasts}  # [keep] may have thinned
     first = [moved for moved in traffic if moved.device in new]
-    before, after = ([getattr(part, key) for part in devices] for key in ("before", "after"))
+    told = () if summary.withheld else devices
+    before, after = ([getattr(part, key) for part in told] for key in ("before", "after"))
     answered = came | declined.keys() | rejected.keys()
     return RoundParts(
         cohort=summary.cohort,
@@ -223,7 +224,8 @@ class _Round:
             seconds=self.took.get(name, past.seconds),
         )
         if part is not None:
-            past = _with_update(past, part, self.parts.metric, self.row.task == TRAIN)
+            told = part if self.parts.before is not None else None
+            past = _with_update(past, told, self.parts.metric, self.row.task == TRAIN)
         if shortfall is None and part is None:  # it has not answered
             return past
         good = 0 if shortfall is not None else past.good + 1
@@ -246,15 +248,16 @@ class _Round:
 
 
 def _with_update(
-    past: DevicePast, part: DeviceSummary, metric: Metric, trained: bool
+    past: DevicePast, told: DeviceSummary | None, metric: Metric, trained: bool
 ) -> DevicePast:
+    """With one more update, of which the run may have withheld what the device ``told``."""
     return msgspec.structs.replace(
         past,
         updates=past.updates + 1,
         trained=past.trained + trained,
         metric=metric,
-        before=(*past.before, part.before)[-KEPT:],
-        after=part.after,
+        before=past.before if told is None else (*past.before, told.before)[-KEPT:],
+        after=past.after if told is None else told.after,
     )
 
 

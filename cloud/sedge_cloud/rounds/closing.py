@@ -3,7 +3,7 @@
 The result depends on committed rows only, so after a crash the same bytes are computed again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -21,6 +21,7 @@ from sedge_cloud.rounds.lifecycle import (
     counts_late_since,
     next_state,
 )
+from sedge_cloud.rounds.private import noised
 from sedge_cloud.rounds.reach import Meter
 from sedge_cloud.rounds.summary import personal_elements, summarise
 from sedge_cloud.runs.run import Run, RunState
@@ -28,6 +29,7 @@ from sedge_cloud.runs.run_store import RunStore
 from sedge_cloud.runs.versions import needs_every_element
 from sedge_cloud.store.records import ClosedRound, Summary
 from sedge_cloud.store.rows import OrderRow, RoundRow, UpdateRow
+from sedge_cloud.strategy import Update
 from sedge_protocol.errors import ConfigError, StorageError, StrategyError, Unencodable
 from sedge_protocol.wire.messages import TRAIN
 
@@ -157,10 +159,16 @@ def _aggregate(
     if row.task == TRAIN:
         context = run_store.context(run)
         given = run_store.updates(run, row.round, context.theta, updates, orders)
-        filtered = filter_outliers(given, run.config.robust, given.measured())
-        shortened = filtered.shortened
-        applied = run.strategy.apply(context, filtered)
+        counted: Iterable[Update]
+        if state.budget is not None:
+            counted = [noised(run, context, given)]
+        else:
+            counted = filtered = filter_outliers(given, run.config.robust, given.measured())
+            shortened = filtered.shortened
+        applied = run.strategy.apply(context, counted)
         state = run_store.write_state(run, applied)
+        if state.budget is not None:
+            state = msgspec.structs.replace(state, budget=state.budget.after_round())
         replaced = needs_every_element(applied, run.config.broadcast)
     return msgspec.structs.replace(state, round=row.round), shortened, replaced
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from sedge_cloud.algorithms.noise import drawn as drawn_by_coin
 from sedge_cloud.rounds.plans import Planned, plan_round
 from sedge_cloud.rounds.reach import Reach
 from sedge_cloud.runs.capabilities import terms_of
@@ -31,8 +32,14 @@ def next_round(run: Run) -> tuple[int, str] | None:
 
 
 def draw_cohort(run: Run, number: int, task: str, able: Sequence[str]) -> list[str]:
-    """The devices of a round, drawn from the capable ones; the same draw for the same devices."""
+    """The devices of a round, drawn from the capable ones; the same draw for the same devices.
+
+    In a private run each device trains by a secret coin of its own: its accountant counts on that.
+    """
     config = run.config
+    budget = None if config.privacy is None else run.state.budget
+    if budget is not None and task != EVALUATE:
+        return drawn_by_coin(budget.secret, config.fraction_train, number, able)
     if task == EVALUATE:
         size = max(config.min_updates, round(config.fraction_evaluate * len(able)))
     else:

@@ -1,6 +1,6 @@
 """The life of a run and of its rounds: the legal steps as two tables, and ``OpenRound.due``, which decides.
 
-    run      running   --the last round closed-->                                finished
+    run      running   --the last round closed, or its privacy budget is spent-->  finished
                        --the operator stops it-->                                stopped
                        --too few updates, no plan, no strategy-->                failed
 
@@ -57,6 +57,7 @@ class Event(StrEnum):
 
     # to a run
     LAST_ROUND = "the last round closed"
+    BUDGET = "the privacy budget is spent"
     STOP = "the operator stopped it"
     FAILURE = "it cannot go on"
     # to a round
@@ -79,7 +80,12 @@ class Phase(StrEnum):
 
 
 RUN: Mapping[str, Mapping[Event, str]] = {
-    RUNNING: {Event.LAST_ROUND: FINISHED, Event.STOP: STOPPED, Event.FAILURE: FAILED},
+    RUNNING: {
+        Event.LAST_ROUND: FINISHED,
+        Event.BUDGET: FINISHED,
+        Event.STOP: STOPPED,
+        Event.FAILURE: FAILED,
+    },
     STOPPED: {},
     FINISHED: {},
     FAILED: {},

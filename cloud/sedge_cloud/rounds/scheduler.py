@@ -31,9 +31,9 @@ from sedge_cloud.rounds.closing import already_closed, close_round
 from sedge_cloud.rounds.cohort import Draw, next_round, plan_cohort
 from sedge_cloud.rounds.housekeeping import Housekeeping
 from sedge_cloud.rounds.lifecycle import (
-    FAILED,
     FINISHED,
     ROUND,
+    RUN,
     RUNNING,
     Event,
     LiveRun,
@@ -46,6 +46,7 @@ from sedge_cloud.rounds.lifecycle import (
     resume,
 )
 from sedge_cloud.rounds.plans import save_terms
+from sedge_cloud.rounds.private import exhausted
 from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
 from sedge_cloud.rounds.serving import resume_serving, serving_run, with_newcomer
@@ -168,6 +169,10 @@ class Scheduler:
         if devices.returning and now < self._back_at:
             return
         number, task = following
+        if task == TRAIN and (why := exhausted(run)):
+            yield from self._end(live, Event.BUDGET, why, now)
+            self.serving = serving_run(self._store.runs())
+            return
         # A round that is open in the store was committed although the disk reported a failure.
         current, orders = resume(run, self._store, now, self._wall), dict[str, Order]()
         if current is None:
@@ -361,12 +366,16 @@ class Scheduler:
         """End a run that cannot go on; one that was stopped in the meantime stays stopped."""
         if live.run.status != RUNNING:  # finished: an order for one more device cannot be sent
             return [Note(logging.ERROR, f"run {live.run.name}: {why}")]
-        void = self._void(live, "the run has failed")
-        with suppress(ConfigError):
-            self._store.set_status(live.run.name, FAILED, why, self._wall(now))
-        live.end(Event.FAILURE)
         text = f"run {live.run.name} has failed: {why}"
-        return [*void, Note(logging.ERROR, text), RunEnded(live.run.name, live.run.status, why)]
+        return [Note(logging.ERROR, text), *self._end(live, Event.FAILURE, why, now)]
+
+    def _end(self, live: LiveRun, event: Event, why: str, now: float) -> list[CloudEffect | Hint]:
+        """End a running run between its rounds, or void the one that is open."""
+        void, status = self._void(live, f"the run has {RUN[RUNNING][event]}"), RUN[RUNNING][event]
+        with suppress(ConfigError):
+            self._store.set_status(live.run.name, status, why, self._wall(now))
+        live.end(event)
+        return [*void, RunEnded(live.run.name, live.run.status, why)]
 
     def _void(self, live: LiveRun, why: str) -> list[Over]:
         """Cancel a run's open round on the devices that still work for it."""

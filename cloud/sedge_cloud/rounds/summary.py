@@ -25,12 +25,13 @@ def summarise(
     """The summary of a round with these orders and accepted updates; each device counts once."""
     reports = [(update, msgspec.msgpack.decode(update.report, type=Report)) for update in updates]
     picked = {update.device: report.patched for update, report in reports}
+    withheld = run.config.withholds
     devices = tuple(
         DeviceSummary(
             update.device,
-            report.num_examples,
-            report.before.metric,
-            report.after.metric,
+            0 if withheld else report.num_examples,
+            0.0 if withheld else report.before.metric,
+            0.0 if withheld else report.after.metric,
             update.size,
             report.step_s,
             report.temperature_c,
@@ -48,12 +49,15 @@ def summarise(
         cohort=len(orders),
         declined=len(declined),
         devices=devices,
-        train_loss=math.fsum(report.train_loss / count for _, report in reports),
+        train_loss=0.0
+        if withheld
+        else math.fsum(report.train_loss / count for _, report in reports),
         before=sum(device.before for device in devices) / count,
         after=sum(device.after for device in devices) / count,
         update_bytes=sum(device.update_bytes for device in devices),
         personal=personal_elements(run, run_store, orders, picked),
         metric=run.manifest.metric,
+        withheld=withheld,
         why_declined=_commonest([order.declined for order in orders if order.device in declined]),
     )
 

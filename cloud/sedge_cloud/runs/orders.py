@@ -79,9 +79,7 @@ def make_order(
         work=msgspec.structs.replace(
             work, training=work.training or run.config.training_in(row.round)
         ),
-        codec=codec_for(
-            run.config.codec.completed(run.strategy.codec, run.layout(given.width).size), hello
-        ),
+        codec=codec_for(run.config.codec.completed(run.codec, run.layout(given.width).size), hello),
         context=given.context,
         seed=order_seed(run.config.seed, row.round, given.device),
         policy=run.state.policy,

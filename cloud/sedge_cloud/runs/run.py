@@ -7,16 +7,18 @@ from typing import TypeVar
 import msgspec
 
 from sedge_cloud.config import RunConfig
+from sedge_cloud.privacy import Budget
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import RunRow
 from sedge_cloud.store.schema import StepRow
 from sedge_cloud.strategies import make_strategy
-from sedge_cloud.strategy import Strategy, Width
+from sedge_cloud.strategy import EVERY_ELEMENT, Strategy, Width
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import CodecError, StorageError
 from sedge_protocol.layout import Layout
 from sedge_protocol.wire.bundle import BundleManifest, unpack
 from sedge_protocol.wire.transfer import Manifest, describe
+from sedge_protocol.wire.work import Codec
 
 R = TypeVar("R")
 
@@ -27,7 +29,7 @@ class RunState(msgspec.Struct, frozen=True):
     ``model`` is the global model, whole and exact. ``steps`` lead to it from earlier ones, oldest first, as
     far as they are worth sending; ``owed`` is the blob of what they left out, n float32 little endian, or
     empty. ``groups`` is the blob of ``State.groups`` in MessagePack, or empty. ``policy`` is the run's
-    signed policy itself, or empty.
+    signed policy itself, or empty. ``budget`` is that of a run with [privacy].
     """
 
     model: bytes
@@ -39,6 +41,7 @@ class RunState(msgspec.Struct, frozen=True):
     steps: tuple[StepRow, ...] = ()
     groups: bytes = b""
     policy: bytes = b""
+    budget: Budget | None = None
 
     def blobs(self) -> set[bytes]:
         """Every blob that the state names."""
@@ -78,6 +81,14 @@ class Run:
         Raises ``ConfigError`` when it cannot be made, such as when a user's class has gone.
         """
         return make_strategy(self.config.strategy, self.config.options)
+
+    @property
+    def codec(self) -> Codec:
+        """How devices code their updates where the run file leaves it out.
+
+        In a private run every element is sent: without error feedback, what is left out is lost.
+        """
+        return self.strategy.codec if self.config.privacy is None else EVERY_ELEMENT
 
     def model_bytes(self) -> int:
         """The size of the global model's blob; 0 where the disk has lost it."""

@@ -36,7 +36,8 @@ class Summary(msgspec.Struct, frozen=True):
     sent although the run's broadcast sends a share. ``remarks`` are what the strategy says when the first
     devices return (``Strategy.remarks``).
     ``before`` and ``after`` are means of ``metric``. ``why_declined`` is the reason that most of the
-    ``declined`` gave, and how many; numbers in it do not tell reasons apart.
+    ``declined`` gave, and how many; numbers in it do not tell reasons apart. Where the run has ``withheld``
+    what devices measure, their figures and the means are 0.
     """
 
     run: str
@@ -57,6 +58,7 @@ class Summary(msgspec.Struct, frozen=True):
     metric: Metric = ACCURACY
     why_declined: str = ""
     remarks: tuple[str, ...] = ()
+    withheld: bool = False
 
 
 class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):

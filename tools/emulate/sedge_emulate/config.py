@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from sedge_cloud.coding import BroadcastConfig, CodecConfig, PatchConfig
 from sedge_cloud.config import (
@@ -18,6 +19,7 @@ from sedge_cloud.config import (
     ScheduleConfig,
     TrainingConfig,
 )
+from sedge_cloud.privacy import PrivacyConfig, require_devices
 from sedge_cloud.run_file import check_run
 from sedge_emulate.attack import AttackConfig
 from sedge_emulate.device_classes import (
@@ -176,8 +178,8 @@ class RoundsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[[strategies]]: one run of the fleet.
 
-    Its own ``training``, ``codec``, ``broadcast``, ``patch``, ``robust`` and ``attack`` replace the fleet's
-    tables as a whole.
+    Its own ``training``, ``codec``, ``broadcast``, ``patch``, ``robust``, ``privacy`` and ``attack``
+    replace the fleet's tables as a whole. What devices measure is seen in a private run, too.
     """
 
     name: str
@@ -191,6 +193,7 @@ class StrategyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broadcast: BroadcastConfig | None = None
     patch: PatchConfig | None = None
     robust: RobustConfig | None = None
+    privacy: PrivacyConfig | None = None
     attack: AttackConfig | None = None
 
     @property
@@ -227,6 +230,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     broadcast: BroadcastConfig = BroadcastConfig()
     patch: PatchConfig = PatchConfig()
     robust: RobustConfig = RobustConfig()
+    privacy: PrivacyConfig | None = None
     attack: AttackConfig = AttackConfig()
     classes: tuple[ClassConfig, ...] = ()
     churn: ChurnConfig = ChurnConfig()
@@ -237,6 +241,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         rounds = self.rounds
         fleet = self.devices + len(self.real)
         fewest = min(2, fleet)
+        privacy = strategy.privacy or self.privacy
         return RunConfig(
             strategy=strategy.name,
             options=strategy.options,
@@ -256,6 +261,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             training=strategy.training or self.training,
             schedule=self.schedule,
             robust=strategy.robust or self.robust,
+            privacy=None if privacy is None else replace(privacy, reports="kept"),
             codec=strategy.codec or self.codec,
         )
 
@@ -267,7 +273,9 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         """The same config. Raises ``ConfigError`` for what types and ranges alone cannot catch."""
         _require_unique("strategies.label", [s.title for s in self.strategies], where)
         for strategy in self.strategies:
-            check_run(self.run(strategy), where)
+            run = check_run(self.run(strategy), where)
+            if run.privacy is not None:
+                require_devices(run.privacy, self.devices + len(self.real), where)
             attack = self.attack_under(strategy)
             if attack.devices > self.devices:
                 expected = f"at most devices = {self.devices}"

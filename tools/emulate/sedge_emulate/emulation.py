@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from sedge_cloud.config import RunConfig
+from sedge_cloud.privacy import Budget, first_budget
 from sedge_edge.training.examples import Examples, fitting
 from sedge_emulate.attack import NOBODY, Attack
 from sedge_emulate.cache import user_cache
@@ -293,6 +294,17 @@ def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Str
     attack = Attack(config.attack_under(strategy), run.robust, config.devices)
     hello = announced(stage.config.trainer.backend, stage.source.base)
     return StrategyRun(strategy.title, run, folder, resume, stage.narrower, attack, hello)
+
+
+def budget_of(run: RunConfig, devices: int) -> Budget | None:
+    """The privacy budget of a run on so many devices; None without one.
+
+    An emulation is the same each time: its secret follows from its seed, and is none.
+    """
+    if run.privacy is None:
+        return None
+    secret = hashlib.sha256(f"privacy/{run.seed}".encode()).digest()
+    return first_budget(run.privacy, run.fraction_train, run.num_rounds, devices, secret)
 
 
 def _result_path(stage: Stage, strategy_run: StrategyRun) -> Path:

@@ -26,7 +26,7 @@ from sedge_cloud.store.records import Summary
 from sedge_edge.runtime import Runtime
 from sedge_emulate.broker.device import Site, bring_up, enrol
 from sedge_emulate.data.shares import Shares
-from sedge_emulate.emulation import StrategyRun, slug
+from sedge_emulate.emulation import StrategyRun, budget_of, slug
 from sedge_emulate.watch import Totals, Watch
 from sedge_emulate.workers.pool import WorkerPool
 from sedge_protocol.errors import ConfigError, LinkError
@@ -109,7 +109,8 @@ class BrokerFleet:
         ``ConfigError`` for a run that was begun with other settings.
         """
         if not self.store.runs():
-            start_run(self.store, RUN, self._bundle, self._run, self._narrower)
+            budget = budget_of(self._run, len(self._shares) + self.store.enrolled())
+            start_run(self.store, RUN, self._bundle, self._run, self._narrower, budget=budget)
         begun = self.store.runs()[0]
         _require_same(msgspec.msgpack.decode(begun.config, type=RunConfig), self._run)
         for row in self.store.rounds(RUN):

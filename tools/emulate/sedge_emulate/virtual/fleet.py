@@ -22,7 +22,7 @@ from sedge_cloud.store.opening import open_folder
 from sedge_edge.agent import Identity
 from sedge_edge.training.examples import holdout_size
 from sedge_emulate.data.shares import Shares
-from sedge_emulate.emulation import StrategyRun
+from sedge_emulate.emulation import StrategyRun, budget_of
 from sedge_emulate.virtual.clock import Alarm, Clock
 from sedge_emulate.virtual.device import VirtualDevice, World
 from sedge_emulate.virtual.disk import HostDisk
@@ -123,7 +123,8 @@ class VirtualFleet:
         Raises ``LinkError`` when nothing happens any more, ``StorageError`` when this host's disk is full.
         """
         gc.freeze()  # torch's modules stay: otherwise each collection would walk through all of them
-        start_run(self.store, "run", self._bundle, self._run, self._strategy_run.narrower)
+        forms, budget = self._strategy_run.narrower, budget_of(self._run, len(self._shares))
+        start_run(self.store, "run", self._bundle, self._run, forms, budget=budget)
         identities = [self._identity(number) for number in range(len(self._shares))]
         core = Coordinator("emulated", self.store, GATHER_S, 1, self._draw)
         cloud = self._cloud = VirtualCloud(self._clock, core, watch.observe)

@@ -1,0 +1,101 @@
+"""The Gaussian mechanism on a round's updates, whole devices being what is protected.
+
+    sum     S = sum_i c_i min(1, C / |c_i|) + N(0, (z C)^2 I)     c_i = theta_i - theta, C the clip    (n,)
+    change  S / m                                                 m fixed before the run begins
+    draw    each device by itself with probability q              by a secret coin for each round
+
+(McMahan et al. 2018, Learning differentially private recurrent language models, with a fixed denominator.)
+Each device counts the same, and one that does not answer counts as no change. So a device moves S by at
+most C, however it codes and whatever it claims: what is clipped is what the coordinator has decoded.
+
+Coins and noise are functions of the run's secret. The noise also depends on the updates that it covers: a
+round that is aggregated again after a crash gets the same bytes, but the same noise never covers two
+different sums, for example after a backup was restored: their difference would be bare. The generator is
+SHAKE256, because those of simulations can be guessed from their output.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sedge_cloud.strategy import Update
+from sedge_protocol.codec import SparseVector
+from sedge_protocol.layout import Theta
+
+# Elements of noise that are drawn at once; even, as they come in pairs.
+BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a round's sum is clipped to, noised with and divided by.
+
+    ``deviation`` is the standard deviation (z C) of each element of the sum, ``expected`` the m above, and
+    ``key`` names the noise.
+    """
+
+    clip: float
+    deviation: float
+    expected: float
+    key: bytes
+
+
+def private_update(
+    updates: Iterable[Update], theta: Theta, noise: Noise, still: Sequence[slice] = ()
+) -> Update:
+    """The mean of the updates of theta (n,), as if it were one device's: whatever uses it is private.
+
+    The elements in ``still`` neither move nor count towards a length.
+    """
+    total = np.zeros(theta.size)
+    for update in updates:
+        change = _without(update.change(theta, slice(None)).astype(np.float64), still)
+        length = float(np.sqrt(np.square(change).sum()))
+        if np.isfinite(length) and length > 0:
+            total += change * min(1.0, noise.clip / length)
+    total += noise.deviation * gaussian(noise.key, theta.size)
+    mean = (_without(total, still) / noise.expected).astype(np.float32)
+    return Update("", 1, theta, delta=SparseVector(theta.size, None, mean))
+
+
+def _without(vector: NDArray[np.float64], still: Sequence[slice]) -> NDArray[np.float64]:
+    for part in still:
+        vector[part] = 0
+    return vector
+
+
+def gaussian(key: bytes, size: int) -> NDArray[np.float64]:
+    """Standard normal numbers (size,), the same for the same key, by Box and Muller's transform."""
+    values = np.empty(size + size % 2)
+    for start in range(0, values.size, BLOCK):
+        block = values[start : start + BLOCK]
+        stream = hashlib.shake_256(key + start.to_bytes(8, "little")).digest(8 * block.size)
+        uniform = (np.frombuffer(stream, "<u8") >> np.uint64(11)) * 2.0**-53  # [0, 1)
+        first, second = np.split(uniform, 2)
+        radius, angle = np.sqrt(-2 * np.log1p(-first)), 2 * np.pi * second
+        np.multiply(radius, np.cos(angle), out=block[: first.size])
+        np.multiply(radius, np.sin(angle), out=block[first.size :])
+    return values[:size]
+
+
+def drawn(secret: bytes, share: float, number: int, able: Iterable[str]) -> list[str]:
+    """The devices of a round, each by its own coin, which falls alike whoever else is able.
+
+    If nobody is drawn, all coins are tossed again.
+    """
+    names = sorted(able)
+    for attempt in count() if names else ():
+        found = [name for name in names if _coin(secret, f"{number}/{attempt}/{name}") < share]
+        if found:
+            return found
+    return []
+
+
+def _coin(secret: bytes, what: str) -> float:
+    """Uniform in [0, 1)."""
+    digest = hashlib.blake2b(what.encode(), key=secret, digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53

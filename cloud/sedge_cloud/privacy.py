@@ -1,0 +1,191 @@
+"""[privacy]: a run's budget of differential privacy, and the accountant that says how long it lasts.
+
+    start     noise = the least with which num_rounds rounds stay within epsilon, or as given
+              rounds = how many rounds the budget lasts with that noise
+    round     spent + 1, in the commit that closes it and releases its model
+    rounds    spent: the run ends
+
+A device's data is protected, not that it is there: neighbours are a fleet and the same one in which one
+device changes nothing (zero-out, dp-accounting's ``REPLACE_SPECIAL``). Each device takes part in a round by
+its own coin, so the accountant composes Poisson-sampled Gaussians, by their privacy loss distributions. It
+is dp-accounting, in the extra ``privacy``; a running coordinator does not need it.
+"""
+
+import math
+import secrets
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sedge_protocol.errors import ConfigError
+
+# What a coordinator without the package is told.
+PACKAGE = "dp-accounting, which it needs: pip install 'sedge-fl[privacy]'"
+# The share of delta for rounds in which a draw finds nobody, and is repeated.
+EMPTY_SHARE = 0.01
+# Steps of the privacy loss. The finer one takes ten times as long; the coarser one is exact to 1e-3 for as
+# many rounds as this. Both err towards more epsilon.
+COARSE, FINE, FEW_ROUNDS = 1e-3, 1e-4, 300
+
+
+class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[privacy]: differential privacy of every device towards whoever gets the models.
+
+    The coordinator clips each update, adds noise to their sum, and stops the run when the budget is spent
+    (docs/privacy.md). Needs `pip install 'sedge-fl[privacy]'`, a strategy that averages (fedavg, fedprox,
+    fedbn, fedper, lg_fedavg, fedrep, fedbabu, fedlc, ditto, apfl, blended, or fedobp with
+    `scoring = "device"`), and `[codec] error_feedback = false`.
+    """
+
+    epsilon: Annotated[float, Meta(gt=0, le=1000)]
+    """Bound on what the run's models tell of a device: 1 is strong, 8 is common, 20 hardly protects."""
+    delta: Annotated[float, Meta(gt=0, lt=1)]
+    """Probability with which the bound may fail; it must be below 1 / (number of devices)."""
+    clip: Annotated[float, Meta(gt=0, le=1e6)]
+    """Maximum length of an update; longer ones are shortened to it. About the length of a usual update."""
+    noise: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    """Standard deviation of the noise in the sum, as a multiple of ``clip``; by default what makes
+    ``num_rounds`` rounds spend the budget."""
+    reports: Literal["withheld", "kept"] = "withheld"
+    """What devices measure: ``withheld`` from rows, page and metrics, and nothing is evaluated; ``kept`` is
+    outside of the guarantee."""
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """A run's accountant: ``spent`` of so many ``rounds`` of training.
+
+    Coins and noise follow from ``secret``, 32 bytes. ``noise`` is relative to the clip, and ``expected`` is
+    what the sum of a round is divided by.
+    """
+
+    secret: bytes
+    noise: float
+    expected: float
+    rounds: int
+    spent: int = 0
+
+    @property
+    def left(self) -> int:
+        """How many rounds of training there may still be."""
+        return self.rounds - self.spent
+
+    def after_round(self) -> "Budget":
+        """One more is spent."""
+        return msgspec.structs.replace(self, spent=self.spent + 1)
+
+
+def first_budget(
+    config: PrivacyConfig, share: float, rounds: int, devices: int, secret: bytes | None = None
+) -> Budget:
+    """The budget of a run of ``rounds``, in each of which a device takes part with probability ``share``.
+
+    ``secret`` is drawn unless it is given. Raises ``ConfigError`` without the accountant, for a delta that
+    is too large for so many devices, and for noise with which not even one round is within the budget.
+    """
+    require_accountant()
+    require_devices(config, devices)
+    secret = secret or secrets.token_bytes(32)
+    delta = (1 - EMPTY_SHARE) * config.delta
+    if config.noise is None:
+        noise = least_noise(share, rounds, config.epsilon, delta)
+        return Budget(secret, noise, share * devices, rounds)
+    lasts = _lasting(config.noise, share, rounds, config.epsilon, delta)
+    if not lasts:
+        found = epsilon_of(config.noise, share, 1, delta)
+        expected = f"more: one round alone spends epsilon {found:.3g} of {config.epsilon:g}"
+        raise ConfigError("privacy.noise", config.noise, expected)
+    return Budget(secret, config.noise, share * devices, lasts)
+
+
+def require_accountant() -> None:
+    """Raise ``ConfigError``, which says what to install, without dp-accounting."""
+    if find_spec("dp_accounting") is None:
+        raise ConfigError("privacy", "a budget", PACKAGE)
+
+
+def require_devices(config: PrivacyConfig, devices: int, where: str = "") -> None:
+    """Raise ``ConfigError`` where delta would let one of so many devices be published whole."""
+    if not devices:
+        raise ConfigError(
+            "privacy", "no device", "enrolled devices: delta is judged by them", where
+        )
+    if config.delta * devices >= 1:
+        expected = f"below 1 / {devices} devices"
+        raise ConfigError("privacy.delta", config.delta, expected, where)
+
+
+def require_found(
+    config: PrivacyConfig, share: float, rounds: int, fewest: int, where: str
+) -> None:
+    """Raise ``ConfigError`` where a draw among the ``fewest`` devices of a round may find nobody.
+
+    Its repetition is not as private; that this happens at all has to be less likely than a part of delta.
+    """
+    allowed = EMPTY_SHARE * config.delta / rounds
+    if share < 1 and (1 - share) ** fewest > allowed:
+        needed = math.ceil(math.log(allowed) / math.log1p(-share))
+        expected = f"at least {needed} beside fraction_train = {share:g}: a draw may find nobody"
+        raise ConfigError("min_available_devices", fewest, expected, where)
+
+
+@lru_cache
+def least_noise(share: float, rounds: int, epsilon: float, delta: float) -> float:
+    """The least noise, to four digits, with which so many rounds stay within epsilon."""
+    low, high = 0.0, 1.0
+    while epsilon_of(high, share, rounds, delta) > epsilon:
+        low, high = high, 2 * high
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        # With hardly any noise the distribution of the loss would not fit into memory.
+        if middle < 0.1 or epsilon_of(middle, share, rounds, delta) > epsilon:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@lru_cache
+def epsilon_of(noise: float, share: float, rounds: int, delta: float) -> float:
+    """What so many rounds spend. Raises ``ConfigError`` without the accountant."""
+    if not rounds:
+        return 0.0
+    require_accountant()
+    import dp_accounting as dp
+    from dp_accounting import pld
+
+    accountant = pld.PLDAccountant(
+        neighboring_relation=dp.NeighboringRelation.REPLACE_SPECIAL,
+        value_discretization_interval=COARSE if rounds <= FEW_ROUNDS else FINE,
+    )
+    one = dp.PoissonSampledDpEvent(share, dp.GaussianDpEvent(noise))
+    accountant.compose(dp.SelfComposedDpEvent(one, rounds))
+    return float(accountant.get_epsilon(delta))
+
+
+def _lasting(noise: float, share: float, rounds: int, epsilon: float, delta: float) -> int:
+    """How many of the rounds are within the budget."""
+    within, beyond = 0, rounds + 1
+    while beyond - within > 1:
+        middle = (within + beyond) // 2
+        if epsilon_of(noise, share, middle, delta) <= epsilon:
+            within = middle
+        else:
+            beyond = middle
+    return within
+
+
+def spent_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
+    """How much is spent, in words; in rounds alone where there is no accountant."""
+    rounds = f"{budget.spent} of the {budget.rounds} rounds of training that it lasts for"
+    try:
+        delta = (1 - EMPTY_SHARE) * config.delta
+        spent = f"epsilon {epsilon_of(budget.noise, share, budget.spent, delta):.3g}"
+    except ConfigError:
+        return f"privacy: {rounds}; epsilon {config.epsilon:g} in all"
+    return (
+        f"privacy: {spent} of {config.epsilon:g} at delta {config.delta:g} is spent, {rounds} "
+        f"(noise {budget.noise:.4g}, clip {config.clip:g})"
+    )

@@ -1,0 +1,37 @@
+"""A round of a run with [privacy]: its updates as one, clipped and noised before a strategy sees them."""
+
+import hashlib
+
+from sedge_cloud.algorithms.noise import Noise, private_update
+from sedge_cloud.privacy import spent_line
+from sedge_cloud.runs.run import Run
+from sedge_cloud.runs.updates import RoundUpdates
+from sedge_cloud.strategy import ClientModel, Context, Update
+from sedge_protocol.errors import StorageError
+
+
+def noised(run: Run, context: Context, given: RoundUpdates) -> Update:
+    """The noised mean of a round's updates. Raises ``StorageError`` for a run without a budget.
+
+    What devices keep to themselves or do not train stays still: nobody needs noise there.
+    """
+    config, budget = run.config.privacy, run.state.budget
+    if config is None or budget is None:
+        raise StorageError(f"run {run.name}: it has a privacy budget or a setting, but not both")
+    covered = hashlib.sha256()
+    for row, _ in given.accepted:
+        covered.update(row.blob)
+    key = b"noise" + budget.secret + run.state.round.to_bytes(8, "little") + covered.digest()
+    kept = run.strategy.plan(context, ClientModel()).work.keep
+    names = {*kept, *run.config.training.freeze, *context.layout.statistics}
+    still = [context.layout.by_name[name].slice for name in sorted(names)]
+    noise = Noise(config.clip, budget.noise * config.clip, budget.expected, key)
+    return private_update(given, context.theta, noise, still)
+
+
+def exhausted(run: Run) -> str:
+    """Why there can be no further round of training; empty while there can."""
+    config, budget = run.config.privacy, run.state.budget
+    if config is None or budget is None or budget.left > 0:
+        return ""
+    return f"its budget is spent; {spent_line(config, run.config.fraction_train, budget)}"

@@ -53,6 +53,7 @@ from sedge_cloud.store.opening import is_shared, open_store
 from sedge_cloud.strategies import STRATEGIES
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
+from sedge_protocol.host.console import check_printer
 from sedge_protocol.host.loop import Loop, lock_folder
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.reference import reference
@@ -104,8 +105,15 @@ def parser() -> Parser:
     help_text = "where devices reach the broker (default: this machine's address, a free port)"
     up.add_argument("--url", help=help_text)
     up.set_defaults(call=_up)
-    commands.add_parser("serve", help="run the coordinator").set_defaults(call=_serve)
-    commands.add_parser("doctor", help="check everything").set_defaults(call=_doctor)
+    serve = commands.add_parser(
+        "serve", help="run the coordinator", examples=["sedge-cloud serve -c fleet/cloud.toml"]
+    )
+    serve.set_defaults(call=_serve)
+    doctor = commands.add_parser(
+        "doctor", help="check everything", examples=["sedge-cloud doctor -c fleet --json"]
+    )
+    doctor.add_argument("--json", action="store_true", help="one JSON object per check")
+    doctor.set_defaults(call=_doctor)
     keys = commands.add_parser(
         "reference", help="every key of a file, or option of a strategy", config="",
         examples=["sedge-cloud reference run.toml", "sedge-cloud reference fedavg"],
@@ -238,10 +246,7 @@ def _heartbeat(cloud: CloudConfig, members: Membership) -> Generator[None]:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    def tell(good: bool, text: str) -> None:
-        print(f"{'ok     ' if good else 'PROBLEM'}  {text}")
-
-    return 0 if examine(arguments.config, tell) else 1
+    return 0 if examine(arguments.config, check_printer(arguments.json)) else 1
 
 
 def _run_start(arguments: argparse.Namespace) -> int:

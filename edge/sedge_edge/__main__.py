@@ -37,7 +37,7 @@ from sedge_protocol.codec import Compression
 from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.command_line import Parser, command, exit_status, parsed
-from sedge_protocol.host.console import json_text
+from sedge_protocol.host.console import check_printer, json_text
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.loop import Loop, lock_folder
@@ -102,7 +102,11 @@ def parser() -> Parser:
     )
     shown.add_argument("--json", action="store_true", help="one JSON object")
     shown.set_defaults(call=_status)
-    commands.add_parser("doctor", help="look for problems").set_defaults(call=_doctor)
+    checking = commands.add_parser(
+        "doctor", help="look for problems", examples=["sedge-edge doctor -c device-1/edge.toml"]
+    )
+    checking.add_argument("--json", action="store_true", help="one JSON object per check")
+    checking.set_defaults(call=_doctor)
     pruning = commands.add_parser(
         "prune", help="delete what [keep] does not allow", examples=["sedge-edge prune --dry-run"]
     )
@@ -169,7 +173,6 @@ def _join(arguments: argparse.Namespace) -> int:
         print(join(line, wanted, lambda text: print(text, file=sys.stderr, flush=True)))
         return 0
     return 1
-    return 0
 
 
 def _once(arguments: argparse.Namespace) -> int:
@@ -332,10 +335,7 @@ def _confirmed(question: str) -> bool:
 def _doctor(arguments: argparse.Namespace) -> int:
     from sedge_edge.doctor import examine
 
-    def report(good: bool, text: str) -> None:
-        print(f"{'ok     ' if good else 'PROBLEM'}  {text}")
-
-    return 0 if examine(arguments.config, report) else 1
+    return 0 if examine(arguments.config, check_printer(arguments.json)) else 1
 
 
 def _predict(arguments: argparse.Namespace) -> int:

@@ -43,10 +43,10 @@ def call(home: Path, *words: str) -> int:
     return main(["-c", str(home / "cloud.toml"), *words])
 
 
-def refused(capsys: CAPSYS, status: int, *parts: str) -> None:
-    """The status of an error, nothing on standard output, and one line that says all this."""
+def refused(capsys: CAPSYS, status: int, *parts: str, expected: int = 2) -> None:
+    """The status of this kind of error, nothing on standard output, and one line that says all this."""
     out, err = capsys.readouterr()
-    assert status in (2, 3, 4, 6) and out == "" and len(err.splitlines()) == 1
+    assert status == expected and out == "" and len(err.splitlines()) == 1
     assert err.startswith("sedge-cloud: ")
     assert all(part in err for part in parts), err
 
@@ -163,11 +163,11 @@ def test_runs_refused(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     refused(capsys, start(good + "quorum = 2\n"), "run.toml: quorum: found 2")
     refused(capsys, start(good + "[options]\nx = 2\n"), "run.toml: options.x: found 2")
     refused(capsys, start(good, name="One"), "run: found 'One'")
-    refused(capsys, start(good, folder=tmp_path / "none"), "none")
+    refused(capsys, start(good, folder=tmp_path / "none"), "none", expected=4)
     named = 'strategy = "fedobp"\noptions = { classifier_only = ["x"] }\n'
     refused(capsys, start(named), "classifier_only: found ['x'], expected names among")
     (bundle / "init.bin").write_bytes(b"123")
-    refused(capsys, start(good), "init.bin")
+    refused(capsys, start(good), "init.bin", expected=6)
     assert call(home, "run", "list") == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
 
@@ -368,7 +368,7 @@ def test_every_command_without_a_configuration(
 def test_every_command_on_a_damaged_store(home: Path, capsys: CAPSYS, words: list[str]) -> None:
     (home / "state").mkdir(0o700)
     (home / "state" / "sedge.sqlite").write_bytes(b"rubbish" * 999)
-    refused(capsys, call(home, *words), "sedge.sqlite: file is not a database")
+    refused(capsys, call(home, *words), "sedge.sqlite: file is not a database", expected=4)
 
 
 def test_a_state_folder_of_somebody_else(capsys: CAPSYS) -> None:
@@ -376,8 +376,8 @@ def test_a_state_folder_of_somebody_else(capsys: CAPSYS) -> None:
         assert main(["init", str(folder / "home"), "--fleet", "a"]) == 0
         capsys.readouterr()
         (folder / "home" / "state").mkdir(0o500)
-        refused(capsys, call(folder / "home", "device", "list"), "state")
-        refused(capsys, call(folder / "home", "serve"), "Permission denied")
+        refused(capsys, call(folder / "home", "device", "list"), "state", expected=4)
+        refused(capsys, call(folder / "home", "serve"), "Permission denied", expected=4)
 
 
 @pytest.mark.parametrize("words", [[], ["run"], ["run", "start", "x"], ["--nonsense"]])
@@ -421,6 +421,9 @@ def test_the_doctor(home: Path, capsys: CAPSYS) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [*["ok"] * 5, "PROBLEM", "ok"]
     assert lines[-2].startswith("PROBLEM  broker: cannot reach")
+    assert call(home, "doctor", "--json") == 1
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [check["ok"] for check in checks] == [True] * 5 + [False, True]
     assert call(home / "nowhere", "doctor") == 1
     assert capsys.readouterr().out.startswith("PROBLEM  configuration: ")
 
@@ -461,7 +464,9 @@ def test_serving_without_a_broker_keeps_trying_until_told_to_stop(
 
 def test_one_coordinator_for_a_folder(home: Path, capsys: CAPSYS, signals: None) -> None:
     with lock_folder(home / "state"):
-        refused(capsys, call(home, "serve"), "another process is using this state folder")
+        refused(
+            capsys, call(home, "serve"), "another process is using this state folder", expected=4
+        )
         assert call(home, "device", "list") == 0  # the command line may work beside it
 
 

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.fleet
 class Trial:
     """The command in a folder, in a session of its own as in a terminal."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *words: str) -> None:
         self.log = folder / "up.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "sedge_cloud", "up"],
+                [sys.executable, "-m", "sedge_cloud", "up", *words],
                 cwd=folder, stdout=log, stderr=log, env=ENVIRONMENT, start_new_session=True,
             )  # fmt: skip
 
@@ -91,6 +91,24 @@ def test_from_nothing_to_a_device_that_is_let_in(trial: Trial, tmp_path: Path) -
         command("sedge_cloud", "-c", config, "device", "add", "pi-3", folder=tmp_path)
         assert stranger.poll() is None
         stranger.kill()
+
+
+def test_a_folder_that_was_moved_is_put_right_by_the_line_that_it_prints(
+    trial: Trial, tmp_path: Path
+) -> None:
+    assert trial.interrupt() == 0
+    (tmp_path / "fleet").rename(tmp_path / "moved")
+    words = [sys.executable, "-m", "sedge_cloud", "up", "moved"]
+    refused = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert refused.returncode == 2
+    mend = re.search(r"if this folder was moved or copied: (.*)\)$", refused.stderr)
+    assert mend is not None
+    subprocess.run(mend[1], shell=True, cwd=tmp_path, check=True)
+    again = Trial(tmp_path, "moved").until_it_is_up()
+    command("sedge_cloud", "-c", "moved", "device", "add", "pi-9", folder=tmp_path)
+    assert again.interrupt() == 0
 
 
 def test_a_port_that_is_taken_is_named(trial: Trial, tmp_path: Path) -> None:

@@ -17,42 +17,54 @@ from sedge_protocol.host.command_line import Commands, Parser
 def add_join_commands(commands: Commands) -> None:
     """Add the commands for tokens and for devices that wait to join."""
     parser: Parser = commands.add_parser(
-        "token", help="join tokens, by which devices make their own secrets"
+        "token", help="join tokens, with which devices make their own secrets"
     )
     verbs = parser.add_commands()
     add = verbs.add_parser(
         "add",
-        help="print a line, by which `sedge-edge join` joins the fleet",
+        help="print a line with which `sedge-edge join` joins the fleet",
         examples=["sedge-cloud device token add --count 20 --tags site=lab --expires 2d"],
     )
-    help_text = "how many devices may join by it (default: 1)"
+    help_text = "how many devices may join with it (default: 1)"
     add.add_argument("--count", type=at_least_one, metavar="N", default=1, help=help_text)
     help_text = "tags that these devices get"
     add.add_argument("--tags", nargs="+", metavar="KEY=VALUE", default=[], help=help_text)
-    help_text = "how long it is good for, by this machine's clock (default: 1h)"
+    help_text = "how long it is valid, by this machine's clock (default: 1h)"
     add.add_argument("--expires", metavar="TIME", default="1h", help=help_text)
     help_text = "devices join at once; otherwise each waits for `device accept`"
     add.add_argument("--accept", action="store_true", help=help_text)
-    help_text = "for this device alone: a new one, or one that is to get a new secret"
+    help_text = "only for this device: a new one, or one that needs a new secret"
     add.add_argument("--device", metavar="NAME", default="", help=help_text)
     add.set_defaults(call=_add)
-    listed = verbs.add_parser("list", help="every token, and how many have joined by it")
+    listed = verbs.add_parser(
+        "list", help="every token, and how many devices have joined with it",
+        examples=["sedge-cloud device token list", "sedge-cloud device token list --json"],
+    )  # fmt: skip
     listed.add_argument("--json", action="store_true", help="one JSON object a token")
     listed.set_defaults(call=_list)
-    revoke = verbs.add_parser("revoke", help="nobody joins by this token any more")
+    revoke = verbs.add_parser(
+        "revoke", help="no device can join with this token any more",
+        examples=["sedge-cloud device token revoke join-0123456789ab"],
+    )  # fmt: skip
     revoke.add_argument("token")
     revoke.set_defaults(call=_revoke)
-    accept = commands.add_parser("accept", help="let devices join that wait for it")
+    accept = commands.add_parser(
+        "accept", help="let waiting devices join",
+        examples=["sedge-cloud device accept pi-1", "sedge-cloud device accept --all"],
+    )  # fmt: skip
     _add_waiting(accept)
     accept.set_defaults(call=_accept)
-    refuse = commands.add_parser("refuse", help="do not let devices join that wait for it")
+    refuse = commands.add_parser(
+        "refuse", help="turn waiting devices away",
+        examples=["sedge-cloud device refuse pi-1", "sedge-cloud device refuse --all"],
+    )  # fmt: skip
     _add_waiting(refuse)
     refuse.set_defaults(call=_refuse)
 
 
 def _add_waiting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", nargs="*")
-    parser.add_argument("--all", action="store_true", help="all that wait now")
+    parser.add_argument("--all", action="store_true", help="all devices that are waiting")
 
 
 def _add(arguments: argparse.Namespace) -> int:

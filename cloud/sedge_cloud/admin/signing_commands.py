@@ -20,7 +20,10 @@ def add_key_commands(commands: Commands) -> None:
     )  # fmt: skip
     new.add_argument("file", type=Path)
     new.set_defaults(call=_new)
-    show = verbs.add_parser("show", help="print a private key's public key, for [trust]")
+    show = verbs.add_parser(
+        "show", help="print a private key's public key, for [trust]",
+        examples=["sedge-cloud key show fleet.pem"],
+    )  # fmt: skip
     show.add_argument("file", type=Path, help="PEM, of `key new` or openssl")
     show.set_defaults(call=_show)
 

@@ -3,6 +3,7 @@
 The folder's files are those of ``init``, so a trial that stays can be served as any fleet is.
 """
 
+import re
 import shlex
 import socket
 from collections.abc import Generator
@@ -17,6 +18,7 @@ from sedge_cloud.broker.ports import LOOPBACK, is_free
 from sedge_cloud.config import CloudConfig, load_cloud
 from sedge_cloud.store.opening import open_store
 from sedge_protocol.errors import ConfigError, StorageError
+from sedge_protocol.host.disk import translated
 from sedge_protocol.host.mqtt import BrokerSettings
 
 FIRST_DEVICE = "device-1"
@@ -28,6 +30,7 @@ listen = "{listen}"
 # Where no broker runs nothing is to do, as it reads its passwords when it starts; 1 is pkill's word for
 # that, and of a number that was left behind it signals nobody else.
 RELOAD = """sh -c '[ ! -e "$0" ] || pkill -HUP -x -F "$0" mosquitto || [ $? = 1 ]' {pid}"""
+_PASSWORDS = re.compile(r"^password_file (.+)$", re.MULTILINE)
 _PORTS, _PAGE_PORTS = range(1883, 1983), range(8470, 8570)
 # An address of TEST-NET-1: nothing is sent there, the system only says from where it would be.
 _ELSEWHERE = "192.0.2.1", 9
@@ -40,7 +43,7 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
     A folder without a cloud.toml gets its first files, with the folder's name for the fleet, and a fleet
     without devices a first one. ``url`` is where devices reach the broker, by default this machine's
     address and a free port.
-    Raises ``ConfigError`` where Mosquitto is missing, or the files' port is another program's.
+    Raises ``ConfigError`` if Mosquitto is missing, the folder was moved, or another program has the port.
     """
     mosquitto = find_mosquitto()
     if mosquitto is None:
@@ -51,6 +54,7 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
         raise ConfigError("--url", url, f"none: {folder / 'cloud.toml'} has one")
     cloud = load_cloud(folder / "cloud.toml")
     port = BrokerSettings(cloud.broker.url, "").endpoint().port
+    _require_in_place(folder, cloud)
     _require_free(port, folder)
     with closing(open_store(cloud)) as store:
         if not (store.devices() or (folder / FIRST_DEVICE).exists()):
@@ -61,6 +65,19 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
         yield "\n".join(_greeting(folder, cloud))
     finally:
         broker.stop()
+
+
+def _require_in_place(folder: Path, cloud: CloudConfig) -> None:
+    """Raise ``ConfigError`` for a folder that was moved or copied: Mosquitto reads absolute paths only."""
+    path, passwords = folder / MOSQUITTO_CONF, cloud.broker.device_password_file
+    with translated("read", path):
+        named = _PASSWORDS.search(path.read_text(errors="replace"))
+    if named is None or passwords is None or Path(named[1]).resolve() == Path(passwords).resolve():
+        return
+    old, new = Path(named[1]).parent, folder.resolve()
+    mend = f"sed -i 's|{old}|{new}|' {path} {folder / 'cloud.toml'}"
+    expected = f"{passwords} (if this folder was moved or copied: {mend})"
+    raise ConfigError("password_file", named[1], expected, str(path))
 
 
 def _require_free(port: int, folder: Path) -> None:

@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 import unicodedata
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import msgspec
@@ -50,6 +50,16 @@ def printing() -> Generator[None]:
 def json_text(value: object, indent: int | None = None) -> str:
     """JSON that every stream can print as it is."""
     return json.dumps(json.loads(msgspec.json.encode(value)), indent=indent)
+
+
+def check_printer(as_json: bool) -> Callable[[bool, str], None]:
+    """Print a doctor's checks: one line each, or one JSON object each."""
+
+    def report(good: bool, text: str) -> None:
+        line = f"{'ok     ' if good else 'PROBLEM'}  {text}"
+        print(json_text({"ok": good, "text": text}) if as_json else line, flush=True)
+
+    return report
 
 
 def _in_words(error: UnicodeError) -> tuple[str, int]:

@@ -199,7 +199,7 @@ def test_tokens_that_the_model_does_not_know(
         ({"data": "tokens_model:first"}, rf"real_data: x\[3, 2\] is 12, {known}"),
         ({"data": "tokens_model:later"}, rf"real_data: x\[50, 2\] is 12, {known}"),
     ):
-        assert main(arguments(tmp_path / "c", **options | changes)) in (2, 3, 4)
+        assert main(arguments(tmp_path / "c", **options | changes)) == 3
         assert re.fullmatch(rf"sedge-export: {message}\n", capsys.readouterr().err)
     words = ["personal", options["model"], f"--weights={tmp_path / 'b'}", "--int8"]
     words += ["--sample-shape=3", "--vocabulary=9", "--data=tokens_model:later"]
@@ -259,27 +259,33 @@ def test_category_codes_among_numbers_need_real_rows(
 
 
 @pytest.mark.parametrize(
-    ("changes", "pattern"),
+    ("changes", "status", "pattern"),
     [
         (
             {"model": "no.such.module:f"},
+            2,
             "model: found 'no.such.module:f', expected module:function",
         ),
-        ({"model": "sedge_export.models:nothing"}, "nothing"),
-        ({"model": "sedge_export.models"}, "expected module:function"),
-        ({"model": "pathlib:Path"}, "expected an nn.Module, not a"),
+        ({"model": "sedge_export.models:nothing"}, 2, "nothing"),
+        ({"model": "sedge_export.models"}, 2, "expected module:function"),
+        ({"model": "pathlib:Path"}, 2, "expected an nn.Module, not a"),
         (
             {"sample_shape": "3"},
+            3,
             "fails on the sample input .*; the sample is random numbers of .* --data .* your rows",
         ),
-        ({"num_classes": "7"}, "expected float32"),
-        ({"class_weights": ",".join("0" * 10)}, "loss: all class weights are 0"),
+        ({"num_classes": "7"}, 3, "expected float32"),
+        ({"class_weights": ",".join("0" * 10)}, 3, "loss: all class weights are 0"),
     ],
 )
 def test_error_is_one_line(
-    changes: dict[str, str], pattern: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, str],
+    status: int,
+    pattern: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(arguments(tmp_path / "b", **changes)) in (2, 3, 4)
+    assert main(arguments(tmp_path / "b", **changes)) == status
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"sedge-export: .*\n", captured.err)
@@ -292,7 +298,7 @@ def test_fault_in_the_users_module_is_one_line(
 ) -> None:
     (tmp_path / "broken_model.py").write_text("raise RuntimeError('first\\nsecond')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert main(arguments(tmp_path / "b", model="broken_model:build")) in (2, 3, 4)
+    assert main(arguments(tmp_path / "b", model="broken_model:build")) == 2
     assert re.fullmatch(r"sedge-export: model: .*first second\)\n", capsys.readouterr().err)
 
 

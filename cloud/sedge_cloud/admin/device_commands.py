@@ -245,6 +245,8 @@ def _list(arguments: argparse.Namespace) -> int:
         return 0
     if listed < (known := sum(facts.states.values())):
         print(f"{listed} of {found} that were found, {known} in all")
+    if any(one.behind for one in facts.versions):
+        print(lines.versions_line(facts.versions))
     for problem in facts.problems:
         print(lines.problem_line(problem, facts.at))
     return 0

@@ -1,18 +1,30 @@
 """One device as facts: from its row, its session, and its histories in the runs that there are."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import msgspec
 
-from sedge_cloud.facts.records import Code, DeviceFacts, DeviceState, Problem, printable, when
+from sedge_cloud.facts.records import (
+    AgentVersion,
+    Code,
+    DeviceFacts,
+    DeviceState,
+    Problem,
+    printable,
+    when,
+)
 from sedge_cloud.store.records import Census, DevicePast
 from sedge_cloud.store.roles import Seen
 from sedge_cloud.store.rows import DeviceRow, HistoryRow, SessionRow
+from sedge_protocol import VERSION
 from sedge_protocol.wire.messages import Hello
 
 UNSEEN = SessionRow("")
+# A release among other words.
+_NUMBERS = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 # How many values make one mean.
 RECENT = 3
 
@@ -98,6 +110,23 @@ class KnownDevice:
         distrusted = {name: why.counted} if why.kind == "distrusted" else {}
         run = next(reversed(self.pasts))
         return next(refusals(run, why.round, when(why.at), declined, rejected, distrusted))
+
+
+def versions_of(counts: Mapping[str, int]) -> tuple[AgentVersion, ...]:
+    """The versions of agents by how many devices have each, the commonest first."""
+    order = sorted(counts, key=lambda version: (-counts[version], version))
+    return tuple(
+        AgentVersion(version=printable(one), devices=counts[one], behind=_is_behind(one))
+        for one in order
+    )
+
+
+def _is_behind(version: str) -> bool:
+    """Whether an agent, such as ``0.1.0`` or ``java 0.1.0``, is older than this coordinator."""
+    here, there = _NUMBERS.search(VERSION), _NUMBERS.search(version)
+    if here is None or there is None:
+        return False
+    return [*map(int, there.groups())] < [*map(int, here.groups())]
 
 
 def states_of(census: Census, running: bool) -> dict[DeviceState, int]:

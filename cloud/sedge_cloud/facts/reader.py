@@ -14,13 +14,14 @@ from typing import get_args
 
 import msgspec
 
-from sedge_cloud.facts.devices import KnownDevice, lots_of, read_devices, states_of
+from sedge_cloud.facts.devices import KnownDevice, lots_of, read_devices, states_of, versions_of
 from sedge_cloud.facts.disk import disk_of
 from sedge_cloud.facts.joins import join_problems
 from sedge_cloud.facts.open_rounds import Waits, run_waits
 from sedge_cloud.facts.problems import device_problems, problems
 from sedge_cloud.facts.processes import coordinator_of, processes_of
 from sedge_cloud.facts.records import (
+    AgentVersion,
     DeviceFacts,
     DeviceState,
     Fleet,
@@ -107,6 +108,7 @@ class Reader:
     _all: tuple[DeviceFacts, ...] = ()
     _wrong: "_Wrong | None" = None
     _states: dict[DeviceState, int] = field(default_factory=dict[DeviceState, int])
+    _versions: tuple[AgentVersion, ...] = ()
     _counted: tuple[float, int, bool] = (0.0, -1, False)
 
     def read(self, now: float | None = None) -> Fleet:
@@ -126,6 +128,7 @@ class Reader:
                 runs=tuple(self._run(run, changed, now) for run in runs),
                 devices=self._all,
                 states=self._count(coordinator.running, now),
+                versions=self._versions,
                 processes=processes_of(self.store.processes(), self.store.leases(), rows, now),
             )
             joining = tuple(join_problems(self.store, now))
@@ -173,16 +176,19 @@ class Reader:
         return [device for device in facts.devices if device.device in names]
 
     def _count(self, running: bool, now: float) -> dict[DeviceState, int]:
-        """How many devices are in each state."""
+        """How many devices are in each state; and, counted as well, of each version."""
         if len(self._devices) < MAX_DEVICES:
             states: Counter[DeviceState] = Counter(device.state for device in self._all)
             self._states = {state: states[state] for state in get_args(DeviceState)}
+            said = [d.version for d in self._all if d.version and d.state != "revoked"]
+            self._versions = versions_of(Counter(said))
             return self._states
         at, change, was_running = self._counted
         if (running, self._since) == (was_running, change) or 0 <= now - at < COUNT_S:
             return self._states
         self._counted = now, self._since, running
         self._states = states_of(self.store.census(), running)
+        self._versions = versions_of(self.store.agent_versions())
         return self._states
 
     def _device_problems(self, facts: Fleet) -> tuple[Problem, ...]:

@@ -202,11 +202,19 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     leads: bool
 
 
+class AgentVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """How many devices in force run this version of the agent; ``behind`` the coordinator's, if it is."""
+
+    version: str
+    devices: int
+    behind: bool
+
+
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """All facts about a fleet at one moment; problems come first, the worst on top.
 
     ``states`` counts all devices by state; ``devices`` are all of them or, of a large fleet, those of which
-    something was seen last.
+    something was seen last. ``versions`` are those of the agents, the commonest first.
     """
 
     fleet: str
@@ -217,6 +225,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunFacts, ...]
     devices: tuple[DeviceFacts, ...]
     states: dict[DeviceState, int]
+    versions: tuple[AgentVersion, ...] = ()
     processes: tuple[ProcessFacts, ...] = ()
 
     @property

@@ -3,8 +3,16 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from sedge_cloud.facts.records import DeviceFacts, Fleet, Problem, RoundFacts, RunFacts
+from sedge_cloud.facts.records import (
+    AgentVersion,
+    DeviceFacts,
+    Fleet,
+    Problem,
+    RoundFacts,
+    RunFacts,
+)
 from sedge_cloud.figures.numbers import age, clock, measured
+from sedge_protocol import VERSION
 from sedge_protocol.wire.objective import Metric
 from sedge_protocol.wire.topics import SHARDS
 
@@ -68,6 +76,12 @@ def device_line(device: DeviceFacts, at: datetime) -> str:
         f"{device.version:<9} {backend:<12} {device.updates:>7} {before:>8} {after:>8} "
         f"{device.strikes:>7}  {what}"
     ).rstrip()
+
+
+def versions_line(versions: Sequence[AgentVersion]) -> str:
+    """How many devices run which version of the agent, and which are older than the coordinator."""
+    said = (f"{v.devices} of {v.version}{' (behind)' if v.behind else ''}" for v in versions)
+    return f"agents: {', '.join(said)}; this coordinator is {VERSION} (docs/versions.md)"
 
 
 def problem_line(problem: Problem, at: datetime) -> str:

@@ -4,6 +4,7 @@ A fleet may have a million devices: whatever is asked of all of them is one stat
 and rows are read by name, or a portion at a time.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import msgspec
@@ -58,6 +59,20 @@ class Devices(Database):
         )
         with self._db.errors():
             return Census(*map(int, self._db.execute(sql).fetchone()))
+
+    def agent_versions(self) -> dict[str, int]:
+        """How many devices in force have last said hello with each version of the agent."""
+        revoked = (
+            "SELECT a.version, COUNT(*) FROM devices d JOIN abilities a ON a.device = d.device"
+            " WHERE d.revoked = 1 GROUP BY a.version"
+        )
+        with self._db.errors():
+            sql = "SELECT version, COUNT(*) FROM abilities GROUP BY version"
+            found = Counter({str(version): int(count) for version, count in self._db.execute(sql)})
+            found.subtract(
+                {str(version): int(count) for version, count in self._db.execute(revoked)}
+            )
+        return +found
 
     def page(self, wanted: Choice, offset: int, most: int) -> list[str]:
         """A page of the selected devices, by id, after the first ``offset``."""

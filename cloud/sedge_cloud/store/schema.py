@@ -85,6 +85,7 @@ OBJECTS: Mapping[str, str] = {
     device TEXT PRIMARY KEY, version TEXT NOT NULL, backends TEXT NOT NULL,
     memory_mb INTEGER NOT NULL, num_train INTEGER NOT NULL, num_test INTEGER NOT NULL,
     max_packet INTEGER NOT NULL)""",
+    "ability_versions": "CREATE INDEX ability_versions ON abilities (version)",
     # ``number`` is NULL where the value is none.
     "tags": """CREATE TABLE tags (
     device TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, number REAL,
@@ -162,7 +163,7 @@ MIGRATIONS: Mapping[int, str] = {
         _LEASES,
     ]),
     5: ";".join(OBJECTS[name] for name in _NEW_IN_6),
-    6: OBJECTS["renewals"],
+    6: ";".join(OBJECTS[name] for name in ("ability_versions", "renewals")),
 }  # fmt: skip
 # The updates that client models build on, and those of open rounds. The cross join makes SQLite look up
 # rounds first; otherwise it would scan all updates ever received.

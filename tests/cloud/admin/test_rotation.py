@@ -7,7 +7,9 @@ import pytest
 from tests.cloud.helper import a_hello
 
 from sedge_cloud.__main__ import main
+from sedge_cloud.facts.devices import versions_of
 from sedge_cloud.store.opening import open_folder
+from sedge_protocol import VERSION
 
 OLD = b"o" * 32
 
@@ -65,3 +67,29 @@ def test_a_broker_whose_passwords_are_elsewhere(
     assert "broker.reload" in capsys.readouterr().err
     assert main([*rotate, "a", "--where", "site=lab"]) == 2
     assert "devices, or --where" in capsys.readouterr().err
+
+
+def test_agents_that_are_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``device list`` says how many; revoked devices do not count."""
+    config = begin(tmp_path)[1]
+    store = open_folder(tmp_path / "state")
+    row = store.device("b")
+    assert row is not None
+    hello = msgspec.structs.replace(a_hello("y"), version=f"java {VERSION}")
+    store.save_hello(row, 2, msgspec.msgpack.encode(hello))
+    expected = f"agents: 2 of 0.0.9 (behind), 1 of java {VERSION}; this coordinator is {VERSION}"
+    assert main(["-c", config, "device", "list"]) == 0
+    assert expected in capsys.readouterr().out
+    counts = store.agent_versions()  # as a large fleet counts them
+    assert counts == {"0.0.9": 2, f"java {VERSION}": 1}
+    store.revoke_device("a")
+    store.revoke_device("c")
+    assert store.agent_versions() == {f"java {VERSION}": 1}
+    assert main(["-c", config, "device", "list"]) == 0
+    assert "behind" not in capsys.readouterr().out
+    assert [v.behind for v in versions_of({"0.0.9": 1, "9.0.0": 1, "mine": 1})] == [
+        True,
+        False,
+        False,
+    ]
+    store.close()

@@ -1,0 +1,223 @@
+"""Devices that join by one token, and what an attacker gets from the shipped broker and coordinator.
+
+A real Mosquitto with what ``sedge-cloud init`` writes, a real ``sedge-cloud serve``, and ``--devices`` real
+``sedge-edge join``, some at a time, all on this machine: by far most of the time is the start of Python.
+Each then connects with its own files. The attacker has, in turn, nothing, a token, a device's files, and
+what it has recorded; the coordinator's own account, subscribed to everything, sees what passes the broker.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from tools.bench.harness import Figure, Result, at_least, bench
+from tools.bench.parts.real_fleet import RealFleet
+
+from sedge_cloud.admin.templates import PID_FILE
+from sedge_cloud.admin.trial import RELOAD
+from sedge_cloud.store.opening import open_folder
+from sedge_edge.asking import Asking
+from sedge_edge.config import load_config
+from sedge_protocol.host.enrolment import Token, parse_join_text
+from sedge_protocol.host.mqtt import BrokerSettings, Connected, Disconnected, MqttLink, Received
+from sedge_protocol.wire import topics
+from sedge_protocol.wire.frame import VERSIONS
+from sedge_protocol.wire.messages import Hello
+from sedge_protocol.wire.peer import Peer
+
+FLEET = "test"  # of ``RealFleet``
+WAIT_S, PASS_S = 15.0, 2.0
+
+
+def serving(folder: Path) -> RealFleet:
+    """A fleet whose coordinator has the broker read its files again, as that of ``sedge-cloud up`` does."""
+    fleet = RealFleet(folder)
+    config, pid = folder / "cloud.toml", shlex.quote(str(folder / PID_FILE))
+    command = RELOAD.format(pid=pid).replace("\\", "\\\\").replace('"', '\\"')
+    config.write_text(config.read_text().replace("[broker]\n", f'[broker]\nreload = "{command}"\n'))
+    fleet.start_cloud()
+    return fleet
+
+
+def join(fleet: RealFleet, line: str, name: str, folder: str = "") -> str:
+    """``sedge-edge join`` on a new device; what it says, empty when it has joined."""
+    words = [
+        "join",
+        line,
+        "--timeout-s",
+        "60",
+        "--name",
+        name,
+        "--out",
+        str(fleet.folder / (folder or name)),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "sedge_edge", *words], capture_output=True, text=True, check=False
+    )
+    return done.stderr.strip() if done.returncode else ""
+
+
+def settings_of(fleet: RealFleet, name: str) -> BrokerSettings:
+    """A device's account at the broker."""
+    return load_config(fleet.folder / name / "edge.toml").broker_settings()
+
+
+def run(link: MqttLink, seconds: float, ends: Callable[[object], bool]) -> list[Received]:
+    """What a link hears until something ends it, or for so many seconds."""
+    heard, until = list[Received](), time.monotonic() + seconds
+    while time.monotonic() < until:
+        for event in link.step():
+            if isinstance(event, Received):
+                heard.append(event)
+            if ends(event):
+                return heard
+        time.sleep(0.01)
+    return heard
+
+
+def lets_in(settings: BrokerSettings) -> bool:
+    """Whether the broker accepts an account."""
+    link = MqttLink(settings, ())
+    try:
+        run(link, WAIT_S, lambda event: isinstance(event, Connected | Disconnected))
+        return link.up
+    finally:
+        link.close()
+
+
+def up(settings: BrokerSettings, *listens: str) -> MqttLink:
+    """A link that is up."""
+    link = MqttLink(settings, listens)
+    run(link, WAIT_S, lambda event: isinstance(event, Connected))
+    run(link, 0.5, lambda event: False)
+    return link
+
+
+def passes(sender: MqttLink, topic: str, receiver: MqttLink) -> bool:
+    """Whether a message gets from one account to another."""
+    payload = f"marked {time.monotonic_ns()}".encode()
+    sender.send(topic, payload)
+    for _ in range(int(PASS_S / 0.1)):
+        sender.step()
+        if any(event.payload == payload for event in run(receiver, 0.1, lambda event: False)):
+            return True
+    return False
+
+
+def attacks(fleet: RealFleet, used: str, line: str) -> Iterator[tuple[str, bool]]:
+    """Each attack with whether it was refused; the fleet has pi-0, pi-1 and pi-2, by a ``used`` token."""
+    one, other = settings_of(fleet, "pi-0"), topics.up(FLEET, "pi-1")
+    password = (fleet.folder / "coordinator-password").read_text().strip()
+    account, token = replace(one, username=f"coordinator-{FLEET}"), parse_join_text(line)
+    assert isinstance(token, Token)
+    stolen = Asking(token, "thief", bytes(range(32))).settings(None)
+    guessed = replace(one, password="00" * 32)
+    yield "connect without an account", not lets_in(replace(one, username=None, password=None))
+    yield "connect as a device with a guessed password", not lets_in(guessed)
+    yield "connect as the coordinator with a device's password", not lets_in(account)
+    master = up(replace(account, password=password), "#")
+    for who, settings in (("a token's", stolen), ("a device's", one)):
+        thief, told = up(settings, "#", topics.down(FLEET, "pi-1")), topics.down(FLEET, "pi-1")
+        for what, topic in (
+            ("send as another device", other),
+            ("send as the coordinator to another device", told),
+            ("send a model to all", topics.blob(FLEET, bytes(16))),
+            ("call a shard of devices", topics.hint(FLEET, "00")),
+        ):
+            yield f"{what}, with {who} account", not passes(thief, topic, master)
+        yield (
+            f"hear what another device is told, with {who} account",
+            not passes(master, told, thief),
+        )
+        yield (
+            f"hear what another device sends, with {who} account",
+            not passes(master, other, thief),
+        )
+        # What it may do works: nothing above was refused because there was no connection.
+        name = settings.username or ""
+        assert passes(thief, topics.up(FLEET, name), master)
+        assert passes(master, topics.down(FLEET, name), thief)
+        thief.close()
+    yield from forgeries(fleet, master)
+    master.close()
+    yield "join by a used token", "is used up" in join(fleet, used, "pi-x")
+    yield (
+        "join by an id that is taken",
+        "there is a device pi-1" in join(fleet, line, "pi-1", "copy"),
+    )
+    fleet.cloud("device", "token", "revoke", token.token)
+    yield "connect with a revoked token", not lets_in(stolen)
+    fleet.cloud("device", "revoke", "pi-2")
+    yield "connect as a revoked device", not lets_in(settings_of(fleet, "pi-2"))
+
+
+def forgeries(fleet: RealFleet, master: MqttLink) -> Iterator[tuple[str, bool]]:
+    """Frames by an account that the broker lets send anything, as if the broker itself were taken over."""
+    keys, topic = load_config(fleet.folder / "pi-0" / "edge.toml").keys(), topics.up(FLEET, "pi-1")
+    hello = Hello(bytes(16), "forged", versions=VERSIONS)
+    own = Peer(topics.up(FLEET, "pi-0"), keys.up, keys.down, 1, 0).seal(hello)
+    for what, payload in (
+        ("random bytes", os.urandom(64)),
+        ("another device's HELLO", own),
+        ("a HELLO under another device's key", Peer(topic, keys.up, keys.down, 1, 0).seal(hello)),
+    ):
+        before = hellos(fleet)
+        master.send(topic, payload)
+        run(master, PASS_S, lambda event: False)
+        yield f"{what} on a device's topic, past the broker", hellos(fleet) == before
+
+
+def hellos(fleet: RealFleet) -> list[bytes | None]:
+    """What the coordinator knows of each device."""
+    store = open_folder(fleet.folder / "state")
+    try:
+        return [row.hello for row in store.devices()]
+    finally:
+        store.close()
+
+
+def figures(found: Result) -> list[Figure]:
+    """The joins, then each attack."""
+    joined = f"{found['joined']} of {found['devices']}"
+    minutes = (
+        f"{found['seconds'] / 60:.1f} min, with 1 command on the coordinator and 1 on each device"
+    )
+    every = at_least(found["devices"], found["joined"])
+    rows = [
+        Figure("devices that joined by one token, and connect", f"{joined} in {minutes}", (every,))
+    ]
+    return rows + [
+        Figure(what, "refused" if refused else "let through", (("refused", refused),))
+        for what, refused in found["attacks"].items()
+    ]
+
+
+@bench("Joining by one token, and an attacker's list", figures)
+def measure(devices: int = 50, at_once: int = 4) -> Result:
+    """Join so many devices, some ``at_once``; then try every attack."""
+    with tempfile.TemporaryDirectory(prefix="sedge-bench-") as name:
+        fleet = serving(Path(name))
+        try:
+            begun = time.monotonic()
+            add = ("device", "token", "add", "--expires", "1h")
+            used = fleet.cloud(*add, "--count", str(devices), "--accept").splitlines()[-1]
+            names = [f"pi-{number}" for number in range(devices)]
+            with ThreadPoolExecutor(at_once) as pool:
+                refused = [*pool.map(lambda each: join(fleet, used, each), names)]
+            seconds = time.monotonic() - begun
+            joined = sum(
+                not why and lets_in(settings_of(fleet, n))
+                for n, why in zip(names, refused, strict=True)
+            )
+            line = fleet.cloud(*add, "--count", "2").splitlines()[-1]
+            tried = dict(attacks(fleet, used, line))
+        finally:
+            fleet.close()
+    return {"devices": devices, "joined": joined, "seconds": seconds, "attacks": tried}

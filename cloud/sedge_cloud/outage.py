@@ -4,7 +4,7 @@ import math
 
 from sedge_protocol.wire.reconnect import CEILINGS_S, HELLOS_A_SECOND, Ended, longest_s
 
-# A device that has connected says hello within so long.
+# A device says hello within this long after it has connected.
 HELLO_S = 5.0
 # Connections that were refused in a row: more make no wait longer.
 MANY = 9

@@ -107,7 +107,7 @@ def require_accountant() -> None:
 
 
 def require_devices(config: PrivacyConfig, devices: int, where: str = "") -> None:
-    """Raise ``ConfigError`` where delta would let one of so many devices be published whole."""
+    """Raise ``ConfigError`` if delta would allow publishing all data of one of this many devices."""
     if not devices:
         raise ConfigError(
             "privacy", "no device", "enrolled devices: delta is judged by them", where
@@ -133,7 +133,7 @@ def require_found(
 
 @lru_cache
 def least_noise(share: float, rounds: int, epsilon: float, delta: float) -> float:
-    """The least noise, to four digits, with which so many rounds stay within epsilon."""
+    """The least noise, to four digits, that keeps this many rounds within epsilon."""
     low, high = 0.0, 1.0
     while epsilon_of(high, share, rounds, delta) > epsilon:
         low, high = high, 2 * high
@@ -149,7 +149,7 @@ def least_noise(share: float, rounds: int, epsilon: float, delta: float) -> floa
 
 @lru_cache
 def epsilon_of(noise: float, share: float, rounds: int, delta: float) -> float:
-    """What so many rounds spend. Raises ``ConfigError`` without the accountant."""
+    """The epsilon that this many rounds spend. Raises ``ConfigError`` without the accountant."""
     if not rounds:
         return 0.0
     require_accountant()

@@ -16,9 +16,9 @@ from sedge_protocol.wire.keys import DeviceKeys, parse_secret
 from sedge_protocol.wire.messages import Join, Joined, decode_body, encode_body
 from sedge_protocol.wire.reconnect import is_unknown_account
 
-# A device asks again after so many seconds, twice as many each time.
+# A device asks again after this many seconds, doubled each time.
 FIRST_S, LAST_S = 1.0, 30.0
-# Without any answer for so long, the person is told.
+# The user is told after this long without any answer.
 SILENT_S = 10.0
 _STEP_S = 0.02
 _NEW = "`sedge-cloud device token add` on the coordinator gives a new one"

@@ -41,7 +41,7 @@ MAX_BODY = 16 << 20
 MAX_JSON = 1 << 20
 # Clients at once, and the bytes of all their inputs.
 MAX_CLIENTS, MAX_BYTES = 16, 2 * MAX_BODY
-# A client that is silent for so long, in seconds, is closed.
+# A client that is silent for this many seconds is disconnected.
 PATIENCE_S = 5.0
 _JSON = "application/json"
 # As the standard library's stubs name it.

@@ -29,5 +29,5 @@ __all__ = [
     "top_k",
 ]
 
-# Of the distribution, and so of every package.
+# The version of the distribution, and so of every package.
 VERSION = "0.1.0"

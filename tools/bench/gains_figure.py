@@ -20,7 +20,7 @@ WORDS = {"dir-0.1": "Dir(0.1)", "dir-0.5": "Dir(0.5)", "iid": "IID"}
 
 
 def drawn(path: Path) -> Iterator[tuple[Path, str]]:
-    """The figures that there are cells for: path and SVG."""
+    """The path and SVG of each figure that has cells."""
     if path.exists():
         cells = msgspec.json.decode(path.read_bytes(), type=Gains).cells
         for split in SPLITS:

@@ -148,7 +148,7 @@ def stages_of(root: Path, path: Path) -> list[tuple[str, ...]]:
 
 
 def passes(tree: Path, tests: Sequence[str], limit_s: float | None) -> bool:
-    """Whether the tests pass in a tree, and in time."""
+    """Whether a tree's tests pass within the time limit."""
     options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu and not fleet"]
     options += ["-k", "not java"]  # which has none of the mutants
     search = os.pathsep.join(str(tree / folder) for folder in SEARCH)

@@ -66,7 +66,7 @@ class Row:
 
 
 def filled(folder: Path, devices: int, url: str | None) -> tuple[Path, float]:
-    """A cloud.toml whose store has so many devices, and how many were enrolled a second."""
+    """A cloud.toml whose store has this many devices, and how many were enrolled per second."""
     config, listed = folder / "cloud.toml", folder / "devices.csv"
     store = "" if url is None else f'[store]\nurl = "{url}"\n'
     config.write_text(f'fleet = "{FLEET}"\n{store}[broker]\nurl = "mqtt://127.0.0.1:1"\n')

@@ -24,7 +24,7 @@ class Row:
 
     @property
     def compares(self) -> bool:
-        """Whether something was published of it."""
+        """Whether the paper published a figure for it."""
         return self.texts[4] != NONE or self.texts[6] != NONE
 
 

@@ -51,7 +51,7 @@ def make_policy(
 ) -> Policy:
     """What a run of these bundles, the whole model's first, may ask of devices: no more than it needs.
 
-    The run is begun for a moment, in a store of its own. Raises what ``start_run`` raises.
+    The run is started briefly in a temporary store. Raises what ``start_run`` raises.
     """
     unscheduled = msgspec.structs.replace(config, schedule=ScheduleConfig(), privacy=None)
     with TemporaryDirectory() as folder, closing(open_folder(Path(folder), durable=False)) as store:

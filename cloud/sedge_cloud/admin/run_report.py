@@ -28,7 +28,7 @@ HEAD = (
 
 # What a private run withholds.
 MEASURED = {"before", "after", "train_loss", "num_examples"}
-# Of a round; --json has all.
+# How many declines are printed per round; --json has all.
 MOST_DECLINES = 5
 
 

@@ -66,7 +66,7 @@ class Grouped(Strategy, frozen=True):
         return ValueCoding.INT8
 
     def masks(self, context: Context) -> "Masks":
-        """No masks yet of a round's devices."""
+        """Start a round without any device's mask."""
         return Masks(context.layout.size, self.overlap_sample)
 
 

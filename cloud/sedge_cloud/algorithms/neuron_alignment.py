@@ -206,7 +206,7 @@ def _rows(values: Values, place: int, channels: int) -> Values:
 
 
 def _cover(form: Form, plans: dict[int, AxisPlan]) -> Theta | None:
-    """1 for elements all of whose channels some source became, 0 for others; None if all are 1."""
+    """1 for elements whose channels all come from a source, 0 for others; None if all are 1."""
     covered = {axis: plan.makes.any(axis=0) for axis, plan in plans.items()}
     if all(reached.all() for reached in covered.values()):
         return None

@@ -26,7 +26,7 @@ Matrix = NDArray[np.float64]
 
 # Below it the smallest exp(-C / reg) underflows float64.
 MIN_REG = 0.002
-# Sinkhorn ends when each source's weight is met to this relative precision, or after so many steps.
+# Sinkhorn ends when each source's weight is met to this relative precision, or after this many steps.
 _PRECISION = 1e-6
 _STEPS = 1000
 # Sizes with a small common multiple are solved as an assignment of copies: for 512 to 384 neurons in a

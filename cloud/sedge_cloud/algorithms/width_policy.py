@@ -53,7 +53,7 @@ class WidthPolicy(Strategy, frozen=True):
             raise ConfigError("memory_mb, step_s", both, "neither of them together with dropped")
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """That there is nothing to choose from."""
+        """A remark if there is nothing to choose from."""
         text = f"{self.name}: the run has one form of the model, so every device trains the whole of it"
         return () if len(layouts) > 1 else (text,)
 

@@ -44,7 +44,7 @@ class BrokerProcess:
     ) -> None:
         # Our own descriptor: started by root, Mosquitto becomes another user who may not open the file.
         with log_path.open("ab") as log:
-            # A session of its own: Ctrl-C must not take the broker from under devices that say goodbye.
+            # A separate session: Ctrl-C must not take the broker from under devices that say goodbye.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -8,7 +8,7 @@ from sedge_cloud.store.rows import JoinRow
 
 # More devices than these are one line.
 MAX_NAMED = 8
-# A device that was accepted has its account at the broker within so many seconds.
+# An accepted device has its account at the broker within this many seconds.
 ACCOUNT_S = 30.0
 
 

@@ -17,7 +17,7 @@ from sedge_cloud.store.selector import parse
 NEVER = "has never been heard: is its agent running, with this fleet's name, this broker and a right clock?"
 # A message that was dropped so soon before its device went offline is why.
 RESOLUTION = timedelta(seconds=2)
-# A device is slow once half of the round has answered and it has taken so much longer than they trained.
+# A device is slow once half of the cohort has answered and it has taken this much longer than they did.
 SLOW_TIMES, SLOW_S = 3.0, 3.0
 
 

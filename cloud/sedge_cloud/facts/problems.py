@@ -27,17 +27,17 @@ ENOUGH_FREE_BYTES = 2**30
 # Blobs are refused below this (blobs.py).
 FULL_BYTES = 64 * 2**20
 SOON_FULL_DAYS = 30.0
-# An error of the coordinator, or a message that was dropped, is shown for so long.
+# How long an error of the coordinator, or a dropped message, is shown.
 RECENT = timedelta(minutes=10)
-# A device that owes nothing is missed after so long, while a run is going on.
+# While a run is going on, a device that owes nothing is reported missing after this long.
 LOST = timedelta(minutes=10)
 # A device gets worse when its accuracy before training falls by more than this.
 WORSE = 0.05
-# A round is stuck when it takes so many times as long as usual, and at least so many seconds.
+# A round is stuck when it takes this many times as long as usual, and at least this many seconds.
 STUCK_TIMES, STUCK_S = 5.0, 60.0
-# Of the devices that keep a round from its quorum, or have never connected, so many are named.
+# At most this many devices are named that keep a round from its quorum or have never connected.
 MAX_NAMED = 4
-# A device with one of these is at work; with one of the others its update does not come for now.
+# A device with one of these is at work; with any other code, no update can be expected for now.
 _COMING: frozenset[Code] = frozenset({"device_working", "device_slow"})
 _ABSENT: Mapping[Code, str] = {
     "device_lost": "is offline",

@@ -10,7 +10,7 @@ from sedge_cloud.store.leases import LeaseRow, ProcessRow
 from sedge_cloud.store.rows import CoordinatorRow
 from sedge_cloud.store.schema import LEADER
 
-# Without a sign of life for so long the service counts as silent.
+# The service counts as silent after this long without a sign of life.
 SILENT_S = 6.0
 
 

@@ -44,7 +44,7 @@ from sedge_cloud.store.rows import (
 from sedge_cloud.store.selector import ALL, Choice, Condition, parse
 from sedge_protocol.errors import StorageError
 
-# What is wrong with devices changes with time alone, too: it is found again after so long.
+# Device problems also change with time alone, so they are looked for again after this long.
 AGAIN_S = 60.0
 # So many closed rounds of a run are read, the last ones.
 LAST_ROUNDS = 400

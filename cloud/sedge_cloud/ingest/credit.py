@@ -16,7 +16,7 @@ MAX_BYTES, MAX_CHUNKS = 1_000_000, 100
 # While others wait: an upload that was silent for so long has nothing in the queue, as its device is gone
 # or its link slow; and no turn lasts longer than this. Either may go on, and is counted no more.
 SILENT_S, TURN_S = 5.0, 60.0
-# Who waits offers again every ten seconds; who has not for so long is gone.
+# A waiting device repeats its offer every ten seconds; one that has been silent for this long is gone.
 GONE_S = 40.0
 
 Key: TypeAlias = tuple[str, bytes]  # device and transfer

@@ -10,7 +10,7 @@ from sedge_cloud.store.rows import DeviceRow, SessionRow
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.peer import Peer
 
-# A device keeps models of so many runs.
+# How many runs' models a device keeps.
 MAX_RUNS = 16
 UNSEEN = SessionRow("")
 

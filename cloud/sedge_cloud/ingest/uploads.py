@@ -45,7 +45,7 @@ IDLE_S = 120.0
 RETRY_MS = 10_000
 # An upload that waits for its turn (credit.py) is told so again if it is not asked for sooner.
 TURN_MS = 10_000
-# A larger update is a blob of its own; up to this size it is in the database, where all that arrives in one
+# A larger update is a separate blob; up to this size it is in the database, where all that arrives in one
 # turn of the loop shares a flush.
 MAX_ROW_BYTES = 2**17
 # So many updates end a turn: what they take in memory, and how long they wait, is bounded.

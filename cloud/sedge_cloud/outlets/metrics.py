@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from sedge_cloud.facts.records import Code, DeviceState, Fleet, RoundFacts
 from sedge_cloud.store.records import RunSums
 
-# Of more runs the last ones have metrics.
+# With more runs than this, only the last ones have metrics.
 MAX_RUNS = 20
 
 

@@ -19,12 +19,12 @@ from sedge_protocol.host.mqtt import BrokerSettings
 
 # The log names a problem that two readings in a row have, and so does a notice.
 LOG_S, NOTICE_S = FRESH_S, 10.0
-# Accounts at the broker are made together, so often.
+# How often accounts at the broker are made, all waiting ones together.
 ACCOUNTS_S = 1.0
 
 
 def snapshot_of(cloud: CloudConfig) -> Snapshot:
-    """The facts of the fleet, for all threads together."""
+    """The fleet's facts, shared by all threads."""
 
     def open_reader() -> Reader:
         folder = Path(cloud.state_dir)

@@ -24,7 +24,7 @@ from sedge_protocol.wire.topics import SHARDS
 
 # How often a process looks what others have changed, in seconds.
 LOOK_S = 0.5
-# A host's clock may be so far from the database's without a word, in seconds.
+# How far a host's clock may differ from the database's without a warning, in seconds.
 SKEW_S = 60.0
 
 

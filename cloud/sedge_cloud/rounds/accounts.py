@@ -28,7 +28,7 @@ from sedge_cloud.store.rows import HistoryRow, Received, RoundRow, TrafficRow
 from sedge_protocol.wire.messages import TRAIN
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
-# A device whose update was distrusted has to send so many good ones before that is forgotten.
+# After a distrusted update, a device has to send this many good ones before it is forgotten.
 FORGIVEN = 3
 # The values before training that are kept of a device.
 KEPT = 24
@@ -118,7 +118,7 @@ def account(
     parts = _parts(number, given, summary, list(traffic.values()), http)
     took = {device: cost.seconds for device, cost in costs.items()}
     closed = _Round(row, parts, devices, took, traffic)
-    # Of those who were not asked, late updates may have counted.
+    # Late updates of devices that were not asked may have counted.
     names = sorted({*(given.answers or devices), *summary.distrusted})
     histories = [
         HistoryRow(run, name, number, msgspec.msgpack.encode(closed.of(name, past)))

@@ -34,7 +34,8 @@ def next_round(run: Run) -> tuple[int, str] | None:
 def draw_cohort(run: Run, number: int, task: str, able: Sequence[str]) -> list[str]:
     """The devices of a round, drawn from the capable ones; the same draw for the same devices.
 
-    In a private run each device trains by a secret coin of its own: its accountant counts on that.
+    In a private run each device flips its own secret coin to decide whether it trains: the accountant
+    relies on that.
     """
     config = run.config
     budget = None if config.privacy is None else run.state.budget

@@ -21,7 +21,7 @@ from sedge_protocol.wire.transfer import (
 )
 from sedge_protocol.wire.work import Codec, Work
 
-# Of a strategy that asks for no more than the run's training.
+# The needs of a strategy that asks only for the run's training.
 PLAIN_WORK = Work()
 # What an order takes besides its digests of bundle and model: keys, work, one step, a small patch.
 ORDER_BYTES = 2048

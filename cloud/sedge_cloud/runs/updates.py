@@ -37,7 +37,7 @@ class RoundUpdates:
 
     @cached_property
     def _known(self) -> list[tuple[UpdateRow, OrderRow, Report, int, int]]:
-        """Of each update its rows, its report, its number of examples and its size, without a vector."""
+        """Each update's row, report, number of examples and size, without its vector."""
         known: list[tuple[UpdateRow, OrderRow, Report, int, int]] = []
         for row, order in self.accepted:
             report = msgspec.msgpack.decode(row.report, type=Report)

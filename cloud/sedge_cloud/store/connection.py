@@ -21,7 +21,7 @@ _BEGIN_ANEW = (
 )
 # Who holds it collects blobs, or, shared, keeps them from being collected.
 COLLECTING = "collecting"
-# Who holds it is the coordinator, or what must not run beside one.
+# Held by the coordinator, or by a command that must not run at the same time.
 SERVING = "serving"
 
 # The fence of leases.py, and that of who leads: a lease changes hands by an update, which a key's lock lets
@@ -32,7 +32,7 @@ _LEADS = (
     f" WHERE p.token = ? AND l.name = '{LEADER}' FOR KEY SHARE OF p FOR SHARE OF l"
 )
 
-# A statement has at most so many values: SQLite takes 32,766, PostgreSQL 65,535.
+# The most values in one statement: SQLite takes 32,766, PostgreSQL 65,535.
 MOST_VALUES = 30_000
 
 R = TypeVar("R", bound=msgspec.Struct)

@@ -20,9 +20,9 @@ import msgspec
 from sedge_cloud.store.connection import Database
 from sedge_cloud.store.contract import Dialect
 
-# A process is lost after so long without renewing, in seconds, and how often it renews.
+# A process counts as lost this many seconds after its last renewal; and how often it renews.
 LEASE_S, RENEW_S = 10.0, 2.0
-# A transaction may be idle for so long: shorter than a lease.
+# How long a transaction may be idle: less than a lease.
 IDLE_S = 5.0
 
 

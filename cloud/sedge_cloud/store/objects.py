@@ -49,7 +49,7 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 # What an S3 server answers: its status, and the code and text of its XML.
 _ANSWER = re.compile(r"status code: (?P<status>\d{3}[\w ]*)")
 _XML = re.compile(r"<(Code|Message)>([^<]*)</")
-# A server whose disk is full says so by 507, or by a code of its own, or is just failing (SeaweedFS).
+# A server with a full disk answers 507 or its own code, or simply fails (SeaweedFS).
 _FULL = re.compile(r"^5\d\d |StorageFull|Quota")
 
 
@@ -317,7 +317,7 @@ class ObjectParts:
 
 
 def _is_bucket_missing(error: Exception) -> bool:
-    """Whether it is not the object but all of them that cannot be found."""
+    """Whether the whole bucket is missing rather than one object."""
     return "NoSuchBucket" in str(error)
 
 

@@ -37,7 +37,7 @@ ENDS = {
     "tcp_user_timeout": 11_000,
     "client_connection_check_interval": 2_000,
 }
-# After a connection could not be opened nobody tries again for so long.
+# After a failed attempt to connect, nobody tries again for this long.
 RECONNECT_S = 2.0
 # How many rows of a whole table are in memory at once.
 BATCH = 500
@@ -231,7 +231,7 @@ class Postgres:
             raise StorageError(f"{self.place}: {kind} {name!r} is missing")
 
     def version(self) -> int:
-        """How many commits others have counted."""
+        """The number of commits by other connections."""
         row = self.execute("SELECT commits FROM sedge_store").fetchone()
         return int(row[0]) - self._own_commits
 

@@ -87,7 +87,7 @@ class Receipts(Database):
         The first receipt of a device in a round stands: it is returned, and another is not written. Whether
         the update is late, or too late and so rejected, is decided here, while no round of the run can open
         or close. ``small`` is the update itself where it is not in the blob folder: here it shares the
-        receipt's flush, while a file of its own would take two more.
+        receipt's flush, while a separate file would take two more.
         """
         with self._transaction() as db:
             self._require_run(db, row.run)

@@ -9,7 +9,7 @@ from sedge_cloud.store.selector import ATTRIBUTES, TAG, Condition, number_of
 from sedge_protocol.errors import ConfigError
 
 MAX_VALUE = 64
-# A device has at most so many.
+# The most tags that a device may have.
 MAX_TAGS = 32
 
 

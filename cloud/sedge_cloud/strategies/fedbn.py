@@ -27,7 +27,7 @@ class FedBN(FedAvg, frozen=True):
     modules with vectors only."""
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """That there is nothing to keep."""
+        """A remark if there is nothing to keep."""
         what = "BatchNorm" if self.norms == "batch" else "normalisation"
         text = f"{self.name}: the model has no {what}, so this is FedAvg"
         return () if self._kept(layouts[0]) else (text,)

@@ -52,7 +52,7 @@ class FedSelect(FedAvg, frozen=True):
         return False
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """That no tensor is large enough for a personal element."""
+        """A remark if no tensor is large enough for a personal element."""
         layout = layouts[0]
         everything = np.ones(layout.size, np.float32)
         if self.grown(np.zeros(layout.size, np.bool_), everything, layout).any():

@@ -25,10 +25,10 @@ from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Work
 
 AUTO = "auto"
-# Which optimizer the orders will ask for is not known when a bundle is opened.
+# The orders' optimizer is not known yet when a bundle is opened.
 _VECTORS = Work().vectors(Training(optimizer="adam"))
 
-# The abilities of an agent whose training is a function of its own.
+# The abilities of an agent that trains with the user's function.
 _FOR_FUNCTIONS = frozenset({"settings", "arrays"})
 
 

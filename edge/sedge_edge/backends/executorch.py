@@ -25,7 +25,7 @@ from sedge_protocol.wire.programs import Signature
 
 PACKAGE = "sedge_executorch"
 LIBRARY = "libsedge_executorch.so"
-# Of the C interface: the functions and what they mean.
+# The functions of the C interface and what they mean.
 _ABI = 1
 _MAX_DIMS = 16
 # ExecuTorch's ScalarType for the types that programs use.

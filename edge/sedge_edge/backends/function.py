@@ -58,7 +58,7 @@ from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 
 HONOURABLE = ("prox", "freeze", "optimizer", "schedule")
-# Of the abilities that a hello announces, those that no function has.
+# The announced abilities that no user function has.
 NEVER = frozenset({"own_model", "select", "scoring", "correction", "average", "loss"})
 
 

@@ -33,7 +33,7 @@ class KeptKeys(msgspec.Struct, frozen=True):
 class Keyring:
     """A device's keys: those that it has, and those that are to follow. ``secret`` is of its enrolment.
 
-    ``draw`` gives so many secret random bytes.
+    ``draw`` returns the requested number of secret random bytes.
     """
 
     def __init__(

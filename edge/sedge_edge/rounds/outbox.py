@@ -115,7 +115,7 @@ class Outbox:
         return min((at for at in due if at is not None), default=None)
 
     def _sending(self) -> set[Pending]:
-        """Of each run the update to send: one already begun, or else the newest; none awaiting the disk.
+        """The update to send for each run: one already begun, or else the newest; none awaiting the disk.
 
         One that the coordinator has put off comes after the others: their open transfers may be what it
         waits for.

@@ -23,7 +23,7 @@ from sedge_protocol.wire.transfer import Fetch
 # Without a whole chunk for so long, 1 kB/s of the usual ones, MQTT may do better, and does no worse.
 STALL_S = 60.0
 PAUSE_FIRST_S, PAUSE_MAX_S = 60.0, 3600.0
-# Blobs whose place was wrong, remembered until there are so many.
+# How many blobs with a wrong place are remembered.
 MAX_DROPPED = 64
 
 Permits: TypeAlias = Callable[[str], bool]

@@ -176,7 +176,7 @@ def _badness(found: Metrics, metric: Metric) -> tuple[float, float]:
 def _first_request(
     order: Order, start: Theta, own: Theta, correction: Theta | None, moments: Moments | None
 ) -> TrainRequest:
-    """The order's first training; with a mixture, of its own part as well."""
+    """The order's first training, including the device's own part of a mixture."""
     personal, training, seed = order.work.own_model, order.training, order.seed
     exchange = exchanged(order)
     if personal is not None and personal.mixes:

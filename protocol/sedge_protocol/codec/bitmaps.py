@@ -5,7 +5,7 @@ A bitmap of n bits has ceil(n/8) bytes; bit i of byte j stands for position 8j +
 fewer bytes than the mask, and none for a patch of the same elements. A change is named by its rank in the
 order of the earlier mask: first the positions that it kept, then those that it left out, both ascending.
 Dropped positions are among the first, and dense there; added ones are among the second, and sparse there.
-So each half has gaps of its own size.
+So each half has its own gap size.
 """
 
 import numpy as np

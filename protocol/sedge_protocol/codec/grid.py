@@ -18,7 +18,7 @@ _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 def nearest_multiples(vector: Theta, k: int, *, binary: bool = False) -> SparseVector:
-    """Of the ``k`` largest elements of ``vector`` (n,) the nearest multiples of a spacing, without zeros.
+    """The ``k`` largest elements of ``vector`` (n,) as the nearest multiples of a spacing, without zeros.
 
     The spacing is the largest of 4, 5, 6 and 7 times a power of two that is at most twice the magnitude
     with the rank 3k/4, so that at least 3k/4 elements are sent. With ``binary`` it is the power of two

@@ -1,4 +1,4 @@
-"""Numpy's files, read without pickles, and refused in words of our own.
+"""Numpy's files, read without pickles, and refused with our own messages.
 
 Of a file that is no array, numpy's own error says how to load it unsafely.
 """

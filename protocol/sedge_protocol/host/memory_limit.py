@@ -11,7 +11,7 @@ from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
-# glibc's malloc.h; and the bytes from which an array has pages of its own.
+# glibc's malloc.h; and the size in bytes from which an array gets separate pages.
 _M_MMAP_THRESHOLD, _LARGE = -3, 2**20
 
 

@@ -1,6 +1,6 @@
 """A single connection to the broker, with which a doctor checks whether it works.
 
-It has a client id of its own and no will: it takes no session from a process that runs under the same
+It has its own client id and no will: it takes no session from a process that runs under the same
 account.
 """
 

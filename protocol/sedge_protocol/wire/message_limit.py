@@ -23,14 +23,14 @@ SMALL = 256
 FAILURES = 2
 BELIEVED_S = 3600.0
 SILENCE_S, MOST_SILENCE_S = 5.0, 60.0
-# After so many small messages without a return, nothing that we send to ourselves comes back.
+# After this many small messages that did not come back, we conclude that none will.
 DEAF_TRIES = 4
 
 
 class LimitProbe:
     """Finds the largest packet that comes back, on every connection, trying the last result early.
 
-    Each message has a number of its own. ``limit`` (bytes) is None until it is known on this connection;
+    Each message has a unique number. ``limit`` (bytes) is None until it is known on this connection;
     ``deaf``: nothing came back, and ``LEAST_PACKET_BYTES`` is taken for it.
     """
 

@@ -16,7 +16,7 @@ from enum import Enum, auto
 import numpy as np
 
 FIRST_S = 1.0
-# A small fleet is back so many seconds after its broker.
+# A small fleet is back this many seconds after its broker.
 SOON_S = 5.0
 # An outage of t seconds lasts at most t / 36 seconds longer for a device: five seconds for three minutes.
 OUTAGE_PART = 36

@@ -1,4 +1,4 @@
-"""The card's measured limits, and rates as shares of them. Loads no torch."""
+"""Measures the card's limits and expresses rates as shares of them. Loads no torch."""
 
 from collections.abc import Iterable
 

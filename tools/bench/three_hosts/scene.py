@@ -41,7 +41,7 @@ class Scene:
         self.fleet.begin(bundle)
 
     def reach_the_middle(self) -> None:
-        """Wait until a round has closed, and a part of the next one's updates is there."""
+        """Wait until a round has closed and some of the next one's updates have arrived."""
         wait_for(lambda: self.watch.closed() >= 1, PATIENCE_S, "a round of each run closes")
         seen = len(self.watch.accepted)
         more = int(self.rng.integers(1, 2 * len(self.devices)))

@@ -1,4 +1,4 @@
-"""``sedge-conformance``: finds the rules of WIRE.md that a client breaks, in the place of a coordinator."""
+"""``sedge-conformance``: plays the coordinator and reports the rules of WIRE.md that a client breaks."""
 
 import argparse
 import sys

@@ -1,6 +1,6 @@
 """The acts: what a coordinator may do to a client, and what the client must make of it.
 
-Every act has a run of its own, so that a client that fails one can pass the next.
+Every act has its own run, so that a client that fails one can pass the next.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ def play(model: Model, with_cut: bool = True) -> Callable[[Stage], Act]:
     """
 
     def acts(stage: Stage) -> Act:
-        # Not what an earlier play has left on the device: blobs and versions of its own.
+        # Fresh blobs and versions, not those that an earlier play has left on the device.
         salt, fresh = stage.incarnation, model.salted(stage.incarnation)
         chosen = [act for act in ACTS if with_cut or act is not cut]
         for number, act in enumerate(chosen):
@@ -159,7 +159,7 @@ def broken_step(run: Run) -> Act:
 
 
 def patched(run: Run) -> Act:
-    """A patch that is a blob of its own; then nothing is to be sent."""
+    """Send a patch as a separate blob; the client must then send nothing."""
     stage, theta = run.stage, run.model.theta
     where = np.arange(0, theta.size, 2, dtype=np.uint32)
     patch = SparseVector(theta.size, where, theta[where] * np.float32(0.5))

@@ -64,7 +64,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Wait:
-    """Until the client sends something that ``wanted`` takes, or for so many seconds."""
+    """Wait until the client sends something that ``wanted`` accepts, or for this many seconds."""
 
     wanted: Callable[[Heard], bool]
     seconds: float
@@ -144,7 +144,7 @@ class Stage:
         self._until = 0.0
 
     def restart(self) -> None:
-        """Begin anew as a coordinator that has just started."""
+        """Start over as a restarted coordinator."""
         self.incarnation += 1
         self.peer = self._new_peer()
 
@@ -217,7 +217,7 @@ class Stage:
     def expect(
         self, rule: str, text: str, wanted: Callable[[Heard], bool], seconds: float
     ) -> Generator[Step, Heard | None, Heard]:
-        """What the client must send within so many seconds. Raises ``Broken``."""
+        """Return what the client must send within this many seconds. Raises ``Broken``."""
         heard = yield Wait(wanted, seconds)
         if heard is None:
             raise Broken(rule, f"{text}: nothing within {seconds:g} s")
@@ -227,7 +227,7 @@ class Stage:
     def quiet(
         self, rule: str, text: str, unwanted: Callable[[Heard], bool], seconds: float
     ) -> Generator[Step, Heard | None, None]:
-        """What the client must not send for so many seconds."""
+        """Report a broken rule if the client sends this within this many seconds."""
         heard = yield Wait(unwanted, seconds)
         found = (
             ""

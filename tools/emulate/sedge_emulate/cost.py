@@ -54,7 +54,7 @@ class Use:
     units: float = 0.0
 
     def of(self, count: int) -> "Use":
-        """The mean, if this is the sum of so many."""
+        """The mean, if this is the sum of this many."""
         n = max(1, count)
         return Use(self.up / n, self.down / n, self.messages / n, self.units / n)
 

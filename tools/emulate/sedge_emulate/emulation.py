@@ -1,4 +1,4 @@
-"""An emulation from its description to its results: data, model, workers, then strategy after strategy.
+"""Run an emulation from its description to its results: data, model, workers, then each strategy in turn.
 
     out/bundle        the exported model            out/models    each strategy's last global model
     out/join          what real devices need        out/state     what --resume goes on from
@@ -239,7 +239,7 @@ def locked(out: Path) -> Generator[None]:
 def export_forms(
     setup: WorkerSetup, dataset: Dataset, config: EmulationConfig, fresh: bool = False
 ) -> Prepared:
-    """Export the model, whole and in each of its widths, in a process of its own.
+    """Export the model, whole and in each of its widths, in a separate process.
 
     Raises ``DataError`` for data that every device would decline to train on.
     """
@@ -315,7 +315,7 @@ def _result_path(stage: Stage, strategy_run: StrategyRun) -> Path:
 
 
 def _require_names(config: EmulationConfig) -> None:
-    """Raise ``ConfigError`` unless each strategy has files of its own."""
+    """Raise ``ConfigError`` unless each strategy has its own files."""
     names = [slug(strategy.title) for strategy in config.strategies]
     for name, strategy in zip(names, config.strategies, strict=True):
         if names.count(name) > 1:

@@ -202,7 +202,7 @@ class Sample:
 
     @classmethod
     def of(cls, source: ModelSource, dataset: Dataset) -> "Sample":
-        """The sample of this data for this model."""
+        """A sample input for the model, taken from this data."""
         y = dataset.targets
         asked = not source.config.target and source.target == "float"
         doubtful = asked and bool((y == np.rint(y)).all())

@@ -19,7 +19,7 @@ from sedge_protocol.wire.objective import Metric
 When: TypeAlias = Literal["before", "after"]
 # Equal means over seeds differ in their last bit, and values of kept results were rounded to six decimals.
 DECIMALS = 5
-# Of so many differences all signs are tried; scipy's ``wilcoxon`` does that a hundred times slower.
+# Up to this many differences, all signs are tried; scipy's ``wilcoxon`` does that a hundred times slower.
 MAX_EXACT = 13
 
 

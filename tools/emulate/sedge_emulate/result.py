@@ -334,7 +334,7 @@ def read_json(path: Path) -> Result:
 
 
 def write_whole(data: bytes, path: Path) -> None:
-    """Write a file beside its place and move it there, so that a reader never sees half of it."""
+    """Write a file next to its destination and move it there, so that nobody reads half of it."""
     partial = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -79,7 +79,7 @@ class Inspected:
 
     @property
     def guide(self) -> Guide | None:
-        """That of the guided loss, if there is one."""
+        """The guide of the guided loss, if there is one."""
         guided = self.subject.choice.rows.guided
         return None if guided is None else guided.guide
 

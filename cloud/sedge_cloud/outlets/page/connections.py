@@ -15,7 +15,7 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# This part of the process's file handles, and no more than so many.
+# The page may use this share of the process's file handles, up to this many.
 SHARE, MAX_CONNECTIONS = 4, 256
 # asyncio accepts so many connections before it serves the first of them: they come on top of the share.
 # Many more may wait to be accepted, which costs no file handle.
@@ -77,7 +77,7 @@ class Connection(H11Protocol):
         super().on_response_complete()
 
     def _begin(self, idle: bool, most_s: float | None) -> None:
-        """Be idle or at work from now on, for so long at most."""
+        """Become idle or busy, for at most this long."""
         self._cancel()
         self._idle, self._since = idle, self.loop.time()
         if most_s is not None:

@@ -14,9 +14,9 @@ from sedge_protocol import VERSION
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
 # The direction compares the last round with the one so many rounds before it; less than this is level.
 BACK, LEVEL = 5, 0.005
-# A device is slow that trains so many times as long as the fleet's median.
+# A device is slow if it trains this many times as long as the fleet's median.
 SLOW_TIMES = 3.0
-# An event names so many devices.
+# An event names at most this many devices.
 MAX_NAMED = 6
 # What keeps an upgrade from being safe.
 _UNSAFE = ("disk_full", "disk_low", "coordinator_error", "broker_down")

@@ -21,9 +21,9 @@ from sedge_cloud.outlets.page.actions import Action
 from sedge_cloud.outlets.terminal import closes
 from sedge_protocol import VERSION
 
-# Of larger fleets the page shows so many devices at a time, those that need a look first.
+# The page shows this many devices at a time, those that need attention first.
 MAX_DEVICES, MAX_AWAITED, MAX_PROBLEMS = 60, 40, 40
-# Of these it shows so many.
+# How many of these it shows.
 MAX_EVENTS, MAX_GROUPS, MAX_ON_WALL = 20, 20, 8
 # So few devices need no search.
 FEW = 8

@@ -33,7 +33,7 @@ class Stepper(Protocol):
         ...
 
     def trained(self, loss: float, steps: int) -> Trained:
-        """The end of the training, after so many steps with this loss."""
+        """End the training, after this many steps with this loss."""
         ...
 
 

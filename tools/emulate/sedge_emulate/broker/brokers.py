@@ -55,7 +55,7 @@ _DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
 class Broker:
-    """A Mosquitto of our own on a free port of the loopback interface, for the time of a ``with``.
+    """Our own Mosquitto on a free port of the loopback interface, for the duration of a ``with``.
 
     ``folder`` keeps its settings and its log; without one they lie in a temporary folder that is deleted.
     The port is ``wanted`` where that one is free.

@@ -39,7 +39,7 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 def reached(runs: Runs, target: float) -> Iterator[Reached]:
-    """Of each strategy and moment. Raises ``ConfigError`` for a target that the metric cannot have."""
+    """When each strategy reached it. Raises ``ConfigError`` for a target that the metric cannot have."""
     metric = a_run(runs).result.metric
     if metric.share and not 0 <= target <= 1:
         raise ConfigError("--target", target, f"a share of 1: the metric is {metric.words}")

@@ -47,7 +47,7 @@ FILES = (
 FASHION_MEAN, FASHION_STD = 0.286, 0.3205
 # The same of the 1,797 digits (0.30526, 0.37600 over x / 16).
 DIGITS_MEAN, DIGITS_STD = 0.3053, 0.376
-# Of a user's own data: a model gets an output for each label up to the largest.
+# For a user's own data: the model gets an output for each label up to the largest.
 MAX_CLASSES = 2**20
 TENTHS = 10
 _UNSIGNED_BYTE = 0x08

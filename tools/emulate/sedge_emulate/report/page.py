@@ -21,7 +21,7 @@ from sedge_emulate.result import DeviceResult, Result, StrategyResult, classes_o
 from sedge_emulate.settings import flat
 from sedge_protocol.wire.objective import Metric
 
-# Of larger fleets, only the ends of the table are on the page; result.json has every device.
+# For larger fleets the page shows only both ends of the table; result.json has every device.
 MAX_ROWS, ENDS = 200, 20
 
 

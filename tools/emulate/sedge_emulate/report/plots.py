@@ -26,17 +26,17 @@ from sedge_emulate.headline import rates_of, worst_first
 from sedge_emulate.result import DeviceResult, Result, RoundResult, StrategyResult
 from sedge_protocol.wire.objective import Metric
 
-# Of more devices, a stroke for each would be thinner than a pixel.
+# With more devices, a stroke for each would be thinner than a pixel.
 MAX_STROKES = 400
 _HUNDREDTHS = 100
 _MARKED_ROUNDS = 40
-# Of more rounds than this the numbers of late devices are left out, for they would overlap.
+# With more rounds than this, the numbers of late devices would overlap and are left out.
 _NUMBERED_ROUNDS = 30
 # Strips are this high until they fill a plot of the greatest height.
 _STRIP, _MAX_STRIPS = 16.0, 420.0
 # An accuracy that leaves no room for a name below it.
 _LOW = 0.05
-# Of each moment its title, a round's mean, and the mean of its worst tenth where that is known.
+# For each moment: its title, a round's mean and, where known, the mean of its worst tenth.
 _MOMENTS: tuple[
     tuple[str, Callable[[RoundResult], float], Callable[[RoundResult], float | None]], ...
 ] = (

@@ -87,7 +87,7 @@ def _tested(result: Result) -> str:
 
 
 def _bytes(row: Headline) -> tuple[str, ...]:
-    """Of one round alone nothing is known of a device's later ones."""
+    """A single round says nothing about a device's later rounds."""
     device = row.rates.device
     return (size(device.up), size(device.down)) if device.both else ("-", "-")
 

@@ -43,7 +43,7 @@ _PYTHON = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
 _CPU = Path("/proc/cpuinfo")
 _Memo = type(cache(len))
-# Of a class, what pickle, abc and annotations leave there: it changes, and nothing is computed from it.
+# Left on a class by pickle, abc and annotations: it changes, and no result depends on it.
 _ASIDE = ("__slotnames__", "_abc_impl", "__annotations__")
 
 
@@ -87,7 +87,7 @@ class _Pickler(pickle.Pickler):
         self._users = users
 
     def reducer_override(self, value: Any) -> Any:
-        """What to pickle in the place of a tensor, or of code."""
+        """The stand-in to pickle for a tensor or for code."""
         if isinstance(value, Tensor):
             content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
             kind = type(value).__name__, str(value.dtype), tuple(value.shape), value.requires_grad
@@ -97,7 +97,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented if parts is None else (object, (), (type(value).__name__, parts))
 
     def persistent_id(self, value: Any) -> Any:
-        """What to pickle in the place of a set."""
+        """The stand-in to pickle for a set."""
         return sorted(map(repr, value)) if isinstance(value, set | frozenset) else None
 
     def _parts(self, value: Any) -> object:

@@ -25,7 +25,7 @@ from sedge_export.subject.network import copied
 
 # Devices at once at most: on a CPU more only spill its cache.
 WIDTHS = {"cpu": 8, "cuda": 128}
-# An evaluation's batch has at least so many rows.
+# The fewest rows in an evaluation's batch.
 EVALUATION_ROWS = 64
 _VECTORS = 12
 _VECTORS_BACKWARD = 8
@@ -65,7 +65,7 @@ def fitting_width(
 def most_devices(
     problem: Problem, memory: int, convolutions: Convolutions = "grouped", graphs: bool = False
 ) -> int:
-    """How many devices fit at once into so many bytes of a GPU's memory."""
+    """How many devices fit at once into this many bytes of GPU memory."""
     usable = (1 - _LEFT) * memory - _CONTEXT_BYTES
     return max(0, int(usable // place_bytes(problem, convolutions, graphs)))
 

@@ -18,7 +18,7 @@ class Order:
 
 
 class Storage:
-    """Vectors (n,) whose tensors lie in orders of their own, on any device; theta in and out."""
+    """Vectors (n,) that may store tensors in another order, on any device; takes and returns theta."""
 
     def __init__(self, layout: Layout, orders: Mapping[str, Order]) -> None:
         plain = {t.name: Order(t.shape, range(len(t.shape))) for t in layout.tensors}

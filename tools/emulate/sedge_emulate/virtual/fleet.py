@@ -39,7 +39,7 @@ from sedge_protocol.wire.messages import Order
 
 # Requests for a blob are gathered for as long as devices need to ask.
 GATHER_S = 0.5
-# Chunks that the coordinator may send at once; devices' links have rates of their own.
+# Chunks that the coordinator may send at once; each device's link has its own rate.
 ROOM = 1024
 # A run in which nothing happens for this many deadlines never ends.
 SILENT_DEADLINES = 100

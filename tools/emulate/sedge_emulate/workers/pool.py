@@ -168,7 +168,7 @@ class WorkerPool:
         return not self._hold or last or self._waiting[-1].size > LARGE * self._steps / waiting
 
     def _largest(self) -> "_Waiting":
-        """Of equals the one that came first."""
+        """The earliest of equals."""
         size = self._waiting[-1].size
         return self._taken(bisect_left(self._waiting, size, key=lambda waiting: waiting.size))
 

@@ -61,7 +61,7 @@ class Processes:
 
 
 def in_process(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function in a process of its own. Returns or raises what it does.
+    """Call a function in a separate process. Returns or raises what it does.
 
     Raises ``LinkError`` when the process dies.
     """

@@ -36,7 +36,7 @@ TOLERANCE = 1e-4
 MIN_HELD_OUT = 20
 # More rows hardly change the ranges of activations, and take long.
 MAX_CALIBRATION_ROWS = 512
-# Of these the median is the time of a batch.
+# The median of these is the time of a batch.
 TIMED_BATCHES = 20
 
 

@@ -164,7 +164,7 @@ def inputs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tupl
 
 
 def export_parser() -> Parser:
-    """Of ``sedge-export MODULE:FUNCTION``."""
+    """The arguments of ``sedge-export MODULE:FUNCTION``."""
     parser = command(
         "sedge-export",
         "Export a torch model as programs that train it on a device. Its other commands: `show` describes a"
@@ -281,7 +281,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
 
 
 def commands_parser() -> Parser:
-    """Of ``sedge-export COMMAND``."""
+    """The arguments of ``sedge-export COMMAND``."""
     parser = command("sedge-export", "Bundles, and models for apps.")
     commands = parser.add_commands()
     _add_show(commands)

@@ -84,7 +84,7 @@ class _Executorch:
     packages = ("executorch",)
 
     def check_installed(self) -> None:
-        """ExecuTorch has an extra of its own."""
+        """ExecuTorch has its own extra."""
         runtime.library()
 
     def lower(

@@ -21,7 +21,7 @@ _WAY = (
 
 
 class Sizes:
-    """So many rows at each of so many steps, in place of torch's tensor."""
+    """The number of rows at each step, in place of torch's tensor."""
 
     device = torch.device("cpu")
 

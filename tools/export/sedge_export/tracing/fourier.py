@@ -108,7 +108,7 @@ def _product(x: Tensor, matrix: NDArray[Any]) -> Tensor:
 
 
 def _fitted(x: Tensor, count: int) -> Tensor:
-    """The first so many along the last axis, filled up with zeros."""
+    """The first elements along the last axis, padded with zeros to this length."""
     return functional.pad(x, (0, count - x.shape[-1])) if count != x.shape[-1] else x
 
 

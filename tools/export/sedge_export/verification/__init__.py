@@ -1,1 +1,1 @@
-"""Programs beside eager torch in float64: what it says decides whether a bundle is written."""
+"""Compares programs with eager torch in float64: a bundle is written only if they agree."""

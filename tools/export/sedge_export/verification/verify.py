@@ -1,4 +1,4 @@
-"""The fourth stage: every program beside eager torch in float64 (``yardstick``), on an epoch's batches.
+"""The fourth stage: compare every program with eager torch in float64 (``yardstick``), on one epoch.
 
 A batch on which a program disagrees is replaced by another only where a kink is proven, a few times, and
 the manifest names each. Every step of the epoch starts from float64's theta, because two free trajectories
@@ -108,7 +108,7 @@ class _Measured:
 
 
 class _Epoch:
-    """Runs programs beside eager torch, on batches of one source of rows; with ``given``, ``guided``."""
+    """Compares programs with eager torch, on batches of one source of rows; with ``given``, ``guided``."""
 
     def __init__(
         self, inspected: Inspected, samples: Samples, tolerance: float, rng: torch.Generator,

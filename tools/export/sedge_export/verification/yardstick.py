@@ -213,7 +213,7 @@ class Yardstick:
 
 
 def _require_finite(answers: Answers) -> None:
-    """Raise ``ExportError`` for NaN or inf in float64 torch, beside which no program can be right."""
+    """Raise ``ExportError`` if torch itself gives NaN or inf in float64: no program could match it."""
     for name, values in answers.items():
         if not np.isfinite(values).all():
             raise ExportError(

@@ -1,4 +1,4 @@
-"""The memory that a runtime takes in a job, measured in a process of its own. Linux only.
+"""The memory that a runtime takes in a job, measured in a separate process. Linux only.
 
     python -m sedge_export.writing.step_memory FOLDER BACKEND PROGRAM
 

@@ -1,4 +1,4 @@
-"""The table from ATen operator to its lowering, filled by the modules beside this one.
+"""The table from ATen operator to its lowering, filled by the other modules of this package.
 
 A lowering is a function ``(graph, *arguments) -> Value | tuple[Value | None, ...]`` whose arguments are
 those of the ATen schema, tensors as ``Value``. It raises ``ExportError`` with the bare reason when ONNX

@@ -1,4 +1,4 @@
-"""The table from ATen operator to the rule that replaces it, filled by the modules beside this one.
+"""The table from ATen operator to the rule that replaces it, filled by the other modules of this package.
 
 A rule has the ATen operator's arguments and computes its result with simpler operators, in tensors: it is
 traced, never run on a device. It raises ``ExportError`` with the bare reason when it does not cover its

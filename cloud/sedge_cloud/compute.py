@@ -20,7 +20,7 @@ from sedge_cloud.algorithms.slices import IN_PLACE, Compute
 from sedge_protocol.errors import ConfigError
 
 LOCAL = "local"
-# What the key of cloud.toml is called.
+# The name of the key in cloud.toml.
 KEY = "compute.ray"
 # How long a cluster's address may take to accept a connection; Ray itself would try for minutes.
 _REACH_S = 5.0

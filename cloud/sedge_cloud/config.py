@@ -30,7 +30,7 @@ _PATHS = ("_file", "_dir")
 # Characters that need no escape in a TOML string, without spaces, which no host name has.
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
 
-# What becomes of an update that arrives after its round: it updates the client model, or counts as well.
+# The use of an update that arrives after its round: it updates the client model, or counts as well.
 LateUpdates = Literal["remember", "count"]
 T = TypeVar("T", bound=msgspec.Struct)
 Option = bool | int | float | str | list[bool | int | float | str]

@@ -6,7 +6,7 @@ from collections import Counter
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 
-# How long after an error of a disk, or of a server in its place, the operation is tried again.
+# How long after an error of a disk, or of a storage server, the operation is retried.
 DISK_RETRY_S = 10.0
 
 

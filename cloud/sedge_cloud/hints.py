@@ -1,4 +1,4 @@
-"""What ingest and leader tell each other at once; where both are in one process, nothing is left to guess.
+"""Immediate messages between ingest and leader; where both are in one process, nothing is left to guess.
 
 Every hint may be lost: its rows say the same, and whoever needs it reads them when another process has
 changed something. On the right is who reads what.

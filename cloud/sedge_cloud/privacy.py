@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from sedge_protocol.errors import ConfigError
 
-# What a coordinator without the package is told.
+# The message for a coordinator without the package.
 PACKAGE = "dp-accounting, which it needs: pip install 'sedge-fl[privacy]'"
 # The share of delta for rounds in which a draw finds nobody, and is repeated.
 EMPTY_SHARE = 0.01
@@ -178,7 +178,7 @@ def _lasting(noise: float, share: float, rounds: int, epsilon: float, delta: flo
 
 
 def spent_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
-    """How much is spent, in words; in rounds alone where there is no accountant."""
+    """The spent budget in words; only in rounds where there is no accountant."""
     rounds = f"{budget.spent} of the {budget.rounds} rounds of training that it lasts for"
     try:
         delta = (1 - EMPTY_SHARE) * config.delta

@@ -66,7 +66,7 @@ class State:
 
 @dataclass(frozen=True)
 class Context:
-    """What the engine passes to a strategy. It is read-only.
+    """The engine's read-only input to a strategy.
 
     ``theta`` (n,) is the global model, ``initial`` (n,) the run's first one. ``training`` and ``robust``
     are the run's settings; ``average_change`` follows ``robust``. ``round`` counts the training rounds
@@ -346,7 +346,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: ClassVar[str] = ""
-    """What a run file calls it."""
+    """Its name in a run file."""
 
     @property
     def coordinate_rules(self) -> bool:
@@ -374,7 +374,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ValueCoding.FP32
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """What to know of these options with such a model, a sentence each; usually nothing.
+        """Remarks on these options with such a model, one sentence each; usually none.
 
         They are said when a run starts, once devices return, and in its report: that the method is another
         one, for example.

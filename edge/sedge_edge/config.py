@@ -164,7 +164,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Lowest severity to log; use ``debug`` to trace a problem."""
 
     def secret(self) -> bytes:
-        """What the device was enrolled with, from its secret file. Raises ``ConfigError``."""
+        """The secret that the device was enrolled with, from its file. Raises ``ConfigError``."""
         text = _read_private(self.secret_file, "secret_file")
         return parse_secret(text, str(self.secret_file))
 

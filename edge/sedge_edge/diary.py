@@ -1,4 +1,4 @@
-"""What a device remembers for people: its link, its last error, its results, the bytes of a day.
+"""Records a device's history for people: its link, its last error, its results, the bytes of a day.
 
 It is one small file in the state folder, which the running agent writes and `sedge-edge status` reads.
 Nothing depends on it, so a disk that refuses is passed over, and a power cut may cost its last minute.

@@ -88,7 +88,7 @@ class Gates:
         self._closed, self._hot = OPEN, False
 
     def closed(self) -> Closed:
-        """Which gates are closed now."""
+        """The gates that are closed now."""
         with self._lock:
             now = self._clock()
             if now >= self._next:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Chunks that wait for the disk; a server that is faster than it waits, too.
 WAITING = 4
-# How often a thread that waits for room looks whether it is wanted any more.
+# How often a waiting thread checks whether its download is still wanted.
 LOOK_S = 0.5
 
 

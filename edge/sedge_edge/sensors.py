@@ -1,4 +1,4 @@
-"""What a device can tell about itself: power, temperature, load, memory, and whether its link is metered.
+"""Reads the device's own sensors: power, temperature, load, memory, and whether its link is metered.
 
 Everything but the link is read from the kernel's files below ``root``, an ordinary folder in tests. The
 link's cost is NetworkManager's property ``Metered``, asked for with systemd's busctl: a program that every

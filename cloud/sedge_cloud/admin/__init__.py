@@ -1,1 +1,1 @@
-"""What an operator does: runs, enrolment, a fleet's first files, diagnosis."""
+"""The operator's tasks: runs, enrolment, a fleet's first files, diagnosis."""

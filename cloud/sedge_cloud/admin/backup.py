@@ -330,7 +330,7 @@ def _damaged(path: Path, why: str) -> StorageError:
 def _switch(work: Path, folder: Path) -> None:
     """Replace the existing database by a closed one, atomically."""
     with translated("restore into", folder):
-        # What the old database has in its log must not be taken for the new one's.
+        # The old database's log must not be applied to the new one.
         for suffix in ("-wal", "-shm"):
             (folder / f"{DATABASE_NAME}{suffix}").unlink(missing_ok=True)
         sync_folder(folder)

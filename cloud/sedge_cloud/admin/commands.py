@@ -212,7 +212,7 @@ def _copy(arguments: argparse.Namespace) -> int:
 
 
 def open_reader(arguments: argparse.Namespace, last: int | None = LAST_ROUNDS) -> Reader:
-    """What reads the facts of the fleet that the command names, with each run's last rounds; None: all."""
+    """A reader for the facts of the command's fleet, with each run's last rounds; None: all rounds."""
     return _reader(*open_state(arguments), last)
 
 

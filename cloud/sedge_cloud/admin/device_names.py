@@ -96,7 +96,7 @@ def _read(file: Path, taken: Callable[[Collection[str]], Collection[str]]) -> De
 
 
 def _columns(cells: list[str], where: str) -> list[str]:
-    """What the columns are called by the file's first line, which may be the first device of a list."""
+    """The column names in the file's first line, which may instead be the first device of a list."""
     columns = [cell.lower() for cell in cells]
     if columns[0] not in _HEADERS:
         if len(cells) > 1:

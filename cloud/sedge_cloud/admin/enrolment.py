@@ -109,7 +109,7 @@ def reload_broker(cloud: CloudConfig) -> None:
 
 
 def join_text(folder: Path) -> str:
-    """What a device's folder says, as one line for it to join with (enrolment.md, E7).
+    """The contents of a device's folder, as one line to join with (enrolment.md, E7).
 
     It holds the secret. Raises ``StorageError`` when the folder cannot be read.
     """

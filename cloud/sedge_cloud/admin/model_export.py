@@ -80,7 +80,7 @@ def export_history(store: Store, name: str, path: Path) -> None:
 
 
 def _kept_back(run: Run, run_store: RunStore, client: ClientModel) -> str:
-    """What of a device's model stays on the device by the run's strategy."""
+    """The part of a device's model that the run's strategy keeps on the device."""
     try:
         assignment = run.strategy.plan(run_store.context(run), client)
         work = check_assignment(run, client.device, assignment)

@@ -32,7 +32,7 @@ def write_policy(path: Path, sealed: bytes) -> None:
 
 
 class Extent(NamedTuple):
-    """What a policy allows beyond what the run asks for at its beginning; 0: nothing.
+    """The extent of a policy beyond the needs of the run's first rounds; 0: nothing more.
 
     ``allow`` are words of extensions that later rounds need.
     """
@@ -49,7 +49,7 @@ ORDINARY = Extent()
 def make_policy(
     name: str, folders: Sequence[Path], config: RunConfig, extent: Extent = ORDINARY
 ) -> Policy:
-    """What a run of these bundles, the whole model's first, may ask of devices: no more than it needs.
+    """The policy for a run of these bundles, the whole model's first: it allows no more than the run needs.
 
     The run is started briefly in a temporary store. Raises what ``start_run`` raises.
     """

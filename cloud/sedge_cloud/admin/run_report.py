@@ -68,7 +68,7 @@ def run_report(reader: Reader, name: str, as_json: bool) -> Iterator[str]:
 
 
 def run_remarks(store: Store, run: RunFacts) -> tuple[str, ...]:
-    """What the strategy says of its options and of its run; nothing if it cannot be imported here."""
+    """The strategy's remarks on its options and its run; none if it cannot be imported here."""
     rows = [row.summary for row in store.rounds(run.run) if row.summary is not None]
     summaries = [msgspec.msgpack.decode(row, type=Summary) for row in rows]
     trained = [summary for summary in summaries if summary.devices]
@@ -107,7 +107,7 @@ def _fields(store: Store, s: Summary, known: RoundFacts) -> dict[str, object]:
 
 
 def _privacy(store: Store, name: str) -> Iterator[str]:
-    """What a private run has spent."""
+    """The privacy budget that a run has spent."""
     run = Run(find_run(store, name), store)
     if run.config.privacy is not None and run.state.budget is not None:
         yield spent_line(run.config.privacy, run.config.fraction_train, run.state.budget)

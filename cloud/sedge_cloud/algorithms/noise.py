@@ -32,7 +32,7 @@ BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Noise:
-    """What a round's sum is clipped to, noised with and divided by.
+    """The clip, noise and divisor of a round's sum.
 
     ``deviation`` is the standard deviation (z C) of each element of the sum, ``expected`` the m above, and
     ``key`` names the noise.

@@ -139,7 +139,7 @@ def _factors(measured: Sequence[Measured], clip: float) -> list[float]:
 
 
 def _agreements(updates: Iterable[Update], measured: Sequence[Measured]) -> list[float]:
-    """How far each update's direction agrees with the others of its width; NaN for one without.
+    """How well each update's direction agrees with the others of its width; NaN if it has none.
 
     It is the product of the direction with the geometric median of all directions: their mean, improved by
     one step of Weiszfeld's algorithm (Pillutla et al. 2022). Takes three passes, and two vectors (n,) for

@@ -1,4 +1,4 @@
-"""Which width each device gets: the options of every strategy with sub-models.
+"""Chooses each device's width: the options of every strategy with sub-models.
 
 A device has one width for the whole run. It follows from the device's hello or is assigned by the run file,
 and is kept in the device's ``ClientModel.arrays``. Evaluation rounds change no width.

@@ -25,13 +25,13 @@ from sedge_protocol.wire.messages import Hello
 UNSEEN = SessionRow("")
 # A release among other words.
 _NUMBERS = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
-# How many values make one mean.
+# The number of values in one mean.
 RECENT = 3
 
 
 @dataclass
 class KnownDevice:
-    """What a reader keeps of a device; the run that was accounted last is the last of ``pasts``."""
+    """A reader's knowledge of a device; the run that was accounted last is the last of ``pasts``."""
 
     row: DeviceRow
     hello: Hello | None = None
@@ -169,7 +169,7 @@ def lots_of(
 
 
 def change(past: DevicePast) -> float | None:
-    """How much better the mean of the last values is than the best one before; None for few."""
+    """How much the mean of the last values improves on the best earlier mean; None if there are few."""
     ends = range(RECENT, len(past.before) + 1)
     means = [sum(past.before[end - RECENT : end]) / RECENT for end in ends]
     if len(means) <= RECENT:
@@ -187,7 +187,7 @@ def refusals(
     rejected: Mapping[str, str],
     distrusted: Mapping[str, float],
 ) -> Iterator[Problem]:
-    """Whose update of a round did not count, or not in full, and why."""
+    """The devices whose update did not count, or not in full, each with the reason."""
     found: list[tuple[Code, str, str]] = [
         *(
             ("device_revoked" if why == "revoked" else "device_declined", name,

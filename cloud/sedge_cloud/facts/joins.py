@@ -13,7 +13,7 @@ ACCOUNT_S = 30.0
 
 
 def join_problems(store: Store, now: float) -> Iterator[Problem]:
-    """What an operator has to decide or to mend, at a time on the wall clock."""
+    """Joins that an operator has to decide or repair, at a time on the wall clock."""
     joins = store.joins(["pending", "accepted"])
     pending = [join for join in joins if join.state == "pending"]
     late = [join for join in joins if join.state == "accepted" and now > join.asked + ACCOUNT_S]

@@ -65,7 +65,7 @@ class _State(msgspec.Struct, frozen=True):
 
 @dataclass
 class _KnownRun:
-    """What a reader keeps of a run: its closed rounds, as far as ``read``, and what does not change."""
+    """A reader's knowledge of a run: its closed rounds up to ``read``, and its constant facts."""
 
     created: float
     closed: list[RoundFacts] = field(default_factory=list[RoundFacts])
@@ -304,7 +304,7 @@ class Reader:
         )
 
     def _find_unable(self, known: _KnownRun, changed: set[str]) -> None:
-        """Which devices lack something for a run, among those whose hello or whose run is new."""
+        """The devices that lack something for a run, among those whose hello or run is new."""
         for name in changed:
             device = self._devices[name]
             lacks = [] if device.hello is None else known.terms.missing(device.hello)

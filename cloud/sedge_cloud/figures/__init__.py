@@ -1,1 +1,1 @@
-"""How numbers look: words, plots and page templates, for the page and the reports."""
+"""Presents numbers: words, plots and page templates, for the page and the reports."""

@@ -64,6 +64,6 @@ class Admission:
         return False
 
     def poll(self) -> list[Note]:
-        """What to log of the frames that were not admitted since the last call."""
+        """The messages to log about frames that were refused since the last call."""
         notes, self._notes = self._notes, []
         return notes

@@ -36,7 +36,7 @@ class Broadcast:
         self._traffic = traffic
 
     def pass_on(self, now: float) -> Iterator[Lacking]:
-        """What devices here lack of blobs for all, for the process that sends them."""
+        """The chunks of broadcast blobs that devices here lack, for the process that sends them."""
         for manifest, chunks in () if self.is_here else self._downloads.take_shared(now):
             for index in chunks:
                 size = manifest.span(index)[1] + HEADER.size

@@ -35,7 +35,7 @@ class _Wait(NamedTuple):
 
 
 class Credit:
-    """Which uploads may send, and which wait, the first to offer first."""
+    """The uploads that may send and those that wait, in the order of their offers."""
 
     def __init__(self) -> None:
         self._granted: dict[Key, _Grant] = {}  # at most MAX_CHUNKS

@@ -31,7 +31,7 @@ class FirstVersion:
         return device if is_up and last == "up" else None
 
     def refuse(self, device: str, secret: bytes, topic: str, payload: bytes) -> list[Effect]:
-        """What a genuine frame of such a device is answered; nothing for others."""
+        """The answer to a genuine frame of such a device; none for other frames."""
         keys = DeviceKeys.of(secret)
         with suppress(RemoteError):
             open_frame(payload, topic, keys.up, (FIRST_VERSION,))

@@ -25,7 +25,7 @@ REFUSED_S, BELIEVED_S = 10.0, 3600.0
 
 
 class Muting:
-    """Which devices are muted, and which topics the link listens to meanwhile."""
+    """The muted devices, and the topics that the link subscribes to meanwhile."""
 
     def __init__(self, fleet: str, devices: Fleet, leave: Callable[[Device, float], None]) -> None:
         self._fleet = fleet

@@ -29,7 +29,7 @@ from sedge_protocol.wire.messages import Cancel, Order
 # An order without an answer for this long is sent again: a broker may have dropped it.
 RESEND_S = 60.0
 SERVING = "serving"  # the phase of a round that gives a finished run's model
-# What devices are told that still work for a run that has ended; it has no status once it is deleted.
+# The answer to devices that still work for a run that has ended; a deleted run has no status.
 WHY_OVER = {
     "": "the run was deleted",
     "stopped": "the run was stopped",

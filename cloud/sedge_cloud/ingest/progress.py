@@ -1,4 +1,4 @@
-"""How far each device is with its order, by what the coordinator itself sees of it.
+"""Tracks how far each device is with its order, from what the coordinator itself observes.
 
     asked      its order was sent
     fetching   it asks for a blob: so many of its chunks it has, by its own GET

@@ -94,7 +94,7 @@ def _about(version: str, page: str | None) -> dict[str, str]:
 
 
 def _of_fleet(facts: Fleet) -> tuple[Entities, dict[str, object]]:
-    """What there is to see of the fleet: its newest running run, otherwise its newest."""
+    """The fleet's values: those of its newest running run, otherwise of its newest run."""
     run = facts.shown()
     last = next((r for r in reversed(run.rounds if run else ()) if r.before is not None), None)
     metric = last.metric if last else ACCURACY

@@ -1,4 +1,4 @@
-"""Which problems have just begun, for the log and for notices."""
+"""Detects problems that have just begun, for the log and for notices."""
 
 from collections.abc import Collection, Mapping
 from typing import TypeAlias

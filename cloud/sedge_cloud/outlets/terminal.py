@@ -44,7 +44,7 @@ def open_round(it: RoundFacts, status: str, at: datetime) -> Iterator[str]:
 
 
 def closes(it: RoundFacts, at: datetime) -> str:
-    """What an open round closes with, or when, in words."""
+    """The condition or time at which an open round closes, in words."""
     end = clock(it.ends_at, at)
     if it.phase == "grace":
         return f"has its quorum of {it.needed} updates and closes at {end}"
@@ -55,7 +55,7 @@ def closes(it: RoundFacts, at: datetime) -> str:
 
 
 def run_lines(run: RunFacts, at: datetime) -> Iterator[str]:
-    """What a run is at: its open round, or why there is none, and who gets no work."""
+    """A run's current state: its open round, or why there is none, and the devices without work."""
     if run.open is not None:
         yield from open_round(run.open, run.status, at)
     said = run.rounds[-1].failure if run.rounds else ""

@@ -1,4 +1,4 @@
-"""Which process this is, so that another one on this host sees at once that it has ended."""
+"""Identifies this process, so that another one on this host notices at once when it has ended."""
 
 import os
 import platform

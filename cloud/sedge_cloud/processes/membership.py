@@ -22,7 +22,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.topics import SHARDS
 
-# How often a process looks what others have changed, in seconds.
+# How often a process checks for other processes' changes, in seconds.
 LOOK_S = 0.5
 # How far a host's clock may differ from the database's without a warning, in seconds.
 SKEW_S = 60.0
@@ -97,7 +97,7 @@ class Membership:
         return self._standing() != before
 
     def take_notes(self) -> list[Note]:
-        """What to log."""
+        """The messages to log."""
         notes, self.notes = self.notes, []
         return notes
 
@@ -125,7 +125,7 @@ class Membership:
         self._leaves, self._look_at = leaves, 0.0
 
     def leave(self) -> None:
-        """What this process has is free; one that could not say so is replaced all the same."""
+        """Release this process's leases; if that fails, other processes take them once they expire."""
         with suppress(StorageError):
             self._store.leave()
 

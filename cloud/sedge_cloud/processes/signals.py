@@ -1,4 +1,4 @@
-"""What coordinators of a fleet tell each other by the broker: that rows have changed, which chunks to send.
+"""Signals between a fleet's coordinators through the broker: changed rows, chunks to send.
 
 Every signal may be lost: everybody looks at the rows anyway, and devices ask again. So a signal changes
 nothing by itself; it is authenticated all the same, with what only the fleet's coordinators know.

@@ -1,1 +1,1 @@
-"""What a run is made of: its state, vectors, client models and updates, decoded from the store."""
+"""The parts of a run: its state, vectors, client models and updates, decoded from the store."""

@@ -1,4 +1,4 @@
-"""What devices can do, as announced in their hellos, and what a run's work needs."""
+"""Compares the abilities that devices announce in their hellos with those that a run's work needs."""
 
 from collections.abc import Collection
 
@@ -28,7 +28,7 @@ ORDER_BYTES = 2048
 
 
 def outline(config: RunConfig) -> Terms:
-    """What a run's configuration alone says of its terms."""
+    """The terms that follow from a run's configuration alone."""
     return Terms(
         strategy=config.strategy,
         select=config.cohort.select,

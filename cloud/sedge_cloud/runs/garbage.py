@@ -28,7 +28,7 @@ class Pruned(NamedTuple):
 
 
 class Garbage:
-    """What may be deleted from a store. ``keep`` limits what remains of ended runs."""
+    """Deletes what a store no longer needs. ``keep`` limits what remains of ended runs."""
 
     def __init__(self, store: Rows, keep: KeepConfig | None = None) -> None:
         self._store = store

@@ -101,7 +101,7 @@ class Run:
         return self.config.patch.values or self.strategy.patch_values
 
     def remarks(self, personal: int | None = None) -> tuple[str, ...]:
-        """What the strategy has to say of its options with this model (``Strategy.remarks``)."""
+        """The strategy's remarks on its options with this model (``Strategy.remarks``)."""
         return self.strategy.remarks([width.layout for width in self.widths], personal)
 
     def layout(self, width: int) -> Layout:

@@ -1,4 +1,4 @@
-"""What a run asks of its devices and rounds, as a row has it, and what hellos say: no strategy is run."""
+"""A run's requirements of devices and rounds, as stored in its row, and hellos: runs no strategy."""
 
 import msgspec
 
@@ -31,7 +31,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     tensors: dict[str, int] = {}
 
     def missing(self, hello: Hello) -> list[str]:
-        """What a device with this hello lacks for the run's work, in words."""
+        """The abilities that a device with this hello lacks for the run's work, in words."""
         memory = without_memory(self.memory_mb, hello)
         if self.frozen_bytes and 0 < hello.memory_mb * 10**6 < 2 * self.frozen_bytes:
             memory = [f"memory for {self.frozen_bytes / 1e6:.0f} MB of frozen data"]
@@ -57,7 +57,7 @@ def keeps_model(hello: Hello | None, run: str) -> bool:
 
 
 def abilities(hello: Hello | None) -> Hello | None:
-    """What a hello says of the device itself: not of its connection, its state, or whether it waits."""
+    """The part of a hello about the device itself: not its connection, its state, or whether it waits."""
     return hello and msgspec.structs.replace(hello, nonce=bytes(16), waits="", holds=None)
 
 
@@ -78,5 +78,5 @@ def without_link(packets: tuple[int, ...], limit: int) -> list[str]:
 
 
 def its_limit(limit: int) -> str:
-    """How large messages may be, and what sets it, for people."""
+    """The largest message size and what limits it, in words."""
     return f"this one takes {limit} (Mosquitto: message_size_limit or max_packet_size)"

@@ -32,7 +32,7 @@ class RoundUpdates:
         return map(self._update, range(len(self.accepted)))
 
     def measured(self) -> list[Measured]:
-        """What the outlier filter compares, without a vector wherever the receipt has the lengths."""
+        """The outlier filter's inputs; no vector is read if the receipt has the lengths."""
         return list(map(self._measure, range(len(self.accepted))))
 
     @cached_property

@@ -65,7 +65,7 @@ class Custom(Strategy, frozen=True):
             return _expected(self.inner.patch_values, ValueCoding)
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """What ``inner`` says of its options."""
+        """The remarks of ``inner`` on its options."""
         with self._step("remarks"):
             said = self.inner.remarks(layouts, personal)
             _require("remarks", said, tuple[str, ...])

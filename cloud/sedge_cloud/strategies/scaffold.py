@@ -121,7 +121,7 @@ def _slope(sent: SparseVector | None, steps: int, rates: Theta) -> NDArray[np.fl
 
 
 def _rates(training: Training) -> Theta:
-    """What sets the rates of a training's steps, (3,)."""
+    """The numbers that determine the rates of a training's steps, (3,)."""
     rates = training.learning_rate, training.warmup_steps, training.end_factor
     return np.array(rates, np.float32)
 

@@ -17,7 +17,7 @@ from sedge_protocol.errors import DataError
 from sedge_protocol.host.user_code import importable
 
 _LOG = logging.getLogger("sedge.edge")
-# What people keep tables in, besides what is read here.
+# Other common table formats, which are not read here.
 _OTHERS = {
     ".arrow", ".feather", ".h5", ".hdf5", ".json", ".jsonl", ".mat", ".npy", ".ods", ".parquet", ".pickle",
     ".pkl", ".pt", ".pth", ".xls", ".xlsx",

@@ -1,4 +1,4 @@
-"""What becomes of an order that arrives (WIRE.md, 5.7): ignored, declined, or taken on."""
+"""Decides about an arriving order (WIRE.md, 5.7): ignore, decline, or accept it."""
 
 import logging
 

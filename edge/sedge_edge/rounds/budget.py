@@ -89,7 +89,7 @@ class Bucket:
 
 
 class Budget:
-    """What remains of a device's limits; without ``limits`` everything is allowed.
+    """The remaining allowance of a device's limits; without ``limits`` everything is allowed.
 
     ``spent`` is what was committed last, ``clock_s`` the Unix time of this start, which need not be right.
     """

@@ -1,4 +1,4 @@
-"""What bundles state about other blobs: the size of vectors, and frozen data with its values.
+"""Reads what bundles state about other blobs: the size of vectors, and frozen data with its values.
 
 An order names the bundle, and the bundle's manifest names the blob. So a device learns of the blob once it
 has the bundle, and fetches it like any other. Bundles with the same values share it.

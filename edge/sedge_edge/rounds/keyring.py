@@ -17,7 +17,7 @@ SCHEMA = 1
 
 
 class KeptKeys(msgspec.Struct, frozen=True):
-    """What a keyring keeps: it belongs to the keys with the fingerprint ``base``.
+    """A keyring's stored state; it belongs to the keys with the fingerprint ``base``.
 
     ``secret`` is in the place of the one that the device was enrolled with; empty: none. ``seed`` is that
     of the key pair which the next secret follows from, with the coordinator's public key ``point``; both

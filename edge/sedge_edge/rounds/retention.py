@@ -1,4 +1,4 @@
-"""Which runs a device gives up when it keeps too much: the oldest that are over, never its newest models.
+"""Chooses the runs to delete when a device keeps too much: the oldest ended ones, never its newest models.
 
 What is deleted cannot be had again (state.py), so nothing goes unless edge.toml says so.
 """

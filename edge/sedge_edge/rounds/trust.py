@@ -28,7 +28,7 @@ Keys: TypeAlias = Mapping[bytes, Callable[[bytes, bytes], bool]]
 
 
 class Trust:
-    """What the pinned ``keys`` allow; without any of them every order."""
+    """The orders that the pinned ``keys`` allow; without any key, every order."""
 
     def __init__(self, keys: Keys, blobs: ReadableBlobs, store: StateStore, budget: Budget) -> None:
         self._keys = keys
@@ -74,7 +74,7 @@ class Trust:
     def _require_current(self, run: str, policy: Policy) -> None:
         """Raise ``PolicyError`` for an expired policy, and for one older than the run's last."""
         last = self._store.state.policies.get(run)
-        # What a key has signed that is pinned no more shuts nobody out: it may have been stolen.
+        # Policies of a key that is no longer pinned exclude nobody: the key may have been stolen.
         if last is not None and last.key in self._keys and policy.version < last.version:
             raise PolicyError(OLD_POLICY.format(version=policy.version, taken=last.version))
         # A clock without a battery may start in the past, but not before an earlier start.

@@ -60,7 +60,7 @@ class Waiting:
             self._said, self._counts_at = closed.why, now + COUNTS_S  # gates may take turns
 
     def reason(self, disk: str) -> str:
-        """What the device reports: gates that have been closed for long enough, and errors of its disk."""
+        """The reasons to report: gates that have been closed for long enough, and disk errors."""
         return "; ".join(why for why in (self._said, disk) if why)
 
     def timer(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Which examples make up each batch, the same on a device and in the emulator.
+"""Chooses the examples of each batch, the same on a device and in the emulator.
 
 Programs have a static batch size B, so the last, partial batch of an epoch is
 

@@ -87,7 +87,7 @@ class Attempt:
 
 
 def job_hash(order: msgspec.Struct, kept: msgspec.Struct, train: Examples) -> bytes:
-    """What a checkpoint must match: the order, the device's kept state, and the examples' targets."""
+    """A fingerprint that a checkpoint must match: order, kept state, and the examples' targets."""
     found = hashlib.sha256(_FORMAT + msgspec.msgpack.encode((order, kept, train.inputs.shape)))
     found.update(np.ascontiguousarray(train.targets).data)
     return found.digest()

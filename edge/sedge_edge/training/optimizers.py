@@ -1,4 +1,4 @@
-"""How a gradient moves a model: SGD and Adam with the arithmetic of torch.optim, on any array library.
+"""Applies a gradient to a model: SGD and Adam with the arithmetic of torch.optim, on any array library.
 
 A program gives the gradient; everything after it is here, elementwise and in float32, so that a step has
 the same bits on every backend. ``xp`` is numpy or torch, which share these few functions; vectors are

@@ -1,4 +1,4 @@
-"""Which elements of a delta are sent when the order does not select them itself."""
+"""Selects the elements of a delta to send when the order does not."""
 
 import numpy as np
 

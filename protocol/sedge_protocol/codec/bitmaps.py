@@ -98,7 +98,7 @@ def _taken(ranks: Positions, first: int, count: int) -> NDArray[np.intp]:
 
 
 def _marked(positions: Positions, block: slice) -> Kept:
-    """Which elements of a block are among ``positions``, all of which are in it."""
+    """Mark the elements of a block at ``positions``, all of which lie in it."""
     kept = np.zeros(block.stop - block.start, np.bool_)
     kept[np.subtract(positions, block.start, dtype=np.intp)] = True
     return kept

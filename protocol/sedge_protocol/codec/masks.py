@@ -1,4 +1,4 @@
-"""Which of n positions a sparse vector keeps, in few bytes.
+"""Codes which of n positions a sparse vector keeps.
 
 Two forms need nothing else: a bitmap, and the gaps between positions as varints. Both are also tried
 compressed: real masks follow the rows of a layer, so both fall below n·H(k/n) bits, the entropy of a random

@@ -45,7 +45,7 @@ _CODINGS = (
 )
 # Codings whose exponent ends in the plane below the highest, so that this one can be sorted by it.
 _BY_EXPONENT = (ValueCoding.FP32, ValueCoding.BF16)
-# What a coded vector of all n elements may have beyond 4 bytes for each: its head and five lengths.
+# The overhead of a coded vector of all n elements over 4 bytes each: its head and five lengths.
 MAX_DENSE_OVERHEAD = _HEAD.size + 4 * 5
 # Below this number of values sorting saves nothing.
 _MIN_ORDERED = 512

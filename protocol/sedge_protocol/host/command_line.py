@@ -1,4 +1,4 @@
-"""What the commands have in common: their words, where their configuration is, and how they end."""
+"""Shared by all commands: argument parsing, finding the configuration, exit statuses."""
 
 import argparse
 import difflib
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**others)
         self.config, self.examples = config, examples
         self.alternative: Parser | None = None  # another reading of the same command
-        # What the last of several parsers sets is what counts, so a command can go without.
+        # The innermost parser's default wins, so a command can do without a configuration.
         self.set_defaults(config_name=config)
         if config:
             help_text = (
@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def words(self) -> Mapping[tuple[str, ...], Sequence[str]]:
-        """What may be typed after each chain of commands: commands, choices and options."""
+        """The words that may follow each chain of commands: commands, choices and options."""
         table: dict[tuple[str, ...], Sequence[str]] = {}
         own: list[str] = []
         for action in self._actions:

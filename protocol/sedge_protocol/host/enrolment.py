@@ -52,7 +52,7 @@ OF_SERVICE = Places("$CREDENTIALS_DIRECTORY/sedge-secret", "/var/lib/sedge")
 
 
 class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a device must know before it can connect. ``secret`` is 64 hex digits, ``ca`` PEM.
+    """Everything that a device needs in order to connect. ``secret`` is 64 hex digits, ``ca`` PEM.
 
     ``trust`` are the public keys that it pins, 64 hex digits each.
     """
@@ -104,7 +104,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Token(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a device must know to join by a token. ``key`` and ``point`` are hex digits, ``ca`` PEM.
+    """All that a device needs to join with a token. ``key`` and ``point`` are hex digits, ``ca`` PEM.
 
     ``device`` is the id of the one device that the token is for, or empty, ``trust`` as in ``Enrolment``.
     """

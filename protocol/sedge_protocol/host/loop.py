@@ -23,7 +23,7 @@ MAX_WAIT_S = 1.0
 
 
 class Station(Protocol):
-    """What the loop drives."""
+    """A service that the loop drives."""
 
     def step(self) -> None:
         """Do everything that can be done now."""

@@ -78,7 +78,7 @@ def _sentences(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
 
 
 def _type(kind: inspect.Type) -> str:
-    """What a value may be, in the words of TOML."""
+    """The allowed values, in TOML's terms."""
     match kind:
         case inspect.Metadata(type=inner):
             return _type(inner)

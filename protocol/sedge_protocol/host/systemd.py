@@ -1,4 +1,4 @@
-"""What a service of ``Type=notify`` tells systemd, without libsystemd: its state, and its log's priorities.
+"""Tells systemd a ``Type=notify`` service's state and its log's priorities, without libsystemd.
 
 Protocols: sd_notify(3), one datagram of ``KEY=value`` lines to the socket named in the environment, and
 sd-daemon(3), a priority before each line on standard error. Outside systemd there is no such socket, and

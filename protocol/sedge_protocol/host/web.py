@@ -53,7 +53,7 @@ def parse(url: str) -> Address:
 
 
 def shown(url: str) -> str:
-    """A URL for people: without its query and its user, which may be as good as a password."""
+    """A URL for display: without query and user, which may hold a password."""
     start, at, rest = url.partition("?")[0].rpartition("@")
     return ascii(f"{start.partition('://')[0]}://...@{rest}" if at else rest)[1:-1][:200]
 

@@ -42,7 +42,7 @@ EXECUTORCH = "executorch"
 TORCH = "torch"
 FUNCTION = "function"
 WITHOUT_PROGRAMS = frozenset({TORCH, FUNCTION})
-# What an agent takes with a runtime's library, on x86-64.
+# The memory of an agent with a runtime's library, on x86-64.
 AGENT_BYTES = {ONNXRUNTIME: 70 * 10**6, EXECUTORCH: 52 * 10**6}
 # A train program of ResNet-8 has 0.2 MB, as weights are inputs, not constants. 64 MiB leave room for
 # programs with delegated blobs and still fit the smallest device.

@@ -1,4 +1,4 @@
-"""What a core asks its shell to do. The shell does it in the given order and reports nothing back."""
+"""Requests of a core to its shell, which fulfils them in the given order and reports nothing back."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

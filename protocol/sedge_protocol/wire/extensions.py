@@ -10,7 +10,7 @@ from sedge_protocol.wire.work import Work
 
 # The order has a vector that is added to every gradient.
 CORRECTION = "correction"
-# What an order may ask for beyond one training.
+# The requests of an order beyond one training.
 FEATURES = (
     "freeze", "phases", "own_model", "select", "scoring", "remember", "choice", "blend", CORRECTION,
     "optimizer", "schedule", "average", "settings", "arrays", "loss",

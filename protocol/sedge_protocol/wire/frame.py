@@ -32,7 +32,7 @@ MAGIC = b"SG"
 # The versions of the protocol that this code speaks. A hello and its welcome name both sides' versions, and
 # the highest in common is spoken from then on.
 VERSIONS: tuple[int, ...] = (2,)
-# How frames are made whose receiver need not have agreed on a version: the same for ever.
+# The form of frames whose receiver may not have agreed on a version yet: it never changes.
 FIRST_VERSION = 1
 HEADER = struct.Struct("<2sBBHHII16sIIQ16s")
 MAC_OFFSET = 48
@@ -47,7 +47,7 @@ MAX_BODY_BYTES = 2**18
 MAX_PACKET_BYTES = MAX_BODY_BYTES + HEADER.size + 4096
 # The smallest limit of a broker that is served. Many cloud brokers take 65,536 bytes.
 LEAST_PACKET_BYTES = 16_000
-# What surrounds topic and payload in a packet.
+# The bytes around topic and payload in a packet.
 PUBLISH_BYTES = 64
 # A frame has 32 bits for ``incarnation``. A clock within half a year of their end (2106) is wrong, or
 # leaves too few numbers, of which every start needs one.

@@ -10,7 +10,7 @@ from sedge_protocol.errors import CodecError
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.transfer import Manifest, describe
 
-# What every device with the extension can read (X14), and nothing that expands further.
+# The codings that every device with the extension can read (X14), none of which expands further.
 _CODINGS = (ValueCoding.FP32, ValueCoding.FP16, ValueCoding.BF16, ValueCoding.INT8)
 _COMPRESSIONS = (Compression.NONE, Compression.ZLIB)
 
@@ -26,7 +26,7 @@ class FrozenData(msgspec.Struct, frozen=True):
 
     @property
     def memory_bytes(self) -> int:
-        """What the vector takes on a device, where it is float32."""
+        """The vector's size in bytes on a device, as float32."""
         return 4 * self.layout.size
 
     def fits(self, memory_mb: int) -> bool:

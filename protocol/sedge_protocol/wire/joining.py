@@ -15,9 +15,9 @@ from sedge_protocol.errors import FrameError
 from sedge_protocol.wire.keys import derive
 from sedge_protocol.wire.messages import PROOF_BYTES
 
-# What a device's hello says that can change its secret (E14).
+# Announced in the hello of a device that can change its secret (E14).
 RENEWS = "renew"
-# How the user name of a token begins at the broker; no device may be called so.
+# The prefix of a token's user name at the broker; no device id may begin with it.
 TOKEN_PREFIX = "join-"
 NAME_BYTES = 16
 # The order of the curve's group (SEC 2, 2.4.2).
@@ -50,7 +50,7 @@ def key_name(public: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What both sides derive from each other's public key: the device's ``secret``."""
+    """The values that both sides derive from each other's public key: the device's ``secret``."""
 
     secret: bytes = field(repr=False)
 

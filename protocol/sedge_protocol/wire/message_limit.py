@@ -18,7 +18,7 @@ from sedge_protocol.wire.frame import LEAST_PACKET_BYTES, MAX_PACKET_BYTES
 # MQTT packets of these sizes are tried. The first proves that the link works at all; 64 and 128 KiB are the
 # limits of many cloud brokers.
 PACKET_SIZES = (1024, LEAST_PACKET_BYTES, 2**15, 2**16, 2**17, MAX_PACKET_BYTES)
-# What a small message takes at most. It is the limit where nothing larger comes back.
+# The largest size of a small message. It is the limit if nothing larger comes back.
 SMALL = 256
 FAILURES = 2
 BELIEVED_S = 3600.0

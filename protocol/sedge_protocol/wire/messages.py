@@ -48,7 +48,7 @@ MAX_STEPS = 32
 Versions: TypeAlias = Annotated[
     tuple[Annotated[int, Meta(ge=1, le=255)], ...], Meta(min_length=1, max_length=16)
 ]
-# How the nonce of a doctor's hello begins; agents take no notice of the welcome to it.
+# The prefix of the nonce in a doctor's hello; agents ignore the welcome to it.
 DOCTOR = b"doctor\0\0"
 
 

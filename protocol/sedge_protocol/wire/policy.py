@@ -30,14 +30,14 @@ from sedge_protocol.wire.work import Hash
 
 KEY_ID_BYTES, SIGNATURE_BYTES = 8, 64
 HEAD_BYTES = KEY_ID_BYTES + SIGNATURE_BYTES
-# What is signed begins with this, so that no signature of the key for another purpose is one of a policy.
+# The signed bytes begin with this, so that a signature for another purpose never counts for a policy.
 CONTEXT = b"sedge policy 1\n"
 # A number of a policy; larger than any of a training.
 Bound: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What the orders of one run may ask."""
+    """Limits what the orders of one run may ask for."""
 
     run: Id
     """The run whose orders it allows."""

@@ -37,7 +37,7 @@ def is_unknown_account(reason: str) -> bool:
 
 
 class Ended(Enum):
-    """How a connection, or an attempt at one, ended."""
+    """The end of a connection, or of an attempt to connect."""
 
     HEARD = auto()  # it had brought a message, or we gave it up for its silence
     REFUSED = auto()  # the network answered that nobody listens there

@@ -1084,7 +1084,7 @@ public final class Messages {
         }
     }
 
-    /** What the orders of one run may ask. */
+    /** Limits what the orders of one run may ask for. */
     public static final class Policy extends Struct<Policy> {
         public static final Schema<Policy> SCHEMA = new Schema<Policy>(true) {
             @Override

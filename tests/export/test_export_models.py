@@ -101,11 +101,13 @@ DEEP: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-# Its operators are among EfficientNet's, but for a clamp.
-SLOW = pytest.param("MobileNetV2", marks=pytest.mark.slow)
+# Their operators are among those of EfficientNet and DenseNet, but for a clamp.
+SLOW = ("MobileNetV2", "ResNet-18")
 
 
-@pytest.mark.parametrize("network", [SLOW, *sorted(DEEP.keys() - {"MobileNetV2"})])
+@pytest.mark.parametrize(
+    "network", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in DEEP]
+)
 def test_deep_networks_are_as_exact_as_torch(network: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = torch.randn(4, 3, 16, 16)

@@ -329,14 +329,13 @@ def deaf() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("ending", list(FORMATS))
 def test_int8_that_ruins_the_model_is_refused(
-    ending: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = save(tmp_path / "w.npz", deaf())
     words = ("--int8", f"--data={HERE}:ruined", "--largest-loss=0.05")
     model = f"{HERE}:OneHugeChannel"
-    assert main(command(path, tmp_path / f"m{ending}", *words, model=model)) in (2, 3, 4)
+    assert main(command(path, tmp_path / "m.onnx", *words, model=model)) in (2, 3, 4)
     printed, complaints = capfd.readouterr()
     assert printed == ""
     pattern = (

@@ -14,9 +14,9 @@ OTHERS = $(filter-out $(LONGEST) tests/__pycache__,$(patsubst %/,%,$(wildcard te
 # Fleets of real processes mostly wait: for each other, for a broker's answer, for a deadline.
 WAITING = $(subst -n 2,-n 4,$(PARALLEL))
 FLEETS = tests/system tests/android tests/test_examples.py tests/edge/backends tests/emulate tests/bench \
-	tests/reproduce tests/test_windows.py tests/test_output.py tests/cloud
+	tests/reproduce tests/test_windows.py tests/test_output.py tests/cloud tests/hunt
 
-.PHONY: demo dist docs spec native test test-fleet test-slow test-arm64 pi-boot android deb test-deb pack mutation check mypy pyright figures bench-gpu reproduce reproduce-all clean
+.PHONY: demo dist docs spec native test test-fleet test-slow hunt test-arm64 pi-boot android deb test-deb pack mutation check mypy pyright figures bench-gpu reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/phones.toml --out runs/demo
@@ -30,6 +30,11 @@ test-fleet: $(VENV)/dev.ready
 
 test-slow: $(VENV)/dev.ready
 	$(BIN)/pytest -m "slow"
+
+# Both cores in virtual time under every fault, seed after seed, until one violates an invariant:
+# SEEDS=0:10000 or HUNT="--minutes 30".
+hunt: $(VENV)/dev.ready
+	$(BIN)/python -m tests.hunt --seeds $(or $(SEEDS),0:) $(HUNT)
 
 # The agent on emulated Raspberry Pi processors, and on an emulated machine of 512 MB that is killed and goes
 # on. They say which packages they need; what they build is kept below runs/arm64.

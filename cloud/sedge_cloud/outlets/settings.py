@@ -96,7 +96,7 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[home_assistant]: entities in a Home Assistant that uses the same broker.
 
-    docs/operating.md says what its account at the broker needs.
+    docs/metrics.md says what its account at the broker needs.
     """
 
     enabled: bool = False

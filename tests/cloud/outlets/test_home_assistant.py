@@ -27,7 +27,7 @@ SERVE = (
     "import sys; from sedge_cloud.outlets import home_assistant; home_assistant.READ_S = 0.5; "
     "from sedge_cloud.__main__ import main; sys.exit(main(sys.argv[1:]))"
 )
-# As docs/operating.md says.
+# As docs/metrics.md says.
 ACCESS = """
 user homeassistant
 topic readwrite homeassistant/#

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.cloud.facts.seen import Seen
-from tests.cloud.helper import CONFIG, FLEET, RUN, fetch_model
+from tests.cloud.helper import CONFIG, FLEET, RUN, fetch_model, make_bundle
 from tests.cloud.stores import on_both
 
 from sedge_cloud.coding import BroadcastConfig
@@ -302,6 +302,28 @@ def test_devices_are_paused_tagged_and_let_in_from_the_page(site: Site) -> None:
     assert site.post("accept", "new") == 303 and site.post("refuse", "bad") == 303
     assert store.device("new") is not None and store.device("bad") is None
     assert store.joins(["pending"]) == []
+    store.close()
+
+
+@on_both
+def test_a_run_that_lies_ready_is_started_and_an_ended_one_goes_on(site: Site) -> None:
+    folder = site.seen.state / "prepared" / "next"
+    folder.mkdir(parents=True)
+    (folder / "run.toml").write_text('strategy = "fedavg"\nnum_rounds = 7\n')
+    status, text = site.ask("/confirm?verb=start&name=next")
+    assert status == 400 and "with run.toml and bundle/" in text
+    make_bundle(folder / "bundle")
+    site.snapshot.expire()
+    assert "confirm?verb=start&amp;name=next" in site.ask("/")[1]
+    assert "fedavg, 7 rounds of training" in site.ask("/confirm?verb=start&name=next")[1]
+    assert site.post("start", "next") == 303
+    store = site.seen.cloud.second_store()
+    assert {row.run: row.status for row in store.runs()} == {RUN: "running", "next": "running"}
+    assert "confirm?verb=start" not in site.ask("/")[1]
+    assert site.post("stop", "next") == 303 and site.post("continue", "next") == 303
+    assert store.runs()[-1].status == "running"
+    for name in ("next", "none", "../next", "run"):
+        assert site.ask(f"/confirm?verb=start&name={name}")[0] == 400
     store.close()
 
 

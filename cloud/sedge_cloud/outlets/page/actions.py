@@ -7,11 +7,14 @@ the broker reload them. What it could not do the page says, with the command tha
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlencode
 
+from sedge_cloud.admin import prepared
+from sedge_cloud.admin.policies import read_policy
 from sedge_cloud.admin.revocation import Revocation, revoke_device
-from sedge_cloud.admin.runs import delete_run, stop_run
+from sedge_cloud.admin.runs import delete_run, resume_run, start_run, stop_run
 from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import Fleet, RunFacts
 from sedge_cloud.store.database import Store
@@ -55,7 +58,9 @@ def _stop(name: str, facts: Fleet) -> Action:
     run = facts.run(name)
     if run is None or run.status != "running":
         raise ConfigError("name", name, "the name of a running run")
-    return Action("stop", name, _stopping(run), lambda store, *_: stop_run(store, name), ends=True)
+    return Action(
+        "stop", name, _stopping(run), lambda store, cloud, said: stop_run(store, name), ends=True
+    )
 
 
 def _stopping(run: RunFacts) -> str:
@@ -70,8 +75,43 @@ def _stopping(run: RunFacts) -> str:
         )
     return (
         f"{text} Its models and receipts stay, and devices keep what they have learned."
-        f" `sedge-cloud run resume {run.run}` goes on with it."
+        " It can be continued later."
     )
+
+
+def _start(name: str, facts: Fleet) -> Action:
+    if facts.run(name) is not None:
+        raise ConfigError("name", name, "a name that no run has yet")
+    config = prepared.prepared_config(Path(facts.disk.path), name)
+    text = (
+        f"{config.strategy}, {config.num_rounds} rounds of training. The bundle's programs are checked now;"
+        " the run begins as soon as its devices are online."
+    )
+    return Action("start", name, text, lambda store, cloud, _: _started(store, cloud, name))
+
+
+def _started(store: Store, cloud: CloudConfig, name: str) -> None:
+    state = Path(cloud.state_dir)
+    config, folder = prepared.prepared_config(state, name), state / prepared.FOLDER / name
+    policy = folder / prepared.POLICY
+    sealed = read_policy(policy if policy.exists() else None, cloud.trust, name)
+    start_run(store, name, folder / prepared.BUNDLE, config, policy=sealed)
+
+
+def _continue(name: str, facts: Fleet) -> Action:
+    run = facts.run(name)
+    if run is None or run.status == "running":
+        raise ConfigError("name", name, "the name of a run that has ended")
+    left = run.total_rounds - run.closed_rounds
+    text = (
+        f"It goes on where it ended: {left} of its {run.total_rounds} rounds are left."
+        " A round that was open goes on with the updates that it has."
+    )
+    return Action("continue", name, text, lambda store, cloud, said: _continued(store, name))
+
+
+def _continued(store: Store, name: str) -> None:
+    resume_run(store, name)
 
 
 def _delete(name: str, facts: Fleet) -> Action:
@@ -79,7 +119,7 @@ def _delete(name: str, facts: Fleet) -> Action:
     if run is None or run.status == "running":
         raise ConfigError("name", name, "the name of a run that has ended")
     text = "Its rounds, its models and what it knows of each device are gone for good."
-    return Action("delete", name, text, lambda store, *_: _deleted(store, name), ends=True)
+    return Action("delete", name, text, lambda store, cloud, said: _deleted(store, name), ends=True)
 
 
 def _deleted(store: Store, name: str) -> None:
@@ -96,7 +136,7 @@ def _revoke(name: str, facts: Fleet) -> Action:
 def _pause(name: str, facts: Fleet) -> Action:
     _require_device(name, facts)
     text = "No round asks it until it is resumed. It finishes an order that it already has."
-    return Action("pause", name, text, lambda store, *_: _paused(store, name))
+    return Action("pause", name, text, lambda store, cloud, said: _paused(store, name))
 
 
 def _paused(store: Store, name: str) -> None:
@@ -106,7 +146,7 @@ def _paused(store: Store, name: str) -> None:
 def _resume(name: str, facts: Fleet) -> Action:
     _require_device(name, facts)
     text = "Rounds ask it again, from the next one on."
-    return Action("resume", name, text, lambda store, *_: _resumed(store, name))
+    return Action("resume", name, text, lambda store, cloud, said: _resumed(store, name))
 
 
 def _resumed(store: Store, name: str) -> None:
@@ -133,13 +173,15 @@ def _tagged(store: Store, name: str, said: str) -> None:
 def _accept(name: str, facts: Fleet) -> Action:
     _require_waiting(name, facts)
     text = "It is enrolled with its token's tags, and joins as soon as the broker has its account."
-    return Action("accept", name, text, lambda store, *_: store.accept_join(name))
+    return Action("accept", name, text, lambda store, cloud, said: store.accept_join(name))
 
 
 def _refuse(name: str, facts: Fleet) -> Action:
     _require_waiting(name, facts)
     text = "It does not join. By another token it may ask again."
-    return Action("refuse", name, text, lambda store, *_: store.refuse_join(name), ends=True)
+    return Action(
+        "refuse", name, text, lambda store, cloud, said: store.refuse_join(name), ends=True
+    )
 
 
 def _require_device(name: str, facts: Fleet) -> None:
@@ -155,7 +197,9 @@ def _require_waiting(name: str, facts: Fleet) -> None:
 
 
 _VERBS: Mapping[str, Callable[[str, Fleet], Action]] = {
+    "start": _start,
     "stop": _stop,
+    "continue": _continue,
     "delete": _delete,
     "revoke": _revoke,
     "pause": _pause,

@@ -3,12 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
+from pathlib import Path
 from typing import get_args
 from urllib.parse import urlencode
 
 import msgspec
 from jinja2 import Environment
 
+from sedge_cloud.admin.prepared import prepared_runs
 from sedge_cloud.admin.revocation import Revocation
 from sedge_cloud.facts.devices import counted
 from sedge_cloud.facts.problems import health
@@ -59,6 +61,7 @@ def status_page(
         wrong=_wrong(facts),
         to=partial(_link, run, wanted),
         VERSION=VERSION,
+        prepared=[name for name in prepared_runs(Path(facts.disk.path)) if not facts.run(name)],
         FEW=FEW,
     )
 

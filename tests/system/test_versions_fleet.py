@@ -1,7 +1,7 @@
 """A fleet of two versions: the older agent announces less, takes part all the same, and is named.
 
-No older release is at hand in a checkout, so its agent is today's, with the version and the announcements of
-one that knows no extension.
+No older release is at hand in a checkout, so its agent is today's, with the version and the announcements
+of one that knows no extension.
 """
 
 from pathlib import Path

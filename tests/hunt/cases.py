@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -82,7 +82,7 @@ def case_of(seed: int) -> str:
 
 
 @contextmanager
-def folder() -> Iterator[Path]:
+def folder() -> Generator[Path]:
     """A folder in memory where there is one."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:

@@ -86,7 +86,7 @@ def parser() -> Parser:
         examples=["sedge-cloud init fleet --fleet lab", "sedge-cloud init --service --fleet lab"],
     )  # fmt: skip
     init.add_argument(
-        "folder", type=Path, nargs="?", help="where; with --service there is no choice"
+        "folder", type=Path, nargs="?", help="the folder to write to; not with --service"
     )
     init.add_argument("--fleet", required=True, help="the fleet's name")
     init.add_argument("--url", help=f"where the broker will listen (default: {TRIAL_URL})")
@@ -100,7 +100,7 @@ def parser() -> Parser:
         "up", help="a trial: first files, a Mosquitto and the coordinator, until Ctrl-C", config="",
         examples=["sedge-cloud up", "sedge-cloud up fleet --url mqtt://192.168.1.5:1883"],
     )  # fmt: skip
-    help_text = "its files, which are written at the first time (default: fleet)"
+    help_text = "the fleet's folder, created on the first start (default: fleet)"
     up.add_argument("folder", type=Path, nargs="?", default=Path("fleet"), help=help_text)
     help_text = "where devices reach the broker (default: this machine's address, a free port)"
     up.add_argument("--url", help=help_text)
@@ -115,7 +115,7 @@ def parser() -> Parser:
     doctor.add_argument("--json", action="store_true", help="one JSON object per check")
     doctor.set_defaults(call=_doctor)
     keys = commands.add_parser(
-        "reference", help="every key of a file, or option of a strategy", config="",
+        "reference", help="describe every key of a file, or every option of a strategy", config="",
         examples=["sedge-cloud reference run.toml", "sedge-cloud reference fedavg"],
     )  # fmt: skip
     keys.add_argument("of", choices=[*FILES, *STRATEGIES])
@@ -130,13 +130,15 @@ def parser() -> Parser:
 def _run_parser(parser: Parser) -> None:
     commands = parser.add_commands()
     start = commands.add_parser(
-        "start", help="begin a run",
+        "start", help="start a run",
         examples=["sedge-cloud run start first --bundle model --run-file run.toml"],
     )  # fmt: skip
     add_run_description(start)
-    start.add_argument("--policy", type=Path, metavar="FILE", help="the run's, of `run sign`")
+    start.add_argument(
+        "--policy", type=Path, metavar="FILE", help="the run's policy, from `run sign`"
+    )
     start.set_defaults(call=_run_start)
-    help_text = "begin with the global model of this run, or of this .npz file"
+    help_text = "start from the global model of this run, or of this .npz file"
     start.add_argument("--from", dest="source", metavar="RUN", default="", help=help_text)
     stop = commands.add_parser("stop", help="stop a run", examples=["sedge-cloud run stop first"])
     stop.add_argument("name")
@@ -150,10 +152,10 @@ def _run_parser(parser: Parser) -> None:
     show.add_argument("name")
     show.add_argument("--json", action="store_true", help="one JSON object a round")
     show.set_defaults(call=_run_show)
-    help_text = "the fleet as it is now, drawn again at every change, until no run is going on"
+    help_text = "show the fleet and redraw it at every change, until no run is running"
     watch = commands.add_parser("watch", help=help_text, examples=["sedge-cloud run watch"])
-    watch.add_argument("name", nargs="?", help="of one run; default: all that are running")
-    watch.add_argument("--json", action="store_true", help="one JSON object of facts a change")
+    watch.add_argument("name", nargs="?", help="only this run (default: all running ones)")
+    watch.add_argument("--json", action="store_true", help="print one JSON object per change")
     watch.set_defaults(call=_run_watch)
     add_run_commands(commands)
     add_sign_command(commands)

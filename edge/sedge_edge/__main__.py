@@ -73,25 +73,25 @@ def parser() -> Parser:
     )  # fmt: skip
     running.set_defaults(call=_run)
     joining = commands.add_parser(
-        "join", help="join a fleet by a token or line of its coordinator", config="",
+        "join", help="join a fleet with a token or line from its coordinator", config="",
         examples=["sedge-edge join", "sedge-edge join --out pi-1 sedge:..."],
     )  # fmt: skip
     help_text = (
-        "what `sedge-cloud device token add` or `device add --join` printed (default: stdin)"
+        "the line printed by `sedge-cloud device token add` or `device add --join` (default: stdin)"
     )
     joining.add_argument("line", nargs="?", help=help_text)
     joining.add_argument("--out", type=Path, help="the folder (default: the device's id)")
-    help_text = "by a token: the id to ask for (default: this machine's name)"
+    help_text = "with a token: the id to ask for (default: this machine's name)"
     joining.add_argument("--name", default="", help=help_text)
-    help_text = "the device in the folder gets a new secret, and keeps its edge.toml and state"
+    help_text = "give the device in the folder a new secret; keep its edge.toml and state"
     joining.add_argument("--replace", action="store_true", help=help_text)
-    help_text = "by a token: give up after so long (default: wait until accepted)"
+    help_text = "with a token: give up after this many seconds (default: wait until accepted)"
     joining.add_argument("--timeout-s", type=float, help=help_text)
     help_text = "for sedge-edge.service; the folder is then /etc/sedge"
     joining.add_argument("--service", action="store_true", help=help_text)
     joining.set_defaults(call=_join)
     once = commands.add_parser(
-        "once", help="do what is pending, then exit", examples=["sedge-edge once --timeout-s 300"]
+        "once", help="do all pending work, then exit", examples=["sedge-edge once --timeout-s 300"]
     )
     once.add_argument(
         "--timeout-s", type=float, default=600.0, help="exit after this long in any case"
@@ -108,9 +108,11 @@ def parser() -> Parser:
     checking.add_argument("--json", action="store_true", help="one JSON object per check")
     checking.set_defaults(call=_doctor)
     pruning = commands.add_parser(
-        "prune", help="delete what [keep] does not allow", examples=["sedge-edge prune --dry-run"]
+        "prune",
+        help="delete runs beyond the limits of [keep]",
+        examples=["sedge-edge prune --dry-run"],
     )
-    pruning.add_argument("--dry-run", action="store_true", help="only say what would go")
+    pruning.add_argument("--dry-run", action="store_true", help="only report what would be deleted")
     pruning.set_defaults(call=_prune)
     leaving = commands.add_parser(
         "leave",
@@ -121,7 +123,7 @@ def parser() -> Parser:
     )
     leaving.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     leaving.set_defaults(call=_leave)
-    keys = commands.add_parser("reference", help="every key of edge.toml", config="")
+    keys = commands.add_parser("reference", help="describe every key of edge.toml", config="")
     keys.set_defaults(call=_reference)
     predict = commands.add_parser(
         "predict", help="predict with the personal model, without any network",
@@ -381,7 +383,10 @@ def _export(arguments: argparse.Namespace) -> int:
 def _personal_model(config: EdgeConfig, run: str | None) -> PersonalModel:
     model = personal_model(act_as_owner(config.state_dir), run)
     if not model.trained:
-        print("not trained on this device yet: what it would start from", file=sys.stderr)
+        print(
+            "not trained on this device yet: this is the model that it would start from",
+            file=sys.stderr,
+        )
     return model
 
 

@@ -126,7 +126,7 @@ def ask_to_join(
                 link.send(*asking.question())
                 ask_at, again_s = now + again_s, min(LAST_S, 2 * again_s)
             if link.up and now >= silent_at:
-                tell("no answer yet: does `sedge-cloud serve` run? Asking on; Ctrl-C ends it")
+                tell("no answer yet: does `sedge-cloud serve` run? Still asking; Ctrl-C stops")
             time.sleep(_STEP_S)
     finally:
         link.close()

@@ -182,7 +182,7 @@ def _torch(config: EdgeConfig) -> str:
         return f"{installed} is installed"
     if "+cu" in installed and platform.machine() == "aarch64":
         raise ConfigError(
-            "torch", installed, "no torch: the agent does not use it, and this one brings CUDA"
+            "torch", installed, "no torch: the agent does not need it, and this build brings CUDA"
         )
     return f"{installed} is installed; the agent does not use it"
 

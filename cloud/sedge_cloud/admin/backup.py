@@ -88,8 +88,8 @@ def back_up(store: Store, fleet: str, path: Path) -> list[str]:
     return [
         f"written: {path}, {bytes_text(written)}, of which {bytes_text(size)} database",
         *contents,
-        *([f"lost before, and so not in it: {lost} blobs"] if lost else ()),
-        "It holds the devices' secrets. Not in it: cloud.toml and the files that this names.",
+        *([f"lost earlier and therefore not included: {lost} blobs"] if lost else ()),
+        "It holds the devices' secrets, but neither cloud.toml nor the files that cloud.toml names.",
     ]
 
 
@@ -163,7 +163,7 @@ def _given_up(store: Store, replace: bool) -> dict[str, int]:
 
 
 def _taken(place: str) -> ConfigError:
-    expected = "a store without a state (--replace gives up the one that is there)"
+    expected = "an empty store (--replace discards the existing state)"
     return ConfigError("the store to restore into", place, expected)
 
 

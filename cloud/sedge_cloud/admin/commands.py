@@ -45,13 +45,13 @@ def add_run_commands(commands: Commands) -> None:
     export.add_argument("--history", type=Path, help="a line for each closed round, as .csv")
     export.set_defaults(call=_export)
     resume = commands.add_parser(
-        "resume", help="let a run that has ended go on",
+        "resume", help="continue a run that has ended",
         examples=["sedge-cloud run resume first --rounds 40"],
     )  # fmt: skip
     resume.add_argument("name")
     help_text = "rounds of training in all (default: as before)"
     resume.add_argument("--rounds", type=int, help=help_text)
-    help_text = "a policy of `run sign` in the place of the run's; devices need one for more rounds"
+    help_text = "a policy from `run sign` that replaces the run's; devices need one for more rounds"
     resume.add_argument("--policy", type=Path, metavar="FILE", help=help_text)
     resume.set_defaults(call=_resume)
     delete = commands.add_parser(
@@ -82,7 +82,7 @@ def add_state_commands(commands: Commands) -> None:
         examples=["sedge-cloud restore fleet.backup"],
     )  # fmt: skip
     loading.add_argument("file", type=Path)
-    help_text = "give up the state that is there; the service must not run"
+    help_text = "discard the existing state; the service must not be running"
     loading.add_argument("--replace", action="store_true", help=help_text)
     loading.set_defaults(call=_restore)
     moving = commands.add_parser("store", help="move a fleet to another store", config="")
@@ -91,7 +91,7 @@ def add_state_commands(commands: Commands) -> None:
         "copy", help="copy all of a store into an empty one",
         examples=["sedge-cloud store copy old/cloud.toml new/cloud.toml"],
     )  # fmt: skip
-    help_text = "the cloud.toml of the store that is there, whose coordinator must not run"
+    help_text = "the cloud.toml of the existing store; its coordinator must not be running"
     copying.add_argument("source", type=Path, metavar="FROM", help=help_text)
     copying.add_argument("target", type=Path, metavar="TO", help="the cloud.toml of the new one")
     copying.set_defaults(call=_copy)
@@ -105,7 +105,7 @@ def open_state(arguments: argparse.Namespace) -> tuple[CloudConfig, Store]:
 
 
 def _add_dry_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+    parser.add_argument("--dry-run", action="store_true", help="only report what would be deleted")
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -178,7 +178,7 @@ def _free_space(store: Store) -> None:
             alone.enter_context(store.serving())
         except StorageError:
             print(
-                "The coordinator is running: it frees the space within a minute or with its next round."
+                "The coordinator is running and frees the space within a minute or in its next round."
             )
             return
         freed = Garbage(store).collect()
@@ -207,7 +207,7 @@ def _copy(arguments: argparse.Namespace) -> int:
     with closing(open_store(old)) as source, closing(open_store(new)) as target:
         for line in copy_store(source, target):
             print(line)
-    print(f"Serve with {arguments.target} from now on: what is in the old store stays as it is.")
+    print(f"Serve with {arguments.target} from now on; the old store is left unchanged.")
     return 0
 
 

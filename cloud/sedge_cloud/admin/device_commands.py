@@ -40,15 +40,15 @@ def add_device_commands(commands: Commands) -> None:
     )  # fmt: skip
     add.add_argument("device", nargs="?")
     which = add.add_mutually_exclusive_group()
-    help_text = "so many devices: DEVICE-1, DEVICE-2, …; --out is then the folder of folders"
+    help_text = "enrol N devices: DEVICE-1, DEVICE-2, …; --out is then the folder of their folders"
     which.add_argument("--count", type=at_least_one, metavar="N", help=help_text)
     help_text = (
-        "those of this CSV file, in place of DEVICE: columns device, secret (if it has one), tags"
+        "enrol the devices of this CSV file instead: columns device, secret (if it has one), tags"
     )
     which.add_argument("--names", type=Path, metavar="FILE", help=help_text)
     _add_issue_options(add)
     add.set_defaults(call=_add)
-    help_text = "the same with a new secret for a known device, revoked or not"
+    help_text = "give a known device, revoked or not, a new secret"
     reissue = commands.add_parser(
         "reissue", help=help_text, examples=["sedge-cloud device reissue pi-1 --out pi-1-new"]
     )
@@ -56,13 +56,13 @@ def add_device_commands(commands: Commands) -> None:
     _add_issue_options(reissue)
     reissue.set_defaults(call=_reissue)
     revoke = commands.add_parser(
-        "revoke", help="no longer listen to a device", examples=["sedge-cloud device revoke pi-1"]
+        "revoke", help="expel a device from the fleet", examples=["sedge-cloud device revoke pi-1"]
     )
     revoke.add_argument("device")
     revoke.set_defaults(call=_revoke)
     _add_tag_command(commands)
-    _add_choice(commands, "pause", "set devices aside: they are not revoked, and asked nothing")
-    _add_choice(commands, "resume", "ask devices again that were paused")
+    _add_choice(commands, "pause", "set devices aside: they stay enrolled, but no round asks them")
+    _add_choice(commands, "resume", "let paused devices take part again")
     add_join_commands(commands)
     add_rotate_command(commands)
     devices = commands.add_parser(
@@ -79,9 +79,9 @@ def add_device_commands(commands: Commands) -> None:
     devices.add_argument("--search", metavar="TEXT", default="", help="only ids with this in them")
     help_text = "only those that match, such as 'site=lab and memory_mb>=512'"
     devices.add_argument("--where", metavar="CONDITION", help=help_text)
-    devices.add_argument("--limit", type=at_least_one, metavar="N", help="at most so many")
+    devices.add_argument("--limit", type=at_least_one, metavar="N", help="list at most N devices")
     devices.add_argument(
-        "--offset", type=at_least_one, metavar="N", default=0, help="after so many"
+        "--offset", type=at_least_one, metavar="N", default=0, help="skip the first N devices"
     )
     devices.set_defaults(call=_list)
 
@@ -96,7 +96,7 @@ def _add_tag_command(commands: Commands) -> None:
     )  # fmt: skip
     help_text = "ids of devices, then tags; KEY= takes a tag away"
     tag.add_argument("what", nargs="+", metavar="DEVICE … KEY=VALUE …", help=help_text)
-    help_text = "in place of ids: all that match, such as 'site=lab and memory_mb>=512'"
+    help_text = "instead of ids: all devices that match, such as 'site=lab and memory_mb>=512'"
     tag.add_argument("--where", metavar="CONDITION", help=help_text)
     tag.set_defaults(call=_tag)
 
@@ -105,7 +105,7 @@ def _add_choice(commands: Commands, verb: str, help_text: str) -> None:
     examples = [f"sedge-cloud device {verb} pi-1", f"sedge-cloud device {verb} --where site=lab"]
     parser = commands.add_parser(verb, help=help_text, examples=examples)
     parser.add_argument("device", nargs="*")
-    help_text = "in place of ids: all that match, such as 'site=lab'"
+    help_text = "instead of ids: all devices that match, such as 'site=lab'"
     parser.add_argument("--where", metavar="CONDITION", help=help_text)
     parser.set_defaults(call=_set_aside, verb=verb)
 
@@ -129,7 +129,7 @@ def _add(arguments: argparse.Namespace) -> int:
     given = names.secrets, names.tags
     enrolment.add_devices(store, cloud, folders, arguments.service, *given)
     if names.secrets:
-        print(f"{len(names.secrets)} devices are enrolled with the secrets that they have")
+        print(f"{len(names.secrets)} devices are enrolled with their existing secrets")
     _tell_issued(arguments, cloud, folders, bool(names.secrets))
     return 0
 

@@ -27,11 +27,11 @@ def add_join_commands(commands: Commands) -> None:
     )
     help_text = "how many devices may join with it (default: 1)"
     add.add_argument("--count", type=at_least_one, metavar="N", default=1, help=help_text)
-    help_text = "tags that these devices get"
+    help_text = "tags for these devices"
     add.add_argument("--tags", nargs="+", metavar="KEY=VALUE", default=[], help=help_text)
     help_text = "how long it is valid, by this machine's clock (default: 1h)"
     add.add_argument("--expires", metavar="TIME", default="1h", help=help_text)
-    help_text = "devices join at once; otherwise each waits for `device accept`"
+    help_text = "admit devices at once; otherwise each waits for `device accept`"
     add.add_argument("--accept", action="store_true", help=help_text)
     help_text = "only for this device: a new one, or one that needs a new secret"
     add.add_argument("--device", metavar="NAME", default="", help=help_text)

@@ -25,7 +25,7 @@ def add_rotate_command(commands: Commands) -> None:
         ],
     )  # fmt: skip
     rotate.add_argument("device", nargs="*", help="without any: list who has yet to change")
-    help_text = "in place of ids: all that match, such as 'site=lab'"
+    help_text = "instead of ids: all devices that match, such as 'site=lab'"
     rotate.add_argument("--where", metavar="CONDITION", help=help_text)
     rotate.set_defaults(call=_rotate)
 

@@ -132,7 +132,7 @@ def _closed(
     if came:
         yield f"{f'{len(came)} in their first round':>52} {_means(came, dense)}"
     if known.http:
-        yield f"      fetched over HTTP besides, as the devices report: {known.http} bytes"
+        yield f"      also fetched over HTTP, as reported by the devices: {known.http} bytes"
     if s.failure:
         yield f"      {run.status}: {s.failure}"
     if s.replaced:
@@ -142,7 +142,7 @@ def _closed(
     for device, factor in s.distrusted.items():
         yield f"      {device}: unlike the others, counts {factor:.3g} times"
     if known.whole:
-        yield f"      fetched the whole model in the place of changes: {len(known.whole)}"
+        yield f"      fetched the whole model instead of changes: {len(known.whole)}"
     if known.late:
         yield f"      updates for earlier rounds: {', '.join(known.late)}"
     declined = {o.device: o.declined for o in store.orders(s.run, s.round) if o.declined}

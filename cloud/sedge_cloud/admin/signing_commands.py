@@ -24,7 +24,7 @@ def add_key_commands(commands: Commands) -> None:
         "show", help="print a private key's public key, for [trust]",
         examples=["sedge-cloud key show fleet.pem"],
     )  # fmt: skip
-    show.add_argument("file", type=Path, help="PEM, of `key new` or openssl")
+    show.add_argument("file", type=Path, help="a PEM file from `key new` or openssl")
     show.set_defaults(call=_show)
 
 
@@ -44,12 +44,12 @@ def add_sign_command(commands: Commands) -> None:
         examples=["sedge-cloud run sign first --bundle model --run-file run.toml --key fleet.pem"],
     )  # fmt: skip
     add_run_description(signing)
-    signing.add_argument("--key", type=Path, required=True, help="private key, of `key new`")
-    help_text = "what `run start` and `run resume` take (default: NAME.policy)"
+    signing.add_argument("--key", type=Path, required=True, help="private key from `key new`")
+    help_text = "the file for `run start` and `run resume` (default: NAME.policy)"
     signing.add_argument("--out", type=Path, help=help_text)
-    help_text = "above that of the run's last policy (default: 1)"
+    help_text = "higher than the version of the run's last policy (default: 1)"
     signing.add_argument("--version", type=int, default=1, metavar="N", help=help_text)
-    help_text = "devices take orders with it for so long (default: without end)"
+    help_text = "how many days devices accept orders with it (default: forever)"
     signing.add_argument("--days", type=float, default=0.0, help=help_text)
     help_text = "the highest round (default: what the run file plans, and one for newcomers)"
     signing.add_argument("--last-round", type=int, default=0, metavar="N", help=help_text)

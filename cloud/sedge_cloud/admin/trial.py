@@ -121,7 +121,7 @@ def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
             else [f"  pkill -HUP -F {folder / PID_FILE}    # after each `device` command"]
         ),
         f"  {command} run start NAME --bundle FOLDER --run-file FILE",
-        f"Ctrl-C ends coordinator and broker; the same command goes on. {folder} has all of it.",
+        f"Ctrl-C stops coordinator and broker; the same command continues. All files are in {folder}.",
     ]
 
 

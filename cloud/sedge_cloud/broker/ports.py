@@ -45,11 +45,11 @@ def wait_until_accepting(
         accepts = _accepts(host, port)
         # Asked after the connection: a stranger who took the port ends ours, and must not pass for it.
         if not is_alive():
-            raise LinkError(f"broker on {host}:{port}: ended as it started")
+            raise LinkError(f"broker on {host}:{port}: exited while starting")
         if accepts:
             return
         time.sleep(_POLL_S)
-    raise LinkError(f"broker on {host}:{port}: accepts no connection after {timeout_s:.0f} s")
+    raise LinkError(f"broker on {host}:{port}: does not accept connections after {timeout_s:.0f} s")
 
 
 def is_free(port: int) -> bool:

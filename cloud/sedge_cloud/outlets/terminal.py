@@ -38,7 +38,7 @@ def open_round(it: RoundFacts, status: str, at: datetime) -> Iterator[str]:
     for device, why in it.rejected.items():
         yield f"      {device} was rejected: {why}"
     if it.whole:
-        yield f"      fetched the whole model in the place of changes: {', '.join(it.whole)}"
+        yield f"      fetched the whole model instead of changes: {', '.join(it.whole)}"
     if it.late:
         yield f"      updates for earlier rounds: {', '.join(it.late)}"
 

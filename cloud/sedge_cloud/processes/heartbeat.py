@@ -36,7 +36,9 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._ended.wait(RENEW_S):
             if time.monotonic() > self._members.polled_at + LONGEST_STEP_S:
-                logging.getLogger("sedge.cloud").error("the loop hangs; its lease is not renewed")
+                logging.getLogger("sedge.cloud").error(
+                    "the main loop hangs; the lease is not renewed"
+                )
                 return
             with suppress(StorageError):  # the loop says so
                 self._store.vouch(self._members.token)

@@ -98,7 +98,7 @@ def command(name: str, description: str, config: str = "", examples: Sequence[st
     """The parser of a whole command, with what every command has."""
     parser = Parser(prog=name, description=description, config=config, examples=examples)
     parser.add_argument("--version", action="version", version=f"{name} {VERSION}")
-    help_text = "print what makes this shell complete the command (docs/commands.md)"
+    help_text = "print the completion script for this shell (docs/commands.md)"
     parser.add_argument(
         "--completion", choices=completion.SHELLS, action=_Completion, help=help_text
     )

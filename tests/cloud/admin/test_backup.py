@@ -126,9 +126,7 @@ def test_what_is_there_stays_unless_it_is_given_up(busy: Cloud, tmp_path: Path) 
     back_up(busy.store, FLEET, backup)
     busy.answer("b")
     after = rows(state)
-    with pytest.raises(
-        ConfigError, match=r"restore into: found .*expected a store without a state"
-    ):
+    with pytest.raises(ConfigError, match=r"restore into: found .*expected an empty store"):
         restore(backup, at(state), replace=False)
     with pytest.raises(ConfigError, match=r"b\.tar: fleet: found 'bench', expected .* fleet 'x'"):
         restore(backup, at(tmp_path / "new", "x"), replace=False)
@@ -149,7 +147,7 @@ def test_a_damaged_state_is_replaced(busy: Cloud, tmp_path: Path) -> None:
     busy.store.close()
     (state / "sedge.sqlite").write_bytes(b"no database" * 1000)
     (state / "sedge.sqlite-wal").write_bytes(b"no log" * 1000)
-    with pytest.raises(ConfigError, match="expected a store without a state"):
+    with pytest.raises(ConfigError, match="expected an empty store"):
         restore(backup, at(state), replace=False)
     restore(backup, at(state), replace=True)
     assert rows(state) == before
@@ -320,7 +318,7 @@ def test_a_damaged_blob_is_told_and_the_next_backup_goes_without(
         back_up(busy.store, FLEET, tmp_path / "b.tar")
     assert not list(tmp_path.glob("b.tar*"))
     told = back_up(busy.store, FLEET, tmp_path / "b.tar")
-    assert "lost before, and so not in it: 1 blobs" in told
+    assert "lost earlier and therefore not included: 1 blobs" in told
 
 
 def test_kill_at_each_step_of_a_backup(busy: Cloud, tmp_path: Path) -> None:

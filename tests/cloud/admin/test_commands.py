@@ -126,7 +126,7 @@ def test_backup_and_restore(home: Path, cloud: Cloud, tmp_path: Path, capsys: CA
     lines = said(capsys).splitlines()
     assert lines[0].startswith(f"written: {backup}, ") and "devices' secrets" in lines[-1]
     assert (tmp_path / "b.tar").stat().st_mode & 0o777 == 0o600
-    refused(capsys, call(home, "restore", backup), "expected a store without a state")
+    refused(capsys, call(home, "restore", backup), "expected an empty store")
     refused(capsys, call(home, "restore", backup + "x"), "open backup", "No such file")
     cloud.store.close()
     shutil.rmtree(cloud.folder / "state")

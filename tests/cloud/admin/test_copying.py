@@ -126,7 +126,7 @@ def test_a_backup_of_either_store_restores_into_either(
     config = (
         CloudConfig(FLEET, str(target.folder)) if is_folder else config_of(FLEET, target.folder)
     )
-    with pytest.raises(ConfigError, match="expected a store without a state"):
+    with pytest.raises(ConfigError, match="expected an empty store"):
         restore(backup, config, replace=False)
     with (
         lock_folder(target.folder) if is_folder else target.serving(),

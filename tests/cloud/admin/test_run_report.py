@@ -32,7 +32,7 @@ def test_reasons_and_bytes_of_a_round(tmp_path: Path) -> None:
     lines = lines[: lines.index(next(line for line in lines if " open" in line))]
     assert [line.strip() for line in lines if line.startswith("      ")] == [
         lines[2].strip(), "rejected: malformed 1", lines[5].strip(),
-        "fetched the whole model in the place of changes: 1", "declined: TrainingDiverged 1",
+        "fetched the whole model instead of changes: 1", "declined: TrainingDiverged 1",
         "c: TrainingDiverged: NaN",
     ]  # fmt: skip
     assert lines[2].split()[0] == "2" and lines[5].split()[0] == "1"

@@ -199,7 +199,7 @@ def test_a_given_folder_keeps_the_log(mosquitto: Broker, tmp_path: Path) -> None
 def test_a_broker_that_never_starts_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_module, "find_mosquitto", lambda: shutil.which("false"))
     broker = Broker()
-    with pytest.raises(LinkError, match=r"ended as it started; .*/false said: nothing"), broker:
+    with pytest.raises(LinkError, match=r"exited while starting; .*/false said: nothing"), broker:
         pass
     assert (broker.pid, broker.folder.exists()) == (None, False)
 

@@ -50,8 +50,8 @@ class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Standard deviation of the noise in the sum, as a multiple of ``clip``; by default what makes
     ``num_rounds`` rounds spend the budget."""
     reports: Literal["withheld", "kept"] = "withheld"
-    """What devices measure: ``withheld`` from rows, page and metrics, and nothing is evaluated; ``kept`` is
-    outside of the guarantee."""
+    """What devices measure: ``withheld`` from summaries, page and metrics, and nothing is evaluated;
+    ``kept`` is outside of the guarantee."""
 
 
 class Budget(msgspec.Struct, frozen=True):

@@ -147,7 +147,11 @@ def test_each_device_is_drawn_by_a_coin_of_its_own() -> None:
 @pytest.fixture
 def budgeted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs have this budget, for which no accountant is needed."""
-    monkeypatch.setattr("sedge_cloud.admin.runs.first_budget", lambda *given: BUDGET)
+
+    def made(*given: object) -> Budget:
+        return BUDGET
+
+    monkeypatch.setattr("sedge_cloud.admin.runs.first_budget", made)
 
 
 def began(folder: Path, config: RunConfig = PRIVATE) -> Cloud:
@@ -324,7 +328,11 @@ def test_without_the_accountant_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run is refused; one that has begun elsewhere still shows its rounds."""
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+
+    def nothing(name: str) -> None:
+        return None
+
+    monkeypatch.setattr(module, "find_spec", nothing)
     epsilon_of.cache_clear()
     assert "pip install 'sedge-fl[privacy]'" in refusal(lambda: check_run(PRIVATE))
     assert spent_line(PRIVACY, 1.0, BUDGET.after_round()) == (

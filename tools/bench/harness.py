@@ -20,9 +20,9 @@ from typing import Any, ParamSpec, TypeAlias, get_args, get_origin, get_type_hin
 RESULTS = Path(__file__).parent / "results"
 # The benchmarks of RESULTS.md, in its order.
 PAGE = (
-    "demo", "compression", "adapters", "pretrained", "attacks", "codec", "train_step", "joint_graph",
-    "personal", "agent_memory", "disk", "scoring", "coordinator", "broker", "status_page", "seen", "outage",
-    "flood", "three_hosts", "processes", "training", "gpu", "emulator", "frameworks",
+    "demo", "compression", "adapters", "pretrained", "attacks", "privacy", "codec", "train_step",
+    "joint_graph", "personal", "agent_memory", "disk", "scoring", "coordinator", "broker", "status_page",
+    "seen", "outage", "flood", "three_hosts", "processes", "training", "gpu", "emulator", "frameworks",
 )  # fmt: skip
 # What a benchmark returns: names and numbers, as JSON has them.
 Result: TypeAlias = dict[str, Any]

@@ -1,0 +1,106 @@
+"""What differential privacy costs in accuracy, by the size of the fleet.
+
+Fashion-MNIST, shrunk to 7 x 7: 30, 300 or 3,000 devices have 20 images each at random, a quarter for
+tests. A network of 2,410 parameters is trained by FedAvg, once as usual, with equal weights, and once at
+(8, 1e-5). All devices train in every round, but of 3,000 a tenth. The noise is what the accountant asks
+for, as a multiple of the clip. Accuracies are the global model's, over the test images of all devices (of
+3,000: of 300). A fleet that has ended is not run again.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+
+from tools.bench.fleets import emulated
+from tools.bench.harness import Figure, Result, bench
+
+from sedge_cloud.figures.numbers import percent
+from sedge_cloud.privacy import EMPTY_SHARE, epsilon_of, least_noise
+from sedge_emulate.paired import pooled
+
+EPSILON, DELTA, CLIP = 8.0, 1e-5, 0.5
+PER_DEVICE = 20
+# The share of a fleet that trains in a round.
+FLEETS = {30: 1.0, 300: 1.0, 3000: 0.1}
+PLAIN, PRIVATE = "plain", "private"
+MODEL = """from torch import nn
+
+
+def model():
+    return nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(49, 40), nn.ReLU(), nn.Linear(40, 10))
+"""
+FLEET = """devices = {devices}
+workers = 1
+[data]
+dataset = "fashion-mnist"
+examples = {examples}
+split = "iid"
+[model]
+factory = "privacy_{devices}_{seed}:model"
+batch_size = 8
+[rounds]
+num_rounds = {rounds}
+fraction_train = {share}
+fraction_evaluate = {share}
+[training]
+local_epochs = 5
+learning_rate = 0.1
+[codec]
+fraction = 1.0
+error_feedback = false
+[broadcast]
+values = "fp32"
+fraction = 1.0
+[[strategies]]
+name = "fedavg"
+label = "plain"
+robust = {{ rule = "mean", clip = 0.0, max_weight = 0.0, equal_weights = true }}
+[[strategies]]
+name = "fedavg"
+label = "private"
+privacy = {{ epsilon = {epsilon}, delta = {delta}, clip = {clip} }}
+"""
+
+
+def figures(found: Result) -> Iterator[Figure]:
+    """Means over the seeds."""
+    for row in found["rows"]:
+        plain, private = (mean(row[label]) for label in (PLAIN, PRIVATE))
+        budget = f"({found['epsilon']:g}, {found['delta']:g})"
+        yield Figure(
+            f"{row['devices']:,} devices at {budget}, noise {row['noise']:.3g} times the clip",
+            f"accuracy of the global model {percent(private)}, without privacy {percent(plain)}; "
+            f"{row['rounds']} rounds spend epsilon {row['spent']:.3f}; seeds: {len(row[PLAIN])}",
+        )
+
+
+@bench("What differential privacy costs", figures)
+def measure(
+    devices: Sequence[int] = tuple(FLEETS), seeds: Sequence[int] = (42, 43, 44), rounds: int = 10,
+    out: Path = Path("runs/privacy"),
+) -> Result:  # fmt: skip
+    """Run what is not there yet."""
+    rows: list[Result] = []
+    for size in devices:
+        share, delta = FLEETS.get(size, 1.0), (1 - EMPTY_SHARE) * DELTA
+        row: Result = {"devices": size, "share": share, "rounds": rounds, PLAIN: [], PRIVATE: []}
+        row["noise"] = least_noise(share, rounds, EPSILON, delta)
+        row["spent"] = epsilon_of(row["noise"], share, rounds, delta)
+        for seed in seeds:
+            folder = out / f"{size}-{seed}"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"privacy_{size}_{seed}.py").write_text(MODEL)
+            text = FLEET.format(
+                devices=size,
+                examples=PER_DEVICE * size,
+                seed=seed,
+                rounds=rounds,
+                share=share,
+                epsilon=EPSILON,
+                delta=DELTA,
+                clip=CLIP,
+            )
+            for result in emulated(text, folder, seed=seed).strategies:
+                row[result.name].append(pooled(result.devices, "before"))
+        rows.append(row)
+    return {"epsilon": EPSILON, "delta": DELTA, "clip": CLIP, "seeds": seeds, "rows": rows}

@@ -262,7 +262,11 @@ def works_every_order(agent: Agent, patch: pytest.MonkeyPatch) -> None:
 def forgets_its_pair(agent: Agent, patch: pytest.MonkeyPatch) -> None:
     keyring = agent._keyring
     assert keyring is not None
-    patch.setattr(keyring, "answer", lambda *given: Keyring.answer(copy(keyring), *given))
+
+    def answer(point: bytes, version: str) -> messages.Join:
+        return Keyring.answer(copy(keyring), point, version)
+
+    patch.setattr(keyring, "answer", answer)
 
 
 @pytest.mark.parametrize(

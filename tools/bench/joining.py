@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tools.bench.harness import Figure, Result, at_least, bench
@@ -210,7 +211,7 @@ def measure(devices: int = 50, at_once: int = 4) -> Result:
             used = fleet.cloud(*add, "--count", str(devices), "--accept").splitlines()[-1]
             names = [f"pi-{number}" for number in range(devices)]
             with ThreadPoolExecutor(at_once) as pool:
-                refused = [*pool.map(lambda each: join(fleet, used, each), names)]
+                refused = [*pool.map(partial(join, fleet, used), names)]
             seconds = time.monotonic() - begun
             joined = sum(
                 not why and lets_in(settings_of(fleet, n))

@@ -159,6 +159,19 @@ def test_an_operators_questions_are_answered(lived: Seen) -> None:
     assert re.findall(r'<tr id="device-(b\d+)"', by_name) == ["b1", "b2", "b3", "b10"]
 
 
+def test_many_problems_of_one_kind_are_one_row(tmp_path: Path) -> None:
+    names = [f"pi-{i}" for i in range(1, 13)]
+    seen = Seen(tmp_path / "cloud", CONFIG, names)
+    seen.cloud.hello()
+    for name in names[:9]:
+        seen.gone(name)
+    page = status_page(seen.facts())
+    assert "9 errors, 1" not in page and "10 errors" in page, "each of them counts"
+    problems = page.partition('<section id="problems">')[2].partition("</section>")[0]
+    assert problems.count("<li") == 2 and "8 more like it</summary>" in problems
+    assert all(f"device?name={name}" in problems for name in names[:9])
+
+
 def test_the_focus_and_what_is_typed_survive_a_refresh(lived: Seen, tmp_path: Path) -> None:
     lived.record()
     with served(lived) as url, Browser(tmp_path / "profile") as browser:

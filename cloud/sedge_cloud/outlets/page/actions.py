@@ -100,9 +100,9 @@ def _started(store: Store, cloud: CloudConfig, name: str) -> None:
 
 def _continue(name: str, facts: Fleet) -> Action:
     run = facts.run(name)
-    if run is None or run.status == "running":
-        raise ConfigError("name", name, "the name of a run that has ended")
-    left = run.total_rounds - run.closed_rounds
+    left = 0 if run is None else run.total_rounds - run.closed_rounds
+    if run is None or run.status == "running" or left <= 0:
+        raise ConfigError("name", name, "the name of a run that has ended before its last round")
     text = (
         f"It goes on where it ended: {left} of its {run.total_rounds} rounds are left."
         " A round that was open goes on with the updates that it has."

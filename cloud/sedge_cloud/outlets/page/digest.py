@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sedge_cloud.facts.devices import counted
-from sedge_cloud.facts.records import DeviceFacts, Fleet, RoundFacts, RunFacts
+from sedge_cloud.facts.records import DeviceFacts, Fleet, Problem, RoundFacts, RunFacts
 from sedge_cloud.figures.numbers import change, listed, natural
 from sedge_protocol import VERSION
 
@@ -16,6 +16,8 @@ DAY, MONTH = timedelta(days=1), timedelta(days=30)
 BACK, LEVEL = 5, 0.005
 # A device is slow if it trains this many times as long as the fleet's median.
 SLOW_TIMES = 3.0
+# More problems of one kind are folded below the first of them.
+MAX_ALIKE = 4
 # An event names at most this many devices.
 MAX_NAMED = 6
 # What keeps an upgrade from being safe.
@@ -73,6 +75,20 @@ def versions(devices: Sequence[DeviceFacts]) -> list[tuple[str, int, bool]]:
 def unsafe(facts: Fleet) -> list[str]:
     """What should be mended before an upgrade."""
     return [f"{p.subject} {p.text}" for p in facts.problems if p.code in _UNSAFE]
+
+
+def folded(problems: Sequence[Problem]) -> list[tuple[Problem, list[Problem]]]:
+    """Problems in their order, each with the others of its kind below it, if many."""
+    alike: dict[tuple[str, str, str], list[Problem]] = {}
+    for problem in problems:
+        alike.setdefault((problem.code, problem.severity, problem.run), []).append(problem)
+    found: list[tuple[Problem, list[Problem]]] = []
+    for kind in alike.values():  # as the first of each kind comes
+        if len(kind) > MAX_ALIKE:
+            found.append((kind[0], kind[1:]))
+        else:
+            found += ((problem, []) for problem in kind)
+    return found
 
 
 def groups(run: RunFacts) -> list[tuple[list[str], list[str]]]:

@@ -46,6 +46,7 @@ class Peer:
         self.counters: Counter[str] = Counter()
         self.window = ReplayWindow(peer_incarnation)
         self.awaited: bytes | None = None
+        self._greeted = 0, 0  # start count and number of the newest hello
         self._send_key = send_key
         self._receive_key = receive_key
         self.incarnation = incarnation
@@ -104,6 +105,13 @@ class Peer:
                 self.counters["replayed"] += 1
                 return None
             self.window.restart(frame)
+        if (
+            frame.kind is Kind.HELLO
+        ):  # one that a later hello has overtaken says what is so no longer
+            if (frame.incarnation, frame.seq) < self._greeted:
+                self.counters["replayed"] += 1
+                return None
+            self._greeted = frame.incarnation, frame.seq
         message = decode_body(frame.kind, frame.body)
         if isinstance(message, Offer) and message.manifest.transfer != frame.transfer:
             raise FrameError(f"OFFER of transfer {frame.transfer.hex()} with another's manifest")

@@ -65,6 +65,17 @@ def test_a_device_that_begins_again_from_an_old_count_is_named(cloud: Cloud) -> 
     assert len(cloud.notes(logging.WARNING)) == 2
 
 
+def test_an_overtaken_hello_does_not_undo_what_the_later_one_says(cloud: Cloud) -> None:
+    """Otherwise a device whose disk has room again would count as waiting until its next connection."""
+    waiting, ready = (
+        cloud.devices["a"].peer.seal(msgspec.structs.replace(a_hello(nonce), waits=waits))
+        for nonce, waits in (("1", "no space left"), ("2", ""))
+    )
+    assert cloud.give("a", ready)
+    assert cloud.give("a", waiting) == []
+    assert not cloud.core.devices.presence("a").waits
+
+
 def test_a_forged_start_count_does_not_lock_a_device_out(cloud: Cloud) -> None:
     """Whoever has its secret may say any count, as often as it likes, and cannot use them up."""
     cloud.core = Coordinator(FLEET, cloud.store, 1.0, NOW_S)

@@ -23,6 +23,7 @@ from sedge_cloud.admin.commands import (
 from sedge_cloud.admin.device_commands import add_device_commands
 from sedge_cloud.admin.doctor import examine
 from sedge_cloud.admin.policies import read_policy
+from sedge_cloud.admin.rollout_commands import add_rollout_commands
 from sedge_cloud.admin.run_report import run_report
 from sedge_cloud.admin.service_files import Places, write_service_files
 from sedge_cloud.admin.signing_commands import (
@@ -124,6 +125,7 @@ def parser() -> Parser:
     add_state_commands(commands)
     add_device_commands(commands)
     add_key_commands(commands)
+    add_rollout_commands(commands)
     return made
 
 

@@ -18,6 +18,7 @@ from sedge_cloud.store.opening import open_folder
 from sedge_protocol.errors import ConfigError, PolicyError
 from sedge_protocol.host.disk import translated
 from sedge_protocol.host.signing import TrustConfig, verifiers
+from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.extensions import needed_by_order
 from sedge_protocol.wire.policy import Policy, largest_rate, trainings_of, unsealed
 from sedge_protocol.wire.refusals import BAD_SIGNATURE, FOREIGN_KEY
@@ -34,13 +35,15 @@ def write_policy(path: Path, sealed: bytes) -> None:
 class Extent(NamedTuple):
     """The extent of a policy beyond the needs of the run's first rounds; 0: nothing more.
 
-    ``allow`` are words of extensions that later rounds need.
+    ``allow`` are words of extensions that later rounds need, ``also`` the folders of bundles that rollouts
+    may give its devices.
     """
 
     version: int = 1
     days: float = 0.0
     last_round: int = 0
     allow: Sequence[str] = ()
+    also: Sequence[Path] = ()
 
 
 ORDINARY = Extent()
@@ -66,7 +69,7 @@ def make_policy(
     return Policy(
         run=name,
         version=extent.version,
-        bundles=run.manifest_hashes,
+        bundles=(*run.manifest_hashes, *map(_manifest_hash, extent.also)),
         last_round=extent.last_round or config.total_rounds + 1,  # which newcomers get
         tasks=("train", "evaluate"),
         local_epochs=sum(training.local_epochs for training in trainings),
@@ -76,6 +79,11 @@ def make_policy(
         words=tuple(sorted(words)),
         expires=int(time.time() + extent.days * DAY_S) if extent.days else 0,
     )
+
+
+def _manifest_hash(folder: Path) -> bytes:
+    bundle, _ = bundles.load(folder)
+    return bundles.unpack(bundles.pack(bundle)).manifest_hash
 
 
 def described(policy: Policy) -> str:

@@ -55,6 +55,8 @@ def add_sign_command(commands: Commands) -> None:
     signing.add_argument("--last-round", type=int, default=0, metavar="N", help=help_text)
     help_text = "an extension that only later rounds of your own strategy use"
     signing.add_argument("--allow", action="append", default=[], metavar="WORD", help=help_text)
+    help_text = "a new version of the bundle, which `rollout start` may give its devices"
+    signing.add_argument("--also", type=Path, action="append", default=[], help=help_text)
     signing.set_defaults(call=_sign)
 
 
@@ -72,7 +74,9 @@ def _sign(arguments: argparse.Namespace) -> int:
     name: str = arguments.name
     check_id(name, "run")
     key, config = read_key(arguments.key), load_run(arguments.run_file)
-    extent = Extent(arguments.version, arguments.days, arguments.last_round, arguments.allow)
+    extent = Extent(
+        arguments.version, arguments.days, arguments.last_round, arguments.allow, arguments.also
+    )
     policy = make_policy(name, arguments.bundle, config, extent)
     out: Path = arguments.out or Path(f"{name}.policy")
     write_policy(out, sign(policy, key))

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from sedge_cloud.rounds.assignments import check_assignment
+from sedge_cloud.rounds.rollouts import BundleVersions
 from sedge_cloud.runs.capabilities import memory_of, terms_of
 from sedge_cloud.runs.client_models import ClientModels, Hellos
 from sedge_cloud.runs.past import Past
@@ -127,6 +128,7 @@ class _Planner:
         everyone = {name for device in devices for name in (device, *groups.get(device, ()))}
         self._past = Past(run, run_store, everyone)
         self._clients = ClientModels(run, run_store, groups, hello, self._past.rows)
+        self._versions = BundleVersions(run.name, run_store.store)
         self._starts: dict[bytes, tuple[bytes, bytes]] = {}
         self._sums: dict[bytes, bytes] = {}
 
@@ -173,6 +175,7 @@ class _Planner:
             correction=self._correction(assignment.correction),
             holds=holds,
             step=b"" if client is None or model else self._sum(client, holds),
+            bundle=self._versions.bundle(device),
         )
 
     def _sum(self, client: ClientModelRow, holds: bytes) -> bytes:

@@ -49,6 +49,7 @@ from sedge_cloud.rounds.plans import save_terms
 from sedge_cloud.rounds.private import exhausted
 from sedge_cloud.rounds.reach import Meter, Reach
 from sedge_cloud.rounds.resting import MAX_ROUNDS, Resting
+from sedge_cloud.rounds.rollouts import advance
 from sedge_cloud.rounds.serving import resume_serving, serving_run, with_newcomer
 from sedge_cloud.runs.asked import read_answers
 from sedge_cloud.runs.named_blobs import Cut
@@ -176,6 +177,8 @@ class Scheduler:
         # A round that is open in the store was committed although the disk reported a failure.
         current, orders = resume(run, self._store, now, self._wall), dict[str, Order]()
         if current is None:
+            for text in advance(run, self._store, self._wall(now)):
+                yield Note(logging.WARNING, text)
             try:
                 planned = plan_cohort(
                     run, self._run_store, number, task, devices, self._draw,

@@ -59,6 +59,11 @@ class AskedRound:
         """How many orders there are for each width."""
         return Counter(order.width for order in self.orders.values())
 
+    @cached_property
+    def bundles(self) -> Counter[tuple[int, bytes]]:
+        """How many orders there are for each width, and bundle of a rollout."""
+        return Counter((order.width, order.bundle) for order in self.orders.values())
+
     def waiting_for(self, device: str) -> bool:
         """Whether this device still owes an answer."""
         return device in self.orders and device not in self.settled

@@ -56,7 +56,7 @@ def make_order(
         steps = (StepRow(given.holds, given.step, 0),)
     frozen = run.manifest.frozen
     cut = None if frozen is None else describe(frozen.blob.sha256)
-    bundle, model = describe(run.bundles[given.width].sha256), describe(given.model or row.model)
+    bundle, model = describe(bundle_of(run, given)), describe(given.model or row.model)
     shared = [bundle, *([] if given.model else [model]), *([] if cut is None else [cut])]
     leads = given.holds == row.model_hash or any(step.base_hash == given.holds for step in steps)
     return Order(
@@ -152,8 +152,9 @@ def named_blobs(
 ) -> Iterator[NamedBlob]:
     """The blobs that a device's order in an open round names: the shared ones, then its own."""
     given, waiting = current.orders[device], max(1, len(current.present - current.excused))
+    versions, bundle = bundle_users(run, current), bundle_of(run, given)
+    yield NamedBlob(describe(bundle), min(waiting, versions[bundle]), "the bundle")
     users = min(waiting, current.widths[given.width])
-    yield NamedBlob(describe(run.bundles[given.width].sha256), users, "the bundle")
     if run.manifest.frozen is not None:
         yield NamedBlob(describe(run.manifest.frozen.blob.sha256), users, "the frozen data")
     if not given.model:
@@ -174,9 +175,22 @@ def named_blobs(
             yield NamedBlob(describe(blob), min(users, waiting) if users > 1 else 0, what)
 
 
+def bundle_of(run: Run, given: OrderRow) -> bytes:
+    """The blob of the bundle that an order names."""
+    return given.bundle or run.bundles[given.width].sha256
+
+
+def bundle_users(run: Run, current: AskedRound) -> dict[bytes, int]:
+    """How many orders of a round name each bundle."""
+    return {
+        bundle or run.bundles[width].sha256: count
+        for (width, bundle), count in current.bundles.items()
+    }
+
+
 def receivers_of(run: Run, current: AskedRound, blob: bytes) -> int | None:
     """How many of its devices a round sends a blob for all to; None for any other blob."""
-    named = {bundle.sha256: current.widths[width] for width, bundle in enumerate(run.bundles)}
+    named = dict(bundle_users(run, current))
     if run.manifest.frozen is not None:
         named[run.manifest.frozen.blob.sha256] = len(current.orders)
     for one in (current.row.model, *(step.blob for step in current.steps)):

@@ -14,6 +14,7 @@ from sedge_cloud.store.observed import Observed
 from sedge_cloud.store.receipts import Receipts
 from sedge_cloud.store.records import ClosedRound
 from sedge_cloud.store.renewals import Renewals
+from sedge_cloud.store.rollouts import Rollouts
 from sedge_cloud.store.rows import (
     LATE_ROUNDS,
     ClientModelRow,
@@ -27,7 +28,7 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.frame import next_incarnation
 
 
-class Store(Receipts, Observed, Renewals, Leases):
+class Store(Receipts, Observed, Renewals, Rollouts, Leases):
     """The coordinator's state. Every method is one transaction, or raises ``StorageError``."""
 
     def require_fleet(self, name: str) -> None:
@@ -100,7 +101,15 @@ class Store(Receipts, Observed, Renewals, Leases):
             sql = "DELETE FROM runs WHERE run = ? AND status != 'running'"
             if not db.execute(sql, (run,)).rowcount:
                 raise ConfigError("run", run, "the name of a run that has ended")
-            for table in ("rounds", "orders", "updates", "client_models", "traffic", "histories"):
+            for table in (
+                "rounds",
+                "orders",
+                "updates",
+                "client_models",
+                "traffic",
+                "histories",
+                "rollouts",
+            ):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
     def delete_old_rows(self, run: str, keep: int) -> int:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from sedge_cloud.store.contract import MOST_ROWS, Blobs, Parts, Public
 from sedge_cloud.store.records import Accounts, Census, ClosedRound
+from sedge_cloud.store.rollouts import RolloutRows
 from sedge_cloud.store.rows import (
     Arrival,
     ClientModelRow,
@@ -129,7 +130,7 @@ class Seen(Protocol):
         ...
 
 
-class Rows(Seen, Protocol):
+class Rows(Seen, RolloutRows, Protocol):
     """The further queries of ingest and leader, including runs and their models."""
 
     @property

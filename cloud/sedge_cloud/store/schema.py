@@ -12,7 +12,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import SHARD_NAMES
 
 # Grows with every change of the tables; ``MIGRATIONS`` has what leads from each schema to the next.
-SCHEMA = 7
+SCHEMA = 8
 # Every table and index, by name. Times are seconds on the wall clock, 0 for unknown.
 OBJECTS: Mapping[str, str] = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
@@ -37,7 +37,7 @@ OBJECTS: Mapping[str, str] = {
     model BLOB NOT NULL, model_hash BLOB NOT NULL, width INTEGER NOT NULL, patch_blob BLOB NOT NULL,
     patch_context BLOB NOT NULL, trusted INTEGER NOT NULL, num_train INTEGER NOT NULL,
     correction BLOB NOT NULL, holds BLOB NOT NULL, step BLOB NOT NULL,
-    PRIMARY KEY (run, round, device))""",
+    bundle BLOB NOT NULL, PRIMARY KEY (run, round, device))""",
     "updates": """CREATE TABLE updates (
     run TEXT NOT NULL, round INTEGER NOT NULL, device TEXT NOT NULL, blob BLOB NOT NULL,
     report BLOB NOT NULL, size INTEGER NOT NULL, late INTEGER NOT NULL, rejected TEXT NOT NULL,
@@ -107,6 +107,11 @@ OBJECTS: Mapping[str, str] = {
     "renewals": """CREATE TABLE renewals (
     device TEXT PRIMARY KEY, asked REAL NOT NULL, point BLOB NOT NULL, secret BLOB NOT NULL,
     account INTEGER NOT NULL)""",
+    # A run's rollouts, numbered from 1; ``plan`` and ``progress`` as in rollouts.py.
+    "rollouts": """CREATE TABLE rollouts (
+    run TEXT NOT NULL, number INTEGER NOT NULL, bundle BLOB NOT NULL, state TEXT NOT NULL,
+    plan BLOB NOT NULL, progress BLOB NOT NULL, created REAL NOT NULL, why TEXT NOT NULL,
+    PRIMARY KEY (run, number))""",
 }  # fmt: skip
 # Who serves a fleet: it stays with its store, when all other rows are copied to another.
 SERVING_TABLES = ("processes", "leases")
@@ -164,6 +169,7 @@ MIGRATIONS: Mapping[int, str] = {
     ]),
     5: ";".join(OBJECTS[name] for name in _NEW_IN_6),
     6: ";".join(OBJECTS[name] for name in ("ability_versions", "renewals")),
+    7: ";".join([*_rebuilt("orders", _EMPTY), OBJECTS["rollouts"]]),
 }  # fmt: skip
 # The updates that client models build on, and those of open rounds. The cross join makes SQLite look up
 # rounds first; otherwise it would scan all updates ever received.
@@ -190,11 +196,21 @@ def named_blobs_sql(late_rounds: int) -> str:
         " SELECT r.run, r.round, r.model FROM coming c CROSS JOIN rounds r"
         f" WHERE r.run = c.run AND r.round >= c.round - {late_rounds}) "
     )
-    of_orders = ("arrays", "context", "model", "patch_blob", "patch_context", "correction", "step")
+    of_orders = (
+        "arrays",
+        "context",
+        "model",
+        "patch_blob",
+        "patch_context",
+        "correction",
+        "step",
+        "bundle",
+    )
     of_clients = ("model", "arrays", "mask", "context", "patch_blob", "patch_context")
     parts = [
         NAMED_UPDATES,
         "SELECT bundle FROM runs",
+        "SELECT bundle FROM rollouts",
         "SELECT frozen FROM runs",
         "SELECT model FROM live",
         *(f"SELECT {column} FROM client_models" for column in of_clients),

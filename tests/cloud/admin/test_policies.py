@@ -11,13 +11,15 @@ from tests.cloud.helper import CONFIG, RUN, Cloud, make_bundle
 
 from sedge_cloud.__main__ import main
 from sedge_cloud.admin.policies import ORDINARY, Extent, make_policy
+from sedge_cloud.admin.rollouts import start_rollout
 from sedge_cloud.admin.runs import resume_run, start_run
 from sedge_cloud.config import RunConfig, ScheduleConfig, TrainingConfig
+from sedge_cloud.store.rollouts import RolloutPlan
 from sedge_edge.config import load_config
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.enrolment import parse_join_text
 from sedge_protocol.host.signing import public_hex, sign
-from sedge_protocol.wire.bundle import load, pack, unpack
+from sedge_protocol.wire.bundle import load, pack, save, unpack
 from sedge_protocol.wire.messages import Order
 from sedge_protocol.wire.policy import require_allowed, unsealed
 
@@ -59,6 +61,19 @@ def test_every_order_is_within_the_policy_that_was_made_of_the_run_file(
     for order in orders:
         require_good(order, cloud.bundle)
     assert (orders[1].correction is not None) == (strategy != "fedavg")
+
+
+def test_a_rollout_gives_devices_only_bundles_that_the_policy_covers(tmp_path: Path) -> None:
+    made, init = load(make_bundle(tmp_path / "made"))
+    manifest = msgspec.structs.replace(made.manifest, name="version 2")
+    save(tmp_path / "new", msgspec.structs.replace(made, manifest=manifest), init)
+    cloud = started(tmp_path / "uncovered", CONFIG)
+    with pytest.raises(ConfigError, match="policy covers: `run sign --version --also`"):
+        start_rollout(cloud.store, RUN, tmp_path / "new", RolloutPlan((1.0,)))
+    cloud = started(tmp_path / "covered", CONFIG, Extent(also=[tmp_path / "new"]))
+    start_rollout(cloud.store, RUN, tmp_path / "new", RolloutPlan((1.0,)))
+    cloud.answer("a", "b")  # of the round that was open before
+    require_good(cloud.order("a"), tmp_path / "new")
 
 
 @pytest.mark.parametrize(

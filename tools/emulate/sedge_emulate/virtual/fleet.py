@@ -249,4 +249,5 @@ class VirtualFleet:
             packed.sha256: width.layout.size
             for packed, width in zip(run.bundles, run.widths, strict=True)
         }
-        return Fraction(sizes[bundle], run.manifest.layout.size)
+        whole = run.manifest.layout.size
+        return Fraction(sizes.get(bundle, whole), whole)  # a rollout's has the layout of the whole

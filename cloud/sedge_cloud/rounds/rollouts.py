@@ -1,0 +1,195 @@
+"""Carries rollouts out: which bundle a device gets in a round, and whether a rollout goes on.
+
+Before a round is planned the leader looks at what the devices with the new bundle have answered, and
+compares them with those of the same rounds that have another one.
+
+A device belongs to a phase by its rank, a hash of its id: the same devices stay in when a phase adds more.
+One that fails gets the bundle before from its next order on, whatever becomes of the rollout.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sedge_cloud.runs.run import Run
+from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow, RolloutRows, Tried
+from sedge_protocol.wire.update import Metrics
+
+# Rounds before a rollout in which the devices' earlier metrics are looked up.
+EARLIER_ROUNDS = 5
+# A device that leaves so many orders of the new bundle without an answer has failed.
+MAX_SILENT = 3
+NO_ANSWER = "no answer"
+
+
+def rank(row: RolloutRow, device: str) -> int:
+    """A device's place in a rollout, below 2**63."""
+    digest = hashlib.sha256(f"{row.run}/{row.number}/{device}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+class BundleVersions:
+    """Which bundle the devices of a run get, by its rollouts, the newest first."""
+
+    def __init__(self, run: str, store: RolloutRows) -> None:
+        self._given = list[tuple[RolloutRow, Progress, frozenset[str] | None]]()
+        for row in reversed(store.rollouts(run)):
+            if row.state in ("in_progress", "succeeded"):
+                where = row.read_plan().where
+                among = frozenset(store.eligible(where)) if where else None
+                self._given.append((row, row.read_progress(), among))
+
+    def bundle(self, device: str) -> bytes:
+        """The blob of a device's bundle; empty for the run's own."""
+        for row, progress, among in self._given:
+            bound = progress.bounds[-1] if progress.bounds else -1
+            is_in = device not in progress.failed and rank(row, device) <= bound
+            if is_in and (among is None or device in among):
+                return row.bundle
+        return b""
+
+
+@dataclass
+class Group:
+    """What devices with one bundle have answered: those that succeeded, and why the others failed."""
+
+    succeeded: set[str] = field(default_factory=set[str])
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+    changes: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    """By how much each device's metric before and after training has changed."""
+
+    @property
+    def share(self) -> float:
+        """The share that failed of those that are through."""
+        return len(self.failed) / max(1, len(self.failed) + len(self.succeeded))
+
+
+class _Scores(msgspec.Struct):
+    before: Metrics
+    after: Metrics
+
+
+def compare(bundle: bytes, orders: Iterable[Tried], since: int) -> tuple[Group, Group]:
+    """The devices that had ``bundle`` from a round on, and those that had another in these rounds."""
+    groups, silent = (Group(), Group()), dict[tuple[str, bool], int]()
+    first, last = dict[str, tuple[float, float]](), dict[tuple[str, bool], tuple[float, float]]()
+    for order in orders:
+        is_new = order.bundle == bundle
+        group = groups[0 if is_new else 1]
+        why = order.declined or order.rejected
+        if order.report and not why:
+            scores = msgspec.msgpack.decode(order.report, type=_Scores)
+            metrics = scores.before.metric, scores.after.metric
+            if not is_new:
+                first.setdefault(order.device, metrics)
+            last[order.device, is_new] = metrics
+        if order.round < since:
+            continue
+        if why:
+            group.failed[order.device] = why
+        elif order.report:
+            group.succeeded.add(order.device)
+        elif not order.open:
+            key = order.device, is_new
+            silent[key] = silent.get(key, 0) + 1
+            if silent[key] >= MAX_SILENT and order.device not in group.succeeded:
+                group.failed[order.device] = NO_ANSWER
+    for (device, is_new), (before, after) in last.items():
+        if device in first and (is_new or (device, True) not in last):
+            was = last[device, False] if is_new else first[device]
+            groups[0 if is_new else 1].changes.append((before - was[0], after - was[1]))
+    for group in groups:
+        group.succeeded.difference_update(group.failed)
+    return groups
+
+
+def advance(run: Run, store: RolloutRows, at: float) -> Iterator[str]:
+    """Let the run's rollout begin its next phase, or end, if it is time (wall clock); what was done."""
+    row = next((row for row in store.rollouts(run.name) if row.state == "in_progress"), None)
+    if row is None:
+        return
+    plan, progress = row.read_plan(), row.read_progress()
+    first = progress.first_round
+    orders = store.tried(run.name, max(1, first - EARLIER_ROUNDS))
+    new, others = compare(row.bundle, orders, first)
+    failed = tuple(sorted({*progress.failed, *new.failed}))
+    progress = msgspec.structs.replace(progress, failed=failed)
+    where = f"run {run.name}, rollout {row.number}"
+    why = fault(run, plan, _needed(plan, progress), new, others)
+    if why:
+        row, text = msgspec.structs.replace(row, state="aborted", why=why), f"aborted: {why}"
+    elif not _is_through(row, plan, progress, new, at):
+        text = ""
+    elif progress.phase + 1 == len(plan.phases):
+        row, text = msgspec.structs.replace(row, state="succeeded"), "succeeded"
+    else:
+        progress = next_phase(row, plan, progress, store.eligible(plan.where), at)
+        share = plan.phases[progress.phase]
+        text = f"phase {progress.phase + 1}, {100 * share:g} %: {progress.sizes[-1]} devices"
+    coded = msgspec.msgpack.encode(progress)
+    if coded == row.progress and not text:
+        return
+    if store.save_rollout(msgspec.structs.replace(row, progress=coded)) and text:
+        yield f"{where}: {text}"
+
+
+def next_phase(
+    row: RolloutRow, plan: RolloutPlan, progress: Progress, devices: Sequence[str], at: float
+) -> Progress:
+    """The progress of a rollout as its next phase begins, for ``devices`` that match; at least one."""
+    phase = len(progress.bounds)
+    ranks = sorted(rank(row, device) for device in devices)
+    size = min(len(ranks), max(1, math.ceil(round(plan.phases[phase] * len(ranks), 6))))
+    # Whoever joins during the last phase gets the new bundle as well.
+    bound = 2**63 - 1 if plan.phases[phase] >= 1 else ranks[size - 1] if ranks else -1
+    return msgspec.structs.replace(
+        progress,
+        since=at,
+        phase=phase,
+        bounds=(*progress.bounds, bound),
+        sizes=(*progress.sizes, size),
+    )
+
+
+def _needed(plan: RolloutPlan, progress: Progress) -> int:
+    """How many of the devices that a phase adds have to succeed; and to answer, to abort it."""
+    added = progress.sizes[-1] - (progress.sizes[-2] if len(progress.sizes) > 1 else 0)
+    return max(1, min(plan.min_devices, added))
+
+
+def _is_through(
+    row: RolloutRow, plan: RolloutPlan, progress: Progress, new: Group, at: float
+) -> bool:
+    """Whether a phase has lasted long enough, and enough of the devices that it added have succeeded."""
+    if at < progress.since + plan.hold_s:
+        return False
+    before = progress.bounds[-2] if len(progress.bounds) > 1 else -1
+    added = sum(rank(row, device) > before for device in new.succeeded)
+    return added >= _needed(plan, progress) or progress.sizes[-1:] == progress.sizes[-2:-1]
+
+
+def fault(run: Run, plan: RolloutPlan, needed: int, new: Group, others: Group) -> str:
+    """Why a rollout is to be aborted; empty while it is healthy."""
+    through = len(new.failed) + len(new.succeeded)
+    if through >= needed and new.share > plan.abort_at + others.share:
+        reasons = sorted(new.failed.values())
+        common = max(set(reasons), key=reasons.count)
+        return (
+            f"{len(new.failed)} of {through} devices failed ({common!r}), of the others "
+            f"{len(others.failed)} of {len(others.failed) + len(others.succeeded)}"
+        )
+    if not run.manifest.metric.share or min(len(new.changes), len(others.changes)) < needed:
+        return ""
+    for place, when in enumerate(("before", "after")):
+        change, usual = (
+            sum(one[place] for one in group.changes) / len(group.changes) for group in (new, others)
+        )
+        if change < usual - plan.worse_by:
+            return (
+                f"{run.manifest.metric.name} {when} training changed by {change:+.3f} on "
+                f"{len(new.changes)} devices, on {len(others.changes)} others by {usual:+.3f}"
+            )
+    return ""

@@ -1,0 +1,168 @@
+"""Rollouts: new bundles for devices of a run that goes on, phase by phase. Words as in Mender and AWS IoT Jobs.
+
+    in_progress -> succeeded      the last phase went well; the devices keep the new bundle
+                -> aborted        too many devices failed, or got worse: all return to the bundle before
+                -> rolled_back    the operator's word; also from ``succeeded``
+
+What became of a device follows from the orders that named the bundle, and from what it answered.
+"""
+
+from typing import Literal, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from sedge_cloud.store.connection import Database
+from sedge_cloud.store.selector import parse
+from sedge_protocol.errors import ConfigError, StorageError
+
+T = TypeVar("T")
+RolloutState: TypeAlias = Literal["in_progress", "succeeded", "aborted", "rolled_back"]
+
+
+class RolloutPlan(msgspec.Struct, frozen=True):
+    """How a rollout goes on: ``phases`` are shares (0 to 1) of the devices that match ``where``.
+
+    A phase lasts ``hold_s`` or longer: until ``min_devices`` of those that it adds have succeeded, or all
+    where it adds fewer. It is aborted where the share of devices that fail is more than ``abort_at`` above
+    that of the others, or where a metric falls by more than ``worse_by``, compared with the others.
+    """
+
+    phases: tuple[float, ...]
+    hold_s: float = 0.0
+    abort_at: float = 0.05
+    worse_by: float = 0.1
+    min_devices: int = 10
+    where: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a rollout is: in ``phase`` (from 0) ``since`` (wall clock).
+
+    ``bounds`` has the largest rank (``rank``) of the devices in each phase begun so far and ``sizes`` their
+    numbers. Its first orders are of ``first_round`` or later. ``failed`` devices have gone back.
+    """
+
+    since: float
+    first_round: int
+    phase: int = 0
+    bounds: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+class RolloutRow(msgspec.Struct, frozen=True):
+    """One rollout of a run; ``plan`` and ``progress`` are MessagePack, and ``why`` says why it ended."""
+
+    run: str
+    number: int
+    bundle: bytes
+    state: RolloutState
+    plan: bytes
+    progress: bytes
+    created: float
+    why: str = ""
+
+    def read_plan(self) -> RolloutPlan:
+        """``plan``, decoded. Raises ``StorageError`` when it cannot be read."""
+        return _read(self, self.plan, RolloutPlan)
+
+    def read_progress(self) -> Progress:
+        """``progress``, decoded. Raises ``StorageError`` when it cannot be read."""
+        return _read(self, self.progress, Progress)
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """An order of a run, and what its device answered; ``report`` is that of its update."""
+
+    device: str
+    round: int
+    bundle: bytes
+    declined: str
+    rejected: str
+    report: bytes | None
+    open: bool
+
+
+class RolloutRows(Protocol):
+    """What the leader asks of rollouts."""
+
+    def rollouts(self, run: str) -> list[RolloutRow]:
+        """A run's rollouts, the oldest first."""
+        ...
+
+    def save_rollout(self, row: RolloutRow) -> bool:
+        """Store what became of a rollout that is in progress; False if it has ended meanwhile."""
+        ...
+
+    def eligible(self, where: str) -> list[str]:
+        """The devices that are enrolled and match a condition; all, where it is empty."""
+        ...
+
+    def tried(self, run: str, since: int) -> list[Tried]:
+        """Every order of a run from a round on, by round and device."""
+        ...
+
+
+class Rollouts(Database):
+    """The rows of rollouts. Every method is one transaction, or raises ``StorageError``."""
+
+    def add_rollout(self, row: RolloutRow) -> None:
+        """Store a new rollout. Raises ``ConfigError`` while another of the run is in progress."""
+        with self._transaction() as db:
+            self._require_run(db, row.run, alone=True)
+            sql = "SELECT number FROM rollouts WHERE run = ? AND state = 'in_progress'"
+            if (found := db.execute(sql, (row.run,)).fetchone()) is not None:
+                expected = f"an end of its rollout {found[0]} first (`rollout rollback {row.run}`)"
+                raise ConfigError("rollout start", row.run, expected)
+            self._insert(db, "rollouts", row)
+
+    def rollouts(self, run: str) -> list[RolloutRow]:
+        """A run's rollouts, the oldest first."""
+        return self._rows(RolloutRow, "SELECT * FROM rollouts WHERE run = ? ORDER BY number", run)
+
+    def save_rollout(self, row: RolloutRow) -> bool:
+        """Store what became of a rollout that is in progress; False if it has ended meanwhile."""
+        sql = (
+            "UPDATE rollouts SET state = ?, progress = ?, why = ?"
+            " WHERE run = ? AND number = ? AND state = 'in_progress'"
+        )
+        with self._transaction(leads=True) as db:
+            given = (row.state, row.progress, row.why, row.run, row.number)
+            return bool(db.execute(sql, given).rowcount)
+
+    def roll_back(self, run: str, why: str) -> RolloutRow:
+        """End the newest rollout that gives devices a bundle. Raises ``ConfigError`` without one."""
+        with self._transaction():
+            given = [row for row in self.rollouts(run) if row.state in ("in_progress", "succeeded")]
+            if not given:
+                raise ConfigError("rollout rollback", run, "a run with a rollout that is in force")
+            sql = "UPDATE rollouts SET state = 'rolled_back', why = ? WHERE run = ? AND number = ?"
+            self._db.execute(sql, (why, run, given[-1].number))
+        return given[-1]
+
+    def eligible(self, where: str) -> list[str]:
+        """The devices that are enrolled and match a condition; all, where it is empty."""
+        if where:
+            sql, values = parse(where).query("d.device", "devices", "d.revoked = 0")
+        else:
+            sql, values = "SELECT device FROM devices WHERE revoked = 0", ()
+        with self._db.errors():
+            return [str(row[0]) for row in self._db.execute(sql, values)]
+
+    def tried(self, run: str, since: int) -> list[Tried]:
+        """Every order of a run from a round on, by round and device."""
+        sql = (
+            "SELECT o.device, o.round, o.bundle, o.declined, COALESCE(u.rejected, ''),"
+            " u.report, r.open FROM orders o"
+            " JOIN rounds r ON r.run = o.run AND r.round = o.round"
+            " LEFT JOIN updates u ON u.run = o.run AND u.round = o.round AND u.device = o.device"
+            " WHERE o.run = ? AND o.round >= ? ORDER BY o.round, o.device"
+        )
+        return self._rows(Tried, sql, run, since)
+
+
+def _read(row: RolloutRow, coded: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(coded, type=kind)
+    except ValueError as exc:  # msgspec's errors
+        raise StorageError(f"run {row.run}, rollout {row.number}: {exc}") from exc

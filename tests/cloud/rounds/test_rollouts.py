@@ -1,0 +1,194 @@
+"""Rollouts of bundles: phase by phase to the same devices, stopped and taken back by what they answer."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cloud.helper import (
+    BEGUN,
+    CONFIG,
+    RUN,
+    Cloud,
+    make_bundle,
+    random_theta,
+    small_update,
+)
+from tests.cloud.stores import on_both
+
+from sedge_cloud.admin.rollouts import rollout_lines, start_rollout
+from sedge_cloud.admin.runs import stop_run
+from sedge_cloud.store.rollouts import RolloutPlan, RolloutRow
+from sedge_protocol.errors import ConfigError
+from sedge_protocol.layout import Layout, Role
+from sedge_protocol.wire import bundle as bundles
+from sedge_protocol.wire.messages import Decline, Order
+from sedge_protocol.wire.update import Metrics
+
+NAMES = [f"d{number:03}" for number in range(200)]
+PLAN = RolloutPlan((0.01, 0.1, 1.0))
+CONFIGURED = msgspec.structs.replace(CONFIG, num_rounds=20, evaluate=False, fraction_train=1.0)
+LAYOUT = Layout.of([("body.weight", (10, 119), Role.PARAMETER)])
+CRASHES = "TooManyStarts"
+SINCE = time.time() - BEGUN
+Work = Callable[[Order], bytes | str | None]
+
+
+def wall(now: float) -> float:
+    """The wall clock, by which a rollout begins."""
+    return SINCE + now
+
+
+def good(order: Order) -> bytes:
+    """An update."""
+    return small_update(order)
+
+
+def new_version(folder: Path, layout: Layout | None = None) -> Path:
+    """A bundle as that of ``Cloud``, but for its name."""
+    made = make_bundle(folder / "of-the-run") if layout is None else make_bundle(folder, layout)
+    if layout is not None:
+        return made
+    bundle, init = bundles.load(made)
+    other = msgspec.structs.replace(bundle.manifest, name="version 2")
+    bundles.save(folder / "new", msgspec.structs.replace(bundle, manifest=other), init)
+    return folder / "new"
+
+
+class Fleet:
+    """Devices that do at once what they are asked; those with the new bundle as ``work`` does."""
+
+    def __init__(self, folder: Path, plan: RolloutPlan = PLAN, names: list[str] = NAMES) -> None:
+        self.names, self.cloud = names, Cloud(folder, CONFIGURED, names, wall=wall)
+        self.orders = dict[str, Order]()
+        self.cloud.hello()
+        self.row = start_rollout(self.cloud.store, RUN, new_version(folder), plan)
+        self.answer(good)  # the round that was open before
+
+    def answer(self, work: Work) -> set[str]:
+        """A round: its devices answer, and the next one begins. Returns those with the new bundle."""
+        self.orders = {name: self.cloud.order(name) for name in self.names}
+        self.cloud.effects.clear()
+        tried = {name for name, order in self.orders.items() if self.is_new(order)}
+        for name, order in self.orders.items():
+            done = work(order) if name in tried else good(order)
+            if isinstance(done, bytes):
+                self.cloud.offer(name, done, order=order)
+            elif done is not None:
+                self.cloud.say(name, Decline(order.run, order.round, done, "why"))
+        self.cloud.poll(CONFIGURED.deadline_s)
+        self.cloud.poll(31.0)
+        return tried
+
+    def is_new(self, order: Order) -> bool:
+        """Whether an order names the rollout's bundle."""
+        return order.bundle.sha256 == self.row.bundle
+
+    def now(self) -> RolloutRow:
+        """The rollout as the store has it."""
+        return self.cloud.store.rollouts(RUN)[-1]
+
+
+@on_both
+def test_a_rollout_reaches_ever_more_devices_and_ends_with_all(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    rounds = [fleet.answer(good) for _ in range(4)]
+    assert [len(tried) for tried in rounds] == [2, 20, 200, 200]
+    assert rounds[0] < rounds[1] < rounds[2], "who has it keeps it"
+    assert fleet.now().state == "succeeded"
+
+
+@on_both
+def test_a_bundle_that_crashes_runs_on_two_of_200_devices_and_all_go_back(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    tried = fleet.answer(lambda order: CRASHES)
+    assert len(tried) == 2
+    row = fleet.now()
+    assert row.state == "aborted"
+    assert row.why == "2 of 2 devices failed ('TooManyStarts: why'), of the others 0 of 200"
+    assert f"run run, rollout 1: aborted: {row.why}" in fleet.cloud.notes(logging.WARNING)
+    assert fleet.answer(good) == set(), "in the next round"
+    told = list(rollout_lines(fleet.cloud.store, RUN))
+    assert told[0].startswith("rollout 1: aborted, phase 1 of 3")
+    assert {line.split()[0] for line in told[2:4]} == tried
+
+
+def test_a_bundle_with_which_devices_fall_silent_is_taken_back(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, names=NAMES[:40], plan=RolloutPlan((0.1, 1.0)))
+    rounds = [fleet.answer(lambda order: None) for _ in range(4)]
+    assert [len(tried) for tried in rounds] == [4, 4, 4, 0]
+    assert (fleet.now().state, "'no answer'" in fleet.now().why) == ("aborted", True)
+
+
+def test_a_bundle_that_makes_models_worse_is_taken_back(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.answer(good)
+    fleet.answer(lambda order: small_update(order, after=Metrics(0.9, 0.4, 10)))
+    row = fleet.now()
+    assert row.state == "aborted"
+    assert row.why == (
+        "accuracy after training changed by -0.350 on 20 devices, on 180 others by +0.000"
+    )
+
+
+def test_a_device_that_fails_goes_back_alone_while_the_others_go_on(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, msgspec.structs.replace(PLAN, phases=(0.5, 1.0)))
+    bad = min(name for name in NAMES if fleet.is_new(fleet.cloud.order(name)))
+    weak = fleet.cloud.order(bad).seed
+    first = fleet.answer(lambda order: "NotSupported" if order.seed == weak else good(order))
+    second = fleet.answer(good)
+    assert len(first) == 100
+    assert second == {*NAMES} - {bad}
+    fleet.answer(good)
+    assert fleet.now().state == "succeeded"
+    assert not fleet.is_new(fleet.cloud.order(bad))
+
+
+def test_a_phase_lasts_as_long_as_it_is_told_to(tmp_path: Path) -> None:
+    day = 24 * CONFIGURED.deadline_s
+    fleet = Fleet(tmp_path, RolloutPlan((0.1, 1.0), hold_s=day), NAMES[:20])
+    assert [len(fleet.answer(good)) for _ in range(3)] == [2, 2, 2]
+    fleet.cloud.now += day
+    assert [len(fleet.answer(good)) for _ in range(2)] == [2, 20]
+
+
+def test_an_operator_takes_a_bundle_back_also_after_a_restart(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.cloud.restart()
+    fleet.cloud.hello()
+    assert len(fleet.answer(good)) == 2
+    assert len(fleet.answer(good)) == 20
+    assert fleet.cloud.store.roll_back(RUN, "why").number == 1
+    fleet.answer(good)  # was open
+    assert fleet.answer(good) == set()
+    with pytest.raises(ConfigError, match="a rollout that is in force"):
+        fleet.cloud.store.roll_back(RUN, "why")
+
+
+def test_only_devices_that_match_get_the_bundle(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, CONFIGURED, NAMES[:8])
+    lab = set(NAMES[:4])
+    cloud.store.tag(lab, {"site": "lab"})
+    plan = RolloutPlan((1.0,), where="site=lab")
+    row = start_rollout(cloud.store, RUN, new_version(tmp_path), plan)
+    cloud.hello()
+    given = {name for name in NAMES[:8] if cloud.order(name).bundle.sha256 == row.bundle}
+    assert given == lab
+
+
+def test_a_bundle_that_is_no_version_of_the_runs_is_refused(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, CONFIGURED)
+    other = make_bundle(tmp_path / "other", LAYOUT, random_theta(1, LAYOUT.size))
+    with pytest.raises(ConfigError, match="the layout of the run's bundle"):
+        start_rollout(cloud.store, RUN, other, PLAN)
+    new = new_version(tmp_path)
+    with pytest.raises(ConfigError, match="enrolled device matches"):
+        start_rollout(cloud.store, RUN, new, RolloutPlan((1.0,), where="memory_mb>9"))
+    start_rollout(cloud.store, RUN, new, PLAN)
+    with pytest.raises(ConfigError, match="an end of its rollout 1 first"):
+        start_rollout(cloud.store, RUN, new, PLAN)
+    stop_run(cloud.store, RUN)
+    with pytest.raises(ConfigError, match="running run"):
+        start_rollout(cloud.store, RUN, new, PLAN)

@@ -8,6 +8,7 @@ One that fails gets the bundle before from its next order on, whatever becomes o
 """
 
 import hashlib
+import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import msgspec
 
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow, RolloutRows, Tried
+from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.update import Metrics
 
 # Rounds before a rollout in which the devices' earlier metrics are looked up.
@@ -106,7 +108,7 @@ def compare(bundle: bytes, orders: Iterable[Tried], since: int) -> tuple[Group, 
     return groups
 
 
-def advance(run: Run, store: RolloutRows, at: float) -> Iterator[str]:
+def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
     """Let the run's rollout begin its next phase, or end, if it is time (wall clock); what was done."""
     row = next((row for row in store.rollouts(run.name) if row.state == "in_progress"), None)
     if row is None:
@@ -117,7 +119,6 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[str]:
     new, others = compare(row.bundle, orders, first)
     failed = tuple(sorted({*progress.failed, *new.failed}))
     progress = msgspec.structs.replace(progress, failed=failed)
-    where = f"run {run.name}, rollout {row.number}"
     why = fault(run, plan, _needed(plan, progress), new, others)
     if why:
         row, text = msgspec.structs.replace(row, state="aborted", why=why), f"aborted: {why}"
@@ -133,7 +134,7 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[str]:
     if coded == row.progress and not text:
         return
     if store.save_rollout(msgspec.structs.replace(row, progress=coded)) and text:
-        yield f"{where}: {text}"
+        yield Note(logging.WARNING, f"run {run.name}, rollout {row.number}: {text}")
 
 
 def next_phase(

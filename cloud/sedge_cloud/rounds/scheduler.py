@@ -177,8 +177,7 @@ class Scheduler:
         # A round that is open in the store was committed although the disk reported a failure.
         current, orders = resume(run, self._store, now, self._wall), dict[str, Order]()
         if current is None:
-            for text in advance(run, self._store, self._wall(now)):
-                yield Note(logging.WARNING, text)
+            yield from advance(run, self._store, self._wall(now))
             try:
                 planned = plan_cohort(
                     run, self._run_store, number, task, devices, self._draw,

@@ -101,7 +101,7 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
             sql = "DELETE FROM runs WHERE run = ? AND status != 'running'"
             if not db.execute(sql, (run,)).rowcount:
                 raise ConfigError("run", run, "the name of a run that has ended")
-            for table in (
+            of_runs = (
                 "rounds",
                 "orders",
                 "updates",
@@ -109,7 +109,8 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
                 "traffic",
                 "histories",
                 "rollouts",
-            ):
+            )
+            for table in of_runs:
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
     def delete_old_rows(self, run: str, keep: int) -> int:

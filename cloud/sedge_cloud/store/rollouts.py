@@ -1,4 +1,4 @@
-"""Rollouts: new bundles for devices of a run that goes on, phase by phase. Words as in Mender and AWS IoT Jobs.
+"""Rollouts: new bundles for a running run's devices, phase by phase. Words as in Mender and AWS IoT Jobs.
 
     in_progress -> succeeded      the last phase went well; the devices keep the new bundle
                 -> aborted        too many devices failed, or got worse: all return to the bundle before

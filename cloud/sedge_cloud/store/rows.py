@@ -124,9 +124,10 @@ class OrderRow(msgspec.Struct, frozen=True, dict=True):
     round's model, ``model_hash`` its hash, and ``correction`` the blob of a vector that the device adds to
     its gradients. ``holds`` is the hash of the global model that the device's last update started from: the
     device has that one or a later one. ``step`` is the blob of one step from there to the round's model, in
-    place of several. Each is empty for none. ``width`` is the index of a bundle of the run, unless a rollout
-    gives the device ``bundle`` (a blob). Two fields are not sent: ``trusted`` is that of the client model from which the order was planned, and ``num_train``
-    the number of examples in the device's hello, 0 if unknown.
+    place of several. Each is empty for none. ``width`` is the index of a bundle of the run, where no
+    rollout gives the device the blob ``bundle``. Two fields are not sent: ``trusted`` is that of the client
+    model from which the order was planned, and ``num_train`` the number of examples in the device's hello,
+    0 if unknown.
     """
 
     run: str

@@ -132,10 +132,14 @@ TABLES = ";".join([
 
 
 def _rebuilt(table: str, added: str) -> tuple[str, ...]:
-    """What gives a table its new columns: ``added`` are their values. Its text is then as in a new file."""
+    """What gives a table its new columns: ``added`` are their values.
+
+    Its text in SQLite, and the name of its index in PostgreSQL, are then as in a new store.
+    """
     old = f"{table}_before"
     return (
-        f"ALTER TABLE {table} RENAME TO {old}",
+        f"CREATE TABLE {old} AS SELECT * FROM {table}",
+        f"DROP TABLE {table}",
         OBJECTS[table],
         f"INSERT INTO {table} SELECT *, {added} FROM {old}",
         f"DROP TABLE {old}",
@@ -196,16 +200,7 @@ def named_blobs_sql(late_rounds: int) -> str:
         " SELECT r.run, r.round, r.model FROM coming c CROSS JOIN rounds r"
         f" WHERE r.run = c.run AND r.round >= c.round - {late_rounds}) "
     )
-    of_orders = (
-        "arrays",
-        "context",
-        "model",
-        "patch_blob",
-        "patch_context",
-        "correction",
-        "step",
-        "bundle",
-    )
+    of_orders = ("arrays", "context", "model", "patch_blob", "patch_context", "correction", "step")
     of_clients = ("model", "arrays", "mask", "context", "patch_blob", "patch_context")
     parts = [
         NAMED_UPDATES,

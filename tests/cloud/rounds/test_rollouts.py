@@ -21,6 +21,8 @@ from tests.cloud.stores import on_both
 from sedge_cloud.admin.rollouts import rollout_lines, start_rollout
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.store.rollouts import RolloutPlan, RolloutRow
+from sedge_cloud.store.rows import OrderRow
+from sedge_cloud.store.schema import OBJECTS, TABLES
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import bundle as bundles
@@ -176,6 +178,24 @@ def test_only_devices_that_match_get_the_bundle(tmp_path: Path) -> None:
     cloud.hello()
     given = {name for name in NAMES[:8] if cloud.order(name).bundle.sha256 == row.bundle}
     assert given == lab
+
+
+@on_both
+def test_a_store_from_before_rollouts_keeps_its_orders(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, CONFIGURED)
+    cloud.hello()
+    orders = cloud.store.orders(RUN, 1)
+    before = OBJECTS["orders"].replace("bundle BLOB NOT NULL, ", "")
+    columns = ", ".join(OrderRow.__struct_fields__[:-1])
+    statements = (
+        f"CREATE TABLE saved AS SELECT {columns} FROM orders", "DROP TABLE orders", before,
+        "INSERT INTO orders SELECT * FROM saved", "DROP TABLE saved", "DROP TABLE rollouts",
+    )  # fmt: skip
+    with cloud.store.transaction():
+        cloud.store._db.define(";".join(statements), 7)
+    cloud.restart()
+    assert orders and cloud.store.orders(RUN, 1) == orders
+    cloud.store._db.check(TABLES)
 
 
 def test_a_bundle_that_is_no_version_of_the_runs_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""The commands of rollouts: what is typed becomes a plan, and its state is told."""
+
+from pathlib import Path
+
+import pytest
+from tests.cloud.helper import CONFIG, RUN, Cloud
+from tests.cloud.rounds.test_rollouts import new_version
+
+from sedge_cloud.__main__ import main
+from sedge_cloud.admin.rollout_commands import percent_of, phases_of, seconds_of
+from sedge_protocol.errors import ConfigError
+
+
+@pytest.mark.parametrize("text", ["", "1,", "0,1", "10,10", "10,1", "50,101", "nan", "a"])
+def test_phases_that_do_not_grow_to_100_at_most_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="growing percents"):
+        phases_of(text)
+
+
+@pytest.mark.parametrize("text", ["", "h", "1", "1.5h", "-1h", "1w"])
+def test_times_without_a_unit_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="such as 1h"):
+        seconds_of(text)
+
+
+def test_what_is_typed_is_what_is_meant() -> None:
+    assert phases_of("1,10,100") == (0.01, 0.1, 1.0)
+    assert (seconds_of("90s"), seconds_of("2d")) == (90, 172_800)
+    with pytest.raises(ConfigError, match="from 0 to 100"):
+        percent_of("--abort-at", 101)
+
+
+def test_a_rollout_is_begun_looked_at_and_taken_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Cloud(tmp_path, CONFIG).store.close()
+    given = tmp_path / "cloud.toml"
+    given.write_text('fleet = "bench"\nstate_dir = "state"\n[broker]\nurl = "mqtt://127.0.0.1"\n')
+    new = str(new_version(tmp_path))
+    assert main(["rollout", "start", RUN, new, "--phases", "50,100", "-c", str(given)]) == 0
+    assert main(["rollout", "status", RUN, "-c", str(given)]) == 0
+    assert main(["rollout", "rollback", RUN, "-c", str(given)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "rollout 1 of run run begins with 1 device",
+        "rollout 1: in_progress, phase 1 of 2 (50 %, 100 %), 1 devices",
+        "  succeeded 0, failed 0",
+        "rollout 1 of run run is rolled back, order by order",
+    ]

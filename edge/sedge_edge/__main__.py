@@ -264,7 +264,7 @@ def _served(config: EdgeConfig, folder: Path, code: UserCode) -> AbstractContext
 
 
 def _codecs(backend: str, folder: Path) -> tuple[str, ...]:
-    """The device's announcement. If user code cannot be imported, orders are declined with the reason."""
+    """The codecs to announce. If user code cannot be imported, orders are declined with the reason."""
     try:
         missing = impossible_features(backend, folder)
     except ConfigError as exc:

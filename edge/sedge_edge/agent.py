@@ -137,7 +137,7 @@ class Agent:
         return [*self._fetches.connected(now), *self.poll(now)]
 
     def other_password(self) -> str | None:
-        """Use the other keys from now on, as the broker refuses these; None where there are none."""
+        """Switch to the other keys, because the broker refuses these; None if there are none."""
         if self._keyring is None or not self._keyring.turn():
             return None
         keys = self._keyring.keys

@@ -120,7 +120,7 @@ class Diary:
 
 
 def read_diary(folder: Path) -> Page:
-    """The content of the diary in a state folder; an empty one where there is none, or a damaged one."""
+    """The diary in a state folder; an empty one if it is missing or damaged."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((folder / FILE).read_bytes(), type=Page)
     return Page()

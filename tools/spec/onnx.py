@@ -12,7 +12,7 @@ from sedge_protocol.wire import operators, program, scan
 from sedge_protocol.wire.program import Message
 from sedge_protocol.wire.protobuf import BYTES, FIXED32, VARINT
 
-# The attributes' fields by their numbers in AttributeProto.
+# The fields of AttributeProto by number.
 _FIELDS = {
     name.removesuffix("*"): number
     for number, (name, _) in program.MESSAGES["AttributeProto"].allowed.items()

@@ -27,7 +27,7 @@ HTTP = """
 [http]
 listen = "{listen}"
 """
-# Where no broker runs nothing is to do, as it reads its passwords when it starts; 1 is pkill's word for
+# A broker that is not running reads its passwords when it starts; 1 is pkill's status for
 # that, and of a number that was left behind it signals nobody else.
 RELOAD = """sh -c '[ ! -e "$0" ] || pkill -HUP -x -F "$0" mosquitto || [ $? = 1 ]' {pid}"""
 _PASSWORDS = re.compile(r"^password_file (.+)$", re.MULTILINE)
@@ -38,7 +38,7 @@ _ELSEWHERE = "192.0.2.1", 9
 
 @contextmanager
 def trial(folder: Path, url: str | None) -> Generator[str]:
-    """The trial's broker runs meanwhile; what a person must know of the trial.
+    """Run the trial's broker for the duration of a ``with``; yields the greeting.
 
     A folder without a cloud.toml gets its first files, with the folder's name for the fleet, and a fleet
     without devices a first one. ``url`` is where devices reach the broker, by default this machine's
@@ -147,7 +147,7 @@ def _free_one(ports: range) -> int:
 
 
 def _own_address() -> str:
-    """This machine's address in its network; the loopback one where there is none."""
+    """This machine's address in its network, or the loopback address without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ELSEWHERE)

@@ -3,7 +3,7 @@
     theta' = sum_i (m_i / m) theta_i,   m = sum_i m_i        (McMahan et al. 2017, Algorithm 1)
            = theta + sum_i m_i (theta_i - theta) / m
 
-The second form costs only as much as the updates are long: a device that sent k elements is equal to the
+The second form costs as much as the updates are long: a device that sent k elements is equal to the
 global model everywhere else. The sum runs in float64, where the product of a float32 and a count below
 2**29 is exact (24 + 29 = 53 bits), so the order of the updates affects only the rounding of the additions.
 Equal updates in equal order give equal bits. Where a run asks for a coordinate-wise rule (``robust.py``),

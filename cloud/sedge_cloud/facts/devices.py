@@ -1,4 +1,4 @@
-"""One device as facts: from its row, its session, and its histories in the runs that there are."""
+"""One device as facts: from its row, its session, and its histories in the existing runs."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -147,7 +147,7 @@ def _of_open(facts: Fleet, it: RoundFacts) -> Iterator[Problem]:
 
 
 def _below_quorum(it: RoundFacts, reachable: int, now: datetime) -> str:
-    """Who keeps the round from its quorum of updates, and when it closes all the same."""
+    """Who keeps the round from its quorum of updates, and when it closes anyway."""
     absent = [f"{name} declined" for name in it.declined]
     absent += [f"{name} was rejected" for name in it.rejected]
     absent += [f"{w.device} {_ABSENT[w.code]}" for w in it.waiting if w.code in _ABSENT]

@@ -59,7 +59,7 @@ class Credit:
             self._granted[key] = grant._replace(heard=now)
 
     def end(self, key: Key) -> None:
-        """An upload is over, or forgotten."""
+        """End an upload that is complete or given up."""
         self._waiting.pop(key, None)
         grant = self._granted.pop(key, None)
         if grant is not None:

@@ -52,7 +52,7 @@ from sedge_protocol.wire.transfer import from_bitmap
 
 # The disk has refused; the device asks again.
 BUSY = messages.Busy(RETRY_MS, "storage")
-# What it does, and what it tells the leader.
+# Its effects, and its messages to the leader.
 Effects: TypeAlias = list[CloudEffect | hints.Hint]
 
 

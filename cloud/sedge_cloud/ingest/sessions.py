@@ -88,7 +88,7 @@ class Fleet:
 
     @property
     def present(self) -> int:
-        """How many are online."""
+        """The number of devices that are online."""
         return len(self._kept.online)
 
     def __contains__(self, device: str) -> bool:

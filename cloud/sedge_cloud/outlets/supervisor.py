@@ -1,4 +1,4 @@
-"""Runs the threads next to the coordinator's loop: an error costs one turn, never the thread."""
+"""Runs the threads next to the coordinator's loop: an error ends one turn, never the thread."""
 
 import logging
 import threading

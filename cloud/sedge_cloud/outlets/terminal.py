@@ -118,5 +118,5 @@ def process_lines(facts: Fleet) -> Iterator[str]:
 
 
 def value_text(value: float | None, metric: Metric) -> str:
-    """A value of a metric; nothing where there is none."""
+    """A value of a metric as text; empty without a value."""
     return "" if value is None else measured(value, metric)

@@ -1,4 +1,4 @@
-"""What a closed round adds up to: its figures, each device's past, the run's sums. Once for each round.
+"""Sums up a closed round, once: its figures, each device's past, the run's totals.
 
     round's rows -> parts of the round, histories of its devices, sums of the run
 

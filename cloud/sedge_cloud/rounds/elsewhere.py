@@ -73,7 +73,7 @@ class Everywhere:
 
     @property
     def present(self) -> int:
-        """How many are online."""
+        """The number of devices that are online."""
         return self._ours.present + len(self._online)
 
     @property

@@ -40,7 +40,7 @@ from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES
 from sedge_protocol.wire.work import Work
 
-# A patch that the device has kept travels as its hash, unless the patch itself is this short.
+# A patch that the device has kept is sent as its hash, unless the patch itself is this short.
 NAMED_BYTES = 256
 # Stands for a device without a past; no id may have spaces.
 NEWCOMER = "a new device"
@@ -221,7 +221,7 @@ class _Planner:
         return model.trained is not None and _same(patch, model.sent, model.trained)
 
     def _mask(self, client: ClientModelRow | None) -> bytes:
-        """The blob of a device's last mask; empty where there is none, or the disk has lost it."""
+        """The blob of a device's last mask; empty without one, or if the disk has lost it."""
         if client is None or not client.mask or not self._run_store.store.blobs.has(client.mask):
             return b""
         return client.mask

@@ -390,7 +390,7 @@ def _ordered(
     made: Mapping[str, Order] | None = None,
     is_new: bool = False,
 ) -> Ordered:
-    """Send the orders of a round to these devices, or to all that owe an answer."""
+    """Send a round's orders to these devices, or to all that owe an answer."""
     names = tuple(current.waiting) if to is None else to
     settled = frozenset(current.settled)
     return Ordered(current.row, current.orders, settled, names, made or {}, is_new)

@@ -29,7 +29,7 @@ from sedge_protocol.wire.messages import TRAIN
 
 
 def serving_run(rows: Sequence[RunRow]) -> RunRow | None:
-    """The newest finished one of all runs, the oldest first; None while any is running."""
+    """The most recently finished of these runs, given oldest first; None while one is running."""
     if not all(row.has_ended for row in rows):
         return None
     return next((row for row in reversed(rows) if row.status == FINISHED), None)

@@ -4,7 +4,7 @@ from sedge_cloud.store.cache import Cache, Memory
 from sedge_cloud.store.contract import Blobs
 from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES, Manifest, describe
 
-# One of 2.3 MB has 36 digests of 16 bytes and, besides them, hash, sizes and the object itself.
+# A manifest of 2.3 MB has 36 digests of 16 bytes, a hash, sizes, and the object itself.
 _MANIFEST_BYTES = 400
 
 

@@ -100,7 +100,7 @@ def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
 
 
 class Links(Protocol):
-    """The devices, by id, which an order depends on besides its rows."""
+    """The devices, by id, that an order depends on in addition to its rows."""
 
     def hello(self, device: str) -> Hello | None:
         """Its last hello; None for a device without one, or not enrolled."""

@@ -1,4 +1,4 @@
-"""Caches that share one bound in bytes. Correctness never depends on them."""
+"""Caches that share one limit in bytes. Correctness never depends on them."""
 
 from collections import OrderedDict
 from collections.abc import Callable

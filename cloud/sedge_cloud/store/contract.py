@@ -138,7 +138,7 @@ class Blobs(Protocol):
     """
 
     def write(self, data: bytes) -> bytes:
-        """Store a blob, durable once settled; gives its SHA-256. One that is there counts as new again."""
+        """Store a blob, durable once settled; returns its SHA-256. An existing blob counts as new again."""
         ...
 
     def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""The registry: who is enrolled, with which secret, and what each device last said of itself.
+"""The registry of enrolled devices: their secrets, and what each last announced about itself.
 
 A fleet may have a million devices: whatever is asked of all of them is one statement whose answer is short,
 and rows are read by name, or a portion at a time.

@@ -57,7 +57,7 @@ class LeaseRow(msgspec.Struct, frozen=True):
     ready: bool = False
 
 
-# Whether a process is gone, at this time by the database's clock.
+# Whether a process is lost, by the database's clock.
 IsGone: TypeAlias = Callable[[ProcessRow, float], bool]
 # From the living processes and all leases to the leases that change.
 Plan: TypeAlias = Callable[[Sequence[ProcessRow], Sequence[LeaseRow]], Iterable[LeaseRow]]

@@ -226,7 +226,7 @@ class ObjectBlobs:
         return self._pool.submit(self._send, sha256.hex(), data)
 
     def _send(self, name: str, data: bytes) -> None:
-        """Create an object; one that is there is written again, so that no collection takes it."""
+        """Create an object; an existing one is written again, so that no collection deletes it."""
         try:
             obstore.put(self._objects, name, data, mode="create", use_multipart=False)
         except AlreadyExistsError:

@@ -92,7 +92,7 @@ class Observed(Database):
         return self._rows(HistoryRow, sql, since, most)[::-1]
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
-        """What was seen of these devices."""
+        """The sessions of these devices."""
         return self._named(SessionRow, "SELECT * FROM sessions WHERE device IN ({})", names)
 
     def histories_named(self, names: Collection[str]) -> list[HistoryRow]:

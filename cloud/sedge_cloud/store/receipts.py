@@ -18,7 +18,7 @@ from sedge_cloud.store.rows import LATE_ROUNDS, Arrival, ClientModelRow, Receive
 from sedge_cloud.store.schema import NAMED_UPDATES
 from sedge_protocol.errors import StorageError
 
-# A device's client model, unless the one that is there is of the same round or a later one.
+# Replaces a device's client model unless the stored one is from the same round or a later one.
 _NEWER_CLIENT_MODEL = (
     f"INSERT INTO client_models VALUES ({','.join('?' * len(ClientModelRow.__struct_fields__))})"
     " ON CONFLICT (run, device) DO UPDATE SET "

@@ -47,6 +47,6 @@ class Blended(FedAvg, frozen=True):
 
 
 def _bias(layout: Layout) -> str:
-    """The name of the head's bias; empty where there is none."""
+    """The name of the head's bias; empty without one."""
     vectors = [name for name in layout.head if len(layout.by_name[name].shape) == 1]
     return vectors[-1] if len(layout.head) > 1 and vectors else ""

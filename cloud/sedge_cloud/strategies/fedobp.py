@@ -200,7 +200,7 @@ class FedOBP(Strategy, frozen=True):
     def _patch(
         self, scores: Scores, tensors: tuple[Tensor, ...], layout: Layout, history: Theta
     ) -> SparseVector | None:
-        """The personal elements with their values, or None where there are none."""
+        """The personal elements with their values; None without any."""
         chosen = self._chosen(scores)
         if chosen.size == 0:
             return None

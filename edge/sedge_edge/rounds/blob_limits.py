@@ -37,13 +37,13 @@ def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
 
 
 def may_begin(order: Order, manifest: Manifest, blobs: ReadableBlobs) -> bool:
-    """Whether a blob of an order that is not impossible may be fetched now, or its bundle comes first."""
+    """Whether a blob of a feasible order may be fetched now, rather than its bundle first."""
     bundle = order.bundle.sha256
     return manifest.size <= FIRST_BYTES or manifest.sha256 == bundle or blobs.has(bundle)
 
 
 def _limits(order: Order, size: int) -> list[tuple[str, Manifest | None, int]]:
-    """Each blob besides the bundle, with its name and largest number of bytes for vectors of ``size``."""
+    """Each blob except the bundle, with its name and largest size in bytes for vectors of ``size``."""
     coded = max_coded_bytes(size)
     return [
         ("a model", order.model, coded),

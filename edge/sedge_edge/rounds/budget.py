@@ -177,7 +177,7 @@ class Budget:
         return closed
 
     def must_stop(self, now: float) -> bool:
-        """Whether the job that runs has used the training time up; reads only, from any thread."""
+        """Whether the running job has used up the training time; read-only, callable from any thread."""
         since = 0.0 if self._now is None else now - self._now
         training = self._training
         spent = training.spent + since * (1 - training.limit / DAY_S)

@@ -79,7 +79,7 @@ class Keyring:
         return Join(own, self._device, self._agreement().asks(self._device), version)
 
     def turn(self) -> bool:
-        """Use the other keys from now on, as the broker refuses these; False where there are none."""
+        """Switch to the other keys, because the broker refuses these; False if there are none."""
         self._is_next = bool(self._kept.seed) and not self._is_next
         return bool(self._kept.seed)
 

@@ -18,7 +18,7 @@ from sedge_protocol.wire.peer import Peer
 from sedge_protocol.wire.refusals import MESSAGE_TOO_LARGE
 from sedge_protocol.wire.transfer import DIGEST_BYTES, Upload, chunk_size, describe, fitting_chunk
 
-# An OFFER's packet besides the digests, at most.
+# The largest size of an OFFER's packet without the digests.
 OFFER_BYTES = 1024
 
 

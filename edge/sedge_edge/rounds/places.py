@@ -20,7 +20,7 @@ from sedge_edge.rounds.waiting import CHECK_S
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.transfer import Fetch
 
-# Without a whole chunk for so long, 1 kB/s of the usual ones, MQTT may do better, and does no worse.
+# After this long without a whole chunk (1 kB/s for usual ones), MQTT may do better and does no worse.
 STALL_S = 60.0
 PAUSE_FIRST_S, PAUSE_MAX_S = 60.0, 3600.0
 # How many blobs with a wrong place are remembered.

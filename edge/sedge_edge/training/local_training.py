@@ -187,7 +187,7 @@ def _first_request(
 
 
 def exchanged(order: Order) -> Exchange:
-    """The settings and arrays that the order's work exchanges besides the model."""
+    """The settings and arrays that the order's work exchanges in addition to the model."""
     return Exchange(order.work.settings, unpack_arrays(order.work), order.work.returns)
 
 

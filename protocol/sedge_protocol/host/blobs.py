@@ -301,7 +301,7 @@ class BlobFolder:
         self._require_room(length, self._root, reserve=False)
 
     def _require_room(self, length: int, path: Path, reserve: bool = True) -> None:
-        """Raise ``StorageError`` without room; ``reserve``: the bytes are written at once."""
+        """Raise ``StorageError`` if there is no room; with ``reserve`` the bytes are written at once."""
         with translated("ask for the free space of", self._root):
             disk = os.statvfs(self._root)
         free = disk.f_bavail * disk.f_frsize
@@ -315,7 +315,7 @@ class BlobFolder:
             self._used += length if reserve else 0
 
     def _require_share(self, length: int, free: int, path: Path) -> None:
-        """Measured now and then, and reckoned in between: a download has many chunks."""
+        """Usage is measured occasionally and estimated in between: a download has many chunks."""
         now = time.monotonic()
         if now >= self._measure_at:
             with translated("look through", self._root):

@@ -117,7 +117,7 @@ class Names:
         self._constants: dict[bytes, Constant] = {}
 
     def define(self, name: bytes, kind: int, where: str, constant: Constant | None = None) -> None:
-        """Enter a name. Raises ``CodecError`` for one without text, or that is there."""
+        """Enter a name. Raises ``CodecError`` for an empty or known one."""
         if not name:
             raise CodecError(f"{where}: defines a name without text")
         if name in self._kinds or (self.outer is not None and name in self.outer._kinds):

@@ -37,7 +37,7 @@ def signatures(
     has_statistics: bool = False, has_noise: bool = False, has_frozen: bool = False,
     guide: Guide | None = None,
 ) -> dict[str, Signature]:  # fmt: skip
-    """The programs of a model by name; has its layout statistics, its training random numbers?
+    """The programs of a model by name, with or without statistics and random numbers.
 
     With ``has_frozen`` each takes the tensors that are not in theta. ``guide`` is that of the bundle's
     guided loss, where it has one.

@@ -27,7 +27,7 @@ FIRST_DEVICES_A_SECOND, DEVICES_A_SECOND = 100, 10
 HELLOS_A_SECOND = 200
 # The size of a fleet whose coordinator has not said it.
 UNKNOWN_DEVICES = 100
-# Whoever reads the log of a long outage must see that it went on.
+# The log of a long outage must show that the attempts went on.
 LOG_EVERY_S = 3600.0
 
 

@@ -284,7 +284,7 @@ class Intake:
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk is there."""
+        """Whether every chunk has arrived."""
         return len(self.have) == self.manifest.count
 
     def bitmap(self) -> bytes:
@@ -335,7 +335,7 @@ class Fetch:
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk is there."""
+        """Whether every chunk has arrived."""
         return len(self.have) == self.manifest.count
 
     def connected(self, now: float) -> None:

@@ -17,7 +17,7 @@ SUBACK = 6
 CONNACK = 22
 # A keepalive: a PINGREQ up, a PINGRESP down.
 PING_BYTES = 2
-# Clouds bill each message, in each direction, by its begun 5 KB.
+# Cloud brokers bill each message, in each direction, per started 5 KB.
 UNIT_BYTES = 5 * 1024
 # What the link appends to the name: "-" and 128 random bits in hex.
 CLIENT_ID_END = 33

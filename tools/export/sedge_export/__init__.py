@@ -1,7 +1,6 @@
 """sedge-export: compiles a torch model into a bundle of programs that train it without torch.
 
-Its names are imported when they are asked for: what the command does without torch, it does where there is
-none.
+Its names are imported on first use, so commands that need no torch work without it.
 """
 
 from typing import TYPE_CHECKING

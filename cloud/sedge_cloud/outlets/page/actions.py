@@ -48,7 +48,7 @@ class Action:
 
 
 def find(verb: str, name: str, facts: Fleet) -> Action:
-    """The action with this verb. Raises ``ConfigError`` for a verb, run or device that there is not."""
+    """The action with this verb. Raises ``ConfigError`` for an unknown verb, run or device."""
     if verb not in _VERBS:
         raise ConfigError("verb", verb, f"one of {', '.join(_VERBS)}")
     return _VERBS[verb](name, facts)

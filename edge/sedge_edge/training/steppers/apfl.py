@@ -53,7 +53,7 @@ class Mixture:
         return [sent.loss, found.loss]
 
     def models(self) -> list[Theta]:
-        """The sent model (n,) and the own one."""
+        """The model that is sent (n,), and the device's own."""
         return [self.sent.theta, self.own.theta]
 
     def vectors(self) -> list[Theta]:

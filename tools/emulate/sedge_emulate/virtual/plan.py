@@ -264,7 +264,7 @@ class Plan:
             at -= kind.share
             if at < 0:
                 return kind
-        return self._classes[-1]  # what rounding left over
+        return self._classes[-1]  # the remainder after rounding
 
 
 def _is_faulty(kind: ClassConfig) -> bool:

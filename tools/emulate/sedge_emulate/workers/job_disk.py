@@ -114,7 +114,7 @@ class JobVectors:
             return path.read_bytes()
 
     def keep_mask(self, bitmap: bytes) -> bytes:
-        """Keep the bitmap of a mask; gives its SHA-256."""
+        """Store the bitmap of a mask. Returns its SHA-256."""
         name = hashlib.sha256(bitmap).digest()
         self.lay(name, memoryview(bitmap), True)
         return name

@@ -100,7 +100,7 @@ def _put_where(
 
 
 def _traced(function: Function, inputs: Sequence[Tensor], origins: Origins) -> fx.GraphModule:
-    def call(*tensors: Tensor) -> Any:  # make_fx counts a method's self
+    def call(*tensors: Tensor) -> Any:  # make_fx also counts a method's self
         with (
             functionalised(origins),
             Replacing(),

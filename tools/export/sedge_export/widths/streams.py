@@ -107,7 +107,7 @@ def _streams(dim: Dim) -> bool:
 
 
 def _unlike(first: Dim, second: Dim) -> tuple[Dim, Dim]:
-    """Both without the parts that they share in front and behind."""
+    """Both without their common prefix and suffix."""
     while first and second and _same(first[0], second[0]):
         first, second = first[1:], second[1:]
     while first and second and _same(first[-1], second[-1]):

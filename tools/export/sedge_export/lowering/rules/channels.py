@@ -9,5 +9,5 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """(B, ..., C) as (B, C, ...)."""
+    """Reorder (B, ..., C) to (B, C, ...)."""
     return x.permute(0, x.ndim - 1, *range(1, x.ndim - 1))

@@ -1,9 +1,13 @@
 """Settings that must stand before numpy and torch are imported."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
+
+import pytest
 
 # One thread each: the suite must not depend on, or fight over, the number of processors.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -13,3 +17,14 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="sedge-cache-")
     atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What modules and tests are made of lives to the end: nobody looks for garbage in it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -104,6 +104,7 @@ FILE_CALLS = {
 FILES_OF_ITS_OWN = {"sedge_protocol.wire.bundle": "a bundle is a folder before it is sent"}
 # Modules without a test file of their own name, and where they are tested.
 TESTED_ELSEWHERE = {
+    "sedge_cloud.admin.prepared": "tests/cloud/outlets/test_status_server.py",
     "sedge_cloud.algorithms.noise": "tests/cloud/test_privacy.py",
     "sedge_cloud.rounds.private": "tests/cloud/test_privacy.py",
     "sedge_protocol.host.enrolment": "tests/protocol/test_spec_vectors.py",

@@ -64,7 +64,8 @@ def test_export(home: Path, cloud: Cloud, tmp_path: Path, capsys: CAPSYS) -> Non
 def test_what_export_refuses(
     home: Path, cloud: Cloud, capsys: CAPSYS, words: list[str], text: str
 ) -> None:
-    refused(capsys, call(home, "run", "export", RUN, *words), text)
+    status = 4 if "program" in text else 2
+    refused(capsys, call(home, "run", "export", RUN, *words), text, expected=status)
 
 
 def test_start_from_resume_and_delete(
@@ -102,7 +103,7 @@ def test_prune(home: Path, cloud: Cloud, capsys: CAPSYS) -> None:
     with lock_folder(cloud.folder / "state"):  # as the service holds it
         assert call(home, "prune") == 0
     lines = said(capsys).splitlines()
-    assert lines[0] == "runs deleted: old" and "it frees the space" in lines[-1]
+    assert lines[0] == "runs deleted: old" and "frees the space" in lines[-1]
     assert call(home, "prune") == 0
     assert said(capsys).splitlines()[0] == "runs deleted: none"
 
@@ -127,11 +128,13 @@ def test_backup_and_restore(home: Path, cloud: Cloud, tmp_path: Path, capsys: CA
     assert lines[0].startswith(f"written: {backup}, ") and "devices' secrets" in lines[-1]
     assert (tmp_path / "b.tar").stat().st_mode & 0o777 == 0o600
     refused(capsys, call(home, "restore", backup), "expected an empty store")
-    refused(capsys, call(home, "restore", backup + "x"), "open backup", "No such file")
+    refused(capsys, call(home, "restore", backup + "x"), "open backup", "No such file", expected=4)
     cloud.store.close()
     shutil.rmtree(cloud.folder / "state")
     assert call(home, "restore", backup) == 0
     assert "run run: finished, 1 rounds closed" in said(capsys).splitlines()
     assert call(home, "run", "list") == 0
     assert "finished" in said(capsys)
-    refused(capsys, call(home, "backup", str(tmp_path / "none" / "b.tar")), "No such file")
+    refused(
+        capsys, call(home, "backup", str(tmp_path / "none" / "b.tar")), "No such file", expected=4
+    )

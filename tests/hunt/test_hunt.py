@@ -80,7 +80,7 @@ def count_in_a_closed_round(patch: Patch) -> None:
 
 
 PLANTED = [
-    (skip_a_sync, {"I2", "I3"}),
+    (skip_a_sync, {"I2", "I3", "residual"}),
     (skip_the_journals_sync, {"I2", "I3", "I4", "I6"}),
     (drop_the_dedupe, {"I1", "I2"}),
     (accept_a_stale_round, {"I4"}),

@@ -64,7 +64,7 @@ def test_export(home: Path, cloud: Cloud, tmp_path: Path, capsys: CAPSYS) -> Non
 def test_what_export_refuses(
     home: Path, cloud: Cloud, capsys: CAPSYS, words: list[str], text: str
 ) -> None:
-    status = 4 if "program" in text else 2
+    status = 6 if "program" in text else 2
     refused(capsys, call(home, "run", "export", RUN, *words), text, expected=status)
 
 

@@ -1,5 +1,6 @@
 """``sedge-cloud``: every command, its good path, and its errors: one line and status 2."""
 
+import io
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import segno
 from tests.cloud.helper import CONFIG, LAYOUT, Cloud, as_nobody, make_bundle
 from tools.bench.parts.real_fleet import free_port
 
@@ -88,6 +90,20 @@ def test_devices(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:
     assert [line[:2] for line in lines[:2]] == [["pi-1", "never"], ["pi-2", "revoked"]]
     passwords = (home / "broker-passwords").read_text().splitlines()
     assert [line.partition(":")[0] for line in passwords] == ["coordinator-test", "pi-1"]
+
+
+def test_a_token_is_drawn_for_a_camera(
+    home: Path, capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(home, "device", "token", "add", "--qr") == 0
+    out = capsys.readouterr().out
+    code = io.StringIO()
+    segno.make(out.splitlines()[-1], micro=False).terminal(out=code, compact=True)
+    assert code.getvalue() in out
+    monkeypatch.setitem(sys.modules, "segno", None)
+    refused(capsys, call(home, "device", "token", "add", "--qr"), "pip install 'sedge-fl[qr]'")
+    assert call(home, "device", "token", "list", "--json") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_a_run_from_start_to_stop(home: Path, capsys: CAPSYS, tmp_path: Path) -> None:

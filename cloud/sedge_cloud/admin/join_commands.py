@@ -3,6 +3,7 @@
 import argparse
 import json
 import time
+from collections.abc import Callable
 
 from sedge_cloud.admin import joining
 from sedge_cloud.admin.commands import at_least_one, open_state
@@ -35,6 +36,8 @@ def add_join_commands(commands: Commands) -> None:
     add.add_argument("--accept", action="store_true", help=help_text)
     help_text = "only for this device: a new one, or one that needs a new secret"
     add.add_argument("--device", metavar="NAME", default="", help=help_text)
+    help_text = "draw the line as a QR code, too (pip install 'sedge-fl[qr]')"
+    add.add_argument("--qr", action="store_true", help=help_text)
     add.set_defaults(call=_add)
     listed = verbs.add_parser(
         "list", help="every token, and how many devices have joined with it",
@@ -68,6 +71,7 @@ def _add_waiting(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
+    draw = _qr_code() if arguments.qr else None  # before a token is made that nobody would see
     cloud, store = open_state(arguments)
     tags = dict(_tag(word) for word in arguments.tags)
     row = joining.make_token(
@@ -77,7 +81,10 @@ def _add(arguments: argparse.Namespace) -> int:
     _reload(cloud)
     for line in joining.by_hand(cloud, row):
         print(line)
-    print(joining.token_text(store, cloud, row))
+    text = joining.token_text(store, cloud, row)
+    if draw is not None:
+        draw(text)
+    print(text)
     return 0
 
 
@@ -92,6 +99,19 @@ def _reload(cloud: CloudConfig) -> None:
     reload_broker(cloud)
     if cloud.broker.device_password_file is not None and cloud.broker.reload is None:
         print(SIGHUP)
+
+
+def _qr_code() -> Callable[[str], None]:
+    """What draws a text in the terminal. Raises ``ConfigError`` without segno."""
+    try:
+        import segno
+    except ModuleNotFoundError as exc:
+        raise ConfigError("--qr", exc.name, "pip install 'sedge-fl[qr]'") from exc
+
+    def draw(text: str) -> None:
+        segno.make(text, micro=False).terminal(compact=True)
+
+    return draw
 
 
 def _list(arguments: argparse.Namespace) -> int:

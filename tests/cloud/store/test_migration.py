@@ -12,18 +12,21 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.cloud.helper import FLEET, Cloud
-from tests.cloud.store.before.make_folder import close_round
-from tests.cloud.stores import open_store
+from tests.cloud.store.before.make_folder import JOIN, ROLLOUT, TOKEN, close_round
+from tests.cloud.stores import on_servers, open_store
 
 from sedge_cloud.config import RunConfig
 from sedge_cloud.facts.reader import Reader
 from sedge_cloud.run_file import check_run
 from sedge_cloud.store import connection
+from sedge_cloud.store.database import Store
 from sedge_cloud.store.opening import open_folder
+from sedge_cloud.store.schema import OBJECTS, SCHEMA
 from sedge_cloud.store.sqlite import Sqlite
 from sedge_protocol.errors import StorageError
 
 BEFORE = Path(__file__).with_name("before")
+KEPT = [3, 4, 8]
 
 
 def unpacked(folder: Path, schema: int) -> Path:
@@ -40,7 +43,7 @@ def opened(folder: Path) -> Cloud:
     return cloud
 
 
-@pytest.mark.parametrize("schema", [3, 4])
+@pytest.mark.parametrize("schema", KEPT)
 def test_an_open_round_closes_to_the_right_bytes(schema: int, tmp_path: Path) -> None:
     expected = json.loads((unpacked(tmp_path, schema) / "expected.json").read_text())
     cloud = opened(tmp_path)
@@ -74,13 +77,49 @@ def test_what_was_in_files_is_in_rows(tmp_path: Path) -> None:
     assert not (state / "live.msgpack").exists() and not (state / "history.jsonl").exists()
 
 
-@pytest.mark.parametrize("schema", [3, 4])
+@pytest.mark.parametrize("schema", KEPT)
 def test_the_tables_are_those_of_a_new_folder(schema: int, tmp_path: Path) -> None:
     with closing(open_folder(unpacked(tmp_path, schema) / "state")) as store:
         store.check()  # compares their text
         assert [row.device for row in store.devices()] == ["a", "b", "c", "d", "never"]
         assert len(store.traffic("first", 1)) == 4
         assert store.client_model("second", "a") is not None
+
+
+def holds_what_was_asked(store: Store) -> None:
+    """Nothing of what operators have asked for is lost, and the tables are today's."""
+    lab = {"site": "lab", "rack": "7"}
+    assert store.tags_of(["a", "b", "c"]) == {"a": lab, "b": lab}
+    assert (store.paused(), store.tokens()) == ({"never"}, [TOKEN])
+    assert (store.joins(["pending"]), store.rollouts("second")) == ([JOIN], [ROLLOUT])
+    assert [(row.device, row.asked) for row in store.renewals()] == [("b", 5.0)]
+    store.check()
+
+
+def test_what_operators_have_asked_for_is_kept(tmp_path: Path) -> None:
+    with closing(open_folder(unpacked(tmp_path, 8) / "state")) as store:
+        holds_what_was_asked(store)
+
+
+@on_servers
+def test_it_is_kept_in_postgresql_too(tmp_path: Path) -> None:
+    """The folder's tables as that schema made them there, with their rows."""
+    store = open_store(tmp_path / "server")
+    with closing(sqlite3.connect(unpacked(tmp_path, 8) / "state" / "sedge.sqlite")) as old:
+        made = dict(old.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+        tables = [name for name, sql in made.items() if sql.startswith("CREATE TABLE")]
+        gone = [f"DROP TABLE {name}" for name, sql in OBJECTS.items() if "CREATE TABLE" in sql]
+        with store.transaction():
+            store._db.define(";".join([*gone, *made.values()]), 8)
+            for table in tables:
+                rows = old.execute(f"SELECT * FROM {table}").fetchall()
+                store._db.insert(table, rows, len(rows[0]) if rows else 1)
+    holds_what_was_asked(open_store(tmp_path / "server"))
+
+
+def test_todays_schema_has_a_folder() -> None:
+    """After a change of the tables make one as make_folder.py says, and list it, for the next change."""
+    assert SCHEMA in KEPT
 
 
 def test_runs_keep_their_methods(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

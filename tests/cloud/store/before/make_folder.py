@@ -2,10 +2,11 @@
 
     python -m tests.cloud.store.before.make_folder OUT.tar.xz
 
-schema-3.tar.xz is from commit 92edab15, schema-4.tar.xz from 606142c9. Three runs: ``first`` has finished,
-``broken`` has failed for a reason that no round's summary has, and ``second`` is in its second round: a and
-b have answered, c has declined, d owes its update, which lies beside the state as ``update``.
-``model_hash`` is the hash of the global model that the round ends in.
+schema-3.tar.xz is from commit 92edab15, schema-4.tar.xz from 606142c9, schema-8.tar.xz from d0848283 with
+what ``asked`` adds. Three runs: ``first`` has finished, ``broken`` has failed for a reason that no round's
+summary has, and ``second`` is in its second round: a and b have answered, c has declined, d owes its
+update, which lies beside the state as ``update``. ``model_hash`` is the hash of the global model that the
+round ends in.
 """
 
 import json
@@ -26,6 +27,9 @@ from tests.cloud.stores import open_store
 from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.rounds.lifecycle import FAILED, FINISHED
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow
+from sedge_cloud.store.rows import JoinRow, TokenRow
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context
 from sedge_protocol.codec import SparseVector, encode
@@ -108,6 +112,24 @@ def play(folder: Path) -> Seen:
     return seen
 
 
+TOKEN = TokenRow("t-1", b"t" * 32, "", msgspec.msgpack.encode({"site": "lab"}), 9, False, 1.0, 9e9)
+JOIN = JoinRow(b"p" * 65, "t-1", "new", b"n" * 32, "pending", 2.0)
+ROLLOUT = RolloutRow(
+    "second", 1, b"b" * 32, "aborted", msgspec.msgpack.encode(RolloutPlan((0.1, 1.0), where="site=lab")),
+    msgspec.msgpack.encode(Progress(3.0, 2, bounds=(7,), sizes=(1,), failed=("a",))), 3.0, "a failed",
+)  # fmt: skip
+
+
+def asked(store: Store) -> None:
+    """What an operator has asked for, in the tables that schemas 5 to 8 have added."""
+    store.tag(["a", "b"], {"site": "lab", "rack": "7"})
+    store.pause(["never"], 4.0)
+    store.add_token(TOKEN)
+    store.ask_to_join(JOIN, 2.0)
+    store.ask_to_renew(["b"], 5.0)
+    store.add_rollout(ROLLOUT)
+
+
 def close_round(cloud: Cloud, update: bytes) -> str:
     """d sends its update, and the open round closes; the hash of the global model, in hex."""
     cloud.offer("d", update)
@@ -122,6 +144,7 @@ def main(out: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         seen = play(folder)
+        asked(seen.cloud.store)
         kept = folder / "kept"
         shutil.copytree(seen.state, kept / "state", ignore=shutil.ignore_patterns("*-wal", "*-shm"))
         (kept / "state" / "sedge.sqlite").unlink()

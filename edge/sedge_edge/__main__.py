@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -157,7 +157,8 @@ def _reference(_: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    return _run_agent(arguments.config, lambda agent: False)
+    _run_agent(arguments.config, lambda agent: False)
+    return 0
 
 
 def _join(arguments: argparse.Namespace) -> int:
@@ -171,10 +172,8 @@ def _join(arguments: argparse.Namespace) -> int:
     wanted = Wanted(
         arguments.out, arguments.service, arguments.name, arguments.replace, arguments.timeout_s
     )
-    with suppress(KeyboardInterrupt):
-        print(join(line, wanted, lambda text: print(text, file=sys.stderr, flush=True)))
-        return 0
-    return 1
+    print(join(line, wanted, lambda text: print(text, file=sys.stderr, flush=True)))
+    return 0
 
 
 def _once(arguments: argparse.Namespace) -> int:
@@ -198,15 +197,17 @@ def _once(arguments: argparse.Namespace) -> int:
         idle_since = now if idle_since is None else idle_since
         return now - idle_since > 2.0  # a pending order follows the welcome at once
 
-    status = _run_agent(arguments.config, done)
+    if _run_agent(arguments.config, done):
+        raise KeyboardInterrupt
     if not ever_welcomed:
         raise LinkError(
             f"no coordinator answered within {timeout_s:.0f} s; pending work is kept for the next start"
         )
-    return status
+    return 0
 
 
-def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
+def _run_agent(path: Path, done: Callable[[Agent], bool]) -> bool:
+    """Take part until ``done`` or a signal. Returns whether it was Ctrl-C, after which nothing is lost."""
     unpool_large_arrays()
     config = load_config(path)
     log_to_stderr(config.log_level, status=True)
@@ -250,7 +251,7 @@ def _run_agent(path: Path, done: Callable[[Agent], bool]) -> int:
             runtime.close()
     lock.close()
     logging.getLogger("sedge.edge").info("stopped; nothing is lost: work goes on at the next start")
-    return 0
+    return loop.interrupted
 
 
 def _served(config: EdgeConfig, folder: Path, code: UserCode) -> AbstractContextManager[object]:

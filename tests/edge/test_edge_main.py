@@ -112,7 +112,7 @@ def test_the_agent_says_what_the_device_can_do(
         hellos.append(agent.identity.hello)
         return True
 
-    assert command._run_agent(config, done) == 0
+    assert not command._run_agent(config, done)
     hello = hellos[0]
     assert decode_body(Kind.HELLO, encode_body(hello)) == hello
     assert set(hello.compressions) == {"none", "zlib", "zstd"}
@@ -142,7 +142,7 @@ def test_a_device_announces_only_what_its_function_can_do(
         hellos.append(agent.identity.hello)
         return True
 
-    assert command._run_agent(config, done) == 0
+    assert not command._run_agent(config, done)
     assert hellos[0].backends == ("function",)
     never = {"own_model", "select", "scoring", "correction", "average", "loss"}
     assert set(CODECS) - set(hellos[0].codecs) == never | lacks
@@ -185,6 +185,21 @@ def test_a_running_agent_serves_its_model(
     assert run(config, "run") == 0
     ((status, body),) = answers
     assert status == 200 and b'"name": "tiny"' in body
+
+
+def test_once_tells_ctrl_c_from_a_silent_coordinator(
+    config: Path,
+    handlers: dict[int, Callable[[int, object], None]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stop() -> None:
+        while signal.SIGINT not in handlers:
+            time.sleep(0.01)
+        handlers[signal.SIGINT](signal.SIGINT, None)
+
+    threading.Thread(target=stop, daemon=True).start()
+    assert run(config, "once") == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "sedge-edge: interrupted"
 
 
 @pytest.mark.usefixtures("handlers")
@@ -237,7 +252,7 @@ def test_once_leaves_when_nothing_is_left(config: Path, monkeypatch: pytest.Monk
         def idle(self) -> bool:
             return not busy[0]
 
-    def work(path: Path, done: Callable[[Agent], bool]) -> int:
+    def work(path: Path, done: Callable[[Agent], bool]) -> bool:
         agent: Agent = Busy()  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
         for now[0] in (1.0, 5.0, 10.0):
             assert not done(agent)
@@ -256,7 +271,7 @@ def test_once_leaves_when_nothing_is_left(config: Path, monkeypatch: pytest.Monk
         now[0] = 101.0
         assert done(agent)
         asked.append(now[0])
-        return 0
+        return False
 
     monkeypatch.setattr(command, "_run_agent", work)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

@@ -6,9 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import sedge_edge.asking
 from sedge_edge.__main__ import main
 from sedge_edge.config import load_config
-from sedge_protocol.host.enrolment import Enrolment
+from sedge_protocol.host.enrolment import Enrolment, Token
+from sedge_protocol.wire.joining import private_key, public_key
 
 GIVEN = Enrolment("pi-1", "home", "mqtts://broker.example", bytes(range(32)).hex(), "PEM\n")
 
@@ -86,3 +88,17 @@ def test_a_line_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["join", GIVEN.join_text()[:-9]]) == 2
     said = capsys.readouterr().err
     assert "join text: found 'cut off or damaged" in said and GIVEN.secret[:8] not in said
+
+
+def test_ctrl_c_while_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sedge_edge.asking.MqttLink, "step", interrupted)
+    point = public_key(private_key(bytes(32))).hex()
+    line = Token("t1", "home", "mqtt://127.0.0.1:9", "00" * 32, point).join_text()
+    assert main(["join", line, "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "sedge-edge: interrupted\n"
+    assert (tmp_path / "joining").exists()  # the same line goes on

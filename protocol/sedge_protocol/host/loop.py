@@ -50,6 +50,8 @@ class Loop:
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._stopped = False
+        # Whether Ctrl-C has ended ``run``.
+        self.interrupted = False
 
     def wake(self) -> None:
         """Make every station step soon."""
@@ -65,6 +67,7 @@ class Loop:
 
     def _stop(self, number: int, frame: object) -> None:
         self._stopped = True
+        self.interrupted = number == signal.SIGINT
         self.wake()
 
     def run(self, stations: Sequence[Station], until: Callable[[], bool]) -> None:

@@ -177,4 +177,4 @@ def test_a_signal_ends_the_run_in_order(number: signal.Signals) -> None:
         loop.close()
         for n, handler in before.items():
             signal.signal(n, handler)
-    assert len(asked) == 2
+    assert (len(asked), loop.interrupted) == (2, number == signal.SIGINT)

@@ -206,4 +206,6 @@ def conform(
             return stage.done
 
         loop.run([player], finished)
+        if loop.interrupted:
+            raise KeyboardInterrupt
     return stage.done and all(finding.good for finding in stage.findings)

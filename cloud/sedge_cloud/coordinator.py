@@ -1,10 +1,10 @@
 """The coordinator: ingest and leader in one process, single-threaded over a durable store.
 
 It takes frames and the time, and returns effects. Whatever an effect mentions is already in the store,
-which is durable when its method returns. So the process can be killed between any two effects and
-restarts from the store alone. ingest.py says what becomes of frames, leader.py of rounds; what each tells
-the other (hints.py) is passed on here. Where several processes serve a fleet each has an ingest for its
-shards, and one has the leader: the others are told that rows have changed, and look.
+and a store method returns only once its write is durable. So the process can be killed between any two
+effects and restarts from the store alone. ingest.py handles frames and leader.py handles rounds; this
+module passes their hints (hints.py) to each other. Where several processes serve a fleet, each has an
+ingest for its shards, and one has the leader: the others are notified that rows have changed, and reload.
 """
 
 from collections import Counter
@@ -40,11 +40,11 @@ from sedge_protocol.wire.topics import shard_of
 class Coordinator:
     """The core of one fleet's coordinator. ``draw`` chooses a round's devices.
 
-    ``versions`` are the protocol versions that it speaks, ``keep`` what it leaves of runs that have ended,
-    ``memory`` bounds its caches, and ``wall`` tells the time on the wall clock at a time of the loop. It
-    serves all shards, and leads, unless it is ``shared``: then ``take`` says so.
+    ``versions`` are the protocol versions that it speaks, ``keep`` says how much to keep of ended runs,
+    ``memory`` bounds its caches, and ``wall`` converts loop time to wall-clock time. It serves all shards
+    and leads, unless it is ``shared``: then ``take`` sets its shards and whether it leads.
 
-    ``signals`` are what other processes are to be told.
+    ``signals`` are the messages to be sent to other processes.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Coordinator:
         if shared:
             self.devices.lose(self.devices.shards)
             self.ingest.broadcast.is_here = False
-        self._heard_at = store.coordinator().heard  # the last sign of life of the process before
+        self._heard_at = store.coordinator().heard  # the previous process's last sign of life
         self._version: int | None = None
         self._load_at = 0.0
 
@@ -99,9 +99,9 @@ class Coordinator:
         return {} if self._leader is None else self._leader.open
 
     def load(self, now: float) -> list[CloudEffect]:
-        """Load devices and runs from the store: at the start, and when another process has changed them.
+        """Load devices and runs from the store: at startup, and when another process has changed them.
 
-        Raises ``StorageError`` when the store cannot be read at the start; later it is tried again.
+        Raises ``StorageError`` when the store cannot be read at startup; a later failure is retried.
         """
         effects: list[CloudEffect] = []
         if now < self._load_at:
@@ -124,12 +124,12 @@ class Coordinator:
         return effects
 
     def listen(self, shards: frozenset[str], now: float) -> set[str]:
-        """Listen to these shards; the topics with which a new connection of the link begins."""
+        """Listen to these shards. Returns the topics to subscribe to on a new connection of the link."""
         self.ingest.muting.listen(shards, now)
         return self.ingest.muting.wildcards()
 
     def traffic_for_leader(self) -> list[TrafficRow]:
-        """The bytes of this process's devices in open rounds, where a leader elsewhere is to read them."""
+        """The bytes of this process's devices in open rounds, for a leader in another process to read."""
         rows = list[TrafficRow]()
         for current in self.ingest.open.rounds() if self._leader is None else ():
             names = [name for name in current.orders if self._is_ours(name)]
@@ -138,7 +138,7 @@ class Coordinator:
         return rows
 
     def take(self, shards: frozenset[str], leads: bool, now: float) -> list[CloudEffect]:
-        """This process has these shards from now on, and leads or does not. Raises ``StorageError``."""
+        """Take over these shards, and start or stop leading. Raises ``StorageError``."""
         effects = self._passed_on(self.ingest.take(shards, now), now)
         if leads != (self._leader is not None):
             self._leader = self._everywhere = None
@@ -152,7 +152,7 @@ class Coordinator:
         return effects + self.load(now)
 
     def connected(self, now: float, max_packet: int = MAX_PACKET_BYTES) -> list[CloudEffect]:
-        """The link is up; ``max_packet`` is the largest MQTT packet that comes through the broker."""
+        """The link is up; ``max_packet`` is the largest MQTT packet that the broker passes on."""
         silent_s = self._wall(now) - (self._heard_at or self._wall(now))
         effects = self.ingest.connected(now, silent_s, max_packet)
         if self._leader is not None:
@@ -166,19 +166,19 @@ class Coordinator:
             self._leader.disconnected()
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called; None if nothing is due."""
         due = self.ingest.timer(), None if self._leader is None else self._leader.timer()
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float, room: int) -> list[CloudEffect]:
-        """Everything that is due; at most ``room`` chunks."""
+        """Do everything that is due. Sends at most ``room`` chunks."""
         effects = self._passed_on(self.ingest.poll(now), now)
         if self._leader is not None:
             effects += self._passed_on(self._leader.poll(now), now)
         return effects + self._passed_on(self.ingest.serve(now, room), now)
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether a frame is to be received; asked once about each."""
+        """Whether to process a frame; call it exactly once per frame."""
         return self.ingest.admits(topic, payload, now)
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[CloudEffect]:
@@ -186,7 +186,7 @@ class Coordinator:
         return self._passed_on(self.ingest.receive(topic, payload, now), now)
 
     def commit(self, now: float) -> list[CloudEffect]:
-        """End a turn: store the updates that ``receive`` was given, and only then answer them."""
+        """End a turn: store the updates that ``receive`` took, and only then answer them."""
         return self._passed_on(self.ingest.commit(now), now)
 
     def _new_leader(self, devices: Reach, traffic: Meter) -> Leader:
@@ -196,7 +196,7 @@ class Coordinator:
         )  # fmt: skip
 
     def _lead(self, leader: Leader, runs: Sequence[RunRow], now: float) -> list[CloudEffect]:
-        """Load runs, what other processes have received, and the devices that connected to them."""
+        """Load runs, the answers other processes have received, and the devices connected to them."""
         effects = list[CloudEffect]()
         for hint in self._everywhere.load() if self._everywhere is not None else ():
             effects += self._passed_on(leader.hear(hint, now), now)
@@ -206,7 +206,7 @@ class Coordinator:
         return shard_of(device) in self.devices.shards
 
     def wanted(self, asker: int, wanted: Wanted, now: float) -> list[CloudEffect]:
-        """Devices of another process lack chunks that are sent here."""
+        """Devices of another process lack chunks of a broadcast that this process sends."""
         lacking = Lacking(f"process {asker}", wanted.sha256, wanted.chunk_bytes, wanted.missing)
         try:
             self.ingest.broadcast.want(lacking, now)
@@ -225,7 +225,7 @@ class Coordinator:
             return [disk_error(self.counters, exc)]
 
     def _tell(self, hint: Hint) -> None:
-        """Tell the other processes what their rows say as well, or what devices here lack."""
+        """Signal the other processes that rows have changed, or what devices lack."""
         if isinstance(hint, Lacking):
             self.signals.append(Wanted(hint.sha256, hint.chunk_bytes, hint.missing))
         elif isinstance(hint, LeftOut):
@@ -235,14 +235,14 @@ class Coordinator:
             self.signals.append(Changed())
 
     def _is_news(self, hint: Hint) -> bool:
-        """Whether others do not find it soon enough by themselves: of answers, the last due here."""
+        """Whether other processes must hear of it now: of answers, only the last one due here."""
         if not isinstance(hint, Answered | Declined):
             return True
         current = self.ingest.open.round(hint.run)
         return current is None or not current.present - current.excused
 
     def _passed_on(self, found: Iterable[CloudEffect | Hint], now: float) -> list[CloudEffect]:
-        """The effects, and what follows from the hints among them."""
+        """The effects found, plus those that result from passing on the hints among them."""
         effects: list[CloudEffect] = []
         for one in found:
             if isinstance(one, ToLeader):

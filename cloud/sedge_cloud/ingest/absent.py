@@ -1,8 +1,8 @@
-"""Devices that may be there unseen, after an outage: asked for a hello again and again, ever more seldom.
+"""After an outage, asks devices that may be online unnoticed for a hello, at growing intervals.
 
-The whole fleet is asked by hints when the link is up. Each hint may be lost, and so may the question that
-bears a device's name; and a device that was welcomed says nothing by itself as long as its connection and
-its broker's last. Who really is away hears nothing, so the questions end after an hour.
+When the link comes up, the whole fleet is asked with one message per shard. Each may be lost, and so may a
+request to a single device; and a device that has been welcomed says nothing unasked while its connection
+and its broker's last. Devices that really are away receive nothing, so requests end after about an hour.
 """
 
 import math
@@ -12,9 +12,9 @@ from sedge_cloud.disk_errors import DISK_RETRY_S
 from sedge_cloud.ingest.sessions import Fleet
 from sedge_protocol.wire.effects import Send
 
-# The first question is followed by another after 1, 3, 7, 15, 31 and 63 minutes.
+# The first request is followed by others after 1, 3, 7, 15, 31 and 63 minutes.
 AGAIN_S, QUESTIONS = 60.0, 7
-# So many devices are asked at a time; of more, others the next time.
+# At most this many devices are asked at a time; the others follow the next time.
 MAX_ASKED = 1000
 
 
@@ -24,21 +24,21 @@ class Absent:
     def __init__(self, devices: Fleet) -> None:
         self._devices = devices
         self._names: list[str] = []
-        self._is_listed = False  # whether those are among the names that nobody misses
+        self._is_listed = False  # whether the names include all other devices
         self._asked = 0
         self._at = math.inf
 
     def begin(self, names: Iterable[str], now: float) -> None:
-        """These are missed, the first most, and all others may be there, too."""
+        """Start asking: these devices first, in this order, then all others that may be online."""
         self._names, self._is_listed = list(names), False
         self._asked, self._at = 0, now
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called; infinite if nothing is due."""
         return None if math.isinf(self._at) else self._at
 
     def poll(self, now: float) -> list[Send]:
-        """The questions that are due. Raises ``StorageError``: they are due again a little later."""
+        """The requests that are due. Raises ``StorageError``; they are then due again a little later."""
         if now < self._at:
             return []
         self._at = now + DISK_RETRY_S

@@ -1,4 +1,4 @@
-"""Admission: which frames are received at all, asked before a frame is queued or its MAC checked."""
+"""Decides which frames to receive at all, before a frame is queued or its MAC checked."""
 
 import logging
 from collections import Counter
@@ -11,7 +11,7 @@ from sedge_protocol.wire.effects import Note
 
 
 class Admission:
-    """Refuses frames of strangers, and of devices that have sent too much; ``poll`` gives what to log."""
+    """Refuses frames from strangers and from devices that send too much; ``poll`` returns the log lines."""
 
     def __init__(
         self, devices: Fleet, log: LogQuota, counters: Counter[str], muting: Muting
@@ -23,9 +23,9 @@ class Admission:
         self._notes: list[Note] = []
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether a frame is to be received; asked once about each frame.
+        """Whether to process a frame; call it exactly once per frame.
 
-        One whose sender cannot be looked up counts as lost: it is repeated.
+        A frame whose sender cannot be looked up counts as lost: the sender repeats it.
         """
         try:
             return self._admits(topic, payload, now)
@@ -42,7 +42,7 @@ class Admission:
             self._counters["foreign"] += 1
             if self._devices.refusals.may_refuse(topic, payload, now):
                 return True
-            if self._devices.refusals.is_outdated(topic):  # it has been told, and so has the log
+            if self._devices.refusals.is_outdated(topic):  # already refused and logged
                 return False
             text = f"dropped a frame on {topic}: no device that is enrolled and not revoked sends there"
             self._notes += self._log.admit("unknown senders", [Note(logging.WARNING, text)], now)

@@ -1,4 +1,4 @@
-"""Updates on their way in: an upload, what has arrived of it, and the answer that it gets."""
+"""The stages of an incoming update: an upload in progress, a judged update, and the answer."""
 
 import logging
 from collections import Counter
@@ -15,7 +15,7 @@ from sedge_protocol.wire.update import Report
 
 @dataclass
 class Upload:
-    """One upload in progress; ``damaged`` once all its chunks were right and the whole was not.
+    """One upload in progress; ``damaged`` once every chunk was right but the hash of the whole was wrong.
 
     ``data`` is a small update that came in one chunk.
     """
@@ -30,9 +30,9 @@ class Upload:
 
 @dataclass(frozen=True)
 class JudgedUpdate:
-    """An update that is here and judged, and has no receipt yet; one that is rejected has no report.
+    """An update that was judged but has no receipt yet; a rejected one has no report.
 
-    ``has_part``: some of it came in chunks that are on the disk.
+    ``has_part`` says that chunks of it are on the disk.
     """
 
     device: str
@@ -47,9 +47,9 @@ class JudgedUpdate:
 
 @dataclass(frozen=True)
 class Answer:
-    """The reply, and the receipt if one was just written; ``report`` comes with a good one only.
+    """The reply, and the receipt if one was just written; only an accepted update has a ``report``.
 
-    ``left`` says why what had arrived in chunks is still on the disk: a collection removes it.
+    ``left`` says why the chunks could not be removed from the disk: a collection will remove them.
     """
 
     reply: Message | None = None
@@ -59,7 +59,7 @@ class Answer:
 
 
 def reported(answer: Answer, counters: Counter[str]) -> list[UpdateReceived | Note]:
-    """The messages about a receipt that was just written."""
+    """The effects that report a receipt that was just written."""
     row = answer.row
     if row is None:
         return []

@@ -1,7 +1,7 @@
-"""Blobs for the whole fleet, where several processes serve it: one sends them, for all the others, too.
+"""Blobs for the whole fleet when several processes serve it: one process sends them on behalf of all.
 
-The process that leads waits a moment for what others' devices lack, and sends the union once. Every other
-one passes on what its devices lack. A request that is lost on its way is repeated by its devices.
+The leading process waits a moment for the requests of the other processes' devices, and sends the union
+once. Every other process passes on its devices' requests. Devices repeat a request that is lost.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from sedge_protocol.wire.transfer import to_bitmap
 
 
 class Broadcast:
-    """Whether this process sends blobs for all itself, and for how many ``others``; else it passes on."""
+    """Sends blobs for this process and ``others``, or passes on requests to the process that does."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Broadcast:
             yield Lacking("", manifest.sha256, manifest.chunk_bytes, missing)
 
     def want(self, lacking: Lacking, now: float) -> None:
-        """Send what another process's devices lack, if an open round sends it to all.
+        """Send the chunks that another process's devices lack, if an open round sends the blob to all.
 
         Raises ``StorageError``, and ``FrameError`` for a malformed bitmap.
         """

@@ -1,9 +1,9 @@
-"""Credit of the whole fleet: the chunks on their way to us are fewer than the broker's queue for us holds.
+"""Limits uploads across the fleet, so that the broker's queue for the coordinator holds all their chunks.
 
-A broker keeps so many messages for a client that reads more slowly than they come, and throws away what is
-beyond. Without a bound, a thousand devices that answer at once would send most of their bytes twice. So an
-upload begins when there is room for its chunks, in the order of the offers; until then its device is told
-to wait.
+A broker queues a limited number of messages for a client that reads more slowly than they arrive, and drops
+the rest. Without a limit on uploads, a thousand devices that answer at once would send most of their bytes
+twice. So uploads begin in the order of their offers, each once there is room for its chunks; until then its
+device is told to wait.
 """
 
 from collections import OrderedDict
@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias
 
 from sedge_protocol.wire.transfer import CREDIT, Intake
 
-# Half of what Sedge's own brokers keep for a client (admin/templates.py): offers and hellos need room, too.
+# Half of what Sedge's own brokers queue for a client (admin/templates.py): offers and hellos need room too.
 MAX_BYTES, MAX_CHUNKS = 1_000_000, 100
-# While others wait: an upload that was silent for so long has nothing in the queue, as its device is gone
-# or its link slow; and no turn lasts longer than this. Either may go on, and is counted no more.
+# While others wait, a turn ends after SILENT_S without a chunk (nothing is queued, as the device is gone or
+# its link is slow), and after TURN_S in any case. The upload may still go on, but no longer counts.
 SILENT_S, TURN_S = 5.0, 60.0
 # A waiting device repeats its offer every ten seconds; one that has been silent for this long is gone.
 GONE_S = 40.0
@@ -43,7 +43,7 @@ class Credit:
         self._chunks = self._bytes = 0
 
     def ask(self, key: Key, intake: Intake, now: float) -> bool:
-        """Whether an upload may send now. If not, ``poll`` names it when it may."""
+        """Whether an upload may send now. If not, ``poll`` returns it once it may."""
         if key not in self._granted:
             self._waiting[key] = _Wait(intake, now)  # an earlier place is kept
             if next(iter(self._waiting)) != key or not self._has_room(intake):
@@ -53,7 +53,7 @@ class Credit:
         return True
 
     def hear(self, key: Key, now: float) -> None:
-        """A new chunk of an upload has come; offers that repeat themselves do not lengthen a turn."""
+        """Note a new chunk of an upload; repeated offers do not prolong a turn."""
         grant = self._granted.get(key)
         if grant is not None:
             self._granted[key] = grant._replace(heard=now)
@@ -85,7 +85,7 @@ class Credit:
         return found
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called; None if nothing is due."""
         if not self._waiting or not self._granted:
             return None
         return min(map(_over, self._granted.values()))
@@ -93,7 +93,7 @@ class Credit:
     def _has_room(self, intake: Intake) -> bool:
         chunks, size = _flight(intake)
         fits = self._chunks + chunks <= MAX_CHUNKS and self._bytes + size <= MAX_BYTES
-        return fits or not self._granted  # whatever the limits, one is served
+        return fits or not self._granted  # one upload is always served, however large
 
     def _grant(self, key: Key, intake: Intake, now: float) -> None:
         chunks, size = _flight(intake)
@@ -103,7 +103,7 @@ class Credit:
 
 
 def _over(grant: _Grant) -> float:
-    """When a turn ends at the latest."""
+    """The time at which a turn ends at the latest."""
     return min(grant.heard + SILENT_S, grant.given + TURN_S)
 
 

@@ -1,4 +1,4 @@
-"""One device as the coordinator sees it: its row, its channel, its last hello, what has been seen of it."""
+"""One device as the coordinator sees it: its row, channel, last hello, and the state observed so far."""
 
 from dataclasses import dataclass, field
 
@@ -19,9 +19,9 @@ UNSEEN = SessionRow("")
 class Device:
     """One device. ``online`` from its hello until its goodbye, or until the coordinator's link fails.
 
-    ``hello`` is the last one, perhaps from before the coordinator's start, and ``session`` what has been
-    seen of it. An old start count is next logged from ``warn_at`` on, another version next refused from
-    ``refuse_at`` on. ``repeats`` counts how often its last hello has come again.
+    ``hello`` is the last one, perhaps from before the coordinator's start, and ``session`` the state
+    observed so far. An old start count is not logged before ``warn_at``, nor another version refused before
+    ``refuse_at``. ``repeats`` counts how often its last hello was repeated.
     """
 
     row: DeviceRow
@@ -35,12 +35,12 @@ class Device:
 
     @property
     def online(self) -> bool:
-        """Whether it has said hello, and no goodbye since."""
+        """Whether it has said hello and no goodbye since."""
         return self.session.online
 
     @property
     def waits(self) -> str:
-        """Why it begins no orders for now, as its last hello says; empty when it does."""
+        """Why it currently begins no orders, according to its last hello; empty when it does."""
         return "" if self.hello is None else self.hello.waits
 
     def is_another(self, hello: Hello, incarnation: int) -> bool:
@@ -49,7 +49,7 @@ class Device:
         return new_start or abilities(hello) != abilities(self.hello)
 
     def keep(self, run: str) -> None:
-        """Note that it keeps a model of a run, which its last hello did not say yet."""
+        """Note that it now keeps a model of a run, which its last hello did not mention."""
         if (
             self.hello is not None
             and self.hello.holds is not None

@@ -32,10 +32,10 @@ class Downloads:
         self, device: str, transfer: bytes, missing: bytes, served: Iterable[NamedBlob], now: float,
         others: int = 0,
     ) -> tuple[int, NamedBlob]:  # fmt: skip
-        """Queue the chunks that a device lacks of a blob in its order; the number of chunks added.
+        """Queue the chunks that a device lacks of a blob in its order; the number added, and the blob.
 
-        A blob for all waits for what devices of so many ``others``, processes, lack of it.
-        Raises ``FrameError`` for any other blob, and for a malformed bitmap.
+        A shared blob also waits for the requests of this many ``others``, processes that serve the fleet.
+        Raises ``FrameError`` for a blob that is not in the order, and for a malformed bitmap.
         """
         one = next((one for one in served if one.manifest.transfer == transfer), None)
         if one is None:
@@ -59,9 +59,10 @@ class Downloads:
     def want(
         self, manifest: Manifest, missing: bytes, asker: str, expected: int, now: float
     ) -> None:
-        """Devices of another process lack chunks of a broadcast blob, which waits for a number of requests.
+        """Queue chunks of a broadcast blob that devices of another process lack.
 
-        They are this process's devices, and other processes. Raises ``FrameError``.
+        The blob waits for ``expected`` requests, from this process's devices and from other processes.
+        Raises ``FrameError`` for a malformed bitmap.
         """
         key = manifest.transfer, None
         serving = self._active.setdefault(key, Serving(manifest, self._gather_s))
@@ -97,7 +98,7 @@ class Downloads:
         return chunks
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called; None if nothing is due."""
         due = [serving.timer() for serving in self._shared.values()]
         if self._private:
             due.append(next(iter(self._private.values())).timer())
@@ -110,7 +111,7 @@ class Downloads:
         self._private.clear()
 
     def drop(self, shards: Collection[str]) -> None:
-        """Forget what goes to single devices of these shards."""
+        """Forget the transfers to single devices of these shards."""
         for key in [key for key in self._active if key[1] and shard_of(key[1]) in shards]:
             del self._active[key]
             self._private.pop(key, None)
@@ -119,7 +120,7 @@ class Downloads:
         return self._shared if owner is None else self._private
 
     def _next(self, waiting: OrderedDict[Key, Serving], now: float) -> Chunk | None:
-        """A chunk of the first of these blobs that has one due."""
+        """The next chunk of the first of these blobs that has a chunk due."""
         polled = ((key, one, one.poll(now, 1)) for key, one in waiting.items())
         ready = next((turn for turn in polled if turn[2]), None)
         if ready is None:

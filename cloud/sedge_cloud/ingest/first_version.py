@@ -1,4 +1,4 @@
-"""Devices of protocol version 1, which has other topics: each is regularly told to upgrade."""
+"""Regularly tells devices of protocol version 1, which has other topics, to upgrade."""
 
 from collections import Counter
 from contextlib import suppress
@@ -17,12 +17,12 @@ WHY = (
 
 
 class FirstVersion:
-    """Refuses frames on the first version's topics, sealed as such a device reads them."""
+    """Refuses frames on the first version's topics, with answers that such a device can read."""
 
     def __init__(self, fleet: str, incarnation: int) -> None:
         self._fleet = fleet
         self._incarnation = incarnation
-        self._sent: Counter[str] = Counter()  # by device: the numbers of its frames
+        self._sent: Counter[str] = Counter()  # by device: the number of the last frame sent to it
 
     def sender(self, topic: str) -> str | None:
         """The id of the device that sends on a topic of the first version; None for any other topic."""

@@ -7,9 +7,9 @@
     decline   -> stored; the round no longer waits for this device
     goodbye   -> the device is offline
 
-It reads devices, sessions (once), runs, open rounds with their orders and receipts, and writes hellos,
-receipts with their client models and updates, declines, traffic and, by recorder.py, sessions. Nothing of a
-leader is asked for: what it does is in the rows, and hints.py says it sooner.
+It reads devices, sessions (once), runs, and open rounds with their orders and receipts. It writes hellos,
+receipts with their client models and updates, declines, traffic and, through recorder.py, sessions. It
+never asks the leader for anything: rows record what the leader does, and hints.py announces it sooner.
 """
 
 import logging
@@ -50,14 +50,14 @@ from sedge_protocol.wire.frame import Frame, asks, latest_incarnation
 from sedge_protocol.wire.messages import Hello, Message
 from sedge_protocol.wire.transfer import from_bitmap
 
-# The disk has refused; the device asks again.
+# A disk access failed; the device asks again.
 BUSY = messages.Busy(RETRY_MS, "storage")
-# Its effects, and its messages to the leader.
+# The ingest's effects, and its messages to the leader.
 Effects: TypeAlias = list[CloudEffect | hints.Hint]
 
 
 class Ingest:
-    """The devices of a fleet, and what they send; ``devices`` keeps the promises of ``Reach``."""
+    """The devices of a fleet, and the frames they send; ``devices`` implements ``Reach``."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Ingest:
         self._incarnation, self._wall = incarnation, wall
         self._started: float | None = None
         self._told: list[hints.Hint] = []
-        self._keeping: list[Device] = []  # keep a model of another run now
+        self._keeping: list[Device] = []  # devices that now keep a model of another run
 
     def load(self, runs: Iterable[RunRow], now: float) -> Effects:
         """Load the devices and these runs from the store. Raises ``StorageError``."""
@@ -102,14 +102,14 @@ class Ingest:
         return self._counted(effects)
 
     def take(self, shards: frozenset[str], now: float) -> Effects:
-        """The devices of these shards are this process's from now on. Raises ``StorageError``."""
+        """Take over the devices of these shards, and give up all others. Raises ``StorageError``."""
         lost, gained = self.devices.shards - shards, shards - self.devices.shards
-        self.devices.lose(lost)  # before anything can fail: others have them
+        self.devices.lose(lost)  # before anything can fail: other processes own them now
         self._uploads.drop(lost)
         self._downloads.drop(lost)
         if not gained:
             return []
-        # Its frames are newer than those of whoever had them.
+        # Its frames must be newer than those of the process that had them before.
         self._incarnation = self.store.next_incarnation(int(self._wall(now)))
         self._started = now
         self.open.take()
@@ -119,7 +119,7 @@ class Ingest:
         return self._counted(effects)
 
     def load_orders(self, now: float) -> Effects:
-        """Load what a leader in another process has done. Raises ``StorageError``."""
+        """Load the changes that a leader in another process has made. Raises ``StorageError``."""
         before = {current.row.run: current.row.round for current in self.open.rounds()}
         effects = self.open.load(now)
         self.traffic.follow(before, self.open.rounds())
@@ -128,7 +128,7 @@ class Ingest:
     def connected(self, now: float, silent_s: float, max_packet: int) -> Effects:
         """The link is up: ask every device for a hello, which is answered with its open orders.
 
-        ``silent_s`` as in ``Outage``; ``max_packet`` is the largest MQTT packet that comes through.
+        ``silent_s`` as in ``Outage``; ``max_packet`` is the largest MQTT packet that the broker passes on.
         """
         self.devices.max_packet = max_packet
         self.outage.ends(now, silent_s, self.devices.num_active)
@@ -144,7 +144,7 @@ class Ingest:
         self.open.disconnected()
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called; None if nothing is due."""
         parts = (
             self._downloads, self._uploads, self._log, self.muting, self.open, self._absent,
             self._renewing,
@@ -152,7 +152,7 @@ class Ingest:
         return min((at for part in parts if (at := part.timer()) is not None), default=None)
 
     def poll(self, now: float) -> Effects:
-        """Everything that is due but chunks."""
+        """Do everything that is due, except sending chunks."""
         effects: Effects = self.commit(now)
         due: Effects = [*self._admission.poll()]
         try:
@@ -175,7 +175,7 @@ class Ingest:
         yield from self.open.poll(now)
 
     def serve(self, now: float, room: int) -> Effects:
-        """At most ``room`` chunks of what devices have asked for."""
+        """Send at most ``room`` of the chunks that devices have asked for."""
         told: Effects = [*self.broadcast.pass_on(now)]
         try:
             chunks = [self.devices.chunk(*chunk) for chunk in self._downloads.poll(now, room)]
@@ -184,7 +184,7 @@ class Ingest:
         return [*told, *self._counted(chunks)]
 
     def hear(self, hint: hints.ToIngest, now: float) -> Effects:
-        """What the leader has done."""
+        """React to something that the leader has done."""
         match hint:
             case hints.Ordered():
                 if hint.is_new:
@@ -209,7 +209,7 @@ class Ingest:
                 return self._counted(self.devices.refuse(hint.device, hint.run, hint.features))
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether a frame is to be received (admission.py); asked once about each."""
+        """Whether to process a frame (admission.py); call it exactly once per frame."""
         if not self.devices.has_shard_of(topic):
             self.counters["foreign_shards"] += 1
             return False
@@ -233,16 +233,16 @@ class Ingest:
         return effects + self.commit(now) if self._uploads.is_turn_full else effects
 
     def commit(self, now: float) -> Effects:
-        """End a turn: store the updates that ``receive`` was given, and only then answer them."""
+        """End a turn: store the updates that ``receive`` took, and only then answer them."""
         effects: Effects = []
         failed: StorageError | None = None
         for name, transfer, answer in self._uploads.commit():
-            if name not in self.devices:  # another process's since it sent this: that one answers
+            if name not in self.devices:  # another process has taken it over since, and answers
                 continue
             device = self.devices[name]
             if isinstance(answer, StorageError):
                 effects.append(device.peer.message(BUSY, transfer))
-                if answer is not failed:  # one for all if all have failed
+                if answer is not failed:  # logged once if all failed together
                     effects += self._failed(answer)
                 failed = answer
             else:
@@ -251,13 +251,13 @@ class Ingest:
                 effects += [] if answer.left is None else self._failed(answer.left)
         devices, self._keeping = self._keeping, []
         try:
-            save_hellos(self.store, devices)  # of which runs devices keep a model now
+            save_hellos(self.store, devices)  # they say of which runs a device keeps a model
         except StorageError as exc:
             effects += self._failed(exc)
         return self._counted(effects)
 
     def _counted(self, effects: Iterable[CloudEffect | hints.Hint]) -> Effects:
-        """The same effects, after every device's bytes were counted."""
+        """Count every device's bytes in these effects, and return the effects."""
         counted = list(effects)
         for effect in counted:
             if isinstance(effect, Send):
@@ -272,7 +272,7 @@ class Ingest:
             if asks(payload):
                 return [*self.devices.answer_doctor(device, payload)]
             device = self._renewing.heard(device, topic, payload, now)
-            # The latest that can be genuine: ours, a clock reading, plus the time since then.
+            # The latest incarnation that can be genuine: ours, a clock reading, plus the time since then.
             latest = latest_incarnation(self._incarnation + now - (self._started or 0.0))
             opened = device.peer.open(payload, topic, latest)
             if opened is None:
@@ -311,7 +311,7 @@ class Ingest:
                 raise RemoteError(f"{type(message).__name__} from {name} is not for a coordinator")
 
     def _left(self, device: Device, now: float) -> None:
-        """A device is offline until its next hello."""
+        """Mark a device offline until its next hello."""
         self.devices.leave(device, now)
         self.open.leave(device.row.device)
         self._told.append(hints.Left(device.row.device))
@@ -324,7 +324,7 @@ class Ingest:
         name = device.row.device
         try:
             device.peer.agree(hello.versions)
-        except VersionError:  # whatever it spoke before, no order reaches it now
+        except VersionError:  # whichever version it spoke before, no order reaches it now
             self._left(device, now)
             raise
         if hello.leaves:
@@ -358,7 +358,7 @@ class Ingest:
             return []
         if not current.orders[name].holds or run.config.broadcast.whole:
             return []
-        # The whole model, although it had one: stored at once, as a restart forgets its other bytes.
+        # It fetches the whole model although it had one. Stored at once, as a restart forgets byte counts.
         if self.traffic.fell_back(get.run, name):
             self.counters["whole_models"] += 1
             self.store.save_traffic([TrafficRow(get.run, get.round, name, 0, 0, True)])

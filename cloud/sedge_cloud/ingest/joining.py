@@ -1,10 +1,10 @@
-"""Devices that join by a token: what they ask on its topic, and what they are answered.
+"""Answers devices that ask to join by a token, on the token's topic.
 
     join  ->  joined: pending | accepted | refused
 
-Nothing is kept here but the tokens: a device asks again until it has its answer, which is a row. So a join
-survives the death of either side at any point. Between ``accepted`` in its row and the account at the
-broker (admin/joining.py) it is answered nothing.
+Only the tokens are kept in memory: the outcome is a row, and a device asks again until it is told. So a
+join survives a crash of either side at any point. While its row says ``accepted`` but the broker does not
+have its account yet (admin/joining.py), a device gets no answer.
 """
 
 import logging
@@ -40,7 +40,7 @@ class Joining:
         self._buckets = {row.token: self._buckets.get(row.token, TokenBucket()) for row in rows}
 
     def bucket(self, topic: str) -> TokenBucket | None:
-        """The bucket of the token whose devices send on this topic, if it is one's."""
+        """The bucket of the token whose devices send on this topic; None for any other topic."""
         token = self._tokens.get(topic)
         return None if token is None else self._buckets[token.token]
 

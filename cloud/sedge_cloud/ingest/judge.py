@@ -32,9 +32,9 @@ _LARGEST = float(np.finfo(np.float32).max)
 class OrderContext:
     """An order of a round, with everything needed to judge its update.
 
-    ``start`` (n,) is the decoded model that the device starts from, None where it sends no change,
-    ``patch`` the order's, and ``mask`` the contents of its ``context``. ``last_mask`` is the blob of the
-    last mask that the device has kept, which only an order that selects needs.
+    ``start`` (n,) is the decoded model that the device starts from, or None if it sends no change;
+    ``patch`` is the order's, and ``mask`` the contents of its ``context``. ``last_mask`` is the blob of the
+    last mask that the device has kept; only an order that selects elements needs it.
     """
 
     run: Run
@@ -49,9 +49,9 @@ class OrderContext:
 class Judged(NamedTuple):
     """An update that belongs to its order.
 
-    ``client`` is the device's client model after it, None after an evaluation, and ``mask`` the contents of
-    the blob that it names; empty where that is there. ``lengths`` are those of its patch and its delta
-    (outliers.py).
+    ``client`` is the device's client model after the update, or None after an evaluation. ``mask`` has the
+    contents of the blob that ``client`` names; empty if that blob is stored already. ``lengths`` are the
+    lengths of its patch and its delta (outliers.py).
     """
 
     report: Report
@@ -82,7 +82,7 @@ def order_context(run_store: RunStore, run: Run, round_: RoundRow, order: OrderR
 
 
 def judge(given: OrderContext, blob: bytes) -> Judged:
-    """The contents of a received update, fully validated; the payload is decoded to its last element.
+    """Validate a received update fully, decoding its payload to the last element; returns its contents.
 
     Nothing is read or written. Raises ``UpdateRejected`` when it does not belong to this order and
     ``CodecError`` when its bytes are malformed.
@@ -155,7 +155,7 @@ def _judged(given: OrderContext, report: Report, delta: SparseVector | None, blo
 
 
 def _require_share(report: Report, metric: Metric) -> None:
-    """Raise ``UpdateRejected`` for a metric outside of [0, 1] where the run's is a share."""
+    """Raise ``UpdateRejected`` for a metric outside [0, 1] if the run's metric is a share."""
     found = {"before": report.before, "after": report.after, "sparse": report.sparse}
     for name, metrics in found.items():
         if metrics is not None and metric.share and not 0 <= metrics.metric <= 1:

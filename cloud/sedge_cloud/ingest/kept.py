@@ -1,8 +1,8 @@
 """A cache of devices, read from their rows when first needed: all that are online, and some others.
 
-Of those that are not online the ones that were needed last are kept, so a fleet of a million costs what
-those of its devices cost that are there. A device that is read again is as after a restart of the
-coordinator: with a full bucket, and an empty replay window of its last start.
+Of the devices that are offline, the most recently used are kept, so memory depends on the number of devices
+online, even in a fleet of a million. A device that is read again is in the same state as after a restart of
+the coordinator: with a full bucket, and an empty replay window of its last start.
 """
 
 from collections import OrderedDict
@@ -20,18 +20,19 @@ from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.peer import Peer
 
-# So many devices that are not online are kept, and so many ids of senders that are none of ours.
+# The number of offline devices to keep, and of ids of senders that are not enrolled.
 KEPT = 4096
 
 
 class Kept:
     """The devices of a fleet, by id and by topic.
 
-    Frames to them are of this ``incarnation``. ``stirred`` are sessions that are newer than their rows. A
+    Frames to them carry this ``incarnation``. ``stirred`` are sessions that are newer than their rows. A
     row that cannot be read raises ``StorageError``.
 
-    ``shards`` are those whose devices are this process's. No other is found here, so that none can be sent
-    anything: with two senders' start counts a device hears only the newer, and is deaf to its own process.
+    The devices of ``shards`` belong to this process. No other device is found here, so none can be sent a
+    frame: a device that saw the start counts of two processes would accept only the newer sender's frames,
+    and ignore those of its own process.
     """
 
     def __init__(
@@ -50,12 +51,12 @@ class Kept:
         self._stirred = stirred
         self._devices: dict[str, Device] = {}
         self._by_topic: dict[str, Device] = {}  # the same, by the topic on which each sends
-        self._idle: OrderedDict[str, None] = OrderedDict()  # not online, the last needed last
-        self._strangers: OrderedDict[str, None] = OrderedDict()  # asked for, and not enrolled
+        self._idle: OrderedDict[str, None] = OrderedDict()  # offline, most recently used last
+        self._strangers: OrderedDict[str, None] = OrderedDict()  # looked up, but not enrolled
         self._sent = 0  # the highest number of a frame to a device that is no longer kept
 
     def find(self, name: str) -> Device | None:
-        """A device, revoked or not; None for one that is not enrolled, or another process's."""
+        """A device, revoked or not; None for one that is not enrolled or belongs to another process."""
         device = self._devices.get(name)
         if device is not None:
             if name in self._idle:
@@ -65,20 +66,20 @@ class Kept:
         return self._devices.get(name)
 
     def find_all(self, names: Sequence[str]) -> Iterator[Device]:
-        """What ``find`` finds of these devices, by two statements for many.
+        """The devices that ``find`` would find, read with two statements for many of them.
 
-        Each is to be used before the next is asked for: then it may no longer be kept.
+        Use each device before asking for the next, as it may then no longer be kept.
         """
         for start in range(0, len(names), KEPT):
             some = names[start : start + KEPT]
             for name in some:
-                if name in self._idle:  # none of them leaves to make room for another
+                if name in self._idle:  # so that none is evicted to make room for another
                     self._idle.move_to_end(name)
             self._read([name for name in some if name not in self._devices])
             yield from [self._devices[name] for name in some if name in self._devices]
 
     def _read(self, names: Iterable[str]) -> None:
-        """Cache the enrolled ones among these devices that belong to this process; none is cached yet."""
+        """Cache those of these devices that are enrolled and belong to this process; none is cached yet."""
         unknown = [name for name in names if name not in self._strangers]
         ours = [name for name in unknown if topics.shard_of(name) in self.shards]
         if not ours:
@@ -125,18 +126,18 @@ class Kept:
         return device
 
     def arrive(self, device: Device) -> None:
-        """A device is online: it is kept until it leaves."""
+        """Mark a device online: it is kept until it leaves."""
         self.online[device.row.device] = device
         self._idle.pop(device.row.device, None)
 
     def leave(self, device: Device) -> None:
-        """A device is online no longer."""
+        """Mark a device offline."""
         del self.online[device.row.device]
         self._idle[device.row.device] = None
         self._make_room()
 
     def lose(self, shards: Collection[str]) -> None:
-        """Forget every device of these shards, online or not: they are another process's."""
+        """Forget every device of these shards, online or not: they belong to another process."""
         self.shards = self.shards.difference(shards)
         for name in [*self._devices, *self._strangers]:
             if topics.shard_of(name) in shards:
@@ -151,7 +152,7 @@ class Kept:
             name, _ = self._idle.popitem(last=False)
             device = self._devices.pop(name)
             del self._by_topic[topics.up(self._fleet, name)]
-            # The device takes no number a second time, so the next frame's is above it.
+            # A device accepts no number twice, so the next frame's number must be higher.
             self._sent = max(self._sent, device.peer.sent)
 
 
@@ -161,7 +162,7 @@ def save_hello(store: Rows, device: Device, hello: Hello, incarnation: int) -> N
     if not is_new and stored and msgspec.structs.replace(stored, nonce=hello.nonce) == hello:
         return
     coded = msgspec.msgpack.encode(hello)
-    # Old frames are told from new ones by a start's number; what else is lost, the next hello says again.
+    # A start's number tells old frames from new ones, so it must last; the next hello repeats the rest.
     with store.transaction(flush=is_new):
         store.save_hello(device.row, incarnation, coded)
     device.row = msgspec.structs.replace(device.row, incarnation=incarnation, hello=coded)

@@ -1,10 +1,10 @@
 """The topics that the link subscribes to: of all devices, of some shards, or of all that do not flood.
 
-Even a frame that is dropped unread has crossed the broker's queue for the coordinator, where it pushes
-other devices' frames out. So while a device is muted, nobody listens to its topic. The coordinator listens
-to all devices by one wildcard; where others serve the fleet as well, or a device is muted, to each shard by
-one; and to the other devices of a muted one's shard by their own topics, in a large fleet only to those
-that are online.
+Even a frame that is dropped unread has passed through the broker's queue for the coordinator, and may have
+pushed out other devices' frames. So while a device is muted, nobody subscribes to its topic. Normally one
+wildcard covers all devices. If other processes serve the fleet too, or a device is muted, each shard has
+its own wildcard. In the shard of a muted device, the other devices are subscribed to by their own topics;
+in a large fleet only those that are online.
 """
 
 import logging
@@ -17,10 +17,10 @@ from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Effect, Note, Subscribe, Unsubscribe
 
 MUTE_S = 60.0
-# How often the topics are compared with the devices, while one is muted.
+# How often the topics are compared with the devices while one is muted.
 LOOK_S = 1.0
-# A broker that ends the connection so soon after the topics were changed does not take them, or was
-# restarted just then: it is believed for so long.
+# A broker that ends the connection within REFUSED_S of a change of topics has refused them, or was
+# restarted just then: for BELIEVED_S it is taken to refuse them.
 REFUSED_S, BELIEVED_S = 10.0, 3600.0
 
 
@@ -41,7 +41,7 @@ class Muting:
         self._able_at = -math.inf
 
     def listen(self, shards: frozenset[str], now: float) -> None:
-        """Listen to these shards and no others; the link's next connection begins with ``wildcards``."""
+        """Listen to exactly these shards; the link's next connection begins with ``wildcards``."""
         if shards != self.shards:
             self.shards, self._look_at = shards, now
 
@@ -60,7 +60,7 @@ class Muting:
             self._look_at = now
 
     def disconnected(self) -> None:
-        """The link is down; the next one begins with the wildcards."""
+        """The link is down; the next connection begins with the wildcards."""
         if self._now <= self._changed_at + REFUSED_S:
             self._able_at = self._now + BELIEVED_S
         self._until.clear()
@@ -71,7 +71,7 @@ class Muting:
         return None if math.isinf(self._look_at) else self._look_at
 
     def poll(self, now: float) -> list[Effect]:
-        """The changes of topics, new ones first, so that no frame of another device is missed."""
+        """The changes of topics; additions come first, so that no frame of another device is missed."""
         self._now = now
         if now < self._look_at:
             return []

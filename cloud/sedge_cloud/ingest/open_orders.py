@@ -1,10 +1,10 @@
-"""The orders of open rounds, as an ingest sends them to its devices: rows, sent again while unanswered.
+"""Sends the orders of open rounds to an ingest's devices, again and again until they are answered.
 
 hello                  the orders that the device has not answered, unless it waits
 a round opens, or its deadline is extended
-                       all that are unanswered, to the devices that are online
+                       all unanswered orders, to the devices that are online
 no answer for a while  the same
-the round is over      nothing; where the run was stopped or has failed, its devices are told
+the round is over      nothing; if the run was stopped or has failed, its devices are notified
 """
 
 import logging
@@ -29,7 +29,7 @@ from sedge_protocol.wire.messages import Cancel, Order
 # An order without an answer for this long is sent again: a broker may have dropped it.
 RESEND_S = 60.0
 SERVING = "serving"  # the phase of a round that gives a finished run's model
-# The answer to devices that still work for a run that has ended; a deleted run has no status.
+# Why a run has ended, by its status, for devices that still work for it; a deleted run has no status.
 WHY_OVER = {
     "": "the run was deleted",
     "stopped": "the run was stopped",
@@ -38,7 +38,7 @@ WHY_OVER = {
 
 
 class OpenOrders:
-    """The open rounds, by run, and what their devices are sent. Methods may raise ``StorageError``."""
+    """The open rounds, by run, and the orders sent for them. Methods may raise ``StorageError``."""
 
     def __init__(
         self, store: Rows, runs: Runs, devices: Fleet, cut: Cut, counters: Counter[str]
@@ -60,7 +60,7 @@ class OpenOrders:
         return self._open.values()
 
     def waiting(self) -> list[str]:
-        """The devices, of all processes, that owe an answer."""
+        """The devices that owe an answer, those of other processes included."""
         return [name for current in self._open.values() for name in current.waiting]
 
     def look(self) -> None:
@@ -69,7 +69,7 @@ class OpenOrders:
             current.look(self._devices.presence)
 
     def take(self) -> None:
-        """Read what those who had this process's new devices have stored of them."""
+        """Read the answers that other processes stored for devices that this one has taken over."""
         for name, current in self._open.items():
             read_answers(current, self._store.receipts(name, current.row.round))
 
@@ -81,10 +81,10 @@ class OpenOrders:
         return current.orders[device], current.row
 
     def load(self, now: float) -> list[CloudEffect | Hint]:
-        """Load from the rows what the leader in another process has opened or ended.
+        """Load from the rows the rounds that a leader in another process has opened or ended.
 
-        A deadline that was extended is nothing to take over: who owes an answer is asked again anyway. Nor
-        are receipts, as this process writes those of its devices.
+        Extended deadlines need no loading: devices that owe an answer are asked again anyway. Nor do
+        receipts, as this process writes those of its own devices.
         """
         effects: list[CloudEffect | Hint] = []
         rows = {row.run: row for row in self._store.open_rounds()}
@@ -106,7 +106,7 @@ class OpenOrders:
         """New orders exist: send those that are due."""
         known, settled = self._open.get(hint.row.run), set(hint.settled)
         if known is not None and _serves(known) and known.row.round == hint.row.round:
-            settled -= known.present  # they have lost what they had answered with
+            settled -= known.present  # these owe an answer again: they lost what they kept
         current = AskedRound(hint.row, dict(hint.orders), settled)
         self._open[hint.row.run] = current
         current.look(self._devices.presence)
@@ -145,13 +145,13 @@ class OpenOrders:
             current.present.clear()
 
     def answered(self, run: str, number: int, device: str, counts: bool) -> None:
-        """A device has its receipt for an order; ``counts``: of an update that was taken."""
+        """A device has its receipt for an order; ``counts`` says that its update was accepted."""
         current = self._open.get(run)
         if current is not None and current.row.round == number:
             current.answered(device, counts)
 
     def decline(self, run: str, number: int, device: str, reason: str) -> list[CloudEffect | Hint]:
-        """A device declines its order: stored before the round no longer waits for it."""
+        """Store that a device declines its order; only then does the round stop waiting for it."""
         current = self._open.get(run)
         if current is None or current.row.round != number or not current.waiting_for(device):
             return []
@@ -162,11 +162,11 @@ class OpenOrders:
         return [Note(logging.WARNING, text), Declined(run, number, device, reason)]
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called; None if nothing is due."""
         return min(self._resend_at.values(), default=None)
 
     def poll(self, now: float) -> Iterator[CloudEffect | Hint]:
-        """Resend orders that have not been answered for long."""
+        """Resend orders that have gone unanswered for ``RESEND_S``."""
         for run in [run for run, at in self._resend_at.items() if now >= at]:
             current = self._open[run]
             yield from self._ask(current, current.waiting, now)
@@ -190,7 +190,7 @@ class OpenOrders:
     ) -> list[CloudEffect | Hint]:
         """Send orders, for the first time or again; ``made`` has those already made.
 
-        An order that does not get through to its device, for now or for good, is declined in its place.
+        An order that cannot be sent, for now or for good, is declined on its device's behalf.
         """
         effects: list[CloudEffect | Hint] = []
         for name in names:

@@ -1,12 +1,13 @@
 """Tracks how far each device is with its order, from what the coordinator itself observes.
 
     asked      its order was sent
-    fetching   it asks for a blob: so many of its chunks it has, by its own GET
-    training   it has asked for all that it lacked, was sent it, and asks no more
+    fetching   it asks for a blob; its own GET says how many of the chunks it has
+    training   it has asked for everything that it lacked, was sent it, and has stopped asking
     sending    it offers an update, or sends chunks of one
 
-A device asks again for what does not arrive, ever more rarely (transfer.Fetch). So silence after the first
-request for a blob's last chunks says soon that they have arrived, and after a repeated one only later.
+A device repeats requests for chunks that do not arrive, at growing intervals (transfer.Fetch). So a short
+silence after the first request for a blob's last chunks means that they have arrived; after a repeated
+request it takes a longer silence.
 """
 
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from sedge_protocol.wire.messages import Get
 from sedge_protocol.wire.transfer import RETRY_MAX_S, SILENCE_S, from_bitmap
 
 TRAINING, SENDING = "training", "sending"
-FETCHING = "fetching "  # and what
-# After so much silence it has what it asked for; once it had to ask again, after as much as it may wait.
+FETCHING = "fetching "  # followed by the name of the blob
+# After this much silence a device has what it asked for. Once it has had to repeat a request, the silence
+# must also cover the longest interval between repeats.
 QUIET_S, REPEATED_QUIET_S = 2 * SILENCE_S + 1, RETRY_MAX_S + 2 * SILENCE_S
 
 
@@ -44,9 +46,9 @@ class Progress:
     def fetches(
         self, device: Device, transfer: bytes, get: Get, blob: str, count: int, now: float
     ) -> None:
-        """A device asks for chunks of the named blob, given the blob's number of chunks."""
+        """Note that a device asks for chunks of the named blob, which has ``count`` chunks."""
         name, chunks = device.row.device, from_bitmap(get.missing, count)
-        # One chunk alone is the first that it lacks.
+        # A request for a single chunk names the first one that is missing.
         done = min(chunks, default=0) if len(chunks) == 1 else count - len(chunks)
         last = self._fetching.get(name)
         again = last is not None and (last.transfer, last.missing) == (transfer, get.missing)
@@ -58,12 +60,12 @@ class Progress:
         self._enter(device, get.run, get.round, FETCHING + blob, now, done, count)
 
     def sends(self, device: Device, run: str, number: int, now: float) -> None:
-        """A device offers its update, or sends a part of it."""
+        """Note that a device offers its update, or sends a part of it."""
         self._fetching.pop(device.row.device, None)
         self._enter(device, run, number, SENDING, now)
 
     def poll(self, now: float) -> None:
-        """Devices that have fetched everything are at work."""
+        """Mark devices that have fetched everything as training."""
         quiet = [name for name, asked in self._fetching.items() if now >= asked.quiet_at]
         for name in quiet:
             asked = self._fetching.pop(name)

@@ -3,9 +3,9 @@
 Each device has a token bucket of messages, far above what an honest one needs: a round takes about five
 messages and the chunks, and 500 chunks of 64 KiB a second fill a link of 260 Mbit/s. A message's cost
 follows from its length and kind, before its MAC is checked. A message beyond the bucket is dropped like one
-lost on its way: its sender repeats it. Unknown senders, and revoked devices, are not heard at all.
+lost on its way: its sender repeats it. Messages of unknown senders and revoked devices are always dropped.
 
-A quota of log lines applies to each device, and one to all unknown senders together.
+Each device has a quota of log lines; all unknown senders share one.
 """
 
 import logging
@@ -19,16 +19,16 @@ E = TypeVar("E")
 
 RATE = 500.0  # messages a second, sustained
 BURST = 2000.0  # messages at once
-# So many bytes of a body cost one message: checking their MAC takes as long.
+# This many body bytes cost as much as one message: checking their MAC takes as long.
 UNIT_BYTES = 2**16
 # A HELLO may take a transaction and is answered with the open orders; a connection needs only one. An OFFER
-# or a GET reads rows or files, a JOIN agrees on a key. A GET also pays for each chunk that it queues.
+# or a GET reads rows or files, and a JOIN runs a key agreement. A GET also pays for each chunk it queues.
 COST: dict[int, int] = {Kind.HELLO: 100, Kind.OFFER: 5, Kind.GET: 5, Kind.JOIN: 10}
 # A doctor's HELLO changes nothing and is answered from memory. A doctor sends one or two for each size.
 DOCTOR_COST = 5
 _KIND = 3
 WARN_EVERY_S = 60.0
-# Log lines allowed in so many seconds; an honest device causes a few a round.
+# At most LINES log lines in LINES_S seconds; an honest device causes a few per round.
 LINES, LINES_S = 20, 60.0
 
 
@@ -66,7 +66,7 @@ class TokenBucket:
 
     @property
     def floods(self) -> bool:
-        """Whether far more was dropped than a pause would make good."""
+        """Whether more messages were dropped than a full bucket holds, beyond the sustained rate."""
         return self._dropped > BURST
 
     def warns(self, now: float) -> bool:
@@ -109,5 +109,5 @@ class LogQuota:
         return notes
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called; None if nothing is due."""
         return min((self._lines[sender][0] + LINES_S for sender in self._over), default=None)

@@ -1,6 +1,6 @@
-"""Senders that are no devices in force: each hears why, or how far it is with joining.
+"""Answers senders that are not active devices: each is told why, or how far its joining has come.
 
-Devices that are revoked, or speak protocol version 1, are refused; tokens' devices join (joining.py).
+Devices that are revoked or speak protocol version 1 are refused; devices with a token join (joining.py).
 """
 
 import logging
@@ -17,18 +17,18 @@ from sedge_protocol.wire.effects import Effect, Note
 from sedge_protocol.wire.frame import asks
 from sedge_protocol.wire.messages import Refusal
 
-# A device with an old start count is logged once an hour: anybody who can publish on its topic can repeat
-# its old frames, and must not fill the log.
+# A device with an old start count is logged once an hour: anybody who can publish on its topic can replay
+# its old frames, and must not be able to fill the log.
 WARN_EVERY_S = 3600.0
-# A frame's version is read before its MAC: whoever can publish on a device's topic can have it refused.
+# A frame's version is read before its MAC: anybody who can publish on the topic can provoke a refusal.
 REFUSE_EVERY_S = 60.0
 REVOKED = Refusal("revoked", "this device takes part no longer, until `sedge-cloud device reissue`")
 
 
 class Refusals:
-    """The refused among the devices ``kept``, and those ``joining``.
+    """Answers the devices of ``kept`` that are refused, and those that are ``joining``.
 
-    ``failed`` notes why a frame was dropped.
+    ``failed`` records why a frame was dropped.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Refusals:
         self._failed = failed
 
     def may_refuse(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether ``refuse`` may have an answer to a frame that no device in force has sent."""
+        """Whether ``refuse`` may have an answer to a frame whose sender is not an active device."""
         outdated = self._outdated(topic)
         device = outdated or self._kept.sender(topic)
         is_doctor = outdated is None and asks(payload)
@@ -53,9 +53,10 @@ class Refusals:
         return device.bucket.spend(now, cost(payload))
 
     def refuse(self, topic: str, payload: bytes, now: float) -> list[Effect]:
-        """Tell a device that is revoked, or speaks protocol version 1, now and then; a doctor at once.
+        """The answer to a sender that is not an active device.
 
-        Whoever joins is answered.
+        A device that is revoked or speaks protocol version 1 is told so now and then, a doctor at once. A
+        device that asks to join always gets an answer.
         """
         if self.joining.bucket(topic) is not None:
             return self.joining.receive(topic, payload, now)
@@ -81,10 +82,10 @@ class Refusals:
         return []
 
     def is_outdated(self, topic: str) -> bool:
-        """Whether a device of ours sends on this topic, by protocol version 1."""
+        """Whether this is a device's topic in protocol version 1."""
         return self._outdated(topic) is not None
 
     def _outdated(self, topic: str) -> Device | None:
-        """The device that sends on this topic of protocol version 1."""
+        """The device that sends on this topic in protocol version 1; None for any other topic."""
         name = self._first_version.sender(topic)
         return None if name is None else self._kept.find(name)

@@ -1,8 +1,8 @@
-"""Devices that change their secret over their own session (spec/enrolment.md, E14 to E16).
+"""Renews devices' secrets over their own sessions (spec/enrolment.md, E14 to E16).
 
     renew  ->  join, under the old secret  ->  hello, under the new one: the old one is void
 
-What each has done is in its row, so either side may be killed at any point.
+Each device's progress is in its row, so either side may be killed at any point.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from sedge_protocol.wire.joining import RENEWS, Agreement, fleet_key, public_key
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Join, Renew
 
-# A device that is online and has not answered is asked again after so long; so many are asked a second.
+# A device that is online and has not answered is asked again after AGAIN_S; AT_ONCE are asked per EVERY_S.
 AGAIN_S, EVERY_S, AT_ONCE = 60.0, 1.0, 100
 
 
@@ -34,7 +34,7 @@ class Renewing:
         self._due: float | None = None
 
     def load(self, now: float) -> None:
-        """Read who is to change its secret, whenever devices have changed. Raises ``StorageError``."""
+        """If devices have changed, read which are to change their secret. Raises ``StorageError``."""
         rows = self._store.renewals()
         silent = {row.device for row in rows if not row.point}
         self._offered = {row.device for row in rows if row.point}
@@ -47,7 +47,7 @@ class Renewing:
         return self._due if self._silent else None
 
     def poll(self, now: float) -> list[Effect]:
-        """Ask devices that are online, some at a time."""
+        """Ask the next few devices that are online."""
         effects = list[Effect]()
         if self._due is None or now < self._due or not self._silent:
             return effects
@@ -61,9 +61,9 @@ class Renewing:
         return effects
 
     def ask(self, device: Device) -> list[Effect]:
-        """RENEW, where the device is to change its secret and can.
+        """RENEW, if the device is to change its secret and can; otherwise nothing.
 
-        One that has offered a secret is asked again after each hello: it may have lost that since.
+        A device that has offered a secret is asked again after each hello: it may have lost it since.
         """
         name, hello = device.row.device, device.hello
         if (name not in self._silent and name not in self._offered) or hello is None:
@@ -73,7 +73,7 @@ class Renewing:
         return [device.peer.message(Renew(public_key(self._private)))]
 
     def offered(self, device: Device, message: Join) -> None:
-        """A device offers a secret. Raises ``FrameError``, ``StorageError``."""
+        """Store the secret that a device offers. Raises ``FrameError``, ``StorageError``."""
         name = device.row.device
         if name not in self._silent and name not in self._offered:
             raise FrameError(f"JOIN of {name}, which was not asked for another secret")
@@ -85,7 +85,7 @@ class Renewing:
         self._offered.add(name)
 
     def heard(self, device: Device, topic: str, payload: bytes, now: float) -> Device:
-        """The device, with its new secret if this is a HELLO under that. Raises ``StorageError``."""
+        """The device, switched to its new secret if this is a HELLO under it. Raises ``StorageError``."""
         name = device.row.device
         if name not in self._offered or _opens(payload, topic, device.row.secret):
             return device

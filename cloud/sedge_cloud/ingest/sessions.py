@@ -34,21 +34,21 @@ from sedge_protocol.wire.frame import (
 )
 from sedge_protocol.wire.messages import Cancel, Hello, Order, Refusal, Welcome, decode_body
 
-# A fleet of more devices than that is not listed.
+# A fleet with more devices than this is not listed.
 MAX_LISTED = 20_000
-# The nonce of a welcome to no hello in particular: "I have just started; say hello again".
+# The nonce of a welcome that answers no particular hello: "I have just started; say hello again".
 NO_NONCE = bytes(16)
-# The state of an order that was sent (progress.py has the others).
+# The state of an order that was sent (progress.py defines the others).
 ASKED = "asked"
 
 
 class Fleet:
-    """Every device, by id, read from ``store`` by need. A row that cannot be read raises ``StorageError``.
+    """Every device, by id, read from ``store`` on demand. An unreadable row raises ``StorageError``.
 
-    ``num_active`` is the number enrolled and not revoked, and ``changes`` how often one came or went.
-    Other processes' devices are none of it.
-    ``versions`` are the protocol versions that the coordinator speaks, and ``max_packet`` is the largest
-    MQTT packet that comes through its broker.
+    ``num_active`` is the number of devices enrolled and not revoked, and ``changes`` counts the times that
+    a device came or went. Devices of other processes are not included. ``versions`` are the protocol
+    versions that the coordinator speaks, and ``max_packet`` is the largest MQTT packet that its broker
+    passes on.
     """
 
     def __init__(
@@ -60,20 +60,20 @@ class Fleet:
         wall: Wall = as_it_is,
     ) -> None:
         self.wall = wall
-        self.returning: set[str] = set()  # online before the last outage, and not since
-        self._inherited: set[str] = set()  # online in their rows, as another process has seen them
+        self.returning: set[str] = set()  # online before the last outage, not back yet
+        self._inherited: set[str] = set()  # online according to another process's rows
         self.num_active = self.changes = 0
         self.max_packet = MAX_PACKET_BYTES
         self._store = store
         self._versions = tuple(versions)
         self._name = name
-        # Sessions that have changed and are not stored yet, the longest ago first.
+        # Sessions with changes not stored yet, oldest change first.
         self._stirred: dict[str, SessionRow] = {}
         self._kept = Kept(name, incarnation, self._versions, store, self._stirred)
         first, joining = FirstVersion(name, incarnation), Joining(name, self._kept, store, wall)
         self.refusals = Refusals(first, self._kept, self._failed, joining)
         self.unheard = Unheard(self._kept, store, wall)
-        self._enrolment: int | None = None  # as it was last read
+        self._enrolment: int | None = None  # the value last read
 
     def __getitem__(self, device: str) -> Device:
         entry = self._kept.find(device)
@@ -83,7 +83,7 @@ class Fleet:
 
     @property
     def shards(self) -> frozenset[str]:
-        """Those whose devices are this process's."""
+        """The shards whose devices belong to this process."""
         return self._kept.shards
 
     @property
@@ -100,10 +100,10 @@ class Fleet:
         return None if entry is None else entry.hello
 
     def load(self, now: float) -> list[Effect]:
-        """Load the enrolled devices: at the start, and whenever they have changed.
+        """Load the enrolled devices: at startup, and whenever they have changed.
 
-        Those that have waited to be enrolled, or were reissued, are asked for a hello. At the start nobody
-        is online: who was has yet to come back.
+        Devices that were newly enrolled or reissued are asked for a hello. At startup no device is online:
+        those that were online have yet to come back.
         """
         enrolment = self._store.enrolment()
         if enrolment == self._enrolment:
@@ -120,7 +120,7 @@ class Fleet:
         return effects
 
     def changed(self, device: Device | None, row: DeviceRow, now: float) -> list[Effect]:
-        """A device that is known, or has been asked for, may have been enrolled, reissued or revoked."""
+        """Apply a row that may enrol, reissue or revoke a device; None for a device not cached so far."""
         name = row.device
         if device is None or device.row.secret != row.secret:
             if device is not None:
@@ -128,7 +128,7 @@ class Fleet:
                 self.returning.discard(name)
             fresh = self._kept.keep(row, UNSEEN)
             if device is not None:
-                self.note(fresh)  # what was seen of the one before is over
+                self.note(fresh)  # nothing observed of its predecessor applies
             return [] if row.revoked else [fresh.peer.message(self.welcome(NO_NONCE))]
         is_new = row.revoked and not device.row.revoked
         device.row = msgspec.structs.replace(row, incarnation=device.row.incarnation)
@@ -142,12 +142,12 @@ class Fleet:
         ]
 
     def revoke(self, device: str, now: float) -> list[Effect]:
-        """A device leaves the fleet: its messages are ignored from now on, and it is notified."""
+        """Expel a device from the fleet: its messages are ignored from now on, and it is notified."""
         self._store.revoke_device(device)
         return [Note(logging.INFO, f"device {device} leaves the fleet"), *self.load(now)]
 
     def lose(self, shards: Collection[str]) -> None:
-        """These shards are another process's now."""
+        """Give up these shards: they belong to another process now."""
         self._kept.lose(shards)
         for name in [name for name in self._stirred if topics.shard_of(name) in shards]:
             del self._stirred[name]
@@ -155,13 +155,14 @@ class Fleet:
             names.difference_update([name for name in names if topics.shard_of(name) in shards])
 
     def gain(self, shards: frozenset[str], incarnation: int) -> list[Effect]:
-        """These shards are this process's, too, now; its frames to their devices are of this incarnation.
+        """Take over these shards as well; frames to their devices carry this incarnation.
 
-        Those of their devices that another process has seen online are asked for a hello, and are online
-        in their rows until it is known that they do not come.
+        Devices that another process has seen online are asked for a hello. Their rows keep them online
+        until it is clear that they do not come.
         """
         online = {name for name in self._store.online() if topics.shard_of(name) in shards}
-        self._kept.shards |= shards  # once nothing can fail: what is tried again must not seem done
+        # Only now, when nothing more can fail: a retry must still find the old shards.
+        self._kept.shards |= shards
         self._kept.incarnation = incarnation
         self._inherited |= online
         self.returning |= online
@@ -176,23 +177,23 @@ class Fleet:
             self._stirred[name] = device.session
 
     def stirred(self, most: int) -> list[SessionRow]:
-        """At most ``most`` sessions that have changed since they were last taken; these count as taken."""
+        """Take at most ``most`` sessions that have changed since they were last taken."""
         rows = list(islice(self._stirred.values(), most))
         for row in rows:
             del self._stirred[row.device]
         return rows
 
     def stir(self, rows: Iterable[SessionRow]) -> None:
-        """These have changed after all: they could not be stored."""
+        """Put back sessions that could not be stored, unless they have changed again since."""
         for row in rows:
             self._stirred.setdefault(row.device, row)
 
     def online(self, device: str) -> bool:
-        """Whether a device has said hello, and no goodbye since; not if it is not here."""
+        """Whether a device has said hello and no goodbye since; False for one of another process."""
         return device in self._kept.online
 
     def presence(self, device: str) -> Presence:
-        """Whether a device is there; of one that is not enrolled, or another process's, nothing is so."""
+        """A device's presence; all False for one that is not enrolled or belongs to another process."""
         entry = self._kept.find(device)
         if entry is None:
             return Presence(False, False, False)
@@ -200,7 +201,7 @@ class Fleet:
         return Presence(entry.session.online, waits, entry.row.revoked)
 
     def ask(self, device: str, order: Order, now: float) -> Send:
-        """A device's order, as a frame."""
+        """The frame that sends a device its order."""
         entry = self[device]
         if (entry.session.run, entry.session.round) != (order.run, order.round):
             at = self.wall(now)
@@ -210,23 +211,23 @@ class Fleet:
         return entry.peer.message(order)
 
     def cancel(self, device: str, cancel: Cancel) -> Send:
-        """The end of a device's order, as a frame."""
+        """The frame that ends a device's order."""
         return self[device].peer.message(cancel)
 
     def request_hellos(self) -> list[Send]:
-        """Ask every device for a hello, by one message for all that share a shard."""
+        """Ask every device for a hello, with one message per shard."""
         return self._request_hellos(self.shards)
 
     def _request_hellos(self, shards: Collection[str]) -> list[Send]:
         return [Send(topics.hint(self._name, shard), b"") for shard in sorted(shards)]
 
     def request_hello(self, names: Sequence[str]) -> list[Send]:
-        """Ask these devices for a hello, if they are still here."""
+        """Ask those of these devices that still belong to this process for a hello."""
         request, known = self.welcome(NO_NONCE), self._kept.find_all(names)
         return [device.peer.message(request) for device in known if not device.row.revoked]
 
     def listed(self) -> Collection[str]:
-        """The devices by id; of a large fleet only those that are online."""
+        """The ids of the devices; in a large fleet only of those that are online."""
         is_large = self.num_active > MAX_LISTED
         return self._kept.online if is_large else self._store.names(MAX_LISTED)
 
@@ -236,14 +237,14 @@ class Fleet:
         return Welcome(nonce, VERSION, self._versions, self.num_active, limit, padding)
 
     def limited(self, hello: Hello) -> Hello:
-        """The hello, with the smaller of the device's limit and ours; 0: there is none."""
+        """The hello with its packet limit lowered to ours if that is smaller; 0 means no limit."""
         limit = min(hello.max_packet or MAX_PACKET_BYTES, self.max_packet)
         return msgspec.structs.replace(
             hello, max_packet=limit if limit < MAX_PACKET_BYTES else 0, padding=b""
         )
 
     def max_packet_of(self, device: str) -> int:
-        """The largest MQTT packet that comes through to a device, as far as is known."""
+        """The largest MQTT packet that is known to reach a device."""
         hello = self.hello(device)
         return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
@@ -268,7 +269,7 @@ class Fleet:
         return names
 
     def end_inherited(self, now: float) -> None:
-        """Devices that only another process has seen online count as away."""
+        """Mark devices offline that only another process has seen online."""
         for device in self._kept.find_all(sorted(self._inherited)):
             self.note(device, online=False, since=self.wall(now))
         self._inherited.clear()
@@ -279,7 +280,7 @@ class Fleet:
         return [n for n in names if n not in online and topics.shard_of(n) in shards]
 
     def arrive(self, device: Device, hello: Hello, now: float) -> None:
-        """A device has said hello."""
+        """Mark a device online: it has said hello."""
         device.hello, at = hello, self.wall(now)
         self.changes += 1
         self.returning.discard(device.row.device)
@@ -291,14 +292,14 @@ class Fleet:
             self.note(device, waits=hello.waits, waits_since=at)
 
     def leave(self, device: Device, now: float) -> None:
-        """A device is offline until its next hello."""
+        """Mark a device offline until its next hello."""
         if device.online:
             self.changes += 1
             self.note(device, online=False, since=self.wall(now))
             self._kept.leave(device)
 
     def sender(self, topic: str) -> Device | None:
-        """The device that sends on this topic; None for a revoked device's and for any other topic."""
+        """The device that sends on this topic; None for a revoked device's topic or any other."""
         device = self._kept.sender(topic)
         return None if device is None or device.row.revoked else device
 
@@ -308,11 +309,11 @@ class Fleet:
         return len(self.shards) < topics.SHARDS
 
     def has_shard_of(self, topic: str) -> bool:
-        """Whether a device that sends on this topic would be this process's."""
+        """Whether a device that sends on this topic would belong to this process."""
         return not self.is_shared or topics.shard_in(topic) in self.shards
 
     def answer_doctor(self, device: Device, payload: bytes) -> list[Effect]:
-        """The welcome to a doctor's hello, which changes nothing here; nothing to what else asks.
+        """Answer a doctor's hello with a welcome, changing nothing here; any other message gets no answer.
 
         Raises ``RemoteError`` when the frame is not the device's own.
         """
@@ -326,9 +327,9 @@ class Fleet:
         self.note(device, error=text, error_at=self.wall(now))
 
     def stale_frame(self, device: Device, payload: bytes, now: float) -> list[Effect]:
-        """Log a genuine control frame that the replay window refused, if the device may wait for it."""
+        """Log a genuine control frame that the replay window refused, if the device may await an answer."""
         latest, incarnation = device.peer.window.incarnation, HEADER.unpack_from(payload)[5]
-        if incarnation >= latest:  # of the same start: a broker has repeated a frame
+        if incarnation >= latest:  # same start: a broker has repeated a frame
             return []
         why = (
             f"its start at {start_time(incarnation)} by its clock is before the one at "
@@ -346,7 +347,7 @@ class Fleet:
         return [device.peer.message(Refusal("incarnation", why)), Note(logging.WARNING, text)]
 
     def bad_frame(self, device: Device, error: RemoteError, now: float) -> list[Effect]:
-        """Log a frame that cannot be used; a device of another version gets a REFUSED now and then."""
+        """Log an unusable frame; a device with another protocol version gets a REFUSED now and then."""
         note = Note(logging.WARNING, f"dropped a frame of {device.row.device}: {error}")
         self._failed(device, str(error), now)
         if not isinstance(error, VersionError) or now < device.refuse_at:
@@ -355,7 +356,7 @@ class Fleet:
         return [device.peer.message(Refusal("version", str(error))), note]
 
     def rate_limited(self, device: Device, now: float) -> list[Note]:
-        """A message above a device's rate limit was dropped; log it now and then."""
+        """Log, now and then, that a message above a device's rate limit was dropped."""
         if not device.bucket.warns(now):
             return []
         text = (
@@ -366,13 +367,13 @@ class Fleet:
         return [Note(logging.WARNING, text)]
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """Ids, sorted, of the devices that are online, do not wait, and can do a run's work by its terms.
+        """The sorted ids of the devices that are online, not waiting, and meet a run's terms.
 
-        They are those that the run selects, and of these ``among``, if any.
+        Only devices that the run selects, and of these only the ones in ``among`` unless that is empty.
         """
         online = self._kept.online
         names: Iterable[str] = among or online
-        if terms.select:  # the store knows tags, and who is online once it is told
+        if terms.select:  # the store knows tags, but sessions must be saved first
             self._store.save_sessions([*self._stirred.values()])
             self._stirred.clear()
             names = self._store.ready(parse(terms.select), among)
@@ -383,7 +384,7 @@ class Fleet:
     def refuse_unable(
         self, run: str, terms: Terms, devices: Iterable[str] | None = None
     ) -> list[Effect]:
-        """Refuse those of the devices, or of all, that are online and lack something for a run's work."""
+        """Refuse the devices, by default all, that are online and lack something for a run's work."""
         effects: list[Effect] = []
         for name in sorted(self._kept.online if devices is None else devices):
             device = self._kept.online.get(name)
@@ -393,7 +394,7 @@ class Fleet:
         return effects
 
     def refuse(self, name: str, run: str, what: Iterable[str]) -> list[Effect]:
-        """Tell a device, and the log, what it lacks for a run's work."""
+        """Tell a device what it lacks for a run's work, and log it."""
         text = f"run {run} has no work for {name}: it lacks {', '.join(sorted(what))}"
         refusal = self[name].peer.message(Refusal("unable", text))
         return [refusal, Note(logging.WARNING, text)]

@@ -1,8 +1,8 @@
-"""The bytes of every device in each round, both ways, as they pass the coordinator.
+"""Counts every device's bytes in each round, in both directions, as they pass the coordinator.
 
-They are statistics: counted in memory, stored in the transaction that closes their round, and lost with the
-process. A frame counts as it is, without the few bytes of MQTT around it, and at every device that fetches
-its blob; on the coordinator's own link it counts once.
+These are statistics: counted in memory, stored in the transaction that closes their round, and lost with
+the process. A frame counts without the few bytes that MQTT adds, once for every device that fetches its
+blob; on the coordinator's own link it counts once.
 """
 
 from collections import Counter, defaultdict
@@ -36,7 +36,7 @@ class Traffic:
         self._whole: dict[str, set[str]] = defaultdict(set)  # by run
 
     def received(self, device: str, payload: bytes) -> None:
-        """A device has sent this."""
+        """Count a frame that a device has sent."""
         self._up[device] += len(payload)
         self._link = Link(self._link.up, self._link.down + len(payload))
 
@@ -53,7 +53,7 @@ class Traffic:
         self.delivered(bytes.fromhex(last), index, len(send.payload))
 
     def delivered(self, transfer: bytes, index: int, size: int) -> None:
-        """Count a chunk that reaches all who fetch it, in a frame of this size, whoever sends it."""
+        """Count a chunk for every device that fetches it, in a frame of this size from any process."""
         fetching = self._missing.get(transfer, {})
         for device, missing in list(fetching.items()):
             self._down[device] += size
@@ -62,21 +62,21 @@ class Traffic:
                 del fetching[device]
 
     def asked(self, device: str, transfer: bytes, chunks: Iterable[int]) -> None:
-        """A device fetches these chunks of a blob."""
+        """Note that a device fetches these chunks of a blob."""
         self._missing[transfer].setdefault(device, set()).update(chunks)
 
     def fell_back(self, run: str, device: str) -> bool:
-        """A device that had a model fetches the whole one; whether that is new in this round."""
+        """Note that a device that had a model fetches the whole one; whether that is new this round."""
         is_new = device not in self._whole[run]
         self._whole[run].add(device)
         return is_new
 
     def disconnected(self) -> None:
-        """Nobody is served any more."""
+        """The link is down: no device is being served any more."""
         self._missing.clear()
 
     def opened(self, run: str, cohort: Iterable[str]) -> None:
-        """A round opens."""
+        """Start counting for a round that opens."""
         before = {device: (self._up[device], self._down[device]) for device in cohort}
         self._opened[run] = self._link, before
         self._whole[run].clear()
@@ -86,8 +86,8 @@ class Traffic:
     ) -> tuple[tuple[TrafficRow, ...], Link]:
         """The bytes of an open round's devices so far, and those on the coordinator's link meanwhile.
 
-        They count since the coordinator's start, if that was later than the round's opening; then
-        ``cohort`` are its devices.
+        If the coordinator started after the round opened, they count from its start, and ``cohort`` names
+        the round's devices.
         """
         link, before = self._opened.get(run, (Link(0, 0), dict.fromkeys(cohort, (0, 0))))
         whole = self._whole.get(run, set[str]())
@@ -105,7 +105,7 @@ class Traffic:
         return rows, Link(self._link.up - link.up, self._link.down - link.down)
 
     def follow(self, before: Mapping[str, int], opened: Iterable[AskedRound]) -> None:
-        """Rounds were ``before``, by run, and are ``opened`` now by a leader elsewhere."""
+        """Follow a leader in another process, from the rounds ``before``, by run, to those now open."""
         rounds = {current.row.run: current for current in opened}
         for run, number in before.items():
             if run not in rounds or rounds[run].row.round != number:
@@ -115,7 +115,7 @@ class Traffic:
                 self.opened(run, current.orders)
 
     def closed(self, run: str) -> None:
-        """A round has closed: nobody is served any more, and further counts belong to the next round."""
+        """A round has closed: no device is being served, and further counts belong to the next round."""
         self._missing.clear()
         self._opened.pop(run, None)
         self._whole.pop(run, None)

@@ -1,7 +1,7 @@
-"""Devices that do not hear their welcome, since they have heard of a newer start than ours.
+"""Handles devices that ignore their welcome because they have seen a newer start count than ours.
 
-Such a device repeats its hello until its connection ends (WIRE.md, 5.3), and a start count that is newer
-than all others reaches it at once.
+Such a device repeats its hello until its connection ends (WIRE.md, 5.3), but accepts at once a start count
+that is newer than all others.
 """
 
 import logging
@@ -16,7 +16,7 @@ from sedge_protocol.wire.messages import Hello
 
 # A broker may lose a welcome or two.
 MOST_REPEATS = 3
-# One new start count serves all that repeat their hellos meanwhile: each is a write of the disk.
+# One new start count serves all devices that repeat their hellos meanwhile, as each costs a disk write.
 NEW_COUNT_EVERY_S = 60.0
 
 
@@ -30,9 +30,9 @@ class Unheard:
         self._new_at = -math.inf
 
     def greet(self, device: Device, hello: Hello, now: float) -> list[Note]:
-        """Before a hello is answered: the answers to one repeated too often are of a newer start count.
+        """Call before answering a hello: one repeated too often is answered with a newer start count.
 
-        A hello that says something new is no repeat.
+        A hello with new contents is not a repeat.
         """
         is_repeat = device.online and hello == device.hello
         device.repeats = device.repeats + 1 if is_repeat else 0

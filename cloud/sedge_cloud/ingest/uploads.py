@@ -1,11 +1,11 @@
-"""Where updates arrive: offers, chunks, and the one transaction that makes a turn's receipts.
+"""Receives updates: offers, chunks, and the one transaction that stores a turn's receipts.
 
-A receipt, good or bad, is stored before it is sent: those of all updates that arrived in one turn of the
-loop in one transaction, each undone alone when it fails. So the same offer always gets the same answer, and
-an update counts once however often it comes. Nothing in an update is used before its bytes match the
-manifest, its report matches the order, and its payload has been decoded completely. When the disk refuses,
-the upload is forgotten and ``StorageError`` raised; the part file keeps what has arrived, and the next
-offer goes on from there.
+A receipt, good or bad, is stored before it is sent. One transaction stores the receipts of all updates that
+arrived in one turn of the loop; each is rolled back on its own if it fails. So the same offer always gets
+the same answer, and an update counts once however often it arrives. Nothing in an update is used before its
+bytes match the manifest, its report matches the order, and its payload has been decoded completely. On a
+disk error the upload is forgotten and ``StorageError`` raised; the part file keeps the chunks that have
+arrived, and the next offer resumes from there.
 """
 
 import hashlib
@@ -43,16 +43,16 @@ MAX_TRANSFERS = 2
 # makes room for another.
 IDLE_S = 120.0
 RETRY_MS = 10_000
-# An upload that waits for its turn (credit.py) is told so again if it is not asked for sooner.
+# A device whose upload waits for its turn (credit.py) offers it again after this time, unless asked sooner.
 TURN_MS = 10_000
-# A larger update is a separate blob; up to this size it is in the database, where all that arrives in one
-# turn of the loop shares a flush.
+# A larger update is a separate blob; a smaller one is stored in the database, where all updates that arrive
+# in one turn of the loop share a flush.
 MAX_ROW_BYTES = 2**17
-# So many updates end a turn: what they take in memory, and how long they wait, is bounded.
+# A turn ends after this many updates, which bounds their memory and how long they wait.
 MAX_TURN = 128
 
 
-# (run, round, device) -> the device's order and its round while that is open, without asking the store.
+# (run, round, device) -> the device's order and its round while that is open, without a query.
 OpenOrder: TypeAlias = Callable[[str, int, str], tuple[OrderRow, RoundRow] | None]
 
 
@@ -107,7 +107,7 @@ class Uploads:
     def chunk(
         self, device: str, frame: Frame, find_run: Callable[[str], Run | None], now: float
     ) -> Answer:
-        """A chunk of an upload; one of an unknown transfer is ignored: the next offer sorts it out."""
+        """Take a chunk of an upload; one of an unknown transfer is ignored: the next offer recovers it."""
         upload = self._transfers.get(device, {}).get(frame.transfer)
         if upload is None or (upload.run, upload.round, device) in self._arrived:
             return Answer()
@@ -123,21 +123,21 @@ class Uploads:
         return Answer()
 
     def drop(self, shards: Collection[str]) -> None:
-        """Forget the uploads of these shards' devices: they go on with another process, from its parts."""
+        """Forget the uploads of these shards' devices: another process resumes them from its own parts."""
         for device in [name for name in self._transfers if shard_of(name) in shards]:
             for transfer in list(self._transfers[device]):
                 self._forget(device, transfer)
 
     @property
     def is_turn_full(self) -> bool:
-        """Whether so much has arrived in this turn that it should end."""
+        """Whether enough updates have arrived in this turn that it should end."""
         return len(self._arrived) >= MAX_TURN
 
     def commit(self) -> Iterator[tuple[str, bytes, Answer | StorageError]]:
         """End the turn: write the receipts of all arrivals in one transaction, then send the answers.
 
-        Each comes with its device and transfer. An upload that the disk refused is forgotten: it stays as
-        far as it had come, and the next offer goes on from there.
+        Each answer comes with its device and transfer. An upload with a disk error is forgotten, but its
+        chunks stay on the disk, and the next offer resumes from there.
         """
         arrived, self._arrived = list(self._arrived.values()), {}
         if not arrived:
@@ -164,7 +164,7 @@ class Uploads:
                 self._parts.discard_part(arrived.device, arrived.manifest)
         except StorageError as exc:
             left = exc
-        if row.blob != sha256:  # of an update that another process has received meanwhile
+        if row.blob != sha256:  # another process has received another update meanwhile
             return Answer(receipt(row, sha256), left=left)
         report = None if row.rejected else arrived.report
         return Answer(receipt(row, sha256), row, report, left)
@@ -189,7 +189,7 @@ class Uploads:
         return reports
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called; None if nothing is due."""
         if self._arrived:
             return -math.inf
         quiet = next(iter(self._quiet.values())).timer() if self._quiet else None
@@ -221,7 +221,7 @@ class Uploads:
         return Answer(Have(offer.number, upload.intake.bitmap(), CREDIT))
 
     def _whole(self, device: str, transfer: bytes, offer: Offer, run: Run) -> Answer:
-        """A new upload that is whole in its offer."""
+        """Take a new upload whose offer contains all of it."""
         manifest = offer.manifest
         for index in range(manifest.count):
             offset, length = manifest.span(index)
@@ -232,8 +232,8 @@ class Uploads:
     def _make_room(self, device: str, offer: Offer, now: float) -> bool:
         """Whether the device may begin another upload, after dropping those that it replaces.
 
-        A round takes one update from a device. The same blob in other chunks goes on from the same part
-        file; another blob means that the device has lost the previous one.
+        A round takes one update from a device. The same blob in chunks of another size resumes from the
+        same part file; a different blob means that the device has lost the previous one.
         """
         mine = self._transfers.get(device, {})
         for transfer, old in list(mine.items()):
@@ -263,8 +263,8 @@ class Uploads:
         round_ = self._store.round(run.name, number)
         if order is None or round_ is None:
             raise UpdateRejected("unknown-round", f"round {number} has no order for {device}")
-        # The client model will name these blobs. A round's model may be kept for other devices' sake, so
-        # that its presence does not say that the round is recent.
+        # The client model will name these blobs. A round's model may be kept for other devices, so its
+        # presence does not prove that the round is recent.
         gone = not round_.open and number + LATE_ROUNDS <= run.state.round
         if gone or not all(self._blobs.has(blob) for blob in order.blobs(round_.model)):
             raise UpdateRejected("stale", f"round {number} closed too long ago")
@@ -277,7 +277,7 @@ class Uploads:
         if upload.intake.chunk(index, data, now):
             self._credit.hear((device, transfer), now)
             if manifest.count == 1 and manifest.size <= MAX_ROW_BYTES:
-                upload.data = data  # whole already: it needs no file
+                upload.data = data  # complete in one chunk: it needs no file
             else:
                 self._parts.write_part(device, manifest, index, data)
         self._fresh[device, transfer] = upload.intake
@@ -294,7 +294,7 @@ class Uploads:
             blob = take(device, manifest)
         elif hashlib.sha256(blob).digest() != manifest.sha256:
             blob = None
-        if blob is None and not upload.damaged:  # perhaps this disk is at fault: once more
+        if blob is None and not upload.damaged:  # this disk may be at fault: try once more
             upload.damaged, upload.intake.have, upload.data = True, set(), b""
             return Answer(Have(0, upload.intake.bitmap(), CREDIT))
         if blob is None:
@@ -305,7 +305,7 @@ class Uploads:
     def _reject(
         self, device: str, transfer: bytes, run: Run, number: int, manifest: Manifest, reason: str, why: str
     ) -> Answer:  # fmt: skip
-        """Refuse an update permanently, whatever it contains."""
+        """Reject an update permanently without judging its contents."""
         row = UpdateRow(run.name, number, device, manifest.sha256, b"", manifest.size, 0)
         return self._arrive(JudgedUpdate(device, transfer, manifest, row.refused(reason, why)))
 
@@ -313,7 +313,7 @@ class Uploads:
         self, device: str, transfer: bytes, run: Run, number: int, manifest: Manifest, blob: bytes,
         has_part: bool = False,
     ) -> Answer:  # fmt: skip
-        """Judge an update that is here completely."""
+        """Judge an update that has arrived completely."""
         sha256 = manifest.sha256
         row = UpdateRow(run.name, number, device, sha256, b"", len(blob), 0)
         try:
@@ -348,7 +348,7 @@ class Uploads:
         )
 
     def _arrive(self, arrived: JudgedUpdate) -> Answer:
-        """An update waits for the end of the turn; until then it has no answer."""
+        """Queue a judged update for the end of the turn; until then it has no answer."""
         row = arrived.row
         self._arrived[row.run, row.round, row.device] = arrived
         return Answer()

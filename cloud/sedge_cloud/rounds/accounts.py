@@ -2,8 +2,8 @@
 
     round's rows -> parts of the round, histories of its devices, sums of the run
 
-They are written by the commit that closes the round; at the start, for rounds that an earlier version has
-left without. Whoever looks reads this alone of a closed round, so that looking costs the same after ten
+The commit that closes a round writes them; at startup they are written for rounds that an earlier version
+closed without them. Status displays read nothing else of a closed round, so they cost the same after ten
 rounds and after ten thousand.
 """
 
@@ -30,19 +30,19 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # After a distrusted update, a device has to send this many good ones before it is forgotten.
 FORGIVEN = 3
-# The values before training that are kept of a device.
+# The number of values before training to keep per device.
 KEPT = 24
 
 
 class _Costs(msgspec.Struct, frozen=True):
-    """What a device's report says of its round's cost: training, and bytes that no broker has seen."""
+    """A round's costs as a device reports them: training, and bytes that did not pass the broker."""
 
     seconds: float = 0.0
     http_bytes: int = 0
 
 
 def catch_up_all(store: Rows) -> None:
-    """Account for what an earlier version has left. Raises ``StorageError``."""
+    """Account for the rounds of all runs that an earlier version left out. Raises ``StorageError``."""
     for row in store.runs():
         catch_up(store, row.run)
         if not row.terms:
@@ -51,7 +51,7 @@ def catch_up_all(store: Rows) -> None:
 
 
 def catch_up(store: Rows, run: str) -> None:
-    """Account for a run's closed rounds that are not yet. Raises ``StorageError``."""
+    """Account for a run's closed rounds that are not accounted for yet. Raises ``StorageError``."""
     for row in store.unaccounted(run, read_sums(store.sums(run)).round):
         if row.summary is not None:  # otherwise it served newcomers
             summary = msgspec.msgpack.decode(row.summary, type=Summary)
@@ -61,10 +61,10 @@ def catch_up(store: Rows, run: str) -> None:
 
 @dataclass(frozen=True)
 class Answered:
-    """What the rows say of a round's answers, and of its devices and its run before it.
+    """The stored answers to a round, and the past of its devices and its run before it.
 
-    ``answers`` gives for each device of the round why it has declined, or nothing, and ``pasts`` has those
-    that took part before. ``traffic`` is what was stored before the round closed.
+    ``answers`` gives each of the round's devices its reason for declining, or an empty text; ``pasts`` has
+    the devices that took part before. ``traffic`` is the traffic stored before the round closed.
     """
 
     answers: dict[str, str]
@@ -86,9 +86,9 @@ class Answered:
 def read_answered(
     store: Rows, row: RoundRow, since: int | None = None, named: Iterable[str] = ()
 ) -> Answered:
-    """Read what a round's devices have answered; late updates ``since`` as ``Rows.received`` does.
+    """Read the answers of a round's devices, with late updates ``since`` a round as in ``Rows.received``.
 
-    ``named`` are more devices whose pasts are wanted.
+    ``named`` are further devices whose pasts are wanted.
     """
     run, number = row.run, row.round
     answers, received = dict(store.answers(run, number)), store.received(run, number, since)
@@ -106,7 +106,7 @@ def read_answered(
 def account(
     row: RoundRow, given: Answered, summary: Summary, moved: Sequence[TrafficRow] = ()
 ) -> Accounts:
-    """Account for one closed round, the next of its run; ``moved`` is not stored yet."""
+    """Account for one closed round, the next of its run; ``moved`` is traffic that is not stored yet."""
     run, number, sums = row.run, row.round, given.sums
     traffic = _traffic(given.traffic, moved)
     costs = {
@@ -139,7 +139,7 @@ def account(
 
 
 def _traffic(stored: Iterable[TrafficRow], moved: Iterable[TrafficRow]) -> dict[str, TrafficRow]:
-    """The bytes of a round's devices; who has fetched the whole model may be stored already."""
+    """The bytes of a round's devices; ``whole`` may already be stored."""
     traffic = {row.device: row for row in stored}
     for row in moved:
         before = traffic.get(row.device)
@@ -152,7 +152,7 @@ _SUMMED = ("up", "down", "newcomer_up", "newcomer_down", "http")
 
 
 def read_sums(coded: bytes) -> RunSums:
-    """Read from a row; all are zero for a run without a closed round."""
+    """The sums in a row's bytes; all zero for a run without a closed round."""
     return msgspec.msgpack.decode(coded, type=RunSums) if coded else RunSums()
 
 
@@ -212,7 +212,7 @@ class _Round:
     traffic: Mapping[str, TrafficRow]
 
     def of(self, name: str, past: DevicePast) -> DevicePast:
-        """A device's past with this round in it."""
+        """A device's past with this round included."""
         part, moved = self.devices.get(name), self.traffic.get(name)
         shortfall = self._shortfall(name)
         strikes = shortfall is not None and shortfall.kind != "declined"
@@ -250,7 +250,7 @@ class _Round:
 def _with_update(
     past: DevicePast, told: DeviceSummary | None, metric: Metric, trained: bool
 ) -> DevicePast:
-    """With one more update, of which the run may have withheld what the device ``told``."""
+    """The past with one more update; ``told`` is the device's part, which the run may have withheld."""
     return msgspec.structs.replace(
         past,
         updates=past.updates + 1,
@@ -262,7 +262,7 @@ def _with_update(
 
 
 def worst_tenth(values: Sequence[float], metric: Metric = ACCURACY) -> float | None:
-    """The mean of the worst tenth, at least of one; None for nothing."""
+    """The mean of the worst tenth, at least one value; None without values."""
     count = max(1, round(len(values) / 10))
     worst = sorted(values, key=metric.badness, reverse=True)[:count]
     return sum(worst) / len(worst) if worst else None

@@ -39,10 +39,10 @@ def close_round(
 ) -> Summary:
     """Aggregate the updates into the next global model and store it; the run moves on.
 
-    It closes ``at`` this time on the wall clock; ``why`` says what closed it. With too few updates, or a
-    model that cannot be stored, the run fails and keeps its state. Receipts that another process writes
-    meanwhile are not passed over: then the round is aggregated again. One that another leader has closed
-    stays as it is.
+    ``at`` is the closing time on the wall clock; ``why`` says what closed it. With too few updates, or a
+    model that cannot be stored, the run fails and keeps its state. If another process writes receipts in
+    the meantime, the round is aggregated again to include them. A round that another leader has already
+    closed is left unchanged.
     """
     store, run = run_store.store, live.run
     since = counts_late_since(run.config, current.row)
@@ -82,7 +82,7 @@ def _conclude(
     given: Answered,
     updates: Sequence[UpdateRow],
 ) -> tuple[Summary, RunState, str]:
-    """What a round comes to with these ``updates``, and the run's next state and status."""
+    """The summary of a round with these ``updates``, and the run's next state and status."""
     on_time = [update for update in updates if update.round == row.round]
     summary = summarise(run, run_store, row, list(current.orders.values()), on_time)
     state, shortened, replaced = run.state, dict[str, float](), False
@@ -113,13 +113,13 @@ def _conclude(
 def _remarks(
     run: Run, run_store: RunStore, current: OpenRound, summary: Summary
 ) -> tuple[str, ...]:
-    """What the strategy says of the personal elements in the first round that devices return to."""
+    """The strategy's remarks on the personal elements in the first round that devices return to."""
     offered, orders = summary.personal, list(current.orders.values())
     if any(
         order.read_work().choice for order in orders
     ):  # count also those that devices chose to leave
         offered = personal_elements(run, run_store, orders, dict.fromkeys(current.orders, True))
-    with suppress(StrategyError, ConfigError):  # a remark is no reason to fail
+    with suppress(StrategyError, ConfigError):  # a remark must not fail the round
         remarks = run.remarks(sum(offered.values()))
         known = run.remarks() if remarks else ()
         return tuple(text for text in remarks if text not in known)
@@ -127,10 +127,10 @@ def _remarks(
 
 
 def already_closed(live: LiveRun, run_store: RunStore, current: OpenRound) -> Summary | None:
-    """The summary of a round that is closed already: by another leader, or in spite of a disk's error.
+    """The summary of an already closed round: another leader closed it, or a reported disk error was wrong.
 
-    The run moves on. None for a round that is still open. A closed one must not be closed again: its
-    updates may have been collected.
+    The run moves on. None for a round that is still open. A closed round must not be closed again: its
+    updates may have been garbage-collected.
     """
     run, store = live.run, run_store.store
     row = store.round(run.name, current.row.round)
@@ -154,7 +154,7 @@ def _aggregate(
     updates: Sequence[UpdateRow],
     orders: Mapping[str, OrderRow],
 ) -> tuple[RunState, dict[str, float], bool]:
-    """The run's state after a round, its blobs stored; who was shortened; ``Summary.replaced``."""
+    """The run's state after a round, with its blobs stored; the shortened devices; ``Summary.replaced``."""
     state, shortened, replaced = run.state, dict[str, float](), False
     if row.task == TRAIN:
         context = run_store.context(run)

@@ -1,7 +1,7 @@
 """Who takes part in a round: drawn from the devices that can do the run's work, then planned.
 
 A device that lacks a feature that its order needs is left out; if too few remain, the round is drawn again
-from the others. Devices that rest (resting.py) are drawn only where there are too few others. The result
+from the others. Resting devices (resting.py) are drawn only when there are too few others. The result
 depends only on the store, on who is online and on their hellos, so a restart draws the same devices.
 """
 
@@ -23,7 +23,7 @@ Draw: TypeAlias = Callable[[Run, int, str, Sequence[str]], list[str]]
 
 
 def next_round(run: Run) -> tuple[int, str] | None:
-    """Number and task of the run's next round, or None when the run is over."""
+    """The number and task of the run's next round, or None when the run is over."""
     config, number = run.config, run.state.round + 1
     if number > config.total_rounds:
         return None
@@ -32,7 +32,7 @@ def next_round(run: Run) -> tuple[int, str] | None:
 
 
 def draw_cohort(run: Run, number: int, task: str, able: Sequence[str]) -> list[str]:
-    """The devices of a round, drawn from the capable ones; the same draw for the same devices.
+    """Draw a round's devices from the capable ones; the same devices always give the same draw.
 
     In a private run each device flips its own secret coin to decide whether it trains: the accountant
     relies on that.
@@ -60,10 +60,10 @@ def plan_cohort(
     draw: Draw,
     resting: Collection[str],
 ) -> Planned:
-    """The orders of a round, and the devices that were left out; of ``resting`` only if there must be.
+    """Draw and plan a round: its orders, and the devices left out. ``resting`` ones are a last resort.
 
     With fewer than ``min_updates`` orders the round cannot open yet; there are none while fewer than
-    ``min_available_devices`` are online. Raises ``StrategyError`` for an assignment that cannot be used.
+    ``min_available_devices`` are online. Raises ``StrategyError`` for an unusable assignment.
     """
     paused = run_store.store.paused()
     able = [name for name in fleet.able(terms_of(run)) if name not in paused]
@@ -94,7 +94,7 @@ def _plan(
         if not drawn:
             return Planned([], left_out)
         planned = plan_round(run, run_store, number, drawn, fleet.hello)
-        # A draw may choose its own devices, and so name the same ones again.
+        # A custom draw may ignore ``able`` and name the same devices again.
         repeated = planned.left_out.keys() <= left_out.keys()
         left_out |= planned.left_out
         if repeated or len(planned.orders) >= run.config.min_updates:

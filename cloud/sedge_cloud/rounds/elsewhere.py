@@ -1,7 +1,7 @@
 """The devices of a fleet that several processes serve, as its leader sees them.
 
-Those of this process's ingest are as it sees them; those of the others as their rows say: ``sessions`` who
-is online and waits, ``devices`` who is enrolled and its hello, ``traffic`` the bytes.
+This process's ingest knows its own devices. For the devices of other processes, rows are read: ``sessions``
+says who is online or waits, ``devices`` has enrolments and hellos, and ``traffic`` the bytes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,7 +17,7 @@ from sedge_cloud.store.selector import parse
 from sedge_protocol.wire.frame import MAX_PACKET_BYTES
 from sedge_protocol.wire.messages import Hello
 
-# So many devices that are not online are known without being read again.
+# The number of offline devices to remember without reading them again.
 MOST_AWAY = 20_000
 
 
@@ -29,7 +29,7 @@ class _Known(NamedTuple):
 
 
 class Everywhere:
-    """All devices of the fleet (``Reach``); ``is_ours`` says whose are this process's.
+    """All devices of the fleet (``Reach``); ``is_ours`` says whether a device belongs to this process.
 
     Raises ``StorageError`` when a row cannot be read.
     """
@@ -38,13 +38,13 @@ class Everywhere:
         self._ours = ours
         self._store = store
         self._is_ours = is_ours
-        self._online: dict[str, _Known] = {}  # others' that are online
-        self._away: dict[str, _Known] = {}  # others' that were asked for and are not
+        self._online: dict[str, _Known] = {}  # other processes' devices that are online
+        self._away: dict[str, _Known] = {}  # those that were looked up and are offline
         self._changes = 0
         self._since = -1
 
     def load(self) -> list[ToLeader]:
-        """Read what has changed of others' devices; who has come and gone."""
+        """Read the changes of other processes' devices. Returns which have come and gone."""
         since, change = self._since, self._store.change()
         sessions, rows = dict[str, bool](), dict[str, DeviceRow]()
         if change != since:
@@ -53,7 +53,7 @@ class Everywhere:
             come = (name for name, is_online in sessions.items() if is_online)
             new = [name for name in come if name not in rows and name not in self._online]
             rows |= self._store.devices_named(new)
-        self._since = change  # not before: what a read that failed would have said is read again
+        self._since = change  # only now: a read that failed must be repeated
         left = [
             name for name in self._online if not sessions.get(name, True) or self._is_ours(name)
         ]
@@ -78,16 +78,16 @@ class Everywhere:
 
     @property
     def changes(self) -> int:
-        """How often one has come or gone."""
+        """How often a device has come or gone."""
         return self._ours.changes + self._changes
 
     @property
     def returning(self) -> Collection[str]:
-        """This process's devices that have not come back; others' count as online until known not to."""
+        """This process's devices that are not back yet; others count as online until known not to be."""
         return self._ours.returning
 
     def presence(self, device: str) -> Presence:
-        """Whether it is there."""
+        """A device's presence."""
         if self._is_ours(device):
             return self._ours.presence(device)
         known = self._find(device)
@@ -97,21 +97,21 @@ class Everywhere:
         return Presence(device in self._online, waits, known.row.revoked)
 
     def hello(self, device: str) -> Hello | None:
-        """Its last hello."""
+        """A device's last hello."""
         if self._is_ours(device):
             return self._ours.hello(device)
         known = self._find(device)
         return None if known is None else known.hello
 
     def max_packet_of(self, device: str) -> int:
-        """The largest MQTT packet that comes through to it."""
+        """The largest MQTT packet that is known to reach a device."""
         hello = self.hello(device)
         return MAX_PACKET_BYTES if hello is None or not hello.max_packet else hello.max_packet
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """Ids, sorted, of the devices that are online, do not wait, and can do a run's work by its terms.
+        """The sorted ids of the devices that are online, not waiting, and meet a run's terms.
 
-        They are those that the run selects, and of these ``among``, if any.
+        Only devices that the run selects, and of these only the ones in ``among`` unless that is empty.
         """
         names = self._ours.able(terms, among)
         wanted = set(among or self._online)
@@ -132,13 +132,13 @@ class Everywhere:
 
 
 def _is_another(last: _Known, known: _Known) -> bool:
-    """Whether its agent has restarted or announces other abilities."""
+    """Whether the device's agent has restarted or announces other abilities."""
     new_start = last.row.incarnation != known.row.incarnation
     return new_start or abilities(last.hello) != abilities(known.hello)
 
 
 class MeterEverywhere:
-    """The bytes of all devices (``Meter``): of others as their ingests have stored them."""
+    """The bytes of all devices (``Meter``); other processes' ingests store theirs in rows."""
 
     def __init__(self, ours: Meter, store: Store, is_ours: Callable[[str], bool]) -> None:
         self._ours = ours

@@ -1,9 +1,9 @@
 """The leader: draws cohorts, plans and opens rounds, closes them, and keeps the store in order.
 
-It writes runs, rounds, orders, blobs of models, and what closed rounds add up to; by recorder.py also how
-open rounds stand. It reads runs, and of its devices' ingests the receipts (``updates``), the declines
-(``orders``) and, by ``Reach``, who is there. What it decides depends on these rows alone: hints.py only
-says sooner that there are new ones.
+It writes runs, rounds, orders, model blobs and the totals of closed rounds, and, through recorder.py, the
+progress of open rounds. It reads runs, the ingests' receipts (``updates``) and declines (``orders``) and,
+through ``Reach``, which devices are online. Its decisions depend on these rows alone: the hints of hints.py
+only announce new rows sooner.
 """
 
 import math
@@ -49,7 +49,7 @@ class Leader:
             run_store, devices, manifests.of, self._housekeeping, counters, traffic, draw, wall
         )
         self._retry_at = math.inf  # finite while a run could not be read
-        self._names: set[str] | None = None  # of all runs
+        self._names: set[str] | None = None  # the names of all runs
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -62,7 +62,7 @@ class Leader:
         return {current.row.run: current for current in self._rounds.open_rounds()}
 
     def load(self, runs: Sequence[RunRow], now: float) -> list[CloudEffect | Hint]:
-        """Load runs that were added, ended or deleted, and what other processes have received.
+        """Take in added, ended and deleted runs, and the answers that other processes have received.
 
         ``runs`` are all runs as they are now. Raises ``StorageError``.
         """
@@ -86,17 +86,17 @@ class Leader:
         self._rounds.disconnected()
 
     def hear(self, hint: ToLeader, now: float) -> list[CloudEffect | Hint]:
-        """What an ingest has done."""
+        """React to something that an ingest has done."""
         return self._rounds.hear(hint, now)
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called; None if nothing is due."""
         again = self._retry_at if self._retry_at < math.inf else None
         due = self._rounds.timer(), self._housekeeping.timer(), again
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[CloudEffect | Hint]:
-        """Everything that is due, runs that could not be read among it."""
+        """Do everything that is due, including loading runs that could not be read before."""
         effects: list[CloudEffect | Hint] = []
         if now >= self._retry_at:
             self._retry_at = math.inf

@@ -6,27 +6,27 @@
 
     round    open      --the share ``quorum`` of the cohort has sent updates-->  grace
                        --every device has answered-->                            closed
-                       --all but devices that wait have, ``min_updates`` came--> closed
+                       --all but waiting devices have, with ``min_updates``-->   closed
                        --``deadline_s`` are over, with ``min_updates``-->        closed
                        --``deadline_s`` are over, with fewer-->                  open, ``deadline_s`` more
-                       --all who are online have answered, ``min_updates`` came--> offline
+                       --all online devices have answered, with ``min_updates``--> offline
              offline   --a device that owes an answer comes back-->               open
                        --``offline_grace_s`` or ``deadline_s`` are over-->        closed
                        (quorum and answers as in open)
-             grace     --every device but those that wait has answered-->        closed
+             grace     --every device that is not waiting has answered-->        closed
                        --``grace_s`` or ``deadline_s`` are over-->               closed
-                       --they are over, but updates were lost-->                 open, ``deadline_s`` more
-             serving   (of a run that has finished: for newcomers, see serving.py)
+                       --time is over, but updates were lost-->                  open, ``deadline_s`` more
+             serving   (for newcomers to a finished run, see serving.py)
 
-A round opens when enough capable devices are online that do not wait (for a closed gate or a full disk, by
-their last HELLO). A device that begins to wait counts neither for the quorum of its round nor among those
-that must answer, until it goes on. Devices that were online before the coordinator's start, or before an
-outage of its link, have ``return_s`` to come back before they count as offline and a round is drawn. A
-round that is open when its run ends is void: it is not aggregated. A run that has ended may be resumed,
-which loads it anew; a round that was open when it was stopped goes on.
+A round opens when enough capable devices are online and not waiting (for a closed gate or a full disk,
+according to their last HELLO). A device that starts to wait counts neither for the quorum of its round nor
+among those that must answer, until it stops waiting. Devices that were online before the coordinator
+started, or before its link went down, have ``return_s`` to come back before they count as offline and a
+round is drawn. A round that is open when its run ends is void: it is not aggregated. A run that has ended
+may be resumed, which reloads it; a round that was open when the run was stopped goes on.
 
-The tables below are these lines; an event that a state does not have raises. scheduler.py acts on them. The
-store has the open rounds: after a restart each goes on with the time that is left, at least ``RETURN_S``.
+The tables below encode these lines; an event that is illegal in a state raises. scheduler.py applies them.
+Open rounds are stored: after a restart each goes on with the time it has left, at least ``RETURN_S``.
 """
 
 import math
@@ -70,7 +70,7 @@ class Event(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a round waits for: updates, stragglers, who is offline, newcomers, nothing any more."""
+    """What a round waits for: updates, stragglers, offline devices, newcomers, or nothing any more."""
 
     OPEN = "open"
     GRACE = "grace"
@@ -119,7 +119,7 @@ S = TypeVar("S", bound=str)
 
 
 def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> S:
-    """The state that follows. Raises ``LocalError`` for an event that the state does not have."""
+    """The state after ``event``. Raises ``LocalError`` for an event that is illegal in this state."""
     if event not in table[state]:
         expected = ", ".join(table[state]) or "nothing more"
         raise LocalError(f"{state!r}: found the event {str(event)!r}, expected {expected}")
@@ -130,7 +130,7 @@ def next_state(table: Mapping[S, Mapping[Event, S]], state: S, event: Event) -> 
 class OpenRound(AskedRound):
     """The open round of a run: who was asked, who has answered, and how long it waits.
 
-    The phase ends at ``ends_at``. Who is not online before ``back_at`` may still be coming back.
+    The phase ends at ``ends_at``. Until ``back_at``, a device that is offline may still be coming back.
     """
 
     deadline: float = math.inf
@@ -141,7 +141,7 @@ class OpenRound(AskedRound):
     extended: int = 0
 
     def needed(self, config: RunConfig) -> int:
-        """How many updates are its quorum, as things stand."""
+        """The number of updates that currently make its quorum."""
         return needed_updates(config, len(self.orders) - len(self.excused))
 
     @property
@@ -163,7 +163,7 @@ class OpenRound(AskedRound):
             len(self.orders) - len(self.excused),
             len(self.received) >= config.min_updates,
         )
-        # With too few updates the round still needs those that wait.
+        # With too few updates the round still needs the waiting devices.
         if len(self.settled) == expected and (enough or not self.excused):
             return Event.EVERYONE
         waits_for_quorum = self.phase in (Phase.OPEN, Phase.OFFLINE)
@@ -177,7 +177,7 @@ class OpenRound(AskedRound):
         return Event.TIME if enough else Event.SHORTAGE
 
     def enter(self, event: Event, config: RunConfig, now: float) -> None:
-        """Apply an event. Raises ``LocalError`` for one that the phase does not have."""
+        """Apply an event. Raises ``LocalError`` for one that is illegal in this phase."""
         self.phase = next_state(ROUND, self.phase, event)
         if event is Event.QUORUM:
             self.grace_ends = now + config.grace_s
@@ -194,10 +194,9 @@ class OpenRound(AskedRound):
 class LiveRun:
     """A run, and its open round while it has one.
 
-    ``retry_at`` above 0 says that the disk has refused a write: nothing is tried before that time.
-    ``drawn_at`` is ``Fleet.changes`` at the last draw with too few capable devices: drawing again is
-    useless until a device comes or goes.
-    ``refused`` are the devices that have been told which features they lack.
+    ``retry_at`` above 0 means that a disk write failed: nothing is tried before that time. ``drawn_at`` is
+    ``Fleet.changes`` at the last draw with too few capable devices: drawing again is useless until a device
+    comes or goes. ``refused`` has the features that each device has been told it lacks.
     """
 
     run: Run
@@ -248,16 +247,16 @@ def new_round(
 def resume(
     run: Run, store: Rows, now: float, wall: Wall = as_it_is, back_s: float = RETURN_S
 ) -> OpenRound | None:
-    """The run's open round from the store, which goes on where it was.
+    """The run's open round from the store, to go on where it left off; None without one.
 
-    Where little or nothing is left of its time, the devices have ``back_s`` to come back.
+    If little or none of its time is left, the devices have ``back_s`` to come back.
     """
     row = store.current_round(run.name)
     if row is None:
         return None
     asked = read_asked(store, row)
     in_grace = row.phase == Phase.GRACE
-    end_at = row.ends_at if in_grace else row.deadline  # who is offline is known anew
+    end_at = row.ends_at if in_grace else row.deadline  # who is offline is established afresh
     whole = run.config.deadline_s
     left, most = end_at - wall(now), run.config.grace_s if in_grace else whole
     if not end_at or left > most:  # unknown, or the clock was set back
@@ -270,7 +269,7 @@ def resume(
 
 
 def counts_late_since(config: RunConfig, row: RoundRow) -> int | None:
-    """The first round whose late updates count in this one, after the last training round; or None."""
+    """The first round whose late updates count in this one; None if late updates do not count."""
     if config.late_updates != "count" or row.task != TRAIN:
         return None
     since = row.round

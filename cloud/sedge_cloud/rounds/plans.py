@@ -1,6 +1,6 @@
-"""From assignments to orders: what a strategy asks of each device of a cohort, checked and coded.
+"""Turns a strategy's assignments into orders: checks and codes what each device of a cohort is to do.
 
-    plan --> check --> start as a blob (equal starts share one), patch coded, the rest as Work
+    plan --> check --> start as a blob (equal starts share one), patch coded, everything else as Work
 
 A device that lacks a feature that its order needs is left out of the round. n = elements of the whole
 model, m = elements of a narrower form, k = elements of a patch.
@@ -40,15 +40,15 @@ from sedge_protocol.wire.messages import Hello
 from sedge_protocol.wire.transfer import MAX_INLINE_BYTES
 from sedge_protocol.wire.work import Work
 
-# A patch that the device has kept is sent as its hash, unless the patch itself is this short.
+# A patch that the device has kept is sent as its hash, unless the patch itself is at most this long.
 NAMED_BYTES = 256
-# Stands for a device without a past; no id may have spaces.
+# Stands for a device without a past; ids contain no spaces, so it cannot clash with one.
 NEWCOMER = "a new device"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A round's orders by device, and what each of the devices that are left out lacks."""
+    """A round's orders by device, and the features that each left-out device lacks."""
 
     orders: list[OrderRow]
     left_out: dict[str, frozenset[str]]
@@ -71,7 +71,7 @@ def plan_round(
             else:
                 orders.append(planner.order(device, assignment, work))
         except (ConfigError, CodecError, Unencodable) as exc:
-            # Options that do not suit the model or its bundles, or values that cannot travel.
+            # Options that do not suit the model or its bundles, or values that cannot be encoded.
             raise StrategyError(f"{run.config.strategy}, {device}: {exc}") from exc
     planner.forget(orders)
     return Planned(orders, left_out)
@@ -89,13 +89,13 @@ def _lacking(run: Run, assignment: Assignment, work: Work, hello: Hello | None) 
 
 
 def save_terms(run: Run, run_store: RunStore, stored: bytes) -> None:
-    """Store what a run asks of devices, and of one without a past now, unless that is ``stored``."""
+    """Store a run's demands on devices, including one without a past; no-op if ``stored`` has them."""
     terms = terms_of(run)
-    with suppress(StrategyError, ConfigError):  # planning a round will say so
+    with suppress(StrategyError, ConfigError):  # planning a round will report it
         assignment = run.strategy.plan(run_store.context(run), ClientModel())
         work = check_assignment(run, NEWCOMER, assignment)
         terms, features = terms_of(run, work), _lacking(run, assignment, work, None)
-        if run.config.schedule.steps:  # in some rounds
+        if run.config.schedule.steps:  # orders of some rounds need it
             features |= {"schedule"}
         terms = msgspec.structs.replace(terms, features=tuple(sorted(features)))
     coded = msgspec.msgpack.encode(terms)
@@ -136,21 +136,21 @@ class _Planner:
         return self._run.strategy.plan(self._context, self._clients.of(device))
 
     def forget(self, orders: Sequence[OrderRow]) -> None:
-        """Free what only this plan has needed: the next one finds newer updates."""
+        """Free what only this plan needed: the next plan will use newer updates."""
         state = self._run.state
         keep = {state.model, state.initial, *(order.patch_hash for order in orders)}
         self._clients.forget()
         self._run_store.drop_past(self._past.rows.values(), keep)
 
     def order(self, device: str, assignment: Assignment, work: Work) -> OrderRow:
-        """A device's order as it is stored. Raises ``Unencodable`` for values that cannot travel."""
+        """A device's order as a row. Raises ``Unencodable`` for values that cannot be encoded."""
         run, run_store = self._run, self._run_store
         client, hello = self._past.rows.get(device), self._hello(device)
         trusted = client is None or run_store.counted(run, client) > 0
         if client is not None and client.width != assignment.width:
-            client = None  # its mask and its kept patch are of another layout
+            client = None  # its mask and its kept patch have another layout
         if not keeps_model(hello, run.name):
-            client = None  # it has lost what it kept: patch, mask, its version of the model
+            client = None  # it has lost its kept patch, mask and version of the model
         model, model_hash = self._start(assignment.start)
         is_own = self._is_own(device, assignment.patch, client)
         patch, patch_context = self._patch(assignment.patch, client, is_own)
@@ -179,9 +179,9 @@ class _Planner:
         )
 
     def _sum(self, client: ClientModelRow, holds: bytes) -> bytes:
-        """The blob of one step that covers all changes a device has missed.
+        """The blob of a single step that covers all changes a device has missed.
 
-        Empty where that saves nothing, or where the device was asked since and may have a later model.
+        Empty if that saves nothing, or if the device has been asked since and may have a later model.
         """
         if holds not in self._sums:
             self._sums[holds] = self._run_store.summed_step(self._run, holds)
@@ -229,12 +229,12 @@ class _Planner:
     def _patch(
         self, patch: SparseVector | None, client: ClientModelRow | None, is_own: bool
     ) -> tuple[bytes, bytes]:
-        """The coded patch, and the blob of the mask that decoding needs; each empty for none."""
+        """The coded patch, and the blob of the mask needed to decode it; each empty for none."""
         if patch is None:
             return b"", b""
         if (
             is_own
-        ):  # uncompressed, the bytes depend on the vector only: the device has the same ones
+        ):  # uncompressed bytes depend only on the vector, so the device derives the same ones
             return encode(patch, ValueCoding.FP32, Compression.NONE), b""
         compression = self._run.config.patch.compression
         values = _held_in(self._run.patch_values, patch.values)
@@ -247,9 +247,9 @@ class _Planner:
 
 
 def _held_in(wanted: ValueCoding, values: Theta) -> ValueCoding:
-    """The wanted coding or, where it cannot hold the largest of the values (k,), fp32.
+    """The wanted coding, or fp32 if the wanted one cannot hold the largest of the values (k,).
 
-    One device's wild value must not end the run. Every device decodes fp32, and a coded vector names its
+    One device's extreme value must not end the run. Every device decodes fp32, and a coded vector names its
     coding.
     """
     try:

@@ -1,9 +1,9 @@
 """The interface through which rounds see devices: who is online, and what each can do.
 
-The ingest of this process keeps these promises by what it sees (sessions.py, traffic.py). Where the
-devices are another's, rows say the same: ``sessions`` who is online and waits, ``devices`` who is
-enrolled, revoked, and its hello, ``traffic`` the bytes. Rounds know nothing else of an ingest; what they
-tell it is in hints.py.
+The ingest of this process implements it from its own observations (sessions.py, traffic.py). For devices of
+another process the same facts are in rows: ``sessions`` says who is online or waits, ``devices`` has
+enrolments, revocations and hellos, and ``traffic`` the bytes. Rounds know nothing else about an ingest; the
+messages they send it are in hints.py.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -20,12 +20,12 @@ class Reach(Protocol):
 
     @property
     def present(self) -> int:
-        """How many are online."""
+        """How many devices are online."""
         ...
 
     @property
     def changes(self) -> int:
-        """How often one has come or gone."""
+        """How often a device has come or gone."""
         ...
 
     @property
@@ -34,21 +34,21 @@ class Reach(Protocol):
         ...
 
     def presence(self, device: str) -> Presence:
-        """Whether it is there; of one that is not enrolled nothing is so."""
+        """A device's presence; all False for one that is not enrolled."""
         ...
 
     def hello(self, device: str) -> Hello | None:
-        """Its last hello, which says whether it waits; None for a device without one, or not enrolled."""
+        """A device's last hello, which says whether it waits; None without one or if not enrolled."""
         ...
 
     def max_packet_of(self, device: str) -> int:
-        """The largest MQTT packet that comes through to it."""
+        """The largest MQTT packet that is known to reach a device."""
         ...
 
     def able(self, terms: Terms, among: Sequence[str] = ()) -> list[str]:
-        """Ids, sorted, of the devices that are online, do not wait, and can do a run's work by its terms.
+        """The sorted ids of the devices that are online, not waiting, and meet a run's terms.
 
-        They are those that the run selects, and of these ``among``, if any.
+        Only devices that the run selects, and of these only the ones in ``among`` unless that is empty.
         """
         ...
 

@@ -1,7 +1,6 @@
-"""Acts on lifecycle.py: opens every run's rounds, hears of answers, closes.
+"""Applies lifecycle.py: opens every run's rounds, takes in answers, and closes the rounds.
 
-cohort.py decides who is drawn, plans.py what a device is asked, and closing.py how updates
-are aggregated.
+cohort.py draws the devices, plans.py makes their orders, and closing.py aggregates their updates.
 """
 
 import logging
@@ -66,7 +65,7 @@ from sedge_protocol.wire.messages import TRAIN, Order
 class Scheduler:
     """All runs of a fleet and their rounds. ``draw`` chooses the devices of a round.
 
-    ``serving`` is the finished run whose model newcomers get, and ``wall`` is the clock that rows go by.
+    ``serving`` is the finished run whose model newcomers get, and ``wall`` is the clock used in rows.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class Scheduler:
         return [live.run for live in self.live.values() if live.run.status == RUNNING]
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called; None if nothing is due."""
         if self._is_stirred:
             return -math.inf
         due = [live.timer() for live in self.live.values()]
@@ -114,7 +113,7 @@ class Scheduler:
         return min((at for at in due if at is not None), default=None)
 
     def poll(self, now: float) -> list[CloudEffect | Hint]:
-        """Everything that is due. After a disk error a run is tried again later; the others go on."""
+        """Do everything that is due. After a disk error a run is retried later; the others go on."""
         effects: list[CloudEffect | Hint] = []
         self._is_stirred = False
         for live in list(self.live.values()):
@@ -129,7 +128,7 @@ class Scheduler:
         return effects
 
     def _advance(self, live: LiveRun, now: float) -> Iterator[CloudEffect | Hint]:
-        """Take a run as far as it can go: collect and close its round, open the next one."""
+        """Advance a run as far as possible: collect and close its round, then open the next one."""
         disk_failed, live.retry_at = live.retry_at > 0, 0.0
         if live.round is not None:
             yield from self._collect(live, live.round, now, disk_failed)
@@ -206,7 +205,7 @@ class Scheduler:
         return self._refresh_presence(current)
 
     def refresh(self, current: OpenRound) -> list[Note]:
-        """Read what other processes have received for a round; look up who is there."""
+        """Read the answers that other processes have received for a round; look up who is online."""
         row = current.row
         read_answers(current, self._store.receipts(row.run, row.round))
         for name, reason in self._store.answers(row.run, row.round):
@@ -220,7 +219,7 @@ class Scheduler:
         return [self._decline(current, name, "revoked") for name in revoked]
 
     def hear(self, hint: ToLeader, now: float) -> list[CloudEffect | Hint]:
-        """What an ingest has done."""
+        """React to something that an ingest has done."""
         match hint:
             case DeviceOnline():
                 return self._arrived(hint, now)
@@ -233,7 +232,7 @@ class Scheduler:
                     return []
                 if isinstance(hint, Answered):
                     asked.answered(hint.device, hint.counts)
-                else:  # perhaps of an order that was sent only now, in ``poll``
+                else:  # it may decline an order that ``poll`` has only just sent
                     asked.decline(hint.device, hint.reason)
                     self._is_stirred = True
             case DiskFailed():
@@ -243,7 +242,7 @@ class Scheduler:
         return []
 
     def _arrived(self, hint: DeviceOnline, now: float) -> list[CloudEffect | Hint]:
-        """A device has said hello; it may be able now to do what it has declined."""
+        """A device has said hello; it may now be able to carry out an order that it declined before."""
         waits = self._devices.presence(hint.device).waits
         for live in self.live.values():
             if hint.renewed:
@@ -285,7 +284,7 @@ class Scheduler:
             current.present.clear()
 
     def _decline(self, current: OpenRound, device: str, reason: str) -> Note:
-        """Decline an order in its device's place: the round does not wait for it."""
+        """Decline an order on its device's behalf, so that the round does not wait for it."""
         row = current.row
         self._store.decline(row.run, row.round, device, reason)
         current.decline(device, reason)
@@ -333,14 +332,14 @@ class Scheduler:
         return [*self._void(live, "the run was deleted"), RunEnded(run, "deleted")]
 
     def add_run(self, row: RunRow, now: float) -> list[CloudEffect | Hint]:
-        """Load a run from the store, or again once it was resumed; its open round, if it is running."""
+        """Load a run from the store, or reload a resumed one, with its open round if it is running."""
         run = Run(row, self._store)
         closed = run.state.round
         declines = self._store.declines(run.name, closed + 1 - MAX_ROUNDS, closed)
         live, effects = LiveRun(run, Resting.of(declines)), list[CloudEffect | Hint]()
         if live.run.status == RUNNING:
             try:
-                # Loaded now: without them devices would work for nothing.
+                # Load both now: if either cannot be loaded, devices would work for nothing.
                 _ = live.run.strategy, live.run.patch_values
                 current = resume(live.run, self._store, now, self._wall)
                 if current is not None:
@@ -372,7 +371,7 @@ class Scheduler:
         return [Note(logging.ERROR, text), *self._end(live, Event.FAILURE, why, now)]
 
     def _end(self, live: LiveRun, event: Event, why: str, now: float) -> list[CloudEffect | Hint]:
-        """End a running run between its rounds, or void the one that is open."""
+        """End a running run; its open round, if it has one, is void."""
         void, status = self._void(live, f"the run has {RUN[RUNNING][event]}"), RUN[RUNNING][event]
         with suppress(ConfigError):
             self._store.set_status(live.run.name, status, why, self._wall(now))

@@ -17,7 +17,7 @@ from sedge_cloud.store.schema import StepRow, steps_of
 
 
 class Presence(NamedTuple):
-    """Whether a device is online, says that it begins no orders for now, and takes part no longer."""
+    """Whether a device is online, says that it begins no orders for now, or is revoked."""
 
     online: bool
     waits: bool
@@ -28,8 +28,8 @@ class Presence(NamedTuple):
 class AskedRound:
     """The devices of an open round.
 
-    ``settled`` are those that no longer owe an answer, ``received`` those of them whose update counts. Of
-    those that still owe one ``present`` are online, and ``excused`` have said that they wait.
+    ``settled`` devices no longer owe an answer; among them, the updates of ``received`` ones count. Of the
+    devices that still owe an answer, ``present`` are online, and ``excused`` have said that they wait.
     """
 
     row: RoundRow
@@ -74,7 +74,7 @@ class AskedRound:
         return [name for name in self.orders if name not in self.settled]
 
     def look(self, presence: Callable[[str], Presence]) -> list[str]:
-        """Look up which devices are online. Returns those that no longer take part."""
+        """Look up which devices are online. Returns those that are revoked."""
         revoked: list[str] = []
         self.present, self.excused = set(), set()
         for name in self.waiting:
@@ -98,7 +98,7 @@ class AskedRound:
             self.excused.discard(device)
 
     def ask_again(self, device: str) -> None:
-        """Note that a device has lost what it answered with, and owes an answer again."""
+        """Note that a device has lost its result, and owes an answer again."""
         if device in self.orders and not self.orders[device].declined:
             self.settled.discard(device)
 
@@ -109,7 +109,7 @@ class AskedRound:
         self.excused.discard(device)
 
     def answered(self, device: str, counts: bool) -> None:
-        """Settle a device that has its receipt; ``counts``: for an update that was taken."""
+        """Settle a device that has its receipt; ``counts`` says that its update was accepted."""
         if device in self.orders:
             self.settle(device)
             if counts:
@@ -122,7 +122,7 @@ class AskedRound:
 
 
 def read_asked(store: Rows, row: RoundRow) -> AskedRound:
-    """An open round as the store has it; who is there is not in it."""
+    """An open round as stored, without the devices' presence."""
     asked = AskedRound(row, {order.device: order for order in store.orders(row.run, row.round)})
     asked.settled.update(name for name, order in asked.orders.items() if order.declined)
     read_answers(asked, store.receipts(row.run, row.round))
@@ -130,6 +130,6 @@ def read_asked(store: Rows, row: RoundRow) -> AskedRound:
 
 
 def read_answers(asked: AskedRound, receipts: Iterable[tuple[str, bool]]) -> None:
-    """Settle the devices with a receipt: (device, whether its update was taken)."""
+    """Settle the devices with a receipt: (device, whether its update was accepted)."""
     for device, counts in receipts:
         asked.answered(device, counts)

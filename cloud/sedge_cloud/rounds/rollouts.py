@@ -182,7 +182,10 @@ def fault(run: Run, plan: RolloutPlan, needed: int, new: Group, others: Group) -
             f"{len(new.failed)} of {through} devices failed ({common!r}), of the others "
             f"{len(others.failed)} of {len(others.failed) + len(others.succeeded)}"
         )
-    if not run.manifest.metric.share or min(len(new.changes), len(others.changes)) < needed:
+    # What a private run withholds is not told here either, nor does it decide who gets which bundle.
+    if run.config.withholds or not run.manifest.metric.share:
+        return ""
+    if min(len(new.changes), len(others.changes)) < needed:
         return ""
     for place, when in enumerate(("before", "after")):
         change, usual = (

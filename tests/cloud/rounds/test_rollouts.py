@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -20,6 +21,9 @@ from tests.cloud.stores import on_both
 
 from sedge_cloud.admin.rollouts import rollout_lines, start_rollout
 from sedge_cloud.admin.runs import stop_run
+from sedge_cloud.coding import CodecConfig
+from sedge_cloud.config import RunConfig
+from sedge_cloud.privacy import PrivacyConfig
 from sedge_cloud.store.rollouts import RolloutPlan, RolloutRow
 from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.store.schema import OBJECTS, TABLES
@@ -33,6 +37,11 @@ NAMES = [f"d{number:03}" for number in range(200)]
 PLAN = RolloutPlan((0.01, 0.1, 1.0))
 CONFIGURED = msgspec.structs.replace(CONFIG, num_rounds=20, evaluate=False, fraction_train=1.0)
 LAYOUT = Layout.of([("body.weight", (10, 119), Role.PARAMETER)])
+PRIVATE = msgspec.structs.replace(
+    CONFIGURED,
+    privacy=PrivacyConfig(epsilon=8, delta=1e-3, clip=2.0),
+    codec=CodecConfig(error_feedback=False),
+)
 CRASHES = "TooManyStarts"
 SINCE = time.time() - BEGUN
 Work = Callable[[Order], bytes | str | None]
@@ -46,6 +55,11 @@ def wall(now: float) -> float:
 def good(order: Order) -> bytes:
     """An update."""
     return small_update(order)
+
+
+def worse(order: Order) -> bytes:
+    """An update of a model that training has made worse than all before."""
+    return small_update(order, after=Metrics(0.9, 0.4, 10))
 
 
 def new_version(folder: Path, layout: Layout | None = None) -> Path:
@@ -62,8 +76,14 @@ def new_version(folder: Path, layout: Layout | None = None) -> Path:
 class Fleet:
     """Devices that do at once what they are asked; those with the new bundle as ``work`` does."""
 
-    def __init__(self, folder: Path, plan: RolloutPlan = PLAN, names: list[str] = NAMES) -> None:
-        self.names, self.cloud = names, Cloud(folder, CONFIGURED, names, wall=wall)
+    def __init__(
+        self,
+        folder: Path,
+        plan: RolloutPlan = PLAN,
+        names: list[str] = NAMES,
+        config: RunConfig = CONFIGURED,
+    ) -> None:
+        self.names, self.cloud = names, Cloud(folder, config, names, wall=wall)
         self.orders = dict[str, Order]()
         self.cloud.hello()
         self.row = start_rollout(self.cloud.store, RUN, new_version(folder), plan)
@@ -127,12 +147,31 @@ def test_a_bundle_with_which_devices_fall_silent_is_taken_back(tmp_path: Path) -
 def test_a_bundle_that_makes_models_worse_is_taken_back(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path)
     fleet.answer(good)
-    fleet.answer(lambda order: small_update(order, after=Metrics(0.9, 0.4, 10)))
+    fleet.answer(worse)
     row = fleet.now()
     assert row.state == "aborted"
     assert row.why == (
         "accuracy after training changed by -0.350 on 20 devices, on 180 others by +0.000"
     )
+
+
+@pytest.mark.parametrize(("reports", "state"), [("withheld", "succeeded"), ("kept", "aborted")])
+def test_what_a_private_run_withholds_decides_no_rollout(
+    tmp_path: Path, reports: Literal["withheld", "kept"], state: str
+) -> None:
+    assert PRIVATE.privacy is not None
+    privacy = msgspec.structs.replace(PRIVATE.privacy, reports=reports)
+    config = msgspec.structs.replace(PRIVATE, privacy=privacy)
+    fleet = Fleet(tmp_path, RolloutPlan((0.25, 1.0)), NAMES[:40], config)
+    for _ in range(2):
+        fleet.answer(worse)
+    assert (fleet.now().state, "accuracy" in fleet.now().why) == (state, state == "aborted")
+
+
+def test_a_private_runs_rollout_is_stopped_where_devices_fail(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, RolloutPlan((0.25, 1.0)), NAMES[:40], PRIVATE)
+    fleet.answer(lambda order: CRASHES)
+    assert fleet.now().state == "aborted"
 
 
 def test_a_device_that_fails_goes_back_alone_while_the_others_go_on(tmp_path: Path) -> None:

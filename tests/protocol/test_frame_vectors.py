@@ -44,7 +44,7 @@ def _native(value: object) -> object:
     return value
 
 
-def _frame(case: Case) -> Frame:
+def frame_of(case: Case) -> Frame:
     return Frame(
         Kind(case["kind"]),
         bytes.fromhex(case["body"]),
@@ -55,7 +55,7 @@ def _frame(case: Case) -> Frame:
     )
 
 
-def _message(case: Case) -> Message | None:
+def message_of(case: Case) -> Message | None:
     if "message" not in case:
         return None
     return msgspec.convert(_native(case["message"]), STRUCTS[Kind(case["kind"])])
@@ -139,18 +139,18 @@ def test_update_with_arrays(case: Case) -> None:
 
 @pytest.mark.parametrize("case", VECTORS["frames"], ids=_name)
 def test_frame_is_sealed(case: Case) -> None:
-    message = _message(case)
+    message = message_of(case)
     if message is not None:
         assert encode_body(message).hex() == case["body"]
-    assert seal(_frame(case), case["topic"], _bytes(case["key"])).hex() == case["sealed"]
+    assert seal(frame_of(case), case["topic"], _bytes(case["key"])).hex() == case["sealed"]
 
 
 @pytest.mark.parametrize("case", VECTORS["frames"] + VECTORS["readable"], ids=_name)
 def test_frame_is_opened(case: Case) -> None:
     found = open_frame(bytes.fromhex(case["sealed"]), case["topic"], _bytes(case["key"]))
-    assert found == _frame(case)
+    assert found == frame_of(case)
     if found.kind is not Kind.CHUNK:
-        assert decode_body(found.kind, found.body) == _message(case)
+        assert decode_body(found.kind, found.body) == message_of(case)
 
 
 @pytest.mark.parametrize("case", VECTORS["refused_frames"], ids=_name)
@@ -169,7 +169,7 @@ def test_refused_body(case: Case) -> None:
 def test_there_is_a_frame_of_every_kind() -> None:
     assert {case["kind"] for case in VECTORS["frames"]} == set(Kind)
     messages = [case for case in VECTORS["frames"] if "message" in case]
-    assert {type(_message(case)) for case in messages} == set(KINDS)
+    assert {type(message_of(case)) for case in messages} == set(KINDS)
 
 
 def test_refused_frames_fail_where_their_rule_is() -> None:

@@ -70,11 +70,13 @@ def plain(value: object) -> object:
     return value
 
 
-def _fields(struct_: msgspec.Struct) -> object:
+def fields_of(struct_: msgspec.Struct) -> object:
+    """A message's fields as JSON can hold them."""
     return plain(msgspec.to_builtins(struct_, builtin_types=(bytes,)))
 
 
-def _entry(name: str, topic: str, key: bytes | None, frame: Frame, sealed: bytes) -> Json:
+def frame_entry(name: str, topic: str, key: bytes | None, frame: Frame, sealed: bytes) -> Json:
+    """A frame and its bytes, as an implementation in any language reads them."""
     return {
         "name": name, "kind": int(frame.kind), "topic": topic, "key": key.hex() if key else None,
         "incarnation": frame.incarnation, "seq": frame.seq, "transfer": frame.transfer.hex(),
@@ -88,14 +90,14 @@ def _frames() -> Iterator[Json]:
         kind = KINDS[type(message)]
         topic, key = (UP, KEYS.up) if kind in UPWARD else (DOWN, KEYS.down)
         frame = Frame(kind, encode_body(message), BOOT, seq, transfer)
-        entry = _entry(kind.name, topic, key, frame, seal(frame, topic, key))
-        yield {**entry, "message": _fields(message)}
+        entry = frame_entry(kind.name, topic, key, frame, seal(frame, topic, key))
+        yield {**entry, "message": fields_of(message)}
     offset, length = UPDATE.span(2)
     last = Frame(Kind.CHUNK, blob(10_000)[offset : offset + length], BOOT, 0, UPDATE.transfer, 2)
-    yield _entry("CHUNK of an update", UP, KEYS.up, last, seal(last, UP, KEYS.up))
+    yield frame_entry("CHUNK of an update", UP, KEYS.up, last, seal(last, UP, KEYS.up))
     shared = topics.blob(FLEET, describe(b"shared", 4096).transfer)
     chunk = Frame(Kind.CHUNK, b"shared", BOOT, 0, describe(b"shared", 4096).transfer, 0)
-    yield _entry("CHUNK on a blob topic", shared, None, chunk, seal(chunk, shared, None))
+    yield frame_entry("CHUNK on a blob topic", shared, None, chunk, seal(chunk, shared, None))
 
 
 def _readable() -> Iterator[Json]:
@@ -110,8 +112,8 @@ def _readable() -> Iterator[Json]:
         ("a key that is unknown", more, by_hand(more)),
         ("an unknown key with a value of any kind", anything, by_hand(anything)),
     ):
-        entry = _entry(name, UP, KEYS.up, Frame(Kind.GOODBYE, body, BOOT, 1), sealed)
-        yield {**entry, "message": _fields(messages.Goodbye(NONCE))}
+        entry = frame_entry(name, UP, KEYS.up, Frame(Kind.GOODBYE, body, BOOT, 1), sealed)
+        yield {**entry, "message": fields_of(messages.Goodbye(NONCE))}
     order = next(one for one, _ in every_message() if isinstance(one, messages.Order))
     numbers = {"local_epochs": 2, "learning_rate": 1, "momentum": 0, "prox": 3}
     fields = msgspec.to_builtins(order, builtin_types=(bytes,))
@@ -119,8 +121,8 @@ def _readable() -> Iterator[Json]:
     body = msgspec.msgpack.encode(fields)
     sealed = by_hand(body, topic=DOWN, key=KEYS.down, kind=Kind.ORDER)
     frame = Frame(Kind.ORDER, body, BOOT, 1)
-    entry = _entry("integers where numbers are wanted", DOWN, KEYS.down, frame, sealed)
-    yield {**entry, "message": _fields(msgspec.convert(fields, messages.Order))}
+    entry = frame_entry("integers where numbers are wanted", DOWN, KEYS.down, frame, sealed)
+    yield {**entry, "message": fields_of(msgspec.convert(fields, messages.Order))}
 
 
 def _refused_frames() -> Iterator[Json]:
@@ -282,7 +284,7 @@ def _updates() -> Iterator[Json]:
         (picked, b"a coded vector"),
     ):  # fmt: skip
         coded = encode_update(one, payload).hex()
-        yield {"report": _fields(one), "payload": payload.hex(), "blob": coded}
+        yield {"report": fields_of(one), "payload": payload.hex(), "blob": coded}
 
 
 def _array_updates() -> Iterator[Json]:
@@ -294,7 +296,7 @@ def _array_updates() -> Iterator[Json]:
     arrays = {"means": np.array([1, -0.5, 2**-149], "<f4"), "count": np.ones(1, "<f4")}
     for payload in (b"a coded vector", b""):
         yield {
-            "report": _fields(report), "payload": payload.hex(),
+            "report": fields_of(report), "payload": payload.hex(),
             "arrays": {name: array.tobytes().hex() for name, array in arrays.items()},
             "blob": encode_update(report, payload, arrays).hex(),
         }  # fmt: skip

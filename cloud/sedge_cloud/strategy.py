@@ -31,8 +31,8 @@ from sedge_protocol.wire.work import Codec, Work
 Groups = Mapping[str, tuple[str, ...]]
 Change = NDArray[np.float32] | NDArray[np.float64]
 
-# How devices code their updates where the run does not say it: for strategies that average changes, what is
-# left out being added to the next one, and for strategies that need every element.
+# How devices code their updates by default: for strategies that average changes (elements that are left out
+# are added to the next change), and for strategies that need every element.
 LARGEST_ELEMENTS = Codec(ValueCoding.BF16, 0.04)
 EVERY_ELEMENT = Codec(ValueCoding.INT8, 1.0)
 
@@ -53,9 +53,9 @@ class State:
     """The next global model, made by ``Context.moved`` or ``Context.replaced``.
 
     ``theta`` is (n,). ``arrays`` and ``groups`` come back in the next ``Context``. ``is_change`` says that
-    theta is the previous model plus a change: a coded broadcast then owes the next rounds whatever it left
-    out of the change. Values that replace the model need no such debt: what was left out is part of the
-    next difference anyway.
+    theta is the previous model plus a change: a coded broadcast then adds whatever it left out of the
+    change to the next rounds' changes. Values that replace the model need no such carry-over: whatever was
+    left out is part of the next difference anyway.
     """
 
     theta: Theta
@@ -73,8 +73,8 @@ class Context:
     applied so far; ``is_evaluation`` says that no device trains in the next round. ``arrays`` and
     ``groups`` are from the strategy's last ``State``; ``groups`` maps a device to the others that it learns
     with. ``widths`` are the forms of the model in this run, the whole one first, and ``axes`` tells which
-    channels of its tensors belong together. ``devices`` is the number of enrolled devices. ``compute`` does
-    what is worth being cut into slices.
+    channels of its tensors belong together. ``devices`` is the number of enrolled devices. ``compute`` runs
+    work that is worth cutting into slices.
     """
 
     layout: Layout
@@ -101,7 +101,7 @@ class Context:
         """The global model plus ``change`` (n,), summed in float64.
 
         BatchNorm statistics and the tensors named in ``fixed`` keep their values. ``arrays`` and ``groups``
-        replace the last ones: omitted, they are empty. Raises ``StrategyError`` for a change of another
+        replace the last ones, and are empty if omitted. Raises ``StrategyError`` for a change of another
         shape and for a sum that is not finite.
         """
         if change.shape != self.theta.shape:
@@ -155,10 +155,10 @@ class ClientModel:
     fits into it by the bundles' own figures. ``load_base`` decodes the global model of the update's round,
     for ``base``.
 
-    ``counted`` is the factor with which the update went into the global model (outliers.py); 0 if it was
+    ``counted`` is the factor with which the update entered the global model (outliers.py); 0 if it was
     late, left out or shortened so much that it is not ``trusted``. ``group`` has trusted models only, each
     ``shortened`` by its factor. Do not make an ``Assignment.start`` from an untrusted model: the outlier
-    filter measures patches, but not starts.
+    filter measures patches but not starts.
     """
 
     trained: Theta | None = None
@@ -183,7 +183,7 @@ class ClientModel:
 
     @property
     def shortened(self) -> "ClientModel":
-        """The model as it counted in its round: moved only ``counted`` of the way from ``base``."""
+        """The model as it counted in its round: only the share ``counted`` of the way from ``base``."""
         base, factor = self.base, np.float32(self.counted)
         if factor == 1 or base is None or self.trained is None or self.sent is None:
             return self
@@ -212,9 +212,9 @@ class Assignment:
     every round, and applies the patch only if it does better on them with the patch than without.
     ``correction`` (m,) is added to every gradient of the model that the device sends (SCAFFOLD). It travels
     exactly. It cannot be combined with a mixture (OwnModel).
-    ``send`` are small arrays by name, 32 KiB in all, which the device's own training function receives, as
-    (m,); ``work.settings`` are numbers and texts for it, and ``work.returns`` names the arrays that it
-    returns, which come as ``Update.arrays``.
+    ``send`` has small arrays (m,) by name, 32 KiB in all, for the device's own training function;
+    ``work.settings`` has numbers and texts for it, and ``work.returns`` names the arrays that it returns,
+    which arrive as ``Update.arrays``.
     """
 
     patch: SparseVector | None = None
@@ -234,10 +234,10 @@ class Update:
 
     ``base`` (n,) is the global model. The device wrote ``patch`` (absolute values; None if it
     chose to start without) over it and moved by ``delta``. Without both, ``base`` is the trained model. For
-    another ``width`` all of these are (m,), in that width's layout. ``trusted`` is that of the client model
-    from which the round was planned, and ``steps`` is the number of SGD steps that the device reported.
-    ``arrays`` are those that the device's own training function returned, finite and as long as
-    ``work.returns`` says; no robust rule or outlier filter looks at them.
+    another ``width`` all of these are (m,), in that width's layout. ``trusted`` is copied from the client
+    model from which the round was planned, and ``steps`` is the number of SGD steps that the device
+    reported. ``arrays`` were returned by the device's own training function; they are finite and have the
+    lengths that ``work.returns`` says. No robust rule or outlier filter checks them.
     """
 
     device: str
@@ -293,7 +293,7 @@ class Update:
             if isinstance(where, slice):
                 total += added
             else:
-                np.add.at(total, where, added)  # += would copy what was there
+                np.add.at(total, where, added)  # += would copy the selected elements
 
     def change(self, theta: Theta, part: slice) -> NDArray[np.float32]:
         """``trained - theta`` within ``part`` of the n elements, as a new vector.
@@ -328,7 +328,7 @@ class Update:
 def _within(
     vector: SparseVector, start: int, stop: int
 ) -> tuple[slice | NDArray[np.intp], NDArray[np.float32]]:
-    """Where a vector has values between two positions, counted from the first, and those values."""
+    """The places (from ``start``) and values of a vector's elements between two positions."""
     if vector.indices is None:
         return slice(None), vector.values[start:stop]
     # The bounds have the indices' own type: otherwise numpy copies all indices into a wider one.
@@ -340,9 +340,9 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The algorithm of a run. A strategy is a subclass; its fields are its options.
 
     A range is part of the field's type, ``mu: Annotated[float, Meta(ge=0)] = 0.01``, and is checked when a
-    run file is read. ``__post_init__`` checks what concerns several options and raises ``ConfigError``. A
+    run file is read. ``__post_init__`` checks constraints between options and raises ``ConfigError``. A
     strategy whose ``apply`` uses ``average_change``, and so follows ``Context.robust``, sets
-    ``coordinate_rules``; for all others a run with such a rule is refused.
+    ``coordinate_rules``; a run that combines such a rule with any other strategy is refused.
     """
 
     name: ClassVar[str] = ""
@@ -355,31 +355,31 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def widths_vary(self) -> bool:
-        """Whether ``plan`` may give a device a narrower form of the model, for which less memory does."""
+        """Whether ``plan`` may give a device a narrower form of the model, which needs less memory."""
         return False
 
     @property
     def codec(self) -> Codec:
-        """How devices code their updates where the run file leaves it out."""
+        """How devices code their updates by default, if the run file does not say."""
         return LARGEST_ELEMENTS
 
     @property
     def later_words(self) -> tuple[str, ...]:
-        """The extensions that orders use only once a device has a past; a policy has to allow them."""
+        """The extensions that orders use only once a device has a past; a policy must allow them."""
         return ()
 
     @property
     def patch_values(self) -> ValueCoding:
-        """How patches and start vectors are coded where the run file leaves it out."""
+        """How patches and start vectors are coded by default, if the run file does not say."""
         return ValueCoding.FP32
 
     def remarks(self, layouts: Sequence[Layout], personal: int | None = None) -> tuple[str, ...]:
-        """Remarks on these options with such a model, one sentence each; usually none.
+        """Remarks on these options with this model, one sentence each; usually none.
 
-        They are said when a run starts, once devices return, and in its report: that the method is another
-        one, for example.
-        ``layouts`` are those of the run's forms, the whole model first; ``personal`` is the number of patch
-        elements in the first round that devices return to, or in all rounds of a run that has ended.
+        A remark says, for example, that with these options the method is equivalent to another. Remarks
+        appear when a run starts, once devices return, and in its report. ``layouts`` are the layouts of the
+        run's forms, the whole model first; ``personal`` is the number of patch elements in the first round
+        that devices return to, or in all rounds of a run that has ended.
         """
         return ()
 
@@ -388,7 +388,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return State(context.theta)
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """One device's part in a round; by default it trains the global model as the run says."""
+        """One device's part in a round; by default it trains the global model with the run's training."""
         return Assignment()
 
     def apply(self, context: Context, updates: Iterable[Update]) -> State:

@@ -1,9 +1,9 @@
-"""What a store is made of: a dialect of SQL for its rows, a place for its blobs, a disk for parts.
+"""The parts of a store: a SQL dialect for its rows, a place for its blobs, and a disk for upload parts.
 
-The queries are written once (database.py), in SQL that SQLite and PostgreSQL read alike: ``?`` and
+The queries are written once (database.py), in SQL that both SQLite and PostgreSQL accept: ``?`` and
 ``:name`` for values, ``FOR UPDATE`` and ``FOR SHARE`` for rows that nobody may change meanwhile. A
-``Dialect`` is what differs. A third store is another ``Dialect``, or another ``Blobs``, and a line in
-opening.py.
+``Dialect`` covers the differences. Supporting a third store takes another ``Dialect`` or another ``Blobs``,
+and a line in opening.py.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -12,20 +12,20 @@ from typing import Any, Protocol, TypeAlias
 
 from sedge_protocol.wire.transfer import Manifest
 
-# All rows, as a number that both databases take.
+# A limit that stands for all rows, accepted by both databases.
 MOST_ROWS = 2**31 - 1
 Value = str | int | float | bytes | None
 Values = Sequence[Value] | Mapping[str, Value]
-# The URL at which devices find a blob, by its SHA-256.
+# From a blob's SHA-256 to the URL at which devices find it.
 Public: TypeAlias = Callable[[bytes], str]
 
 
 class Cursor(Protocol):
-    """The outcome of a statement, as Python's database API has it."""
+    """The outcome of a statement, as in Python's database API."""
 
     @property
     def rowcount(self) -> int:
-        """How many rows the statement has changed."""
+        """The number of rows that the statement changed."""
         ...
 
     def fetchone(self) -> Any:
@@ -33,7 +33,7 @@ class Cursor(Protocol):
         ...
 
     def fetchall(self) -> list[Any]:
-        """Every row that is left."""
+        """All remaining rows."""
         ...
 
     def __iter__(self) -> Iterator[Any]: ...
@@ -43,12 +43,12 @@ class Dialect(Protocol):
     """One connection to a database. Outside of ``errors`` its methods raise the driver's own errors."""
 
     place: str
-    """What error messages call the database: a path, or a URL without its password."""
+    """The database's name in error messages: a path, or a URL without its password."""
     clock: str
-    """An expression for the database's clock, in seconds since 1970: at its execution."""
+    """An expression for the database's clock when it is evaluated, in seconds since 1970."""
 
     def errors(self) -> AbstractContextManager[None]:
-        """Turn the driver's errors into ``StorageError``, a line each."""
+        """Turn the driver's errors into ``StorageError``, each in one line."""
         ...
 
     def execute(self, sql: str, values: Values = ()) -> Cursor:
@@ -56,7 +56,7 @@ class Dialect(Protocol):
         ...
 
     def table(self, name: str) -> tuple[int, Iterator[Sequence[Any]]]:
-        """How many columns a table has, and its rows, a few at a time, within a transaction."""
+        """A table's number of columns, and its rows, read in batches within a transaction."""
         ...
 
     def insert(self, table: str, rows: Iterable[Sequence[Any]], width: int) -> None:
@@ -64,9 +64,9 @@ class Dialect(Protocol):
         ...
 
     def begin(self, *, alone: bool = False, flush: bool = True) -> None:
-        """Begin a transaction that writes; ``alone``: no other one writes anything meanwhile.
+        """Begin a transaction that writes; if ``alone``, no other transaction writes meanwhile.
 
-        Without ``flush`` its commit does not wait for the disk: a power cut may undo it, whole.
+        Without ``flush`` its commit does not wait for the disk: a power cut may undo it, but only entirely.
         """
         ...
 
@@ -75,14 +75,15 @@ class Dialect(Protocol):
         ...
 
     def commit(self, *, quiet: bool = False) -> None:
-        """End a transaction: other processes' ``version`` changes, and what it wrote is durable.
+        """Commit a transaction: other processes see ``version`` change, and its writes are durable.
 
-        Unless it began without ``flush``. After a ``quiet`` one ``version`` may be what it was.
+        Writes are not durable if it began without ``flush``. After a ``quiet`` commit ``version`` may be
+        unchanged.
         """
         ...
 
     def rollback(self) -> None:
-        """Undo a transaction, also one that an error has ended already."""
+        """Roll back a transaction; harmless if an error has ended it already."""
         ...
 
     @property
@@ -95,11 +96,11 @@ class Dialect(Protocol):
         ...
 
     def schema(self) -> int:
-        """The number of the tables' schema; 0 when there are none."""
+        """The version number of the tables' schema; 0 when there are no tables."""
         ...
 
     def define(self, statements: str, schema: int) -> None:
-        """Make or change tables by statements, within a transaction; then they are of this schema."""
+        """Create or change tables by statements, within a transaction; they then have this schema."""
         ...
 
     def check(self, tables: str) -> None:
@@ -111,18 +112,18 @@ class Dialect(Protocol):
         ...
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[bool]:
-        """Hold a lock that all processes see, or, ``shared``, hold it with others who do.
+        """Hold a lock that all processes see; if ``shared``, together with others that share it.
 
-        Whether it is held: nothing waits, but for a short while whoever shares it.
+        Yields whether it is held. Only a shared lock waits, and only for a short while.
         """
         ...
 
     def used_bytes(self) -> int:
-        """The database's size without space that is free."""
+        """The database's size, not counting free space."""
         ...
 
     def shrink(self) -> None:
-        """Give free space back."""
+        """Return free space to the disk."""
         ...
 
     def close(self) -> None:
@@ -131,10 +132,9 @@ class Dialect(Protocol):
 
 
 class Blobs(Protocol):
-    """Immutable blobs by their SHA-256. Every method raises ``StorageError`` when the place refuses.
+    """Immutable blobs by their SHA-256. Every method raises ``StorageError`` when storage fails.
 
-    A blob that is lost for good, or does not have its hash, is known by the error's cause: see
-    ``Store.missing_reason``.
+    The error's cause tells whether a blob is lost for good or fails its hash: see ``Store.missing_reason``.
     """
 
     def write(self, data: bytes) -> bytes:
@@ -142,7 +142,7 @@ class Blobs(Protocol):
         ...
 
     def settle(self) -> None:
-        """Make every blob that this process has written durable: before a row names it."""
+        """Make every blob that this process has written durable; call it before a row names one."""
         ...
 
     def has(self, sha256: bytes) -> bool:
@@ -168,22 +168,22 @@ class Blobs(Protocol):
     def collect(
         self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
     ) -> int:
-        """Delete what is neither in ``keep`` nor younger than ``min_age_s``; the number of bytes freed.
+        """Delete blobs neither in ``keep`` nor younger than ``min_age_s``. Returns the bytes freed.
 
-        The age protects blobs that their writer has yet to name. Parts may have another one.
+        The age protects blobs that their writer has yet to name. Parts may have a minimum age of their own.
         """
         ...
 
 
 class Parts(Protocol):
-    """Uploads that are not whole yet, on this machine's own disk: who loses them gets them again."""
+    """Incomplete uploads, on this machine's own disk: if they are lost, devices send them again."""
 
     def require_room(self, length: int) -> None:
         """Raise ``StorageError`` if ``length`` more bytes would leave too little free space."""
         ...
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """Which chunks have arrived already. Refuses a transfer whose rest would not fit."""
+        """The chunks that have already arrived. Refuses a transfer whose remaining chunks would not fit."""
         ...
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
@@ -191,15 +191,15 @@ class Parts(Protocol):
         ...
 
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """Turn a complete part into a blob, and read it; None, and no part, if its hash is wrong."""
+        """Turn a complete part into a blob, and read it; if its hash is wrong, discard it: None."""
         ...
 
     def read_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """The bytes of a complete part; None, and no part, if their hash is wrong."""
+        """The bytes of a complete part; if their hash is wrong, discard it: None."""
         ...
 
     def discard_part(self, owner: str, manifest: Manifest) -> None:
-        """Delete what has arrived of a blob, and the mark that it was this owner's."""
+        """Delete the chunks that have arrived of a blob, and the mark that it was this owner's."""
         ...
 
     def trim_parts(self, owner: str, manifest: Manifest, others: int) -> None:

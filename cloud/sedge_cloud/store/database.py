@@ -1,8 +1,8 @@
 """The coordinator's state: a database and blobs. Every query is here, in SQL for SQLite and PostgreSQL.
 
 Blobs are written and flushed before the transaction that names them, so a row never names a missing blob;
-blobs that a crash leaves unnamed are collected. The command line writes here too, while the service runs,
-which notices by ``version``.
+blobs that a crash leaves unnamed are collected. The command line writes here too while the service runs;
+the service notices by ``version``.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,7 +32,7 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
     """The coordinator's state. Every method is one transaction, or raises ``StorageError``."""
 
     def require_fleet(self, name: str) -> None:
-        """Raise ``ConfigError`` for another fleet's store; a new one is this fleet's from now on."""
+        """Raise ``ConfigError`` for another fleet's store; a new store is assigned to this fleet."""
         with self._db.errors():
             row = self._db.execute("SELECT name FROM fleet").fetchone()
         if row is None:
@@ -43,12 +43,12 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
             raise ConfigError("fleet", name, f"{row[0]!r}, whose store {self.place} is")
 
     def secret(self) -> bytes:
-        """What only the fleet's coordinators know."""
+        """A secret that only the fleet's coordinators know."""
         with self._db.errors():
             return bytes(self._db.execute("SELECT secret FROM fleet").fetchone()[0])
 
     def next_incarnation(self, clock: int) -> int:
-        """The coordinator's own incarnation: larger than ever before, and at least a plausible clock's."""
+        """The coordinator's next incarnation: above all earlier ones, and at least a plausible clock's."""
         with self._transaction() as db:
             sql = "SELECT value FROM meta WHERE key = 'incarnation' FOR UPDATE"
             row = db.execute(sql).fetchone()
@@ -76,9 +76,9 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
                 raise ConfigError("run", run, "the name of a running run")
 
     def resume_run(self, run: str, config: bytes, state: bytes, last: int, ends_at: float) -> None:
-        """Let an ended run go on after the round ``last``; one that is open has time until ``ends_at``.
+        """Resume an ended run after the round ``last``; if a round is open, it has until ``ends_at``.
 
-        Raises ``ConfigError`` if it is running.
+        Raises ``ConfigError`` if the run is running.
         """
         sql = (
             "UPDATE runs SET status = 'running', why = '', ended = 0, config = ?, state = ?"
@@ -96,7 +96,7 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
             db.execute(sql, (ends_at, ends_at, run, last))
 
     def delete_run(self, run: str) -> None:
-        """Delete an ended run's every row. Raises ``ConfigError`` if it is running."""
+        """Delete every row of an ended run. Raises ``ConfigError`` if it is running."""
         with self._transaction() as db:
             sql = "DELETE FROM runs WHERE run = ? AND status != 'running'"
             if not db.execute(sql, (run,)).rowcount:
@@ -114,7 +114,7 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
     def delete_old_rows(self, run: str, keep: int) -> int:
-        """Delete the rows on single devices in all but the last ``keep`` closed rounds; their number."""
+        """Delete per-device rows of all but the last ``keep`` closed rounds; how many were deleted."""
         newest = "(SELECT MAX(round) FROM rounds WHERE run = :run AND open = 0)"
         rows = 0
         with self._transaction() as db:
@@ -128,7 +128,7 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
         return self._rows(RoundRow, "SELECT * FROM rounds WHERE run = ? ORDER BY round", run)
 
     def current_round(self, run: str) -> RoundRow | None:
-        """The round that is open."""
+        """The run's open round, if there is one."""
         sql = "SELECT * FROM rounds WHERE run = ? AND open = 1 ORDER BY round"
         return next(iter(self._rows(RoundRow, sql, run)), None)
 
@@ -153,7 +153,7 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
             self._insert(db, "orders", *orders)
 
     def add_newcomer_orders(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
-        """Store orders of a finished run, and their round unless it is there.
+        """Store orders of a finished run, and their round unless it is already stored.
 
         Raises ``StorageError`` for a run that has just been resumed or deleted.
         """
@@ -177,10 +177,10 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
             return bool(self._db.execute(sql, names).fetchone()[0])
 
     def close_round(self, closed: ClosedRound) -> bool:
-        """Close a round in one transaction; False, and nothing is written, if receipts came meanwhile.
+        """Close a round in one transaction. If receipts have come meanwhile, writes nothing: False.
 
-        Likewise for a round that another leader has closed. Orders for which no update is accepted any more
-        are emptied; their rows stay.
+        The same if another leader has closed the round. Orders for which updates are no longer accepted are
+        emptied; their rows stay.
         """
         run, number, it = closed.run, closed.round, closed.accounts
         with self._transaction(leads=True) as db:
@@ -232,9 +232,9 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
             )
 
     def declines(self, run: str, first: int, last: int) -> list[tuple[str, int, str]]:
-        """(device, round, reason) of the declines in these rounds, the oldest first.
+        """(device, round, reason) of the declines in these rounds, oldest first.
 
-        Only those that no update of the device's has followed.
+        Only declines that no update from the device has followed.
         """
         sql = (
             "SELECT o.device, o.round, o.declined FROM orders o"
@@ -247,7 +247,7 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
         return [(str(device), int(number), str(why)) for device, number, why in rows]
 
     def save_traffic(self, rows: Sequence[TrafficRow]) -> None:
-        """Store the devices' bytes in a round. ``whole`` stays true once it was stored."""
+        """Store the devices' bytes in a round. ``whole`` stays true once stored."""
         with self._transaction() as db:
             self._save_traffic(db, rows)
 
@@ -262,7 +262,7 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
         return next(iter(self._rows(ClientModelRow, sql, run, device)), None)
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """The last models of these devices, by reference, without devices that have none."""
+        """The last models of these devices, by reference; devices without one are omitted."""
         sql = "SELECT * FROM client_models WHERE run = ? AND device IN ({})"
         rows = [
             row
@@ -278,12 +278,12 @@ class Store(Receipts, Observed, Renewals, Rollouts, Leases):
         return {int(number): (bytes(model), bytes(named)) for number, model, named in rows}
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """The summaries of the closed ones among these rounds."""
+        """The summaries of those of these rounds that are closed."""
         sql = "SELECT round, summary FROM rounds WHERE run = ? AND summary IS NOT NULL AND round IN ({})"
         return {int(n): bytes(coded) for n, coded in self._among(sql, run, sorted(numbers))}
 
     def last_orders(self, run: str, devices: Collection[str], since: int) -> dict[str, int]:
-        """The last round after ``since`` in which each of these devices has an order; without others."""
+        """The last round after ``since`` with an order for each of these devices; others are omitted."""
         sql = (
             "SELECT device, MAX(round) FROM orders WHERE run = ? AND round > ? AND device IN ({})"
             " GROUP BY device"

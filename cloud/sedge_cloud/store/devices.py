@@ -1,7 +1,7 @@
 """The registry of enrolled devices: their secrets, and what each last announced about itself.
 
-A fleet may have a million devices: whatever is asked of all of them is one statement whose answer is short,
-and rows are read by name, or a portion at a time.
+A fleet may have a million devices: a query about all of them is one statement with a short answer, and rows
+are read by name, or in batches.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from sedge_cloud.store.rows import DeviceRow
 from sedge_cloud.store.selector import AbilityRow, Choice, number_of
 from sedge_protocol.errors import ConfigError
 
-# Devices that are paused, and could be drawn otherwise.
+# Paused devices that could otherwise be drawn.
 PAUSED = (
     "SELECT p.device FROM paused p JOIN devices d ON d.device = p.device"
     " WHERE d.revoked = 0 AND d.hello IS NOT NULL"
@@ -37,7 +37,7 @@ class Devices(Database):
         )
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """The enrolled or revoked ones among these devices, by id."""
+        """Those of these devices that are enrolled or revoked, by id."""
         rows = self._named(DeviceRow, "SELECT * FROM devices WHERE device IN ({})", names)
         return {row.device: row for row in rows}
 
@@ -48,7 +48,7 @@ class Devices(Database):
         return int(row[0])
 
     def census(self) -> Census:
-        """How many devices there are, and of these: revoked, without a hello yet, online, paused."""
+        """The number of devices, and of those revoked, without a hello yet, online, or paused."""
         sql = (
             "SELECT (SELECT COUNT(*) FROM devices), (SELECT COUNT(*) FROM devices WHERE revoked = 1),"
             " (SELECT COUNT(*) FROM devices WHERE hello IS NULL AND revoked = 0),"
@@ -61,7 +61,7 @@ class Devices(Database):
             return Census(*map(int, self._db.execute(sql).fetchone()))
 
     def agent_versions(self) -> dict[str, int]:
-        """How many devices in force have last said hello with each version of the agent."""
+        """The number of active devices by the agent version in their last hello."""
         revoked = (
             "SELECT a.version, COUNT(*) FROM devices d JOIN abilities a ON a.device = d.device"
             " WHERE d.revoked = 1 GROUP BY a.version"
@@ -84,7 +84,7 @@ class Devices(Database):
             return [str(row[0]) for row in rows]
 
     def count(self, wanted: Choice) -> int:
-        """How many devices a choice has."""
+        """The number of devices in a choice."""
         with self._db.errors():
             return int(self._db.execute(*wanted.query("COUNT(*)")).fetchone()[0])
 
@@ -95,7 +95,7 @@ class Devices(Database):
             return [str(row[0]) for row in self._db.execute(sql, (most,))]
 
     def end_sessions(self, at: float) -> list[str]:
-        """Nobody is online from now on; the ids, in order, of those who were."""
+        """Mark every device offline. Returns the sorted ids of those that were online."""
         with self._transaction(flush=False) as db:
             sql = "SELECT device FROM sessions WHERE online = 1 ORDER BY device FOR UPDATE"
             names = [str(row[0]) for row in db.execute(sql)]
@@ -140,7 +140,7 @@ class Devices(Database):
         self.add_devices({device: secret})
 
     def revoke_device(self, device: str) -> None:
-        """Never listen to a device again. Raises ``ConfigError`` when there is no such device."""
+        """Revoke a device. Raises ``ConfigError`` when there is no such device."""
         with self._transaction() as db:
             sql = "UPDATE devices SET revoked = 1, changed = ? WHERE device = ?"
             if not db.execute(sql, (self._enrol(db), device)).rowcount:

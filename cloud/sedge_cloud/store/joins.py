@@ -1,9 +1,9 @@
-"""Tokens by which devices join, and who has asked to: rows that outlive a crash between any two steps.
+"""Tokens by which devices join, and their requests, as rows that survive a crash between any two steps.
 
     a join:  asked -> pending -> accepted -> admitted      (or refused)
 
-A device is enrolled with ``accepted``, in one transaction. It is told so once it is ``admitted``: then the
-broker has its account, too.
+``accepted`` enrols a device in the same transaction. It is told so once it is ``admitted``, which means
+that the broker has its account too.
 """
 
 import time
@@ -18,16 +18,16 @@ from sedge_cloud.store.tags import Tags
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.joining import TOKEN_PREFIX
 
-# How long ago a token may have refused a device for that to be of interest, and how often it is noted.
+# For RECENT_S a token's refusal of a device is of interest; it is recorded at most every NOTED_EVERY_S.
 RECENT_S, NOTED_EVERY_S = 600.0, 30.0
-# A token that has expired is listed for so long, with the devices that joined by it.
+# An expired token is listed for this long, with the devices that joined by it.
 KEPT_S = 30 * 86_400.0
 
 
 class Joins(Tags):
     """Tokens and joins. Every method is one transaction, or raises ``StorageError``.
 
-    ``coordinator_account`` is the coordinator's account at the broker, which no device may be called.
+    ``coordinator_account`` is the coordinator's account at the broker; no device may have that id.
     """
 
     coordinator_account = ""
@@ -39,7 +39,7 @@ class Joins(Tags):
             self._enrol(db)
 
     def tokens(self) -> list[TokenRow]:
-        """Every token, the oldest first."""
+        """Every token, oldest first."""
         return self._rows(TokenRow, "SELECT * FROM tokens ORDER BY created, token")
 
     def join_token(self, name: str) -> TokenRow | None:
@@ -56,7 +56,7 @@ class Joins(Tags):
             self._enrol(db)
 
     def joins(self, states: Collection[JoinState]) -> list[JoinRow]:
-        """The joins in these states, the oldest first."""
+        """The joins in these states, oldest first."""
         some = sorted(states)
         sql = f"SELECT * FROM joins WHERE state IN ({','.join('?' * len(some))}) ORDER BY asked, device"
         return self._rows(JoinRow, sql, *some)
@@ -74,10 +74,10 @@ class Joins(Tags):
             return {str(token): int(count) for token, count in self._db.execute(sql)}
 
     def ask_to_join(self, asked: JoinRow, now: float) -> JoinRow:
-        """A device asks to join by a token; what has become of it, also when it asks again.
+        """Record that a device asks to join by a token. Returns its join, also when it asks again.
 
-        It is pending, accepted and so enrolled, or refused, which is noted with the token and uses nothing
-        up. ``now`` is on the wall clock.
+        The join is pending, accepted (then the device is enrolled), or refused. A refusal is recorded with
+        the token and uses up none of its uses. ``now`` is on the wall clock.
         """
         with self._transaction() as db:
             sql = "SELECT * FROM tokens WHERE token = ? FOR UPDATE"
@@ -103,9 +103,9 @@ class Joins(Tags):
         return asked
 
     def accept_join(self, device: str) -> None:
-        """Enrol a device that is pending, with its token's tags.
+        """Enrol a pending device with its token's tags.
 
-        Raises ``ConfigError`` if it is not, or if another device has been given its id since.
+        Raises ``ConfigError`` if it is not pending, or if another device has been given its id since.
         """
         with self._transaction() as db:
             sql = "SELECT * FROM joins WHERE device = ? AND state = 'pending' FOR UPDATE"
@@ -121,26 +121,26 @@ class Joins(Tags):
             self._admit_device(db, join, token)
 
     def refuse_join(self, device: str) -> None:
-        """Refuse a device that is pending. Raises ``ConfigError`` if it is not."""
+        """Refuse a pending device. Raises ``ConfigError`` if it is not pending."""
         with self._transaction() as db:
             if not self._refuse(db, "device = ?", device, "the operator has refused it"):
                 raise ConfigError("device", device, "one that waits to join (see `device list`)")
 
     def admit_joins(self, points: Iterable[bytes]) -> None:
-        """The broker has accounts for these devices: they may be answered."""
+        """Note that the broker has accounts for these devices: they may be answered."""
         with self._transaction() as db:
             for point in points:
                 sql = "UPDATE joins SET state = 'admitted' WHERE point = ? AND state = 'accepted'"
                 db.execute(sql, (point,))
 
     def refusing_tokens(self, now: float) -> list[TokenRow]:
-        """Tokens that have refused a device of late."""
+        """Tokens that have recently refused a device."""
         return self._rows(TokenRow, "SELECT * FROM tokens WHERE refused_at > ?", now - RECENT_S)
 
     def spent_tokens(self, now: float) -> list[TokenRow]:
-        """Tokens whose accounts are to end.
+        """Tokens whose broker accounts are to be removed.
 
-        Those that are revoked; of those that have expired the ones by which nobody is still joining.
+        These are revoked tokens, and expired ones by which no device is still joining.
         """
         joining = (
             "SELECT 1 FROM joins j LEFT JOIN devices d ON d.device = j.device AND d.secret = j.secret"
@@ -154,7 +154,7 @@ class Joins(Tags):
         return self._rows(TokenRow, sql, now)
 
     def end_accounts(self, tokens: Iterable[str], now: float) -> None:
-        """The broker knows these tokens no longer; those that expired long ago are deleted."""
+        """Note that the broker has dropped these tokens' accounts; delete tokens that expired long ago."""
         old = "SELECT token FROM tokens WHERE account = 0 AND expires < ?"
         with self._transaction() as db:
             for token in tokens:
@@ -185,7 +185,7 @@ class Joins(Tags):
         return ""
 
     def _admit_device(self, db: Dialect, join: JoinRow, token: TokenRow) -> None:
-        """Enrol a device, or give it a new secret where the token is for it."""
+        """Enrol a device, or give it a new secret if the token is for this device."""
         if self.device(join.device) is None:
             self.add_devices({join.device: join.secret})
         else:
@@ -204,5 +204,5 @@ def _join(row: Iterable[object]) -> JoinRow:
 
 
 def tags_coded(tags: Mapping[str, str]) -> bytes:
-    """The tags as ``TokenRow`` has them."""
+    """Tags as stored in ``TokenRow``."""
     return msgspec.msgpack.encode(dict(tags))

@@ -1,15 +1,15 @@
 """Which processes serve a fleet, which shards each has, and who leads: rows, by the database's clock.
 
-A process that serves has a row with a ``token`` that no other process has had. It renews the row while it
-lives; when it has been silent for ``LEASE_S``, or is known to be dead, another one deletes the row. Shards
-and the lead belong to a token, and what belongs to a token without a row is free.
+A serving process has a row with a ``token`` that no other process has had. It renews the row while it
+lives; when it has been silent for ``LEASE_S``, or is known to be dead, another process deletes the row.
+Shards and the lead belong to a token; if the token has no row, they are free.
 
 The fence: every transaction of a process locks its own row with ``FOR KEY SHARE`` before it writes, and is
-refused when the row is gone. To delete the row waits for that lock, so a process that was stopped anywhere,
+refused when the row is gone. Deleting the row waits for that lock, so a process that was stopped anywhere,
 even between its last statement and the commit, either commits before it is replaced or not at all. Renewing
-does not wait, since ``token`` is the row's key. What only the leader writes, rounds and how runs end, locks
-the lead's row as well, against any change: the lead passes on before such a write or after it. The server
-ends a transaction that is idle for ``IDLE_S``, so that a stopped process holds nobody up for longer.
+does not wait, since ``token`` is the row's key. Writes that only the leader makes (rounds, and the ends of
+runs) also lock the lead's row against any change, so the lead cannot pass on in the middle of one. The
+server ends a transaction that is idle for ``IDLE_S``, so a stopped process holds nobody up for longer.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,18 +20,18 @@ import msgspec
 from sedge_cloud.store.connection import Database
 from sedge_cloud.store.contract import Dialect
 
-# A process counts as lost this many seconds after its last renewal; and how often it renews.
+# A process counts as lost LEASE_S seconds after its last renewal, and renews every RENEW_S.
 LEASE_S, RENEW_S = 10.0, 2.0
 # How long a transaction may be idle: less than a lease.
 IDLE_S = 5.0
 
 
 class ProcessRow(msgspec.Struct, frozen=True):
-    """A process that serves the fleet, by a ``token`` that grows with each that joins.
+    """A process that serves the fleet, by a ``token`` that grows with every process that joins.
 
-    ``boot`` names the host's start and the processes among which ``pid`` is one, and ``started`` is when
-    that began, in the host's ticks. ``joined`` and ``expires`` are times by the database's clock. A process
-    that ``leaves`` takes nothing more.
+    ``boot`` identifies the host's boot and the namespace in which ``pid`` is valid, and ``started`` is when
+    the process started, in the host's ticks. ``joined`` and ``expires`` are times by the database's clock.
+    A process that ``leaves`` takes no more shards and no lead.
     """
 
     token: int
@@ -45,10 +45,10 @@ class ProcessRow(msgspec.Struct, frozen=True):
 
 
 class LeaseRow(msgspec.Struct, frozen=True):
-    """A shard, or the lead, and the ``token`` of the process that has it; 0: nobody.
+    """A shard, or the lead, and the ``token`` of the process that has it, 0 for none.
 
-    ``heir`` is the token of the process that is to get it, 0 for none, and ``ready`` says that the heir
-    listens to the shard already.
+    ``heir`` is the token of the process that is to get it next, 0 for none, and ``ready`` says that the
+    heir already listens to the shard.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Leases(Database):
 
     @property
     def token(self) -> int | None:
-        """The number of this process; None while it does not serve."""
+        """This process's token; None while it does not serve."""
         return self._token
 
     def clock(self) -> float:
@@ -79,7 +79,7 @@ class Leases(Database):
     def join(self, process: ProcessRow, is_gone: IsGone) -> ProcessRow:
         """Register as a serving process with its own token, which fences every later write.
 
-        The rows of those that are gone are deleted.
+        The rows of processes that are gone are deleted.
         """
         with self._transaction(alone=True, fenced=False) as db:
             self._bury(db, is_gone)
@@ -88,7 +88,7 @@ class Leases(Database):
             now = self._now(db)
             row = msgspec.structs.replace(process, token=token, joined=now, expires=now + LEASE_S)
             self._insert(db, "processes", row)
-            # What others said of themselves has no end: but that of the last one is read once more.
+            # Rows of processes that are gone would pile up; only the last one's is still read.
             db.execute(
                 "DELETE FROM coordinator WHERE id NOT IN (SELECT token FROM processes)"
                 " AND heard < (SELECT MAX(heard) FROM coordinator)"
@@ -98,12 +98,12 @@ class Leases(Database):
         return row
 
     def limit_idle(self) -> None:
-        """Let nobody wait longer than ``IDLE_S`` for a process that is stopped within a transaction."""
+        """Ensure that nobody waits longer than ``IDLE_S`` for a process stopped within a transaction."""
         with self._db.errors():
             self._db.limit_idle(IDLE_S)
 
     def renew(self) -> float:
-        """Stay a process that serves; the database's clock. Raises ``LeaseLost``."""
+        """Renew this process's lease. Returns the database's clock. Raises ``LeaseLost``."""
         with self._transaction(flush=False, quiet=True) as db:
             now = self._now(db)
             sql = "UPDATE processes SET expires = ? WHERE token = ?"
@@ -111,27 +111,27 @@ class Leases(Database):
         return now
 
     def vouch(self, token: int) -> None:
-        """Renew another connection's lease; nothing where that process was replaced."""
+        """Renew another connection's lease; does nothing if that process was replaced."""
         with self._transaction(flush=False, quiet=True) as db:
             sql = "UPDATE processes SET expires = ? WHERE token = ?"
             db.execute(sql, (self._now(db) + LEASE_S, token))
 
     def retire(self, leaves: bool) -> None:
-        """Serve on, but take nothing more; or take something again."""
+        """Go on serving, but take on nothing more if ``leaves``; otherwise take on work again."""
         sql = "UPDATE processes SET leaves = ? WHERE token = ?"
         with self._transaction() as db:
             db.execute(sql, (int(leaves), self._token))
 
     def leave(self) -> None:
-        """Serve no longer: what this process had is free."""
+        """Stop serving: everything that this process had becomes free."""
         with self._transaction() as db:
             db.execute("DELETE FROM processes WHERE token = ?", (self._token,))
         self._token = None
 
     def settle(self, plan: Plan, is_gone: IsGone) -> None:
-        """Delete the rows of processes that are gone, and change leases as ``plan`` has it.
+        """Delete the rows of processes that are gone, and change leases as ``plan`` says.
 
-        Nobody else changes leases meanwhile.
+        No other process changes leases meanwhile.
         """
         with self._transaction(alone=True) as db:
             self._bury(db, is_gone)
@@ -139,7 +139,7 @@ class Leases(Database):
                 self._put(db, "leases", lease)
 
     def processes(self) -> list[ProcessRow]:
-        """Every process that has joined and not left, the oldest first."""
+        """Every process that has joined and not left, oldest first."""
         return self._rows(ProcessRow, "SELECT * FROM processes ORDER BY token")
 
     def leases(self) -> list[LeaseRow]:

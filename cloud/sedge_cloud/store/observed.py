@@ -1,7 +1,7 @@
 """Observations of devices, coordinator and disk as rows, written in batches.
 
-``changed`` in the rows of devices, sessions and histories is the number of the transaction that wrote them
-last. So a reader that has seen all changes up to one number asks for the later ones only.
+``changed`` in the rows of devices, sessions and histories is the number of the transaction that last wrote
+them. So a reader that has seen all changes up to a number asks only for later ones.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,12 +23,12 @@ from sedge_cloud.store.rows import (
 from sedge_cloud.store.schema import LEADER
 
 KEPT_S = 7 * 86_400.0
-# What a recorder writes anew of an open round.
+# The columns of an open round that a recorder updates.
 _STANDING = ("phase", "ends_at", "deadline", "needed", "extended")
 
 
 class Observed(Database):
-    """What has been seen. Every method is one transaction, or raises ``StorageError``."""
+    """The observations. Every method is one transaction, or raises ``StorageError``."""
 
     def seen(
         self,
@@ -38,10 +38,10 @@ class Observed(Database):
         disk: DiskRow | None = None,
         traffic: Sequence[TrafficRow] = (),
     ) -> None:
-        """Store what has changed: sessions, how open rounds stand, the coordinator, a measurement, bytes.
+        """Store changes: sessions, the progress of open rounds, the coordinator, a measurement, bytes.
 
-        Of measurements a week remains. Nothing is flushed: after a power cut the rows may be those of a
-        moment before.
+        Measurements are kept for a week. Nothing is flushed: after a power cut the rows may be slightly out
+        of date.
         """
         with self._transaction(flush=False, quiet=not (sessions or rounds)) as db:
             self._put_sessions(db, sessions)
@@ -74,17 +74,17 @@ class Observed(Database):
         self._put(db, "sessions", *rows)
 
     def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
-        """The sessions that changed last after the transaction ``since``, the longest ago first."""
+        """The sessions whose last change came after the transaction ``since``, oldest change first."""
         sql = "SELECT * FROM sessions WHERE changed > ? ORDER BY changed DESC, device DESC LIMIT ?"
         return self._rows(SessionRow, sql, since, most)[::-1]
 
     def changed_devices(self, since: int = -1, most: int = MOST_ROWS) -> list[DeviceRow]:
-        """The devices that changed last after the transaction ``since``, the longest ago first."""
+        """The devices whose last change came after the transaction ``since``, oldest change first."""
         sql = "SELECT * FROM devices WHERE changed > ? ORDER BY changed DESC, device DESC LIMIT ?"
         return self._rows(DeviceRow, sql, since, most)[::-1]
 
     def histories(self, since: int = -1, most: int = MOST_ROWS) -> list[HistoryRow]:
-        """The histories that changed last after the transaction ``since``, the longest ago first."""
+        """The histories whose last change came after the transaction ``since``, oldest change first."""
         sql = (
             "SELECT * FROM histories WHERE changed > ?"
             " ORDER BY changed DESC, run DESC, device DESC LIMIT ?"
@@ -96,7 +96,7 @@ class Observed(Database):
         return self._named(SessionRow, "SELECT * FROM sessions WHERE device IN ({})", names)
 
     def histories_named(self, names: Collection[str]) -> list[HistoryRow]:
-        """What the closed rounds say of these devices, a device's longest unchanged row first."""
+        """The histories of these devices, oldest change first."""
         sql = "SELECT * FROM histories WHERE device IN ({}) ORDER BY changed, run, device"
         return self._named(HistoryRow, sql, names)
 
@@ -105,7 +105,7 @@ class Observed(Database):
         return next(iter(self.coordinators()), CoordinatorRow())
 
     def coordinators(self) -> list[CoordinatorRow]:
-        """The processes that serve as they were last seen: who leads first, then the last heard."""
+        """The serving processes as last seen: the leader first, then by most recent sign of life."""
         names = ", ".join(f"c.{name}" for name in CoordinatorRow.__struct_fields__)
         sql = (
             f"SELECT {names} FROM coordinator c LEFT JOIN leases l ON l.name = ? AND l.token = c.id"
@@ -114,7 +114,7 @@ class Observed(Database):
         return self._rows(CoordinatorRow, sql, LEADER)
 
     def disk(self) -> list[DiskRow]:
-        """The measurements of the last week, the oldest first."""
+        """The measurements of the last week, oldest first."""
         return self._rows(DiskRow, "SELECT * FROM disk ORDER BY at")
 
     def change(self) -> int:
@@ -124,7 +124,7 @@ class Observed(Database):
         return int(row[0])
 
     def account(self, it: Accounts) -> None:
-        """Store what a closed round adds up to, which closing it has left out."""
+        """Store the totals of a closed round that was closed without them."""
         with self._transaction() as db:
             sql = "UPDATE rounds SET parts = ? WHERE run = ? AND round = ?"
             db.execute(sql, (it.parts, it.run, it.round))
@@ -142,19 +142,19 @@ class Observed(Database):
         return self._rows(RoundRow, sql, run, since)
 
     def sums(self, run: str) -> bytes:
-        """What a run's closed rounds add up to, coded; empty for none, and for a run that is gone."""
+        """The totals of a run's closed rounds, coded; empty without any, and for a deleted run."""
         with self._db.errors():
             row = self._db.execute("SELECT sums FROM runs WHERE run = ?", (run,)).fetchone()
         return bytes(row[0]) if row else b""
 
     def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
-        """The histories of these devices in a run, by device, without devices that have none."""
+        """The histories of these devices in a run, by device; devices without one are omitted."""
         sql = "SELECT device, past FROM histories WHERE run = ? AND device IN ({}) ORDER BY device"
         rows = self._among(sql, run, sorted(devices))
         return {str(device): bytes(past) for device, past in rows}
 
     def answers(self, run: str, number: int) -> list[tuple[str, str]]:
-        """The devices with an order in a round, by id, each with the reason for which it has declined."""
+        """The devices with an order in a round, by id, each with its reason for declining, or ''."""
         sql = "SELECT device, declined FROM orders WHERE run = ? AND round = ? ORDER BY device"
         with self._db.errors():
             rows = self._db.execute(sql, (run, number)).fetchall()
@@ -168,6 +168,6 @@ class Observed(Database):
         return self._rows(RoundRow, sql, run, after, most)[::-1]
 
     def set_terms(self, run: str, terms: bytes) -> None:
-        """Store what a run asks of its devices."""
+        """Store a run's demands on its devices."""
         with self._transaction() as db:
             db.execute("UPDATE runs SET terms = ? WHERE run = ?", (terms, run))

@@ -1,4 +1,4 @@
-"""Where a store is: in the state folder, or as [store] and [blobs] in cloud.toml say."""
+"""Opens a store: in the state folder, or where [store] and [blobs] in cloud.toml say."""
 
 from importlib import import_module
 from pathlib import Path
@@ -30,17 +30,17 @@ def open_store(cloud: CloudConfig, any_thread: bool = False) -> Store:
 
 
 def is_shared(cloud: CloudConfig) -> bool:
-    """Whether several processes may serve the fleet: rows and blobs are on servers."""
+    """Whether several processes may serve the fleet, as both rows and blobs are on servers."""
     return cloud.store.url is not None and cloud.blobs.url is not None
 
 
 def open_blobs(cloud: CloudConfig) -> Blobs:
-    """The blobs of a store whose rows need not be readable. Raises ``ConfigError``, ``StorageError``."""
+    """A store's blobs, without opening its rows. Raises ``ConfigError``, ``StorageError``."""
     return _open_blobs(Path(cloud.state_dir), cloud.blobs, durable=True)[0]
 
 
 def open_folder(folder: Path, durable: bool = True, any_thread: bool = False) -> Store:
-    """The store that is all in one folder, which is made when missing. Raises ``StorageError``.
+    """A store entirely in one folder, which is created if missing. Raises ``StorageError``.
 
     See ``Sqlite`` for ``durable`` and ``any_thread``.
     """
@@ -54,7 +54,7 @@ def open_parts(
     durable: bool = True,
     any_thread: bool = False,
 ) -> Store:
-    """The store with these rows and blobs; everything that is not elsewhere is in ``folder``."""
+    """The store with these rows and blobs; everything else is in ``folder``."""
     return _open(folder, rows, objects, durable, any_thread)
 
 

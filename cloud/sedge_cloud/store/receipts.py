@@ -1,8 +1,8 @@
-"""Updates as they arrive: receipts, small updates and the client models that they make.
+"""Stores updates as they arrive: receipts, small updates and the resulting client models.
 
-A receipt is written while no round of its run can open or close, so that every update counts in one round,
-however many processes receive and whichever closes. The row of the round counts the receipts: who has read
-them and then closes the round sees whether there are more.
+A receipt is written while no round of its run can open or close, so that every update counts in exactly one
+round, however many processes receive updates and whichever closes the round. The round's row counts its
+receipts: a process that has read them and then closes the round can tell whether more have come.
 """
 
 import errno
@@ -30,26 +30,26 @@ _NEW_UPDATE = (
     f"INSERT INTO updates VALUES ({','.join('?' * len(UpdateRow.__struct_fields__))})"
     " ON CONFLICT DO NOTHING"
 )
-# A round's receipts, and the late updates that came in some rounds. By OR neither would find its index.
+# A round's receipts, and the late updates that arrived in some rounds. With OR neither would use its index.
 RECEIVED = (
     "SELECT * FROM updates WHERE run = ? AND round = ? UNION ALL SELECT * FROM updates"
     " WHERE run = ? AND late > 0 AND late BETWEEN ? AND ? AND rejected = '' ORDER BY round, device"
 )
-# Errors that say a file is lost for good: it does not exist, or its place on the disk has gone bad.
+# Errors that mean a file is lost for good: it does not exist, or its place on the disk has gone bad.
 _GONE = (errno.ENOENT, errno.EIO)
 
 
 class Receipts(Database):
-    """What has been received. Every method is one transaction, or raises ``StorageError``."""
+    """The received updates. Every method is one transaction, or raises ``StorageError``."""
 
     def commit_receipts(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
-        """``commit_receipt`` for each, in one transaction; for one that fails, its error.
+        """Do ``commit_receipt`` for each in one transaction; one that fails gives its error.
 
         Raises ``StorageError`` when the transaction fails: then none is written.
         """
-        if len(arrived) == 1:  # its error undoes the transaction, in which there is nothing else
+        if len(arrived) == 1:  # an error rolls back the transaction, which contains nothing else
             return [self.commit_receipt(*arrived[0])]
-        # Each locks its run's open round. In one order of runs, no two processes wait for each other.
+        # Each locks its run's open round. Sorting by run keeps two processes from deadlocking.
         places = sorted(range(len(arrived)), key=lambda place: arrived[place][0].run)
         with self._transaction() as db:
             stored = {
@@ -63,7 +63,7 @@ class Receipts(Database):
         return next(iter(self._rows(UpdateRow, sql, run, number, device)), None)
 
     def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
-        """The devices with a receipt in a round, each with whether its update was taken."""
+        """The devices with a receipt in a round, each with whether its update was accepted."""
         sql = "SELECT device, rejected FROM updates WHERE run = ? AND round = ? ORDER BY device"
         with self._db.errors():
             rows = self._db.execute(sql, (run, number)).fetchall()
@@ -84,10 +84,10 @@ class Receipts(Database):
     ) -> UpdateRow:
         """Write a receipt and, if it is newer, the device's new client model. Returns what is stored.
 
-        The first receipt of a device in a round stands: it is returned, and another is not written. Whether
-        the update is late, or too late and so rejected, is decided here, while no round of the run can open
-        or close. ``small`` is the update itself where it is not in the blob folder: here it shares the
-        receipt's flush, while a separate file would take two more.
+        A device's first receipt in a round stands: it is returned, and no other is written. Whether the
+        update is late, or too late and so rejected, is decided here, while no round of the run can open or
+        close. ``small`` is the update itself if it is not a blob: here it shares the receipt's flush, while
+        a separate file would take two more.
         """
         with self._transaction() as db:
             self._require_run(db, row.run)
@@ -118,7 +118,7 @@ class Receipts(Database):
         return self._rows(UpdateRow, sql, run, number)
 
     def received(self, run: str, number: int, since: int | None = None) -> Received:
-        """Every receipt of a round, and the late updates that came in it, or in one from ``since`` on."""
+        """Every receipt of a round, and the late updates that arrived in it, or from round ``since`` on."""
         since = number if since is None else since
         rows = self._rows(UpdateRow, RECEIVED, run, number, run, since, number)
         own = [row for row in rows if row.round == number]
@@ -136,11 +136,11 @@ class Receipts(Database):
         return bytes(row[0])
 
     def missing_reason(self, sha256: bytes) -> str:
-        """Why an update or another blob is lost for good; empty if it can be read, or may be later."""
+        """Why an update or another blob is lost for good; empty if it is readable now or perhaps later."""
         try:
             self.update_blob(sha256)
         except StorageError as exc:
-            cause = exc.__cause__  # None: the bytes do not have their hash
+            cause = exc.__cause__  # None: the bytes fail their hash
             if cause is None or (isinstance(cause, OSError) and cause.errno in _GONE):
                 return str(exc)
         return ""
@@ -151,14 +151,14 @@ class Receipts(Database):
             db.execute(f"DELETE FROM small_updates WHERE sha256 NOT IN ({NAMED_UPDATES})")
 
     def _alone(self, db: Dialect, write: Callable[[], UpdateRow]) -> UpdateRow | StorageError:
-        """What ``write`` gives within the open transaction, or its error, which undoes it alone."""
+        """The result of ``write`` within the open transaction; on an error, only ``write`` is undone."""
         db.execute("SAVEPOINT alone")
         result: UpdateRow | StorageError
         try:
             with db.errors():
                 result = write()
         except StorageError as exc:
-            if not db.in_transaction:  # the database has undone everything
+            if not db.in_transaction:  # the database has rolled back everything
                 raise
             db.execute("ROLLBACK TO SAVEPOINT alone")
             result = exc
@@ -177,6 +177,6 @@ class Receipts(Database):
         return msgspec.structs.replace(row, late=coming)
 
     def _count_receipt(self, db: Dialect, run: str, number: int) -> bool:
-        """Count a receipt in the round that it is for; whether that is open. It is locked from here on."""
+        """Lock the round that a receipt is for, and count the receipt. Returns whether it is open."""
         sql = "UPDATE rounds SET receipts = receipts + 1 WHERE run = ? AND round = ? AND open = 1"
         return bool(db.execute(sql, (run, number)).rowcount)

@@ -1,4 +1,4 @@
-"""What the columns in MessagePack say of closed rounds, and what the commit that closes one writes."""
+"""The MessagePack columns that describe closed rounds, and the rows written when a round closes."""
 
 from typing import Literal, NamedTuple
 
@@ -33,11 +33,11 @@ class Summary(msgspec.Struct, frozen=True):
     stays as it was. ``distrusted`` maps devices whose updates were shortened or left out to the factor
     (outliers.py), and ``late`` names those whose updates for earlier rounds counted in this one.
     ``replaced`` says that the strategy replaced the global model, so that every element of the change is
-    sent although the run's broadcast sends a share. ``remarks`` are what the strategy says when the first
+    sent although the run's broadcast sends a share. ``remarks`` are the strategy's remarks when the first
     devices return (``Strategy.remarks``).
-    ``before`` and ``after`` are means of ``metric``. ``why_declined`` is the reason that most of the
-    ``declined`` gave, and how many; numbers in it do not tell reasons apart. Where the run has ``withheld``
-    what devices measure, their figures and the means are 0.
+    ``before`` and ``after`` are means of ``metric``. ``why_declined`` is the reason most often given by the
+    ``declined``, and how many gave it; reasons that differ only in numbers count as the same. If the run
+    has ``withheld`` the devices' measurements, their figures and the means are 0.
     """
 
     run: str
@@ -62,16 +62,16 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A closed round's figures, and who had which part in it.
+    """A closed round's figures, and each device's part in it.
 
     ``worst`` figures are means over the worst tenth of its devices, at least one. ``up`` and ``down`` are
-    the bytes of all its devices, of these ``newcomer_up`` and ``newcomer_down`` of ``newcomers``, whose
-    first order in the run this was. ``http`` are bytes besides these, which its devices report to have
-    fetched over HTTP. ``whole`` are the devices that had a model and fetched the whole one in the place of
+    the bytes of all its devices; ``newcomer_up`` and ``newcomer_down`` are the share of ``newcomers``,
+    devices with their first order in the run. ``http`` counts further bytes that devices report having
+    fetched over HTTP. ``whole`` are the devices that had a model and fetched the whole one instead of
     changes. ``personal`` counts the personal parameters of the cohort by tensor.
     ``distrusted`` maps devices to how much their update counted (below 1), and ``late`` are those whose
-    updates for earlier rounds came in this one. ``missing`` have not answered. ``failure`` is why the run
-    ended with it.
+    updates for earlier rounds arrived in this one. ``missing`` devices have not answered. ``failure`` says
+    why the run ended with this round.
     """
 
     cohort: int = 0
@@ -99,10 +99,10 @@ class RoundParts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a run's closed rounds add up to, up to ``round``: their number, and bytes as in RoundParts.
+    """The totals of a run's closed rounds up to ``round``: their number, and bytes as in RoundParts.
 
     ``remarks`` are those of the summaries, and ``returned`` says that one of the rounds had a device that
-    had trained in an earlier one.
+    had trained in an earlier round.
     """
 
     round: int = 0
@@ -120,7 +120,7 @@ class RunSums(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a device's update of a round did not count, or ``counted`` less, and when the round closed."""
+    """Why a device's update did not count in a round, or ``counted`` less, and when the round closed."""
 
     kind: Literal["declined", "rejected", "distrusted"]
     round: int
@@ -130,12 +130,12 @@ class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DevicePast(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the closed rounds of a run say of a device.
+    """A device's history in the closed rounds of a run.
 
-    ``before`` are its last values of ``metric``, ``seconds`` is how long its last training took, and
-    ``strikes`` counts the rounds in which its update was rejected or distrusted. ``shortfall`` is why its
-    last update did not count in full; ``good`` have since. Of its ``updates``, ``trained`` are not those of
-    evaluations.
+    ``before`` are its last values of ``metric`` before training, ``seconds`` is how long its last training
+    took, and ``strikes`` counts the rounds in which its update was rejected or distrusted. ``shortfall``
+    says why its last update, or a recent one, did not count in full; ``good`` have counted since.
+    ``updates`` counts all its updates, and ``trained`` those that are not from evaluations.
     """
 
     updates: int = 0
@@ -152,7 +152,7 @@ class DevicePast(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Accounts(msgspec.Struct, frozen=True):
-    """What a closed round adds up to: MessagePack of its ``RoundParts`` and of the run's ``RunSums``."""
+    """The totals of a closed round: MessagePack of its ``RoundParts`` and of the run's ``RunSums``."""
 
     run: str
     round: int
@@ -161,18 +161,18 @@ class Accounts(msgspec.Struct, frozen=True):
     histories: tuple[HistoryRow, ...] = ()
 
 
-# What a round adds up to that nobody has accounted for.
+# The totals of a round that has not been accounted for.
 NOTHING = Accounts("", 0, b"", b"")
 
 
 class ClosedRound(msgspec.Struct, frozen=True):
-    """What closing a round writes, all in one transaction.
+    """Everything that is written, in one transaction, when a round closes.
 
     ``receipts`` is ``RoundRow.receipts`` when the updates were read. ``summary`` and ``state`` are
-    MessagePack of the round's ``Summary`` and the run's next ``RunState``, and ``status`` is the run's from
-    now on. ``closed`` is the time on the wall clock, ``why`` says what closed the round, and ``failure``
-    why a run that ends with it has failed; it is empty for a finished one. ``traffic`` has the devices'
-    bytes in the round, ``up`` and ``down`` those on the coordinator's own link.
+    MessagePack of the round's ``Summary`` and the run's next ``RunState``, and ``status`` is the run's new
+    status. ``closed`` is the time on the wall clock, ``why`` says what closed the round, and ``failure``
+    why the run has failed with it; it is empty otherwise. ``traffic`` has the devices' bytes in the round,
+    ``up`` and ``down`` those on the coordinator's own link.
     """
 
     run: str
@@ -191,9 +191,9 @@ class ClosedRound(msgspec.Struct, frozen=True):
 
 
 class Census(NamedTuple):
-    """How many devices there are: all, and of these the revoked, the never heard, and the online ones.
+    """The numbers of devices: all, and of these the revoked, the never heard and the online ones.
 
-    Of those that were heard, ``paused`` are set aside, and of these ``paused_online`` online.
+    Of those that were heard, ``paused`` are set aside; of the paused, ``paused_online`` are online.
     """
 
     all: int

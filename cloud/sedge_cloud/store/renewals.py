@@ -1,8 +1,8 @@
-"""Devices that are to change their secret: rows that outlive a crash between any two steps.
+"""Renewals of devices' secrets, as rows that survive a crash between any two steps.
 
     a renewal:  asked -> offered (by its public key) -> its password is at the broker -> gone, with a HELLO
 
-Until its last step the device is heard under the secret that it has.
+Until the last step the device is heard under its old secret.
 """
 
 from collections.abc import Collection, Iterable
@@ -16,7 +16,7 @@ class Renewals(Joins):
     """Renewals. Every method is one transaction, or raises ``StorageError``."""
 
     def ask_to_renew(self, chosen: Condition | Collection[str], now: float) -> list[str]:
-        """Ask devices in force for another secret; their ids. One that has been asked already goes on.
+        """Ask active devices for a new secret. Returns their ids. A renewal in progress goes on.
 
         Raises ``ConfigError`` for a device that is not enrolled.
         """
@@ -30,16 +30,16 @@ class Renewals(Joins):
         return names
 
     def renewals(self) -> list[RenewalRow]:
-        """Every device that is to change its secret, the longest ago first."""
+        """Every pending renewal of a secret, oldest first."""
         return self._rows(RenewalRow, "SELECT * FROM renewals ORDER BY asked, device")
 
     def renewal(self, device: str) -> RenewalRow | None:
-        """One device's."""
+        """One device's pending renewal."""
         sql = "SELECT * FROM renewals WHERE device = ?"
         return next(iter(self._rows(RenewalRow, sql, device)), None)
 
     def offer_secret(self, device: str, point: bytes, secret: bytes) -> None:
-        """A device offers a secret, by its public key; the same once more changes nothing."""
+        """Store the secret that a device offers, by its public key; a repeated offer changes nothing."""
         with self._transaction() as db:
             sql = (
                 "UPDATE renewals SET point = ?, secret = ?, account = 0"
@@ -48,19 +48,19 @@ class Renewals(Joins):
             db.execute(sql, (point, secret, device, point))
 
     def renewals_due(self) -> list[RenewalRow]:
-        """Those whose new password the broker has yet to get."""
+        """The renewals whose new password the broker does not have yet."""
         sql = "SELECT * FROM renewals WHERE account = 0 AND LENGTH(point) > 0 ORDER BY device"
         return self._rows(RenewalRow, sql)
 
     def give_passwords(self, rows: Iterable[RenewalRow]) -> None:
-        """The broker has the new passwords of these devices."""
+        """Note that the broker has the new passwords of these devices."""
         with self._transaction() as db:
             for row in rows:
                 sql = "UPDATE renewals SET account = 1 WHERE device = ? AND point = ?"
                 db.execute(sql, (row.device, row.point))
 
     def end_renewal(self, row: RenewalRow) -> bool:
-        """The device uses its new secret: the old one is void. False if that was settled otherwise."""
+        """Make the device's new secret its only one. False if the renewal has changed or ended."""
         with self._transaction() as db:
             sql = "SELECT 1 FROM renewals WHERE device = ? AND point = ? FOR UPDATE"
             if db.execute(sql, (row.device, row.point)).fetchone() is None:

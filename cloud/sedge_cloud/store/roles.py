@@ -1,7 +1,7 @@
-"""What may be asked of the rows, by who asks: every method is one transaction, or raises ``StorageError``.
+"""The queries of the store, grouped by role: every method is one transaction, or raises ``StorageError``.
 
-``Store`` keeps these promises, on any dialect. Facts read; ingest and leader write, and meet nowhere else:
-hints.py says what each learns of the other from which rows.
+``Store`` implements them on any dialect. Facts only read; ingest and leader write, and share nothing else:
+hints.py lists which rows each reads to learn what the other has done.
 """
 
 from collections.abc import Collection, Sequence
@@ -34,7 +34,7 @@ from sedge_protocol.errors import StorageError
 
 
 class Seen(Protocol):
-    """What facts ask; also what the blobs are that rows name."""
+    """The queries of the facts package, and the blobs that rows name."""
 
     @property
     def blobs(self) -> Blobs:
@@ -42,11 +42,11 @@ class Seen(Protocol):
         ...
 
     def answers(self, run: str, number: int) -> list[tuple[str, str]]:
-        """The devices with an order in a round, by id, each with the reason for which it has declined."""
+        """The devices with an order in a round, by id, each with its reason for declining, or ''."""
         ...
 
     def census(self) -> Census:
-        """How many devices there are, and of these: revoked, without a hello yet, online."""
+        """The number of devices, and of those revoked, without a hello yet, or online."""
         ...
 
     def change(self) -> int:
@@ -54,7 +54,7 @@ class Seen(Protocol):
         ...
 
     def changed_devices(self, since: int = -1, most: int = MOST_ROWS) -> list[DeviceRow]:
-        """The devices that changed last after the transaction ``since``, the longest ago first."""
+        """The devices whose last change came after the transaction ``since``, oldest change first."""
         ...
 
     def close(self) -> None:
@@ -62,11 +62,11 @@ class Seen(Protocol):
         ...
 
     def coordinator(self) -> CoordinatorRow:
-        """The service as it was last seen; a fresh row if there never was one."""
+        """The service as last seen; a fresh row if there never was one."""
         ...
 
     def count(self, wanted: Choice) -> int:
-        """How many devices a choice has."""
+        """The number of devices in a choice."""
         ...
 
     def devices(self) -> list[DeviceRow]:
@@ -74,19 +74,19 @@ class Seen(Protocol):
         ...
 
     def devices_named(self, names: Collection[str]) -> dict[str, DeviceRow]:
-        """The enrolled or revoked ones among these devices, by id."""
+        """Those of these devices that are enrolled or revoked, by id."""
         ...
 
     def disk(self) -> list[DiskRow]:
-        """The measurements of the last week, the oldest first."""
+        """The measurements of the last week, oldest first."""
         ...
 
     def histories(self, since: int = -1, most: int = MOST_ROWS) -> list[HistoryRow]:
-        """The histories that changed last after the transaction ``since``, the longest ago first."""
+        """The histories whose last change came after the transaction ``since``, oldest change first."""
         ...
 
     def histories_named(self, names: Collection[str]) -> list[HistoryRow]:
-        """What the closed rounds say of these devices, a device's longest unchanged row first."""
+        """The histories of these devices, oldest change first."""
         ...
 
     def last_rounds(self, run: str, after: int, most: int) -> list[RoundRow]:
@@ -110,7 +110,7 @@ class Seen(Protocol):
         ...
 
     def received(self, run: str, number: int, since: int | None = None) -> Received:
-        """Every receipt of a round, and the late updates that came in it, or in one from ``since`` on."""
+        """Every receipt of a round, and the late updates that arrived in it, or from round ``since`` on."""
         ...
 
     def runs(self) -> list[RunRow]:
@@ -118,11 +118,11 @@ class Seen(Protocol):
         ...
 
     def sessions(self, since: int = -1, most: int = MOST_ROWS) -> list[SessionRow]:
-        """The sessions that changed last after the transaction ``since``, the longest ago first."""
+        """The sessions whose last change came after the transaction ``since``, oldest change first."""
         ...
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
-        """What was seen of these devices."""
+        """The sessions of these devices."""
         ...
 
     def traffic(self, run: str, number: int) -> list[TrafficRow]:
@@ -140,15 +140,15 @@ class Rows(Seen, RolloutRows, Protocol):
 
     @property
     def public(self) -> Public | None:
-        """Where devices find blobs without us, if anywhere."""
+        """The URLs at which devices can fetch blobs directly; None if there are none."""
         ...
 
     def client_models(self, run: str, devices: Collection[str]) -> dict[str, ClientModelRow]:
-        """The last models of these devices, by reference, without devices that have none."""
+        """The last models of these devices, by reference; devices without one are omitted."""
         ...
 
     def delete_run(self, run: str) -> None:
-        """Delete an ended run's every row. Raises ``ConfigError`` if it is running."""
+        """Delete every row of an ended run. Raises ``ConfigError`` if it is running."""
         ...
 
     def drop_small_updates(self) -> None:
@@ -156,15 +156,15 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def delete_old_rows(self, run: str, keep: int) -> int:
-        """Delete the rows on single devices in all but the last ``keep`` closed rounds; their number."""
+        """Delete per-device rows of all but the last ``keep`` closed rounds; how many were deleted."""
         ...
 
     def last_orders(self, run: str, devices: Collection[str], since: int) -> dict[str, int]:
-        """The last round after ``since`` in which each of these devices has an order; without others."""
+        """The last round after ``since`` with an order for each of these devices; others are omitted."""
         ...
 
     def may_collect(self) -> AbstractContextManager[bool]:
-        """Whether blobs may be collected now; while it is so, nobody can begin to hold them."""
+        """Whether blobs may be collected now; if so, no process can start to hold them meanwhile."""
         ...
 
     def named_blobs(self) -> set[bytes]:
@@ -184,13 +184,13 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def summaries(self, run: str, numbers: Collection[int]) -> dict[int, bytes]:
-        """The summaries of the closed ones among these rounds."""
+        """The summaries of those of these rounds that are closed."""
         ...
 
     def transaction(
         self, dry_run: bool = False, flush: bool = True
     ) -> AbstractContextManager[None]:
-        """Make everything inside one transaction; with ``dry_run`` nothing of it remains."""
+        """Make everything inside one transaction; with ``dry_run`` it is rolled back."""
         ...
 
     def update_blob(self, sha256: bytes) -> bytes:
@@ -198,24 +198,24 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def used_bytes(self) -> int:
-        """The size of the database without space that is free."""
+        """The size of the database, not counting free space."""
         ...
 
     # The leader
 
     def account(self, it: Accounts) -> None:
-        """Store what a closed round adds up to."""
+        """Store the totals of a closed round."""
         ...
 
     def close_round(self, closed: ClosedRound) -> bool:
-        """Close a round in one transaction; False, and nothing is written, if receipts came meanwhile.
+        """Close a round in one transaction. If receipts have come meanwhile, writes nothing: False.
 
-        Likewise for a round that another leader has closed.
+        The same if another leader has closed the round.
         """
         ...
 
     def current_round(self, run: str) -> RoundRow | None:
-        """The round that is open."""
+        """The run's open round, if there is one."""
         ...
 
     def decline(self, run: str, number: int, device: str, reason: str) -> None:
@@ -223,11 +223,11 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def declines(self, run: str, first: int, last: int) -> list[tuple[str, int, str]]:
-        """(device, round, reason) of the declines in these rounds, the oldest first."""
+        """(device, round, reason) of the declines in these rounds, oldest first."""
         ...
 
     def missing_reason(self, sha256: bytes) -> str:
-        """Why an update or another blob is lost for good; empty if it can be read, or may be later."""
+        """Why an update or another blob is lost for good; empty if it is readable now or perhaps later."""
         ...
 
     def open_round(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
@@ -235,11 +235,11 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def pasts(self, run: str, devices: Collection[str]) -> dict[str, bytes]:
-        """The histories of these devices in a run, by device, without devices that have none."""
+        """The histories of these devices in a run, by device; devices without one are omitted."""
         ...
 
     def receipts(self, run: str, number: int) -> list[tuple[str, bool]]:
-        """The devices with a receipt in a round, each with whether its update was taken."""
+        """The devices with a receipt in a round, each with whether its update was accepted."""
         ...
 
     def reject(self, row: UpdateRow) -> None:
@@ -251,7 +251,7 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def add_newcomer_orders(self, row: RoundRow, orders: Sequence[OrderRow]) -> None:
-        """Store orders of a finished run, and their round unless it is there."""
+        """Store orders of a finished run, and their round unless it is already stored."""
         ...
 
     def set_status(self, run: str, status: str, why: str = "", ended: float = 0.0) -> None:
@@ -259,11 +259,11 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def set_terms(self, run: str, terms: bytes) -> None:
-        """Store what a run asks of its devices."""
+        """Store a run's demands on its devices."""
         ...
 
     def sums(self, run: str) -> bytes:
-        """What a run's closed rounds add up to, coded; empty for none, and for a run that is gone."""
+        """The totals of a run's closed rounds, coded; empty without any, and for a deleted run."""
         ...
 
     def took_part(self, run: str, device: str, number: int) -> bool:
@@ -285,7 +285,7 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def ask_to_join(self, asked: JoinRow, now: float) -> JoinRow:
-        """A device asks to join by a token; what has become of it, also when it asks again."""
+        """Record that a device asks to join by a token. Returns its join, also when it asks again."""
         ...
 
     def join_of(self, point: bytes) -> JoinRow | None:
@@ -293,31 +293,31 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def renewals(self) -> list[RenewalRow]:
-        """Every device that is to change its secret, the longest ago first."""
+        """Every pending renewal of a secret, oldest first."""
         ...
 
     def renewal(self, device: str) -> RenewalRow | None:
-        """One device's."""
+        """One device's pending renewal."""
         ...
 
     def offer_secret(self, device: str, point: bytes, secret: bytes) -> None:
-        """A device offers a secret, by its public key; the same once more changes nothing."""
+        """Store the secret that a device offers, by its public key; a repeated offer changes nothing."""
         ...
 
     def end_renewal(self, row: RenewalRow) -> bool:
-        """The device uses its new secret: the old one is void. False if that was settled otherwise."""
+        """Make the device's new secret its only one. False if the renewal has changed or ended."""
         ...
 
     def secret(self) -> bytes:
-        """What only the fleet's coordinators know."""
+        """A secret that only the fleet's coordinators know."""
         ...
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """The tags of these devices by device and key, without devices that have none."""
+        """The tags of these devices by device and key; devices without any are omitted."""
         ...
 
     def tokens(self) -> list[TokenRow]:
-        """Every token, the oldest first."""
+        """Every token, oldest first."""
         ...
 
     def device(self, name: str) -> DeviceRow | None:
@@ -325,7 +325,7 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def end_sessions(self, at: float) -> list[str]:
-        """Nobody is online from now on; the ids, in order, of those who were."""
+        """Mark every device offline. Returns the sorted ids of those that were online."""
         ...
 
     def enrolled(self) -> int:
@@ -353,11 +353,11 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
-        """Ids, in order, of the devices that match, are online and do not wait; ``among`` these, if any."""
+        """Sorted ids of matching devices that are online and not waiting; only ``among`` these, if any."""
         ...
 
     def commit_receipts(self, arrived: Sequence[Arrival]) -> list[UpdateRow | StorageError]:
-        """``commit_receipt`` for each, in one transaction; for one that fails, its error."""
+        """Do ``commit_receipt`` for each in one transaction; one that fails gives its error."""
         ...
 
     def save_hello(self, row: DeviceRow, incarnation: int, hello: bytes) -> None:
@@ -369,7 +369,7 @@ class Rows(Seen, RolloutRows, Protocol):
         ...
 
     def save_traffic(self, rows: Sequence[TrafficRow]) -> None:
-        """Store the devices' bytes in a round. ``whole`` stays true once it was stored."""
+        """Store the devices' bytes in a round. ``whole`` stays true once stored."""
         ...
 
     def update(self, run: str, number: int, device: str) -> UpdateRow | None:
@@ -379,7 +379,7 @@ class Rows(Seen, RolloutRows, Protocol):
     # The process around them
 
     def next_incarnation(self, clock: int) -> int:
-        """The coordinator's own incarnation: larger than ever before, and at least a plausible clock's."""
+        """The coordinator's next incarnation: above all earlier ones, and at least a plausible clock's."""
         ...
 
     def version(self) -> int:
@@ -394,5 +394,5 @@ class Rows(Seen, RolloutRows, Protocol):
         disk: DiskRow | None = None,
         traffic: Sequence[TrafficRow] = (),
     ) -> None:
-        """Store what has changed: sessions, open rounds, the coordinator, a measurement, bytes."""
+        """Store changes: sessions, open rounds, the coordinator, a measurement, bytes."""
         ...

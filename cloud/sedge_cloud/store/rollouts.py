@@ -1,10 +1,10 @@
-"""Rollouts: new bundles for a running run's devices, phase by phase. Words as in Mender and AWS IoT Jobs.
+"""Rollouts: new bundles for a running run's devices, in phases. Terms as in Mender and AWS IoT Jobs.
 
     in_progress -> succeeded      the last phase went well; the devices keep the new bundle
                 -> aborted        too many devices failed, or got worse: all return to the bundle before
-                -> rolled_back    the operator's word; also from ``succeeded``
+                -> rolled_back    by the operator's command; also from ``succeeded``
 
-What became of a device follows from the orders that named the bundle, and from what it answered.
+A device's outcome follows from the orders that named the bundle, and from its answers to them.
 """
 
 from typing import Literal, Protocol, TypeAlias, TypeVar
@@ -20,11 +20,12 @@ RolloutState: TypeAlias = Literal["in_progress", "succeeded", "aborted", "rolled
 
 
 class RolloutPlan(msgspec.Struct, frozen=True):
-    """How a rollout goes on: ``phases`` are shares (0 to 1) of the devices that match ``where``.
+    """How a rollout proceeds: ``phases`` are shares (0 to 1) of the devices that match ``where``.
 
-    A phase lasts ``hold_s`` or longer: until ``min_devices`` of those that it adds have succeeded, or all
-    where it adds fewer. It is aborted where the share of devices that fail is more than ``abort_at`` above
-    that of the others, or where a metric falls by more than ``worse_by``, compared with the others.
+    A phase lasts at least ``hold_s``, until ``min_devices`` of the devices that it adds have succeeded, or
+    all if it adds fewer. The rollout is aborted if the share of its devices that fail exceeds that of the
+    other devices by more than ``abort_at``, or if a metric falls by more than ``worse_by`` compared with
+    the other devices.
     """
 
     phases: tuple[float, ...]
@@ -36,10 +37,11 @@ class RolloutPlan(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a rollout is: in ``phase`` (from 0) ``since`` (wall clock).
+    """The progress of a rollout: in ``phase`` (from 0) ``since`` (wall clock).
 
-    ``bounds`` has the largest rank (``rank``) of the devices in each phase begun so far and ``sizes`` their
-    numbers. Its first orders are of ``first_round`` or later. ``failed`` devices have gone back.
+    ``bounds`` has the largest rank (``rank``) of the devices in each phase begun so far, and ``sizes``
+    their numbers. Its first orders are in ``first_round`` or later. ``failed`` devices are back on their
+    previous bundle.
     """
 
     since: float
@@ -72,7 +74,7 @@ class RolloutRow(msgspec.Struct, frozen=True):
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """An order of a run, and what its device answered; ``report`` is that of its update."""
+    """An order of a run and its device's answer; ``report`` comes from the update."""
 
     device: str
     round: int
@@ -84,7 +86,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class RolloutRows(Protocol):
-    """What the leader asks of rollouts."""
+    """The leader's queries about rollouts."""
 
     def rollouts(self, run: str) -> list[RolloutRow]:
         """A run's rollouts, the oldest first."""

@@ -20,7 +20,7 @@ LATE_ROUNDS = 3
 
 @lru_cache(maxsize=1024)
 def _work(coded: bytes) -> Work:
-    """Decoded once: the orders of a round have few kinds of work between them."""
+    """Decode and cache: a round's orders share a few kinds of work."""
     return msgspec.msgpack.decode(coded, type=Work)
 
 
@@ -35,7 +35,7 @@ class DeviceRow(msgspec.Struct, frozen=True):
     changed: int = 0
 
     def read_hello(self) -> Hello | None:
-        """The hello of its last start; None if there is none or if its version differs."""
+        """The hello of its last start; None if there is none, or if it cannot be read."""
         try:
             return None if self.hello is None else msgspec.msgpack.decode(self.hello, type=Hello)
         except ValueError:  # msgspec's errors
@@ -47,8 +47,8 @@ class RunRow(msgspec.Struct, frozen=True):
 
     ``bundle`` is the blob of the whole model's bundle. ``narrower`` is MessagePack of the blobs of bundles
     with fewer channels, widest first, or empty. ``frozen`` is the blob of frozen data, or empty. ``why``
-    says why it failed, and ``ended`` when it ended. ``terms`` is MessagePack of ``Terms``, what it asks of
-    devices, and ``sums`` of ``RunSums``, what its closed rounds add up to; each may be empty.
+    says why it failed, and ``ended`` when it ended. ``terms`` is MessagePack of ``Terms``, its demands on
+    devices, and ``sums`` of ``RunSums``, the totals of its closed rounds; each may be empty.
     """
 
     run: str
@@ -86,12 +86,12 @@ class RoundRow(msgspec.Struct, frozen=True):
 
     ``steps`` is MessagePack of the ``StepRow`` items that its orders name, oldest first, or empty. ``up``
     and ``down`` are the bytes that the coordinator sent and received on its own link while it was open.
-    An open round is in a ``phase`` (lifecycle.py) that ends at ``ends_at``, at its ``deadline`` or before;
-    ``needed`` updates are its quorum, and the deadline was ``extended`` so often. ``why`` says what closed
-    it, and ``parts`` is MessagePack of ``RoundParts``, the devices' parts in a closed round, or empty.
-    ``receipts`` counts the receipts written or changed for it, late ones for the round in which they count:
-    whoever closes it has seen them all if the number is still the same. Times are seconds on the wall
-    clock, 0 for unknown.
+    An open round is in a ``phase`` (lifecycle.py) that ends at ``ends_at``, no later than its ``deadline``;
+    ``needed`` updates are its quorum, and ``extended`` counts the extensions of its deadline. ``why`` says
+    what closed it, and ``parts`` is MessagePack of ``RoundParts``, the devices' parts in a closed round, or
+    empty. ``receipts`` counts the receipts written or changed for it; a late one counts for the round in
+    which its update counts. A process that closes the round has seen all receipts if the number is still
+    the same. Times are seconds on the wall clock, 0 for unknown.
     """
 
     run: str
@@ -123,11 +123,11 @@ class OrderRow(msgspec.Struct, frozen=True, dict=True):
     the mask that decoding the patch needs. ``model`` is the blob of a start vector that replaces the
     round's model, ``model_hash`` its hash, and ``correction`` the blob of a vector that the device adds to
     its gradients. ``holds`` is the hash of the global model that the device's last update started from: the
-    device has that one or a later one. ``step`` is the blob of one step from there to the round's model, in
-    place of several. Each is empty for none. ``width`` is the index of a bundle of the run, where no
-    rollout gives the device the blob ``bundle``. Two fields are not sent: ``trusted`` is that of the client
-    model from which the order was planned, and ``num_train`` the number of examples in the device's hello,
-    0 if unknown.
+    device has that one or a later one. ``step`` is the blob of a single step from there to the round's
+    model, in place of several. Each is empty for none. ``width`` is the index of one of the run's bundles;
+    if a rollout gives the device another bundle, ``bundle`` is its blob. Two fields are not sent:
+    ``trusted`` is copied from the client model from which the order was planned, and ``num_train`` is the
+    number of examples in the device's hello, 0 if unknown.
     """
 
     run: str
@@ -156,7 +156,7 @@ class OrderRow(msgspec.Struct, frozen=True, dict=True):
         return self.patch_blob or (hashlib.sha256(self.patch).digest() if self.patch else b"")
 
     def blobs(self, model: bytes) -> tuple[bytes, ...]:
-        """The blobs that the client model will name once the update is here; ``model`` is the round's."""
+        """The blobs that the client model will name once the update arrives; ``model`` is the round's."""
         named = self.model or model, self.arrays, self.context, self.patch_blob, self.patch_context
         return tuple(filter(None, named))
 
@@ -172,9 +172,9 @@ class OrderRow(msgspec.Struct, frozen=True, dict=True):
 class UpdateRow(msgspec.Struct, frozen=True):
     """One receipt, good (``rejected`` is empty) or bad; repeated offers get the same answer.
 
-    ``late`` is 0 or, for an update that came after its round had closed, the round that was then open or
-    next to open. ``patch_length`` and ``delta_length`` are what the outlier filter measures: the Euclidean
-    lengths from the model of the update's own round to its patch, and of its delta; None: not measured.
+    ``late`` is 0 or, for an update that arrived after its round had closed, the round that was then open or
+    next to open. ``patch_length`` and ``delta_length`` are for the outlier filter: the Euclidean distance
+    from the model of the update's own round to its patch, and the length of its delta; None: not measured.
     """
 
     run: str
@@ -190,14 +190,14 @@ class UpdateRow(msgspec.Struct, frozen=True):
     delta_length: float | None = None
 
     def refused(self, reason: str, detail: str) -> "UpdateRow":
-        """The same receipt as a bad one."""
+        """The same receipt, marked as rejected."""
         return msgspec.structs.replace(self, report=b"", rejected=reason, detail=detail[:1000])
 
 
 class Received(NamedTuple):
-    """What has come for a round: its ``receipts`` by device, also of rejected and of late updates.
+    """A round's ``receipts`` by device, including those of rejected and late updates.
 
-    ``late`` are the updates for earlier rounds that came meanwhile, the oldest round's first.
+    ``late`` are the updates for earlier rounds that arrived meanwhile, oldest round first.
     """
 
     receipts: list[UpdateRow]
@@ -205,7 +205,7 @@ class Received(NamedTuple):
 
     @property
     def counted(self) -> list[UpdateRow]:
-        """The round's updates that came in time and were not rejected."""
+        """The round's updates that arrived in time and were not rejected."""
         return [update for update in self.receipts if not update.rejected and not update.late]
 
 
@@ -213,10 +213,10 @@ class ClientModelRow(msgspec.Struct, frozen=True):
     """A device's last model by reference: model blob + patch + update blob give the vector.
 
     ``patch`` or the blob ``patch_blob`` is the patch that the device applied: its order's, or none if it
-    chose to start without. ``context`` is the blob of the mask that decoding the update may need, ``mask``
-    the blob of the update's own mask, which the device has, too; each is empty for none. ``width`` tells
-    which of the run's layouts the vector has. ``mix``, ``step_s`` (0: unknown) and ``steps`` are from the
-    report, and ``remembered`` says that the device has kept what it sent.
+    chose to start without. ``context`` is the blob of a mask that may be needed to decode the update, and
+    ``mask`` the blob of the update's own mask, which the device has too; each is empty for none. ``width``
+    tells which of the run's layouts the vector has. ``mix``, ``step_s`` (0: unknown) and ``steps`` are from
+    the report, and ``remembered`` says that the device has kept the update that it sent.
     """
 
     run: str
@@ -238,7 +238,7 @@ class ClientModelRow(msgspec.Struct, frozen=True):
 
     @property
     def blobs(self) -> tuple[bytes, ...]:
-        """The blobs from which it is decoded."""
+        """The blobs needed to decode it."""
         named = (
             self.model,
             self.blob,
@@ -256,16 +256,17 @@ class ClientModelRow(msgspec.Struct, frozen=True):
 
 
 JoinState: TypeAlias = Literal["pending", "accepted", "admitted", "refused"]
-# A receipt, the client model that comes with it, and the update where it is small.
+# A receipt, the client model that comes with it, and the update itself if it is small.
 Arrival: TypeAlias = tuple[UpdateRow, ClientModelRow | None, bytes]
 
 
 class TokenRow(msgspec.Struct, frozen=True):
-    """A token: the account of this name, with 32 bytes ``secret``; ``uses`` devices may join by it.
+    """A token: the account of this name, with a 32-byte ``secret``; ``uses`` devices may join by it.
 
-    ``device`` is the id of the one device that it is for, or empty, and ``tags`` MessagePack of the tags
-    that devices get. With ``accepts`` they need not wait for a person. ``expires`` is on the coordinator's
-    wall clock. ``account`` says whether the broker has it, ``refused`` why it last refused a device.
+    ``device`` is the id of the only device that it is for, or empty, and ``tags`` is MessagePack of the
+    tags that devices get. With ``accepts`` they are accepted without a person's approval. ``expires`` is on
+    the coordinator's wall clock. ``account`` says whether the broker has the account, and ``refused`` why
+    the token last refused a device.
     """
 
     token: str
@@ -287,7 +288,7 @@ class TokenRow(msgspec.Struct, frozen=True):
 
 
 class JoinRow(msgspec.Struct, frozen=True):
-    """A device that has asked to join, by its public key; ``secret`` is what it gets."""
+    """A device that has asked to join, by its public key; ``secret`` is the secret that it gets."""
 
     point: bytes
     token: str
@@ -299,10 +300,10 @@ class JoinRow(msgspec.Struct, frozen=True):
 
 
 class RenewalRow(msgspec.Struct, frozen=True):
-    """A device that is to change its secret, since ``asked``.
+    """A device that has been due to change its secret since ``asked``.
 
-    ``secret`` is the one that it has offered, by its public key; both are empty before that. ``account``
-    says whether the broker has its password.
+    ``secret`` is the secret that it has offered, by its public key; both are empty before that. ``account``
+    says whether the broker has its new password.
     """
 
     device: str
@@ -315,7 +316,7 @@ class RenewalRow(msgspec.Struct, frozen=True):
 class TrafficRow(msgspec.Struct, frozen=True):
     """A device's bytes in one round, ``up`` from it and ``down`` to it.
 
-    ``whole``: it fetched the whole model although it had one and the run broadcasts changes.
+    ``whole`` says that it fetched the whole model although it had one and the run broadcasts changes.
     """
 
     run: str
@@ -327,9 +328,9 @@ class TrafficRow(msgspec.Struct, frozen=True):
 
 
 class HistoryRow(msgspec.Struct, frozen=True):
-    """What the closed rounds of a run say of a device: ``past`` is MessagePack of ``DevicePast``.
+    """A device's history in the closed rounds of a run: ``past`` is MessagePack of ``DevicePast``.
 
-    ``round`` is the last one in which it had a part; ``changed`` as in ``SessionRow``.
+    ``round`` is the last round in which it took part; ``changed`` as in ``SessionRow``.
     """
 
     run: str
@@ -340,12 +341,12 @@ class HistoryRow(msgspec.Struct, frozen=True):
 
 
 class SessionRow(msgspec.Struct, frozen=True):
-    """What the coordinator has seen of a device.
+    """A device as the coordinator has observed it.
 
-    It is ``online``, or not, ``since``; it was last ``heard``; a message of it was last dropped at
-    ``error_at``, for the reason ``error``; it has waited ``waits_since``, for the reason ``waits``. Of the
-    order that it owes an answer, ``run`` and ``round`` (0: it owes none), how far it is (``state``,
-    ``state_since``): of a transfer ``done`` of ``total`` chunks. Times are seconds on the wall clock, 0 for
+    ``online`` has been so ``since``; ``heard`` is when it was last heard. Its last dropped message was at
+    ``error_at``, for the reason ``error``; it has waited ``waits_since``, for the reason ``waits``. ``run``
+    and ``round`` name the order that it owes an answer (round 0: none), ``state`` and ``state_since`` its
+    progress, and ``done`` of ``total`` the chunks of a transfer. Times are seconds on the wall clock, 0 for
     unknown. ``changed`` grows with every change of any device.
     """
 
@@ -367,13 +368,13 @@ class SessionRow(msgspec.Struct, frozen=True):
 
 
 class CoordinatorRow(msgspec.Struct, frozen=True):
-    """A process that serves: when it ``started``, gave its last sign of life (``heard``), and its link.
+    """A process that serves: when it ``started``, when it was last ``heard``, and its link.
 
-    ``id`` is its token, or 1 where processes have none. ``link`` is its link to the broker;
+    ``id`` is its token, or 1 if processes have none. ``link`` is the state of its link to the broker;
     ``max_packet`` is the largest message that the broker lets through, in bytes; 0: not measured yet.
-    ``counters`` is MessagePack of its counters, and ``error`` the last error that it logged. The state is
-    ``used`` bytes large, on a disk of ``total`` bytes, ``free`` of them (0: not measured yet). Times are
-    seconds on the wall clock, 0 for unknown.
+    ``counters`` is MessagePack of its counters, and ``error`` the last error that it logged. The state
+    takes ``used`` bytes, on a disk of ``total`` bytes with ``free`` bytes free (0: not measured yet). Times
+    are seconds on the wall clock, 0 for unknown.
     """
 
     id: int = 1

@@ -1,4 +1,4 @@
-"""Which devices: conditions on their tags and on what they say of themselves, as SQL with values apart.
+"""Selects devices by conditions on their tags and announced attributes, as SQL with separate values.
 
     select      = either
     either      = both ("or" both)*
@@ -6,9 +6,9 @@
     condition   = "not" condition | "(" either ")" | NAME OPERATOR VALUE
     OPERATOR    = "=" | "!=" | "<" | "<=" | ">" | ">="
 
-A name is an attribute (``ATTRIBUTES``) or a tag; a value is a word, or anything in quotes. ``=`` compares
-text, of numeric attributes numbers; the others but ``!=`` compare numbers. A device without a tag matches
-no condition on it, and so every ``!=``.
+A name is an attribute (``ATTRIBUTES``) or a tag; a value is a word, or anything in quotes. ``=`` and ``!=``
+compare text, or numbers for numeric attributes; the other operators compare numbers. A device without a tag
+matches no condition on it except ``!=``, which it always matches.
 """
 
 import math
@@ -23,7 +23,7 @@ from sedge_cloud.store.contract import Value
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.messages import Hello
 
-# What a hello says, by name: the column and whether it is a number. A device has several backends.
+# The attributes in a hello: the column, and whether it is a number. A device has several backends.
 ATTRIBUTES = {
     "backend": ("backends", False),
     "version": ("version", False),
@@ -43,8 +43,8 @@ _PLAIN = re.compile(r"[a-z0-9-]+")
 class Condition:
     """A condition on a row ``d`` with a device: ``sql`` with its ``values``.
 
-    With a ``tag``, a key and a value, only devices that have it match, and ``sql`` is the rest. ``keys``
-    are the tags that it names.
+    With a ``tag``, a key and a value, only devices that have it match, and ``sql`` is the remaining
+    condition. ``keys`` are the tags that the condition names.
     """
 
     sql: str
@@ -53,16 +53,16 @@ class Condition:
     keys: frozenset[str]
 
     def query(self, what: str, table: str, where: str = "1 = 1") -> tuple[str, tuple[Value, ...]]:
-        """A SELECT of ``what`` from those rows ``d`` of a table that match, and its values."""
+        """A SELECT of ``what`` from the matching rows ``d`` of a table, and its values."""
         if self.tag is None:
             return f"SELECT {what} FROM {table} d WHERE {where} AND {self.sql}", self.values
         return f"{_tagged(what, table, where)} AND {self.sql}", (*self.tag, *self.values)
 
     def devices(self, table: str, where: str) -> tuple[str, tuple[Value, ...]]:
-        """A SELECT of the devices of those rows ``d`` of a table that match, and its values."""
+        """A SELECT of the devices of the matching rows ``d`` of a table, and its values."""
         if self.tag is None or not self.values:
             return self.query("d.device", table, where)
-        # Otherwise PostgreSQL joins what all devices say of themselves, before it looks who is there.
+        # Otherwise PostgreSQL joins the attributes of all devices before it filters the rows.
         few = f"WITH d AS MATERIALIZED ({_tagged('d.device', table, where)})"
         return f"{few} SELECT d.device FROM d WHERE {self.sql}", (*self.tag, *self.values)
 
@@ -76,7 +76,7 @@ def _tagged(what: str, table: str, where: str) -> str:
 
 
 class AbilityRow(msgspec.Struct, frozen=True):
-    """What a device's last hello says of it, as conditions compare it; ``backends`` with spaces around."""
+    """A device's attributes from its last hello, for conditions; spaces enclose ``backends``."""
 
     device: str
     version: str
@@ -88,7 +88,7 @@ class AbilityRow(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(device: str, hello: Hello) -> "AbilityRow":
-        """What this hello says."""
+        """The attributes in this hello."""
         backends = "".join(f" {name}" for name in hello.backends) + " "
         sizes = hello.memory_mb, hello.num_train, hello.num_test, hello.max_packet
         return AbilityRow(device, hello.version, backends, *sizes)
@@ -106,7 +106,7 @@ def parse(text: str, key: str = "select", where: str = "") -> Condition:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a condition: of several that all must hold, these; of a tag's value, that tag."""
+    """A part of a condition: with its ``conjuncts`` if it is an ``and``, its ``tag`` if it requires one."""
 
     sql: str
     values: tuple[Value, ...]
@@ -266,7 +266,7 @@ def _joined(parts: list[_Part], word: str) -> tuple[str, tuple[Value, ...]]:
 
 
 def number_of(text: str) -> float | None:
-    """The finite number that a text is, if it is one."""
+    """The text as a finite number; None if it is not one."""
     try:
         number = float(text)
     except ValueError:
@@ -276,7 +276,7 @@ def number_of(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class Choice:
-    """Some of the devices: in a ``state``, with ``search`` in their id, and of these that match.
+    """A selection of devices: in a ``state``, with ``search`` in their id, and matching a condition.
 
     Devices are online or offline only while ``running``.
     """

@@ -1,4 +1,4 @@
-"""Tags of devices, who is set aside, and the devices that a condition on tags and attributes selects."""
+"""Devices' tags, paused devices, and the devices selected by a condition on tags and attributes."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -27,9 +27,9 @@ class Tags(Devices):
     """Tags and selections. Every method is one transaction, or raises ``StorageError``."""
 
     def tag(self, chosen: Condition | Collection[str], tags: Mapping[str, str]) -> int:
-        """Give devices tags; an empty value takes one away. Returns the number of devices.
+        """Give devices tags; an empty value removes a tag. Returns the number of devices.
 
-        Raises ``ConfigError`` for a device that is not enrolled, and for more than ``MAX_TAGS`` of one.
+        Raises ``ConfigError`` for a device that is not enrolled, and for one with more than ``MAX_TAGS``.
         """
         with self._transaction() as db:
             names = self._chosen(db, chosen)
@@ -38,7 +38,7 @@ class Tags(Devices):
         return len(names)
 
     def pause(self, chosen: Condition | Collection[str], since: float) -> int:
-        """Draw no cohort from these devices until ``resume``; how many they are.
+        """Exclude these devices from cohorts until ``resume``. Returns the number of devices.
 
         Raises ``ConfigError`` for a device that is not enrolled.
         """
@@ -47,7 +47,7 @@ class Tags(Devices):
         )
 
     def resume(self, chosen: Condition | Collection[str]) -> int:
-        """These devices are drawn again; how many they are. Raises ``ConfigError`` as ``pause`` does."""
+        """Admit these devices to cohorts again; their number. Raises ``ConfigError`` as ``pause`` does."""
         return self._set_aside(chosen, "DELETE FROM paused WHERE device = ?")
 
     def paused(self) -> set[str]:
@@ -74,7 +74,7 @@ class Tags(Devices):
         return names
 
     def tags_of(self, devices: Collection[str]) -> dict[str, dict[str, str]]:
-        """The tags of these devices by device and key, without devices that have none."""
+        """The tags of these devices by device and key; devices without any are omitted."""
         found: dict[str, dict[str, str]] = {}
         with self._db.errors():
             for some in portions(sorted(devices)):
@@ -84,7 +84,7 @@ class Tags(Devices):
         return found
 
     def tag_keys(self) -> list[str]:
-        """The keys that tags have, in order."""
+        """The sorted keys of all tags."""
         keys, sql = list[str](), "SELECT MIN(key) FROM tags WHERE key > ?"
         with self._db.errors():
             while (row := self._db.execute(sql, (keys[-1] if keys else "",)).fetchone())[0]:
@@ -105,7 +105,7 @@ class Tags(Devices):
             return {str(row[0]) for row in rows}
 
     def ready(self, condition: Condition, among: Sequence[str] = ()) -> list[str]:
-        """Ids, in order, of the devices that match, are online and do not wait; ``among`` these, if any."""
+        """Sorted ids of matching devices that are online and not waiting; only ``among`` these, if any."""
         sql, values = condition.devices("sessions", "d.online = 1 AND d.waits = ''")
         if among:
             sql, values = f"{sql} AND d.device IN ({marks(among)})", (*values, *among)

@@ -1,8 +1,8 @@
-"""The strategies that a run file can name, one paper a file, and how they are made from its options.
+"""The strategies that a run file can name, one file per paper, and how they are made from its options.
 
-Your own strategy is a subclass of ``Strategy``, or of one in this folder. Its module must be importable
-where the coordinator runs (in the emulator: beside the fleet file), and a run file names it "module:Class".
-Only a run file can do so; nothing that a device sends names code.
+Your own strategy is a subclass of ``Strategy``, or of a strategy in this folder. Its module must be
+importable where the coordinator runs (for the emulator: next to the fleet file), and a run file names it
+"module:Class". Only a run file can do so; nothing that a device sends names code.
 """
 
 import importlib
@@ -89,7 +89,7 @@ def _values(name: str, kind: type[Strategy], options: Mapping[str, object]) -> d
 
 
 def _expected(annotation: object, error: Exception) -> str:
-    """What an option takes; msgspec's own text does not list a Literal's values."""
+    """What an option expects; msgspec's own message does not list a Literal's values."""
     if get_origin(annotation) is Literal:
         return f"one of {', '.join(map(repr, get_args(annotation)))}"
     if str(error).startswith("Invalid enum value"):  # of a union

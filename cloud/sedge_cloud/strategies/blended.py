@@ -1,15 +1,15 @@
-"""Blended: FedAvg, and each device predicts with a mean over its own rounds.
+"""Blended: FedAvg, but each device predicts with a mean over its own rounds.
 
     cloud    FedAvg: a device trains from th_g, and th_g is the mean of the trained models
     device   before its training it predicts with   mix * own + (1 - mix) * (th_g + prior)
              after it with                          own <- mix * own + (1 - mix) * trained
              in its first round without own
 
-prior moves the bias of the head by the logarithms of the device's class shares. These never leave the
-device, which takes them only if its own examples, of which th_g knows little, are predicted better with
-them. Nothing of all this is sent, so the bytes and the global model are FedAvg's.
+prior shifts the bias of the head by the logarithms of the device's class shares. These never leave the
+device, which uses them only if they improve predictions on its own examples, of which th_g knows little.
+None of this is sent, so the bytes and the global model are FedAvg's.
 
-The method is of this project. Training from the mixture as well, or holding out examples to choose by,
+The method is this project's own. Training from the mixture as well, or holding out examples to choose by,
 costs accuracy: docs/ablations.md, "A mean over a device's rounds", has the figures.
 """
 
@@ -41,7 +41,7 @@ class Blended(FedAvg, frozen=True):
         return ()
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
-        """FedAvg's, and how to blend."""
+        """FedAvg's assignment, with the settings for blending."""
         prior = _bias(context.layout) if self.prior else ""
         return Assignment(work=Work(blend=Blend(self.mix, prior)))
 

@@ -1,9 +1,9 @@
 """A guard around a user's own strategy, whose mistakes may end its run and nothing else.
 
-A coordinator serves other runs, too, and a strategy that fails once would fail at every restart. Whatever
+A coordinator serves other runs too, and a strategy that fails once would fail at every restart. Anything
 its code raises becomes a ``StrategyError`` that names strategy and step, and the run fails with that text.
-Whatever its code returns is checked down to its last part against the annotations of ``State`` and
-``Assignment``: a value of another type would only fail later, where it is stored or sent. n = parameters.
+Anything its code returns is checked in full against the annotations of ``State`` and ``Assignment``: a
+value of another type would only fail later, when it is stored or sent. n = parameters.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -25,7 +25,7 @@ from sedge_protocol.wire.work import Codec, Work
 
 R = TypeVar("R")
 
-# The kinds of MessagePack's extensions as which values are checked.
+# The MessagePack extension types used to check values.
 _ARRAY, _OTHER = 0, 1
 
 
@@ -101,7 +101,7 @@ class Custom(Strategy, frozen=True):
 
 
 def _place(error: BaseException, module: str) -> str:
-    """The place in the strategy's own file where an error comes from; empty if there is none."""
+    """The line in the strategy's own file that an error comes from; empty if there is none."""
     frames = [
         (frame.f_code.co_filename.rpartition("/")[2], line)
         for frame, line in walk_tb(error.__traceback__)
@@ -111,7 +111,7 @@ def _place(error: BaseException, module: str) -> str:
 
 
 def _expected(value: object, kind: type[R]) -> R:
-    """The value, if it is of this type throughout. Raises ``TypeError``."""
+    """The value, if it and all its parts have the right types. Raises ``TypeError``."""
     if not isinstance(value, kind):
         raise TypeError(f"gave a {type(value).__name__}, expected a {kind.__name__}")
     _require(kind.__name__, value, kind)
@@ -133,7 +133,7 @@ def _expected_state(value: object, context: Context) -> State:
 def _require(where: str, value: object, kind: Any) -> None:
     """Raise ``TypeError`` unless msgspec can code a value and decode it as this type, ranges included.
 
-    An array travels as its place in a list, and what MessagePack has no form for as nothing of a kind.
+    An array is coded as its index in a list; values that MessagePack has no form for match no type.
     """
     arrays, others = list[NDArray[Any]](), list[str]()
 

@@ -32,7 +32,7 @@ from sedge_cloud.strategy import Assignment, ClientModel, Context, State, Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Layout, Role, Theta
 
-# In the authors' code a threshold of at most the first is none; then every c above the second is critical.
+# As in the authors' code: a threshold up to the first is ignored, and every c above the second is critical.
 _NO_THRESHOLD = 1e-10
 _NO_CHANGE = 1e-20
 
@@ -77,9 +77,9 @@ class FedCAC(Grouped, frozen=True):
 def critical_places(layout: Layout, delta: SparseVector, trained: Theta, fraction: float) -> Places:
     """m, ascending: where c = |delta * trained| is among the largest ``fraction`` of its tensor.
 
-    These are int(fraction * numel) elements of each parameter tensor, and those that tie with the last of
-    them. Where that threshold is 1e-10 or less, every c above 1e-20 is critical instead, as in the authors'
-    code; if there is none, no element is (in the authors' code: every one). Statistics never are.
+    These are int(fraction * numel) elements of each parameter tensor, plus any that tie with the last of
+    them. If that threshold is 1e-10 or less, every c above 1e-20 is critical instead, as in the authors'
+    code; without any, no element is critical (in the authors' code, all are). Statistics never are.
     """
     with np.errstate(over="ignore"):
         scores = np.abs(delta.dense() * trained)  # (n,)

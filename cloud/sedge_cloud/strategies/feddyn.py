@@ -10,10 +10,10 @@ g_k a device's gradient as its last round left it (at first 0), S the round's de
 
 A device gets -g_k, which it adds to every gradient, and sends s_k as in FedAvg: the coordinator computes
 g_k' from it and from the vector that it keeps for the device. BatchNorm's statistics stay on the device.
-What is kept of h is h / alpha, the sum that the last equation takes. n = parameters.
+h is kept as h / alpha, the sum in the last equation. n = parameters.
 
-A share of the elements with error feedback sends s_k in pieces, which reach g_k and h rounds later; with
-4 % that costs nothing that was measured (docs/strategies.md).
+With a codec that sends a share of the elements with error feedback, s_k arrives in pieces, which reach g_k
+and h rounds later; at 4 % that had no measurable cost (docs/strategies.md).
 """
 
 from collections.abc import Iterable
@@ -87,5 +87,5 @@ class FedDyn(Strategy, frozen=True):
 
 
 def _float32(values: NDArray[np.float64]) -> Theta:
-    """As float32, clipped to its range: one device's wild change must not end the run for all."""
+    """As float32, clipped to its range: one device's extreme change must not end the run for all."""
     return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

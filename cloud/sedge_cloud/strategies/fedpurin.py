@@ -66,7 +66,7 @@ class FedPURIN(Grouped, frozen=True):
 
     @property
     def coordinate_rules(self) -> bool:
-        """Not if only what was sent is averaged."""
+        """Only if elements that were not sent are ``filled``."""
         return self.average == "filled"
 
     def plan(self, context: Context, client: ClientModel) -> Assignment:
@@ -111,8 +111,8 @@ class FedPURIN(Grouped, frozen=True):
 def sparse_mean(updates: Iterable[Update], theta: Theta, counted: bool) -> Theta:
     """G (n,): the mean by ``num_examples`` of models known only where they were sent.
 
-    What a device did not send counts as zero or, if ``counted``, not at all: then an element that nobody
-    sent keeps its value in ``theta``, the last G. Without updates G is a copy of theta.
+    An element that a device did not send counts as zero or, if ``counted``, not at all: then an element
+    that nobody sent keeps its value in ``theta``, the last G. Without updates G is a copy of theta.
     """
     total = np.zeros(theta.size, np.float64)
     weight = np.zeros(theta.size, np.float64)
@@ -142,11 +142,12 @@ class Accounted(NamedTuple):
 def accounted_bytes(
     context: Context, client: ClientModel, assignment: Assignment, beta: int
 ) -> Accounted:
-    """What the paper's Table 3 counts for a device's update in round ``context.round`` and its next start.
+    """The bytes, as the paper's Table 3 counts them, of a device's update and of its next start.
 
+    The update is that of round ``context.round``.
     Up: 4 bytes for every parameter sent, and one bit for every parameter. Down: 4 bytes for every nonzero
-    element of the start, after beta only outside the mask. What the device keeps does not count. The bytes
-    on Sedge's wire differ: G is sent once for the whole fleet, and everything is coded.
+    element of the start, after beta only outside the mask. Data that the device keeps does not count. The
+    bytes on Sedge's wire differ: G is sent once for the whole fleet, and everything is coded.
     """
     layout = context.layout
     parameters = layout.mask(t.name for t in layout.tensors if t.role is Role.PARAMETER)

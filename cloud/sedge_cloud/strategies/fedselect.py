@@ -9,9 +9,9 @@ For a device with mask m (1: personal), start th and trained model th+:
 
 Here the cloud selects, as it has th+ - th from the upload. As in the authors' code, selection is by tensor,
 vectors (biases) stay shared, an element that nobody shares keeps its value, and the mask during the round
-decides who is averaged. Differences: personal and shared elements are trained together, not in turn;
-devices are weighted by ``num_examples``; a mask never exceeds its limit. What a codec leaves out counts as
-unchanged. n = parameters, b = 16-bit words.
+decides which devices are averaged. Differences: personal and shared elements are trained together, not in
+turn; devices are weighted by ``num_examples``; a mask never exceeds its limit. Elements that a codec leaves
+out count as unchanged. n = parameters, b = 16-bit words.
 """
 
 from collections.abc import Iterable, Sequence

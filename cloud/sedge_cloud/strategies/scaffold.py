@@ -11,11 +11,11 @@ devices out of N enrolled, and device i that takes K_i steps of rate lr from x t
 Where the rate differs from step to step, K_i lr is the sum of the rates.
 
 So only s_i is sent up: the coordinator computes c_i' from it and from the d_i that it keeps for the device.
-A device's first c_i is 0. BatchNorm's statistics stay on the device and have no variate. Down go two
-vectors where FedAvg sends one; d_i differs for each device and travels exactly.
+A device's first c_i is 0. BatchNorm's statistics stay on the device and have no variate. Two vectors are
+sent down where FedAvg sends one; d_i differs for each device and is sent exactly.
 
 A lossy codec's error is in s_i, so c_i' is off by that error over K_i lr. With error feedback s_i also
-contains what earlier rounds owed, which the variate takes for gradient. Sparse uploads leave c_i' = -d_i
+contains earlier rounds' remainders, which the variate takes for gradient. Sparse uploads leave c_i' = -d_i
 where nothing was sent. K_i is as the device reports it; the outlier filter protects c and x from s_i, but
 not the device's own c_i. n = parameters.
 """
@@ -45,7 +45,7 @@ from sedge_protocol.wire.work import Codec
 
 # c (n,) in ``Context.arrays``.
 VARIATE = "variate"
-# In ``ClientModel.arrays``: a device's last d_i (n,), and the rates of that round as ``_rates`` has them.
+# In ``ClientModel.arrays``: a device's last d_i (n,), and the rates of that round as from ``_rates``.
 CORRECTION = "correction"
 RATES = "rates"
 
@@ -127,7 +127,7 @@ def _rates(training: Training) -> Theta:
 
 
 def _rate_sum(steps: int, rates: Theta) -> np.float64:
-    """The sum of ``Training.rate`` over as many steps as a device reports: in closed form."""
+    """The sum, in closed form, of ``Training.rate`` over the number of steps that a device reports."""
     rate, warmup, end = rates.astype(np.float64)
     first = np.arange(min(steps, int(warmup)))
     missing = (1 - (first + 1) / max(warmup, 1)) * (1 + (end - 1) * first / steps)
@@ -140,5 +140,5 @@ def _array(arrays: Arrays, name: str) -> NDArray[np.float64]:
 
 
 def _float32(values: NDArray[np.float64]) -> Theta:
-    """As float32, clipped to its range: one device's wild change must not end the run for all."""
+    """As float32, clipped to its range: one device's extreme change must not end the run for all."""
     return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

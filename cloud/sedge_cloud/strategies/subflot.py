@@ -14,11 +14,11 @@ marginals, plain distances, no transport of classes and inputs, and the ``mass``
 shrinking loses the function. BatchNorm's statistics stay on the device, whose neurons keep their order.
 With ``assign``, channels of W_G that no device's channel became keep their values.
 
-What a lambda does depends on how far a round's steps can move a model, so it cannot be carried from one
-training to another. The option ``pull`` says instead which share of the distance from its start the term
-alone takes back in a round: .11 for the paper's lambda of 1 in 59 steps of rate .001. ``prox_for`` finds
-the strength that does so in as many steps as the device took in its last round. Before a device's first
-update its steps are unknown, and it is not pulled.
+The effect of lambda depends on how far a round's steps can move a model, so it cannot be carried from one
+training to another. Instead, the option ``pull`` gives the share of the distance from its start that the
+term alone takes back in a round: .11 for the paper's lambda of 1 in 59 steps of rate .001. ``prox_for``
+finds the strength that does so in the number of steps that the device took in its last round. Before a
+device's first update that number is unknown, and it is not pulled.
 n = parameters, m = parameters of a width.
 """
 
@@ -85,7 +85,7 @@ class SubFLOT(WidthPolicy, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Every element: a model of which a part is known cannot be aligned."""
+        """Every element: a model that is only partly known cannot be aligned."""
         return EVERY_ELEMENT
 
     @property
@@ -112,7 +112,7 @@ class SubFLOT(WidthPolicy, frozen=True):
         if self.sar and width and client.steps:
             share = 1 - (1 - self.pull) ** context.widths[width].dropped
             prox = context.training.prox + prox_for(share, context.training, client.steps)
-            prox = min(prox, MAX_PROX)  # of a device that reports a few steps of tiny rates
+            prox = min(prox, MAX_PROX)  # it is huge if a device reports a few steps of tiny rates
             pulled = msgspec.structs.replace(context.training, prox=prox)
         return Assignment(work=Work(training=pulled), arrays=arrays, start=start, width=width)
 

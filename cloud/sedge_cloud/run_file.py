@@ -12,6 +12,7 @@ from sedge_cloud.store.selector import parse
 from sedge_cloud.strategies import make_strategy
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategies.fedobp import FedOBP
+from sedge_cloud.strategies.fedselect import FedSelect
 from sedge_cloud.strategy import Strategy
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host import toml
@@ -57,7 +58,8 @@ def check_run(run: RunConfig, where: str = "") -> RunConfig:
 def _check_privacy(run: RunConfig, privacy: PrivacyConfig, strategy: Strategy, where: str) -> None:
     """Refuse what would let a device count for more than the clip, or decide who else counts."""
     require_accountant()
-    if not isinstance(strategy, FedAvg | FedOBP):
+    # FedSelect's mean depends on which elements each device has chosen.
+    if not isinstance(strategy, FedAvg | FedOBP) or isinstance(strategy, FedSelect):
         expected = "one that only averages changes beside [privacy]: fedavg and its kin, or fedobp"
         raise ConfigError("strategy", run.strategy, expected, where)
     if isinstance(strategy, FedOBP) and strategy.scoring != "device":

@@ -33,6 +33,7 @@ from sedge_cloud.privacy import (
     require_devices,
     spent_line,
 )
+from sedge_cloud.rounds.cohort import draw_cohort, plan_cohort
 from sedge_cloud.rounds.lifecycle import FINISHED
 from sedge_cloud.run_file import check_run, load_run
 from sedge_cloud.strategy import Update
@@ -195,7 +196,11 @@ def test_a_round_is_the_clipped_sum_and_noise_and_is_spent_with_it(tmp_path: Pat
     (ended,) = cloud.events(RunEnded)
     row = cloud.run_row()
     assert (row.status, ended.status, len(cloud.summaries())) == (FINISHED, FINISHED, 2)
-    assert row.why == ended.why and "its budget is spent" in row.why and "2 of the 2" in row.why
+    assert (
+        row.why
+        == ended.why
+        == "its privacy budget of epsilon 8 is spent, after 2 rounds of training"
+    )
     with pytest.raises(
         ConfigError, match="--rounds: found 9, expected at most 2: then the privacy"
     ):
@@ -212,6 +217,16 @@ def test_the_same_noise_never_covers_other_updates(tmp_path: Path) -> None:
         models.append(cloud.model(cloud.state().model))
     assert np.array_equal(models[0], models[2])
     assert (models[1] - models[0]).std() > 0.5
+
+
+@pytest.mark.usefixtures("budgeted")
+def test_a_draw_is_among_as_many_as_the_accountant_counts_on(tmp_path: Path) -> None:
+    """Also where a device that often declines would rest otherwise."""
+    core = began(tmp_path).core
+    planned = plan_cohort(
+        core.runs[RUN], core.run_store, 1, "train", core.devices, draw_cohort, ["b"]
+    )
+    assert [order.device for order in planned.orders] == ["a", "b"]
 
 
 @pytest.mark.usefixtures("budgeted")
@@ -269,6 +284,7 @@ def refusal(call: Callable[[], object]) -> str:
     [
         ({"strategy": "scaffold"}, "strategy: found 'scaffold', expected one that only averages"),
         ({"strategy": "fedpurin"}, "strategy: found 'fedpurin'"),
+        ({"strategy": "fedselect"}, "strategy: found 'fedselect'"),
         ({"strategy": "local_only"}, "strategy: found 'local_only'"),
         ({"strategy": "fedobp"}, "options.scoring: found 'cloud', expected 'device' beside"),
         (

@@ -89,8 +89,13 @@ def _plan(
     able: Sequence[str],
 ) -> Planned:
     left_out = dict[str, frozenset[str]]()
+    # The accountant counts on a draw that finds somebody (privacy.require_found).
+    fewest = 0 if run.config.privacy is None else run.config.min_available_devices
     while True:
-        drawn = draw(run, number, task, [name for name in able if name not in left_out])
+        names = [name for name in able if name not in left_out]
+        if len(names) < fewest:
+            return Planned([], left_out)
+        drawn = draw(run, number, task, names)
         if not drawn:
             return Planned([], left_out)
         planned = plan_round(run, run_store, number, drawn, fleet.hello)

@@ -3,7 +3,6 @@
 import hashlib
 
 from sedge_cloud.algorithms.noise import Noise, private_update
-from sedge_cloud.privacy import spent_line
 from sedge_cloud.runs.run import Run
 from sedge_cloud.runs.updates import RoundUpdates
 from sedge_cloud.strategy import ClientModel, Context, Update
@@ -34,4 +33,7 @@ def exhausted(run: Run) -> str:
     config, budget = run.config.privacy, run.state.budget
     if config is None or budget is None or budget.left > 0:
         return ""
-    return f"its budget is spent; {spent_line(config, run.config.fraction_train, budget)}"
+    return (
+        f"its privacy budget of epsilon {config.epsilon:g} is spent, after "
+        f"{budget.spent} rounds of training"
+    )

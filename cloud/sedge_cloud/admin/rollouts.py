@@ -1,13 +1,14 @@
 """Begins rollouts and says how they go, also while the service runs."""
 
+import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from sedge_cloud.admin.models import find_run
-from sedge_cloud.rounds.rollouts import compare, next_phase
+from sedge_cloud.rounds.rollouts import BundleVersions, compare, next_phase
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow
@@ -57,6 +58,7 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
     devices = store.eligible(plan.where)
     if not devices:
         raise ConfigError("--where", plan.where, "a condition that an enrolled device matches")
+    _require_new(run, store, hashlib.sha256(packed).digest(), devices, folder)
     begun = Progress(made.created, run.state.round + 1)
     begun = next_phase(made, plan, begun, devices, made.created)
     with store.blobs_held():  # its blob has no name until the end
@@ -78,6 +80,17 @@ def _require_version(run: Run, bundle: BundleManifest, folder: Path) -> None:
     missing = {p.backend for p in run.manifest.programs} - {p.backend for p in bundle.programs}
     if missing:
         expected = f"programs for {', '.join(sorted(missing))} as well, as the run's bundle has"
+        raise ConfigError("bundle", str(folder), expected)
+
+
+def _require_new(run: Run, store: Store, blob: bytes, devices: Sequence[str], folder: Path) -> None:
+    """Raise ``ConfigError`` for the run's own bundle, and for one that all of ``devices`` have."""
+    given = BundleVersions(run.name, store)
+    if blob == run.bundles[0].sha256 or all(given.bundle(device) == blob for device in devices):
+        expected = (
+            "a bundle that the run's devices do not have yet "
+            f"(`rollout rollback {run.name}` takes a rollout's back)"
+        )
         raise ConfigError("bundle", str(folder), expected)
 
 

@@ -157,6 +157,16 @@ def test_large_blobs_have_a_place_for_whoever_needs_them_whole(
     assert [place.sha256 for place in newcomer.places] == [newcomer.model.sha256]
 
 
+def test_a_bundle_has_one_number_of_receivers_however_its_orders_name_it(tmp_path: Path) -> None:
+    cloud = began(tmp_path, "abcd")
+    run, current = cloud.core.runs[RUN], cloud.core.open[RUN]
+    bundle = run.bundles[0].sha256
+    current.orders["d"] = msgspec.structs.replace(current.orders["d"], bundle=bundle)
+    for name in "ad":
+        served = cloud.core.ingest.open.orders.served(run, current, name)
+        assert (bundle, 4) in {(one.manifest.sha256, one.receivers) for one in served}
+
+
 def test_equal_starts_are_shared_and_others_private(tmp_path: Path) -> None:
     cloud = began(tmp_path, "abcd")
     run, current = cloud.core.runs[RUN], cloud.core.open[RUN]

@@ -251,3 +251,17 @@ def test_a_bundle_that_is_no_version_of_the_runs_is_refused(tmp_path: Path) -> N
     stop_run(cloud.store, RUN)
     with pytest.raises(ConfigError, match="running run"):
         start_rollout(cloud.store, RUN, new, PLAN)
+
+
+def test_a_bundle_that_the_devices_have_is_refused(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path, CONFIGURED, NAMES[:4])
+    cloud.store.tag(NAMES[:2], {"site": "lab"})
+    new = new_version(tmp_path)
+    lab = RolloutPlan((1.0,), where="site=lab")
+    with pytest.raises(ConfigError, match="do not have yet"):
+        start_rollout(cloud.store, RUN, tmp_path / "of-the-run", lab)
+    row = start_rollout(cloud.store, RUN, new, lab)
+    assert cloud.store.save_rollout(msgspec.structs.replace(row, state="succeeded"))
+    with pytest.raises(ConfigError, match="do not have yet"):
+        start_rollout(cloud.store, RUN, new, lab)
+    assert start_rollout(cloud.store, RUN, new, PLAN).number == 2, "the others have not"

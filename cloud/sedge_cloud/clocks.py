@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-# The time on the wall clock, in seconds, at a time of the loop.
+# From a time of the loop to the wall-clock time, in seconds.
 Wall: TypeAlias = Callable[[float], float]
 
 
 def as_it_is(now: float) -> float:
-    """Where there is no other clock than the loop's: virtual time."""
+    """For virtual time, where the loop's clock is the only one."""
     return now

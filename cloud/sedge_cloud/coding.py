@@ -8,10 +8,10 @@ from msgspec import Meta
 from sedge_protocol.codec import Compression, ValueCoding
 from sedge_protocol.wire.work import Codec
 
-# So many elements are sent at least where the run does not say which share: of a small model every one, in
-# about the 20 kB that an update of a large one takes.
+# The minimum number of elements to send by default. So a small model is sent in full, in the roughly 20 kB
+# that an update of a large one takes.
 FEWEST_ELEMENTS = 10_000
-# The share of the broadcast.
+# The default share of a change's elements in a broadcast.
 _BROADCAST = 0.05
 
 
@@ -36,7 +36,7 @@ class CodecConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Add what was not sent to the next round's change, so that nothing is lost for good."""
 
     def completed(self, suited: Codec, size: int) -> Codec:
-        """With the values and the fraction of ``suited`` where the file leaves them out.
+        """This configuration, with values and fraction of ``suited`` if the file leaves them out.
 
         ``size`` is the number of elements of the device's model.
         """
@@ -54,7 +54,7 @@ EXACT = CodecConfig(values=ValueCoding.FP32, fraction=1.0)
 
 
 def at_least(fraction: float, size: int) -> float:
-    """A share of ``size`` elements, or what makes ``FEWEST_ELEMENTS`` of them if that is more."""
+    """A share of ``size`` elements, or the share that ``FEWEST_ELEMENTS`` are if that is larger."""
     return max(fraction, min(1.0, FEWEST_ELEMENTS / max(size, 1)))
 
 

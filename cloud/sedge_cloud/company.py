@@ -1,8 +1,8 @@
-"""This process's part of the fleet's shards, as its shell lives it: topics, frames, hand-overs, signals.
+"""This process's share of the fleet's shards, as its shell handles it: topics, frames, hand-overs, signals.
 
-A shard that comes is listened to first; its frames are kept until it is this process's. A shard that goes
-is no longer listened to, and handed over once the broker has confirmed that and what it had sent before is
-done. A process that is not sure of its lease, or has no broker, takes nothing.
+For an arriving shard, the process first subscribes and keeps the frames until the shard is its own. For a
+departing shard, it unsubscribes, and hands the shard over once the broker has confirmed that and all frames
+sent before are processed. A process that is unsure of its lease, or has no broker, takes nothing.
 """
 
 import time
@@ -19,14 +19,14 @@ from sedge_cloud.store.leases import LEASE_S
 from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import ITSELF, cloud, first_version_up, shard_in, up
 
-# So many frames of shards to come are kept: more are lost, and repeated.
+# At most this many frames of arriving shards are kept; further ones are lost, and devices repeat them.
 MAX_EARLY = 1000
-# A planned stop waits for its heirs so long; and so often it looks whether they have everything.
+# A planned stop waits at most RETIRE_S for its heirs, and checks every STEP_S whether they have everything.
 RETIRE_S, STEP_S = 10.0, 0.02
 
 
 class Link(Protocol):
-    """The methods that are needed of the link to the broker."""
+    """The methods needed from the link to the broker."""
 
     subscriptions: tuple[str, ...]
 
@@ -37,22 +37,22 @@ class Link(Protocol):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the broker has confirmed which topics we listen to."""
+        """Whether the broker has confirmed our subscriptions."""
         ...
 
 
 class Recorder(Protocol):
-    """The methods that are needed of the recorder."""
+    """The methods needed from the recorder."""
 
     def flush(self, now: float) -> None:
-        """Write what has changed, now."""
+        """Write all changes now."""
         ...
 
 
 class Company:
     """The processes that serve a fleet, of which this one's core is ``core``.
 
-    It is ``alone`` where the state is on this machine's disk.
+    It is ``alone`` if the state is on this machine's disk.
     """
 
     def __init__(self, core: Coordinator, members: Membership, alone: bool) -> None:
@@ -68,7 +68,7 @@ class Company:
         self._rests = False
 
     def begin(self, link: Link, recorder: Recorder | None) -> None:
-        """The shell's link and recorder, before the first ``poll``."""
+        """Set the shell's link and recorder, before the first ``poll``."""
         self._link, self._recorder = link, recorder
         if not self._alone:
             self._listen(time.monotonic())
@@ -84,11 +84,11 @@ class Company:
         return self._members.leads
 
     def timer(self) -> float:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called."""
         return self._members.timer()
 
     def poll(self, now: float) -> list[CloudEffect]:
-        """Look at the leases, and go on with what comes and goes."""
+        """Check the leases, and proceed with arriving and departing shards."""
         effects: list[CloudEffect] = []
         is_new = self._members.poll(now)
         if self._alone:
@@ -108,7 +108,7 @@ class Company:
         self._down_since = now if self._down_since is None else self._down_since
 
     def admits(self, topic: str, payload: bytes, now: float) -> bool:
-        """Whether a frame is this process's to judge; one of a shard to come is kept for later."""
+        """Whether this process must handle a frame; one of an arriving shard is kept for later."""
         if not self._members.is_sure(now):
             self._core.counters["unsure"] += 1
             return False
@@ -118,14 +118,14 @@ class Company:
         return True
 
     def signals(self, now: float) -> list[CloudEffect]:
-        """The hints to other processes about this turn."""
+        """The signals to other processes about this turn."""
         signals, self._core.signals = self._core.signals, []
         if self._members.is_alone:
             return []
         return [self._signals.seal(self._members.token, signal) for signal in signals]
 
     def hear(self, topic: str, payload: bytes, now: float) -> tuple[bool, list[CloudEffect]]:
-        """Another process tells us something: whether rows have changed, and what follows at once."""
+        """Process another process's signal. Returns whether rows have changed, and the effects."""
         sender, signal = self._signals.open(self._members.token, topic, payload)
         if isinstance(signal, Wanted) and self._members.leads:
             return False, self._core.wanted(sender, signal, now)
@@ -134,7 +134,7 @@ class Company:
         return isinstance(signal, Changed), []
 
     def retire(self, step: Callable[[], None]) -> None:
-        """Hand everything over, if there is anybody, while ``step`` goes on."""
+        """Hand everything over if other processes are there, calling ``step`` meanwhile."""
         if self._members.is_alone:
             return
         self._members.retire(True)
@@ -146,7 +146,7 @@ class Company:
             time.sleep(STEP_S)
 
     def leave(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         self._members.leave()
 
     def _take(self, now: float) -> list[CloudEffect]:
@@ -176,7 +176,7 @@ class Company:
         self._is_changing = True
 
     def _go_on(self, now: float) -> list[CloudEffect]:
-        """Tell that this process listens to what comes, and hand over what goes."""
+        """Report arriving shards that this process is subscribed to, and hand over departing ones."""
         members, link = self._members, self._link
         if self._is_changing or link is None or (link.up and not link.is_settled):
             return []
@@ -191,9 +191,9 @@ class Company:
         return effects
 
     def _rest(self, now: float) -> None:
-        """Without a broker it serves nobody: others, if any, take its shards until it has one again."""
+        """Without a broker this process serves nobody: others take its shards until it is connected."""
         rests = self._down_since is not None and now > self._down_since + LEASE_S
-        # It stops resting whoever else is there: after an outage of the broker all others may rest.
+        # It stops resting even if there are others: after an outage of the broker all of them may rest.
         if rests != self._rests and not (rests and self._members.is_alone):
             self._members.retire(rests)
             self._rests = rests

@@ -1,6 +1,6 @@
-"""Ray, where a coordinator or an emulation names a cluster: connected, or refused in one line.
+"""Connects to the Ray cluster that a coordinator or an emulation names, or refuses it in one line.
 
-Nothing here imports Ray before it is asked for: it is in the extra ``scale``.
+Ray is imported only when it is needed, as it is in the extra ``scale``.
 """
 
 import logging
@@ -27,12 +27,13 @@ _REACH_S = 5.0
 
 
 def connected_ray(address: str, key: str, processors: int) -> ModuleType:
-    """Ray, connected to the cluster at ``address`` (host:port), or to one of this process's own: "local".
+    """Ray, connected to the cluster at ``address`` (host:port) or, with "local", to one it starts itself.
 
-    ``processors`` is the size of the latter, and ``key`` what named the address. Raises ``ConfigError``
-    without Ray, for an address where nothing answers, and for a cluster with another Ray or Python.
+    ``processors`` is the size of a local cluster, and ``key`` the setting that named the address. Raises
+    ``ConfigError`` without Ray, for an address where nothing answers, and for a cluster with another
+    version of Ray or Python.
     """
-    # Ray reports its use to its makers unless told otherwise; so does a cluster that it starts.
+    # Ray reports its usage to its makers unless told otherwise; so does a cluster that it starts.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     require_ray(address, key)
     own: dict[str, Any] = {"num_cpus": processors, "include_dashboard": False}
@@ -46,7 +47,7 @@ def connected_ray(address: str, key: str, processors: int) -> ModuleType:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (RuntimeError, OSError, ValueError, RayError) as exc:
-        # A cluster with another Ray or Python is told over several lines.
+        # Ray's error about another version of Ray or Python spans several lines.
         expected = f"a Ray cluster that takes this process ({' '.join(str(exc).split())})"
         raise ConfigError(key, address, expected) from exc
     finally:
@@ -85,7 +86,7 @@ class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     used."""
 
     def compute(self) -> Compute:
-        """Where slices are worked on. Raises ``ConfigError`` without Ray."""
+        """Where slices are computed. Raises ``ConfigError`` without Ray."""
         if self.ray is None:
             return IN_PLACE
         require_ray(self.ray, KEY)
@@ -95,14 +96,14 @@ class ComputeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RayCompute:
     """The processors of a cluster, for as long as a task takes.
 
-    It is joined for each task alone: what happens to the cluster in between is nothing to the coordinator.
+    It connects for each task separately, so the coordinator does not depend on the cluster in between.
     """
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     def map(self, function: Callable[[S, T], R], shared: S, slices: Iterable[T]) -> Iterator[R]:
-        """``function(shared, slice)`` of each slice, in their order; here, where there is no cluster."""
+        """``function(shared, slice)`` of each slice, in order; computed here if the cluster is gone."""
         try:
             ray = connected_ray(self._address, KEY, os.cpu_count() or 1)
         except ConfigError as exc:
@@ -118,9 +119,9 @@ class RayCompute:
 def _mapped(
     ray: ModuleType, function: Callable[[S, T], R], shared: S, slices: Iterable[T]
 ) -> Iterator[R]:
-    """As many slices at a time as there are processors, and as many again that wait.
+    """Run as many slices at a time as there are processors, with as many again queued.
 
-    A slice at which Ray fails is worked on here, where a fault of its own shows, too.
+    A slice that fails in Ray is computed here, where an error of its own shows as well.
     """
     pending: deque[tuple[T, Any]] = deque()
     is_warned = False
@@ -155,6 +156,6 @@ def _mapped(
 
 
 def _line(error: Exception) -> str:
-    """The first line about an error; of a task's, which come with the worker's trace, about its cause."""
+    """The first line of an error; for a task's error, which includes the worker's trace, of its cause."""
     cause = getattr(error, "cause", None) or error
     return f"{type(cause).__name__}: {str(cause).strip().split(chr(10))[0]}"

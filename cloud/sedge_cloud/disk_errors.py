@@ -1,4 +1,4 @@
-"""Disk errors, as they are counted and logged; what failed is tried again."""
+"""Counts and logs disk errors; failed operations are retried."""
 
 import logging
 from collections import Counter
@@ -11,7 +11,7 @@ DISK_RETRY_S = 10.0
 
 
 def disk_error(counters: Counter[str], error: StorageError, run: str = "") -> Note:
-    """Count a disk error, of this run if it concerns one; what to log."""
+    """Count a disk error, of this run if it concerns one. Returns the note to log."""
     counters["storage_errors"] += 1
     text = str(error)
     if run and not text.startswith((f"run {run}:", f"run {run},")):

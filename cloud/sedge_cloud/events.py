@@ -39,7 +39,7 @@ class RoundClosed:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """A run has finished, failed or been stopped; ``why`` is empty where a round's summary says it."""
+    """A run has finished, failed or been stopped; ``why`` is empty if a round's summary says why."""
 
     run: str
     status: str

@@ -6,17 +6,17 @@ from sedge_protocol.wire.reconnect import CEILINGS_S, HELLOS_A_SECOND, Ended, lo
 
 # A device says hello within this long after it has connected.
 HELLO_S = 5.0
-# Connections that were refused in a row: more make no wait longer.
+# After this many refused connections in a row, the wait grows no further.
 MANY = 9
-# A round whose time was over while the coordinator was away waits so long for devices to come back: as long
-# as they wait at most between two connections to a broker that does not answer, and for their hello.
+# A round whose time ran out while the coordinator was away waits this long for devices to come back: their
+# longest wait between two attempts to connect to a broker that does not answer, plus the time for a hello.
 RETURN_S = CEILINGS_S[Ended.UNANSWERED] + HELLO_S
 
 
 def return_s(away_s: float, devices: int) -> float:
     """How long a fleet of this size may take to reconnect after an outage (reconnect.py).
 
-    Those whose own link has held are asked by hints, and spread their answers (WIRE.md, 1.10).
+    Devices whose own link has held are asked for a hello, and spread their answers (WIRE.md, 1.10).
     """
     by_hints_s = devices / HELLOS_A_SECOND
     return max(longest_s(Ended.UNANSWERED, MANY, away_s, devices), by_hints_s) + HELLO_S
@@ -30,7 +30,7 @@ class Outage:
         self._since: float | None = None
 
     def ends(self, now: float, silent_s: float, devices: int) -> None:
-        """The link is up; before this process began, there was no coordinator for ``silent_s``."""
+        """The link is up. Before this process started, there was no coordinator for ``silent_s``."""
         away_s = silent_s if self._since is None else now - self._since
         self.back_at = now + return_s(max(0.0, away_s), devices)
 

@@ -1,14 +1,15 @@
-"""[privacy]: a run's budget of differential privacy, and the accountant that says how long it lasts.
+"""[privacy]: a run's differential-privacy budget, and the accountant that computes how long it lasts.
 
     start     noise = the least with which num_rounds rounds stay within epsilon, or as given
               rounds = how many rounds the budget lasts with that noise
     round     spent + 1, in the commit that closes it and releases its model
     rounds    spent: the run ends
 
-A device's data is protected, not that it is there: neighbours are a fleet and the same one in which one
-device changes nothing (zero-out, dp-accounting's ``REPLACE_SPECIAL``). Each device takes part in a round by
-its own coin, so the accountant composes Poisson-sampled Gaussians, by their privacy loss distributions. It
-is dp-accounting, in the extra ``privacy``; a running coordinator does not need it.
+A device's data is protected, not its presence: neighbouring data sets are a fleet, and the same fleet with
+one device's contribution set to zero (zero-out, dp-accounting's ``REPLACE_SPECIAL``). Each device flips a
+coin of its own to take part in a round, so the accountant composes Poisson-sampled Gaussians through their
+privacy loss distributions. The accountant is dp-accounting, in the extra ``privacy``; a running coordinator
+does not need it.
 """
 
 import math
@@ -24,7 +25,7 @@ from sedge_protocol.errors import ConfigError
 
 # The message for a coordinator without the package.
 PACKAGE = "dp-accounting, which it needs: pip install 'sedge-fl[privacy]'"
-# The share of delta for rounds in which a draw finds nobody, and is repeated.
+# The share of delta reserved for rounds in which a draw finds no device and is repeated.
 EMPTY_SHARE = 0.01
 # Steps of the privacy loss. The finer one takes ten times as long; the coarser one is exact to 1e-3 for as
 # many rounds as this. Both err towards more epsilon.
@@ -55,10 +56,10 @@ class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """A run's accountant: ``spent`` of so many ``rounds`` of training.
+    """A run's accountant: how many of its ``rounds`` of training are ``spent``.
 
-    Coins and noise follow from ``secret``, 32 bytes. ``noise`` is relative to the clip, and ``expected`` is
-    what the sum of a round is divided by.
+    Coins and noise are derived from ``secret``, 32 bytes. ``noise`` is relative to the clip, and a round's
+    sum is divided by ``expected``.
     """
 
     secret: bytes
@@ -73,7 +74,7 @@ class Budget(msgspec.Struct, frozen=True):
         return self.rounds - self.spent
 
     def after_round(self) -> "Budget":
-        """One more is spent."""
+        """The budget with one more round spent."""
         return msgspec.structs.replace(self, spent=self.spent + 1)
 
 
@@ -82,8 +83,8 @@ def first_budget(
 ) -> Budget:
     """The budget of a run of ``rounds``, in each of which a device takes part with probability ``share``.
 
-    ``secret`` is drawn unless it is given. Raises ``ConfigError`` without the accountant, for a delta that
-    is too large for so many devices, and for noise with which not even one round is within the budget.
+    ``secret`` is drawn at random if not given. Raises ``ConfigError`` without the accountant, for a delta
+    too large for this many devices, and for noise with which even one round exceeds the budget.
     """
     require_accountant()
     require_devices(config, devices)
@@ -101,7 +102,7 @@ def first_budget(
 
 
 def require_accountant() -> None:
-    """Raise ``ConfigError``, which says what to install, without dp-accounting."""
+    """Raise ``ConfigError``, which says what to install, if dp-accounting is missing."""
     if find_spec("dp_accounting") is None:
         raise ConfigError("privacy", "a budget", PACKAGE)
 
@@ -120,9 +121,9 @@ def require_devices(config: PrivacyConfig, devices: int, where: str = "") -> Non
 def require_found(
     config: PrivacyConfig, share: float, rounds: int, fewest: int, where: str
 ) -> None:
-    """Raise ``ConfigError`` where a draw among the ``fewest`` devices of a round may find nobody.
+    """Raise ``ConfigError`` if a draw among a round's ``fewest`` devices is too likely to find nobody.
 
-    Its repetition is not as private; that this happens at all has to be less likely than a part of delta.
+    Repeating the draw weakens privacy, so the probability of that must stay below a share of delta.
     """
     allowed = EMPTY_SHARE * config.delta / rounds
     if share < 1 and (1 - share) ** fewest > allowed:
@@ -139,7 +140,7 @@ def least_noise(share: float, rounds: int, epsilon: float, delta: float) -> floa
         low, high = high, 2 * high
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        # With hardly any noise the distribution of the loss would not fit into memory.
+        # With very little noise the privacy loss distribution would not fit into memory.
         if middle < 0.1 or epsilon_of(middle, share, rounds, delta) > epsilon:
             low = middle
         else:
@@ -178,7 +179,7 @@ def _lasting(noise: float, share: float, rounds: int, epsilon: float, delta: flo
 
 
 def spent_line(config: PrivacyConfig, share: float, budget: Budget) -> str:
-    """The spent budget in words; only in rounds where there is no accountant."""
+    """The spent budget in words; only as a number of rounds if there is no accountant."""
     rounds = f"{budget.spent} of the {budget.rounds} rounds of training that it lasts for"
     try:
         delta = (1 - EMPTY_SHARE) * config.delta

@@ -1,8 +1,8 @@
-"""Records as rows what the running coordinator sees of devices, rounds, broker and disk.
+"""Records the running coordinator's observations of devices, rounds, broker and disk as rows.
 
-Once a second at most, in one transaction, and only what has changed: an idle fleet costs its sign of life.
-Nothing waits for these rows, and nothing is flushed for them; a disk that refuses them is no error: what is
-shown is then older.
+It writes at most once a second, in one transaction, and only changes: an idle fleet costs one sign of life.
+Nothing waits for these rows, and nothing is flushed for them. A disk that refuses them is not an error:
+status displays are then out of date.
 """
 
 import os
@@ -19,11 +19,11 @@ from sedge_cloud.rounds.lifecycle import OpenRound
 from sedge_cloud.store.rows import CoordinatorRow, DiskRow, RoundRow, TrafficRow
 from sedge_protocol.errors import StorageError
 
-# So much is written at a time: a large fleet that comes and goes must not hold up the loop.
+# The limit on one write: a large fleet that comes and goes must not hold up the loop.
 MIN_S, MOST_SESSIONS = 1.0, 5000
-# The sign of life, how often the state is measured, and how often that is kept.
+# How often to give a sign of life, to measure the state, and to keep a measurement.
 SIGN_S, MEASURE_S, KEEP_S = 2.0, 60.0, 3600.0
-# The ends of a phase that are nearer to each other are the same: the distance of the two clocks varies.
+# Ends of a phase that differ by less count as the same, as the offset between the two clocks varies.
 SAME_S = 1.0
 
 
@@ -42,7 +42,7 @@ class Recorder:
         self._written: object = None
 
     def link(self, connected: bool, now: float, error: str = "", max_packet: int = 0) -> None:
-        """The link to the broker came or went; a failed attempt is no change."""
+        """Note that the link to the broker came up or went down; a failed attempt is no change."""
         since = self._row.link_since if connected == self._row.link else self._wall(now)
         self._row = msgspec.structs.replace(
             self._row,
@@ -53,11 +53,11 @@ class Recorder:
         )
 
     def error(self, text: str, now: float) -> None:
-        """The coordinator has logged an error."""
+        """Note an error that the coordinator has logged."""
         self._row = msgspec.structs.replace(self._row, error=text, error_at=self._wall(now))
 
     def poll(self, now: float) -> None:
-        """Write what has changed; ``now`` is the loop's clock."""
+        """Write changes if they are due; ``now`` is the loop's clock."""
         if now < self._due:
             return
         self._due = now + MIN_S
@@ -65,12 +65,12 @@ class Recorder:
         self._write(now, disk)
 
     def flush(self, now: float) -> None:
-        """Write what has changed, now."""
+        """Write all changes now."""
         self._due = now
         self.poll(now)
 
     def close(self, now: float) -> None:
-        """Note that the service has ended in order."""
+        """Note that the service has stopped cleanly."""
         self._row = msgspec.structs.replace(self._row, running=False)
         self._written = None
         self._write(now, None)
@@ -99,7 +99,7 @@ class Recorder:
         self._traffic = frozenset(traffic)
 
     def _standing(self, current: OpenRound, now: float) -> RoundRow:
-        """The round's row as it stands now."""
+        """The round's row with its current state."""
         config = self._core.runs[current.row.run].config
         last = self._rounds.get(current.row.run, current.row)
         serves = not current.row.ends_at
@@ -118,11 +118,11 @@ class Recorder:
         )
 
     def _measure(self, now: float) -> DiskRow | None:
-        """Look how much is free and, now and then, how large the state is; a measurement to keep."""
+        """Check free space and, now and then, the size of the state. Returns a measurement to keep."""
         folder = self._store.folder
         with suppress(OSError):
             disk = shutil.disk_usage(folder)
-            if now >= self._look_at:  # not at each sign of life: a busy fleet needs none
+            if now >= self._look_at:  # its own timer: a busy fleet gives no signs of life
                 self._look_at = now + SIGN_S
                 self._row = msgspec.structs.replace(self._row, free=disk.free, total=disk.total)
             if now >= self._measure_at:
@@ -135,7 +135,7 @@ class Recorder:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files below a folder; what goes meanwhile or is not ours (lost+found) counts not."""
+    """The size of all files in a folder tree, ignoring files that vanish or are not ours (lost+found)."""
     total = 0
     for entry in os.scandir(folder):
         with suppress(FileNotFoundError, PermissionError):

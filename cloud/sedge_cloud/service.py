@@ -28,22 +28,22 @@ from sedge_protocol.wire.reconnect import SOON_S, Reconnect
 from sedge_protocol.wire.topics import ITSELF, all_up, cloud, down, first_version_up, up
 
 RELOAD_S = 0.5
-# Another process may say often that rows have changed: they are looked at so seldom.
+# Other processes may signal often that rows have changed; rows are reloaded at most once in this time.
 SOON_AGAIN_S = 0.1
-# A longer message on our own topic is no question of a doctor.
+# A longer message on our own topic is not a doctor's request.
 MAX_QUESTION_BYTES = 64
 
 
 def on_the_wall(now: float) -> float:
-    """The time on the wall clock, in seconds, at a time of the loop."""
+    """The wall-clock time, in seconds, for a time of the loop."""
     return time.time() - time.monotonic() + now
 
 
 class Service:
     """One fleet's running coordinator, a station of the loop. ``observe`` is called with every event.
 
-    ``recorder`` notes for whoever looks what the store does not have. ``company`` says which shards are
-    this process's, and shares them with others that serve the fleet; without it, none do.
+    ``recorder`` stores observations for status displays. ``company`` says which shards belong to this
+    process, and shares them with other processes that serve the fleet; without it, there are none.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Service:
         return self.link.wants_write()
 
     def timer(self) -> float:
-        """When ``step`` wants to be called next."""
+        """The time at which ``step`` must next be called."""
         due = [self.link.timer(), self._reload_at]
         probe = self._probe.timer()
         due += [] if probe is None else [probe]
         due += [] if self._company is None else [self._company.timer()]
         at = self.coordinator.timer()
-        # Without room nothing can leave: the socket will wake the loop, and a timer would make it spin.
+        # Without room nothing can be sent: the socket will wake the loop, and a timer would make it spin.
         return min(due if at is None or not self.link.room else [*due, at])
 
     def step(self) -> None:
@@ -109,7 +109,7 @@ class Service:
                     self._log.info("connected to %s", self.link.settings.url)
                     if self._recorder is not None:
                         self._recorder.link(True, now)
-                    # Comes back unless the broker withholds messages; a second coordinator hears it too.
+                    # It comes back unless the broker withholds messages; a second coordinator hears it too.
                     self.link.send(self._itself, self._token)
                     self._probe.connected(event.max_packet_bytes, now)
                 case Disconnected():
@@ -127,7 +127,7 @@ class Service:
                 case Received() if event.topic.startswith(self._among_us):
                     self._hear(event, now)
                 case Received() if self._probe.limit is None:
-                    pass  # how orders are cut is not known yet; its sender repeats it
+                    pass  # the packet limit for orders is not known yet; the sender repeats the frame
                 case Received():
                     self._do(self.coordinator.receive(event.topic, event.payload, time.monotonic()))
         self._measure(now)
@@ -138,7 +138,7 @@ class Service:
             self._recorder.poll(time.monotonic())
 
     def close(self) -> None:
-        """Close the link; the store is durable as it is."""
+        """Close the link; the store is durable already."""
         notify("STOPPING=1")
         if self._company is not None:
             self._company.retire(self.step)
@@ -149,7 +149,7 @@ class Service:
             self._company.leave()
 
     def _tell_status(self) -> None:
-        """Tell the service manager in one line how things are, when that has changed."""
+        """Report the status to the service manager in one line, when it has changed."""
         devices = self.coordinator.devices
         parts = [f"{devices.present} of {devices.num_active} devices online"]
         for name, current in self.coordinator.open.items():
@@ -170,7 +170,7 @@ class Service:
         return self.coordinator.admits(topic, payload, now)
 
     def _hear(self, event: Received, now: float) -> None:
-        """Another process tells us something."""
+        """Process a message from another process."""
         if self._company is None:
             return
         has_changed, effects = self._company.hear(event.topic, event.payload, time.monotonic())
@@ -188,7 +188,7 @@ class Service:
                     self._measured(self._probe.limit, now)
             return
         if len(payload) > MAX_QUESTION_BYTES:
-            return  # a doctor measures how large messages may be, and hears them itself
+            return  # a doctor measures how large messages may be, and receives them itself
         if self._company is not None and not self._company.answers:
             return
         self.link.send(down(self.coordinator.fleet, ITSELF), payload)
@@ -199,7 +199,7 @@ class Service:
             )
 
     def _measure(self, now: float) -> None:
-        """Go on to measure how large messages may be."""
+        """Continue to measure how large messages may be."""
         known = self._probe.limit is not None
         for number, size in self._probe.poll(now):
             self.link.send(self._itself, numbered(self._token, number, self._itself, size))
@@ -211,7 +211,7 @@ class Service:
             self._measured(self._probe.limit, now)
 
     def _measured(self, limit: int, now: float) -> None:
-        """It is known how large messages may be: now devices may come."""
+        """The largest message size is known: start serving devices."""
         if limit < MAX_PACKET_BYTES and not self._probe.deaf:
             self._log.warning(
                 "the broker lets messages of %d bytes through, and no larger ones", limit

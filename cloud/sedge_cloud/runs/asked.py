@@ -1,6 +1,6 @@
-"""An open round by its rows: who was asked what, who owes an answer, and which of these are there.
+"""An open round from its rows: each device's order, who still owes an answer, and who is online.
 
-Leader and ingest each have their own of it, from the same rows.
+Leader and ingest each keep their own copy, from the same rows.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ class AskedRound:
 
     @cached_property
     def bundles(self) -> Counter[tuple[int, bytes]]:
-        """How many orders there are for each width, and bundle of a rollout."""
+        """How many orders there are for each pair of width and rollout bundle."""
         return Counter((order.width, order.bundle) for order in self.orders.values())
 
     def waiting_for(self, device: str) -> bool:

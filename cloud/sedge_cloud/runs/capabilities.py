@@ -23,7 +23,7 @@ from sedge_protocol.wire.work import Codec, Work
 
 # The needs of a strategy that asks only for the run's training.
 PLAIN_WORK = Work()
-# What an order takes besides its digests of bundle and model: keys, work, one step, a small patch.
+# The bytes of an order besides its digests of bundle and model: keys, work, one step, a small patch.
 ORDER_BYTES = 2048
 
 
@@ -45,7 +45,7 @@ def terms_of(run: Run, work: Work = PLAIN_WORK) -> Terms:
     strategy may give them.
     """
     config, manifest, frozen = run.config, run.manifest, run.manifest.frozen
-    # Every device has zlib, bundles included, and what is not compressed needs no announcement.
+    # Every device has zlib, as bundles need it, and no compression needs no announcement.
     compressions = {config.broadcast.compression, config.patch.compression}
     codings = {config.broadcast.values, run.patch_values}.difference(COMMON_VALUES)
     return msgspec.structs.replace(
@@ -73,7 +73,7 @@ def memory_of(run: Run, width: int, work: Work = PLAIN_WORK) -> dict[str, int]:
 
 
 def packets_for(run: Run) -> tuple[int, ...]:
-    """The packet sizes that have room for the run's orders; none where not even a frame has."""
+    """The packet sizes that have room for the run's orders; none if not even a frame has."""
     frozen = run.manifest.frozen
     sizes = [run.bundles[0].size, run.model_bytes()]
 
@@ -93,7 +93,7 @@ def packets_for(run: Run) -> tuple[int, ...]:
 
 
 def widest(run: Run, hello: Hello) -> int:
-    """The widest of the run's forms that fits into a device's memory; the last where none does."""
+    """The widest of the run's forms that fits into a device's memory; the last one if none does."""
     widths = range(len(run.manifests))
     fits = (width for width in widths if not without_memory(memory_of(run, width), hello))
     return next(fits, widths[-1])

@@ -18,8 +18,8 @@ Hellos = Callable[[str], Hello | None]
 class ClientModels:
     """The models of a run's devices; ``hello`` gives a device's last hello.
 
-    ``rows`` are those of the devices, and of their groups, that are known to be needed; none is asked for
-    twice. Without them each device's is read when it is needed.
+    ``rows`` are prefetched rows of devices, and of their groups, that will be needed; these are not read
+    again. Without them each device's row is read when needed.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ClientModels:
         self._members: Cache[ClientModel] = Cache(run_store.memory, _client_bytes)
 
     def forget(self) -> None:
-        """Free the memory of decoded models: one device is in many groups, which ends with the plan."""
+        """Free decoded models: they are kept because a device is in many groups, until planning ends."""
         self._members.clear()
 
     def of(self, device: str) -> ClientModel:
@@ -54,7 +54,7 @@ class ClientModels:
         return self._members.get(name) or self._members.put(name, self._load(device))
 
     def member(self, device: str) -> ClientModel:
-        """A device's client model as others may learn from it: shortened as it was in its round."""
+        """A device's client model for use by others: shortened by the factor from its round."""
         client = self.alone(device)
         if client.counted in (0, 1):
             return client
@@ -77,8 +77,8 @@ class ClientModels:
 class Group:
     """The trusted models of these devices, in this order; each is decoded when the iteration reaches it.
 
-    A member may have become untrusted since the group was made. An update that was shortened on its way
-    into the global model is shortened here as well, and one that came too late to be compared left out.
+    A member may have become untrusted since the group was made. An update that entered the global model
+    shortened is shortened here as well; one that came too late for the comparison is left out.
     """
 
     models: ClientModels

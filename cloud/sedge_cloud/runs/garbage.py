@@ -1,7 +1,7 @@
 """Deletes ended runs as ``[keep]`` says, and blobs that nothing refers to.
 
-Runs are deleted whole, of old rounds only the devices' parts. A running run is never deleted, nor the
-newest finished one, which newcomers still get their model from.
+Runs are deleted whole; of old rounds, only the per-device rows are. A running run is never deleted, nor is
+the newest finished one, from which newcomers still get their model.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from sedge_cloud.runs.run import state_of
 from sedge_cloud.store.roles import Rows
 from sedge_cloud.store.rows import RunRow
 
-# A blob is written before the row that names it, also by the command line while the service runs: a younger
-# blob without a name is not collected.
+# A blob is written before the row that names it, by the command line too while the service runs. So an
+# unnamed blob younger than this is not collected.
 ORPHAN_AGE_S = 60.0
 # A device may lose its link in the middle of an upload and come back the next day.
 PART_AGE_S = 86_400.0
@@ -28,7 +28,7 @@ class Pruned(NamedTuple):
 
 
 class Garbage:
-    """Deletes what a store no longer needs. ``keep`` limits what remains of ended runs."""
+    """Deletes data that a store no longer needs. ``keep`` limits how much of ended runs remains."""
 
     def __init__(self, store: Rows, keep: KeepConfig | None = None) -> None:
         self._store = store
@@ -46,12 +46,12 @@ class Garbage:
     def prune(self, dry_run: bool = False) -> Pruned:
         """Delete the rows that ``keep`` does not allow, all at once; with ``dry_run`` only find them.
 
-        Blobs that nothing refers to any more are for the next collection.
+        Blobs that are no longer referenced are left to the next collection.
         """
         if self._keep == KeepConfig():
             return Pruned()
         gone: list[str] = []
-        # Before the transaction: a server ends one that is idle, and a listing may take long.
+        # List before the transaction: a server ends an idle transaction, and a listing may take long.
         sizes = {} if self._keep.gigabytes is None else self._store.blobs.sizes()
         with self._store.transaction(dry_run):
             runs, rows = self._store.runs(), 0
@@ -77,11 +77,11 @@ class Garbage:
         return sum(sizes.get(sha256, 0) for sha256 in self.named_blobs())
 
     def collect(self) -> int:
-        """Delete what ``keep`` does not allow, and blobs that nothing refers to; the bytes freed."""
+        """Delete rows that ``keep`` does not allow, and unreferenced blobs. Returns the bytes freed."""
         with self._store.may_collect() as may:
             if not may:  # a backup is being written
                 return 0
-            freed = self._collect()  # first: on a full object store no transaction ends before
+            freed = self._collect()  # first: on a full object store no transaction can commit
             if any(self.prune()):
                 freed += self._collect()
             self._store.drop_small_updates()  # last: on a full disk it needs the space just freed

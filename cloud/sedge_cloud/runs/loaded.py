@@ -11,7 +11,7 @@ RUNNING = "running"
 
 
 class Runs:
-    """Runs by name. What they are is fixed when they begin; how far they are is not to be read here."""
+    """Runs by name. Read only properties that are fixed when a run begins, never its progress."""
 
     def __init__(self, store: Rows) -> None:
         self._store = store
@@ -19,7 +19,7 @@ class Runs:
         self._statuses: dict[str, str] = {}
 
     def load(self, runs: Iterable[RunRow]) -> None:
-        """These are all runs. A restarted one is read again when it is needed."""
+        """Take the list of all runs. A restarted run is read again when needed."""
         rows = {row.run: row for row in runs}
         self._statuses = {name: row.status for name, row in rows.items()}
         for name, run in list(self._loaded.items()):
@@ -28,11 +28,11 @@ class Runs:
                 del self._loaded[name]
 
     def status(self, name: str) -> str:
-        """A run's status when it was last looked for; empty if there is no such run."""
+        """A run's status when it was last looked up; empty if there is no such run."""
         return self._statuses.get(name, "")
 
     def get(self, name: str) -> Run | None:
-        """A run, even one that has ended; None if there is none. Raises ``StorageError``."""
+        """A run, even an ended one; None if there is no such run. Raises ``StorageError``."""
         if name not in self._loaded and name in self._statuses:
             row = next((row for row in self._store.runs() if row.run == name), None)
             if row is not None:

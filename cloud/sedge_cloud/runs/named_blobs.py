@@ -12,9 +12,9 @@ Describe: TypeAlias = Callable[[bytes], Manifest]
 
 
 class NamedBlob(NamedTuple):
-    """A blob that a device's order names, for people ``what``.
+    """A blob that a device's order names; ``what`` describes it for people.
 
-    It is sent once to its ``receivers``; 0: to this device only.
+    It is sent once to all its ``receivers``; with 0, to this device only.
     """
 
     manifest: Manifest

@@ -1,8 +1,8 @@
-"""A device's order as it goes on the wire: what it gets in a round, and how it codes its update.
+"""A device's order in its wire form: the blobs it gets in a round, and how it codes its update.
 
-An order made again from the same rows and the same hello is the same. A patch travels inside it where it
-fits; a step of the global model never does. It leaves the coordinator once for the whole fleet, and inside
-every order it would save a device 1.7 % of its bytes.
+The same rows and the same hello always give the same order. A patch is sent inside the order if it fits; a
+step of the global model never is. A step leaves the coordinator once for the whole fleet; sent inside every
+order it would save a device only 1.7 % of its bytes.
 """
 
 from collections import Counter
@@ -28,12 +28,12 @@ from sedge_protocol.wire.places import MAX_URL, Place
 from sedge_protocol.wire.transfer import Manifest, fitting_chunk
 from sedge_protocol.wire.work import Step
 
-# Less than a frame holds: made again, an order may need some bytes more for its codec.
+# Less than a frame holds: an order that is made again may need a few more bytes for its codec.
 MAX_ORDER_BYTES = MAX_BODY_BYTES - 512
-# From this size on a blob is worth a connection of its own: TLS and HTTP take 2.3 kB with one short
-# certificate (tools/bench/large_base.py), and a usual chain some 4 kB more, together 2 % of it.
+# From this size on a blob is worth a separate connection: TLS and HTTP take 2.3 kB with one short
+# certificate (tools/bench/large_base.py), and a usual chain about 4 kB more, together 2 % of the blob.
 PUBLIC_BYTES = 2**18
-# What surrounds an order in its MQTT packet: MQTT's own bytes, the longest topic, and the frame's header.
+# The bytes around an order in its MQTT packet: MQTT's own, the longest topic, and the frame's header.
 AROUND_BYTES = PUBLISH_BYTES + 128 + HEADER.size
 
 
@@ -88,9 +88,9 @@ def make_order(
 
 
 def places(shared: Iterable[Manifest], public: Public) -> tuple[Place, ...]:
-    """The places of the large ones among these blobs. Blobs of a single device have none.
+    """The places of those of these blobs that are large. Blobs for a single device have none.
 
-    Without a URL that an order may hold, or with a store that cannot sign one now, everything goes by MQTT.
+    If a URL is too long for an order, or the store cannot sign one now, everything goes over MQTT.
     """
     found: list[Place] = []
     with suppress(StorageError):
@@ -104,27 +104,27 @@ class Links(Protocol):
     """The devices, by id, that an order depends on in addition to its rows."""
 
     def hello(self, device: str) -> Hello | None:
-        """Its last hello; None for a device without one, or not enrolled."""
+        """A device's last hello; None without one or if not enrolled."""
         ...
 
     def max_packet_of(self, device: str) -> int:
-        """The largest MQTT packet that comes through to it."""
+        """The largest MQTT packet that is known to reach a device."""
         ...
 
 
 class Orders:
     """Makes the devices' orders, whose blobs are ``cut`` into chunks that fit each device's link.
 
-    ``public`` gives the URLs of large blobs, for a device that has to fetch the whole model.
+    ``public`` gives the URLs of large blobs, for a device that must fetch the whole model.
     """
 
     def __init__(self, devices: Links, cut: Cut, public: Public | None = None) -> None:
         self._devices, self._cut, self._public = devices, cut, public
 
     def all(self, run: Run, current: AskedRound) -> dict[str, Order]:
-        """The orders of a new round as they go on the wire. Raises ``StrategyError`` for one too large.
+        """The orders of a new round in their wire form. Raises ``StrategyError`` for one too large.
 
-        They are made before the round is stored: with such an order it could only fail.
+        They are made before the round is stored, as a round with such an order could only fail.
         """
         return {
             name: require_sendable(run, self.one(run, current, given), name)
@@ -132,7 +132,7 @@ class Orders:
         }
 
     def one(self, run: Run, current: AskedRound, given: OrderRow) -> Order:
-        """A device's order, as it goes on the wire."""
+        """A device's order in its wire form."""
         name = given.device
         hello, describe = self._devices.hello(name), self.describe(name)
         order = make_order(run, current.row, current.steps, given, hello, describe, self._public)
@@ -190,7 +190,7 @@ def bundle_users(run: Run, current: AskedRound) -> Counter[bytes]:
 
 
 def receivers_of(run: Run, current: AskedRound, blob: bytes) -> int | None:
-    """How many of its devices a round sends a blob for all to; None for any other blob."""
+    """To how many devices a round sends this shared blob; None for any other blob."""
     named = dict(bundle_users(run, current))
     if run.manifest.frozen is not None:
         named[run.manifest.frozen.blob.sha256] = len(current.orders)
@@ -205,14 +205,14 @@ def packet_of(order: Order) -> int:
 
 
 def too_large(order: Order, max_packet: int) -> str:
-    """Why an order exceeds a link with this largest packet, in bytes; empty if it does not."""
+    """Why an order does not fit a link with this largest packet, in bytes; empty if it fits."""
     if max_packet >= MAX_PACKET_BYTES or (packet := packet_of(order)) <= max_packet:
         return ""
     return f"MessageTooLarge: its order takes {packet} bytes, {its_limit(max_packet)}"
 
 
 def trimmed(order: Order, max_packet: int) -> Order:
-    """The order with its newest steps only, as many as a packet has room for, and places if it has more.
+    """The order cut to a packet: its oldest steps are dropped first, then its places.
 
     A device that holds an older model fetches the whole one.
     """

@@ -1,4 +1,4 @@
-"""What the rows say of the past of a round's devices; each kind of row in one statement for all of them."""
+"""The past of a round's devices, read from rows with one statement per kind of row."""
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
@@ -9,7 +9,7 @@ from sedge_cloud.store.rows import ClientModelRow
 
 
 class Past:
-    """The client models of these devices, ``rows`` by device, and what their rounds say of them."""
+    """The client models of these devices (``rows``, by device), and facts from their earlier rounds."""
 
     def __init__(self, run: Run, run_store: RunStore, devices: Collection[str]) -> None:
         self._run = run

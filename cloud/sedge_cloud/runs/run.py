@@ -26,10 +26,10 @@ R = TypeVar("R")
 class RunState(msgspec.Struct, frozen=True):
     """A strategy's last ``State`` by reference; ``round`` counts the rounds closed.
 
-    ``model`` is the global model, whole and exact. ``steps`` lead to it from earlier ones, oldest first, as
-    far as they are worth sending; ``owed`` is the blob of what they left out, n float32 little endian, or
-    empty. ``groups`` is the blob of ``State.groups`` in MessagePack, or empty. ``policy`` is the run's
-    signed policy itself, or empty. ``budget`` is that of a run with [privacy].
+    ``model`` is the global model, whole and exact. ``steps`` lead to it from earlier models, oldest first,
+    as far back as they are worth sending; ``owed`` is the blob of the change that they left out, n float32
+    little endian, or empty. ``groups`` is the blob of ``State.groups`` in MessagePack, or empty. ``policy``
+    is the run's signed policy itself, or empty. ``budget`` is set in a run with [privacy].
     """
 
     model: bytes
@@ -52,7 +52,7 @@ class RunState(msgspec.Struct, frozen=True):
 class Run:
     """One run, with what planning and closing its rounds needs.
 
-    ``bundles`` and ``manifests`` have one for each width, the whole model's first, which is ``manifest``.
+    ``bundles`` and ``manifests`` have one item per width, the whole model's first; that is ``manifest``.
     """
 
     def __init__(self, row: RunRow, store: Rows) -> None:
@@ -84,14 +84,14 @@ class Run:
 
     @property
     def codec(self) -> Codec:
-        """How devices code their updates where the run file leaves it out.
+        """How devices code their updates by default, if the run file does not say.
 
-        In a private run every element is sent: without error feedback, what is left out is lost.
+        In a private run every element is sent: without error feedback, elements that are left out are lost.
         """
         return self.strategy.codec if self.config.privacy is None else EVERY_ELEMENT
 
     def model_bytes(self) -> int:
-        """The size of the global model's blob; 0 where the disk has lost it."""
+        """The size of the global model's blob; 0 if the disk has lost it."""
         model = self.state.model
         return self._blobs.size(model) if self._blobs.has(model) else 0
 

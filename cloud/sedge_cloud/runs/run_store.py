@@ -49,7 +49,7 @@ class _Closed(msgspec.Struct, frozen=True):
 
 
 def _closed_round(run: Run, number: int) -> bytes:
-    """What a round is called in the cache; another run may have had this one's name."""
+    """A round's key in the cache; an earlier run may have had the same name."""
     return f"{run.name}/{run.created}/{number}".encode()
 
 
@@ -68,7 +68,7 @@ class RunStore(Vectors):
         )
 
     def context(self, run: Run) -> Context:
-        """What the run's strategy is passed now."""
+        """The context that the run's strategy is passed now."""
         layout, trainings = run.manifest.layout, run.config.training_rounds(run.state.round)
         return Context(
             layout,
@@ -89,10 +89,10 @@ class RunStore(Vectors):
     def write_state(self, run: Run, state: State) -> RunState:
         """Store a strategy's ``State``; the result names its blobs.
 
-        Where the broadcast is coded, the next global model is the one that the devices decode
-        (versions.py), and what it leaves out is owed if the state ``is_change``. If it is not, a part of
-        the elements would be no model, and every element of the change is sent. The result depends on
-        ``run.state`` and ``state`` only. Raises ``Unencodable`` for a model that is not finite.
+        If the broadcast is coded, the next global model is the one that the devices decode (versions.py),
+        and if the state ``is_change``, the elements left out are owed. If it is not, a part of the elements
+        would not make a usable model, so every element of the change is sent. The result depends only on
+        ``run.state`` and ``state``. Raises ``Unencodable`` for a model that is not finite.
         """
         broadcast = run.config.broadcast
         last = msgspec.structs.replace(
@@ -125,9 +125,9 @@ class RunStore(Vectors):
         return msgspec.structs.replace(last, model=model, model_hash=model_hash, steps=steps)
 
     def summed_step(self, run: Run, held: bytes) -> bytes:
-        """The blob of one step to the run's model from the one with the hash ``held``.
+        """The blob of a single step to the run's model from the model with the hash ``held``.
 
-        Empty unless it replaces several and is smaller than they are together.
+        Empty unless it replaces several steps and is smaller than they are together.
         """
         steps, size = steps_since(run.state.steps, held), run.manifest.layout.size
         if len(steps) < 2 or steps[0].base_hash != held:
@@ -143,10 +143,10 @@ class RunStore(Vectors):
     def client_model(self, run: Run, device: str, row: ClientModelRow | None = None) -> ClientModel:
         """A device's client model in this run, without its group and ``memory_mb``; vectors are read-only.
 
-        ``row`` is the device's, read here if it is not given.
+        ``row`` is the device's row, read here if not given.
 
-        If the disk has lost a part of it, the device counts as one without a past: the run goes on, and the
-        device's next update replaces the model.
+        If the disk has lost a part of the model, the device counts as one without a past: the run goes on,
+        and the device's next update replaces the model.
         """
         row = row or self.store.client_model(run.name, device)
         if row is None:
@@ -188,13 +188,13 @@ class RunStore(Vectors):
         )
 
     def counted(self, run: Run, row: ClientModelRow) -> float:
-        """The factor of a client model's update in its round; 0 for a distrusted or a late one."""
+        """The factor of a client model's update in its round; 0 if it was distrusted or late."""
         name = _closed_round(run, row.round)
         counted = self._counted.get(name) or self.load_counted(run, [row.round]).get(row.round, {})
         return counted.get(row.device, 0.0)
 
     def load_counted(self, run: Run, numbers: Iterable[int]) -> dict[int, dict[str, float]]:
-        """Read how much the updates of these rounds counted where that is not cached; by round, device."""
+        """How much the updates of these rounds counted, by round and device; read unless cached."""
         unknown = [n for n in numbers if self._counted.get(_closed_round(run, n)) is None]
         loaded: dict[int, dict[str, float]] = {}
         for number, coded in self.store.summaries(run.name, unknown).items() if unknown else ():
@@ -213,9 +213,9 @@ class RunStore(Vectors):
         rows: Iterable[UpdateRow],
         orders: Mapping[str, OrderRow] | None = None,
     ) -> list[tuple[UpdateRow, OrderRow]]:
-        """Updates that count in a round, each with its order; a late one's is from an earlier round.
+        """Updates that count in a round, each with its order; a late one's order is of an earlier round.
 
-        ``orders`` are the round's, by device, read here if they are not given.
+        ``orders`` are the round's, by device, read here if not given.
         """
         if orders is None:
             orders = {order.device: order for order in self.store.orders(run.name, number)}
@@ -240,7 +240,7 @@ class RunStore(Vectors):
     ) -> RoundUpdates:
         """The updates of a round by device, on the global model ``base`` (n,).
 
-        ``rows`` are those that count; by default, those that came in time. ``orders`` as in
+        ``rows`` are the updates that count; by default, those that arrived in time. ``orders`` as in
         ``with_orders``.
         """
         counted = self.store.updates(run.name, number) if rows is None else rows
@@ -250,11 +250,11 @@ class RunStore(Vectors):
         )
 
     def write_groups(self, groups: Groups) -> bytes:
-        """Store who learns with whom; the blob, or empty for none."""
+        """Store which devices learn with which. Returns the blob, or empty bytes for no groups."""
         return self.store.blobs.write(msgspec.msgpack.encode(groups)) if groups else b""
 
     def read_groups(self, blob: bytes) -> Groups:
-        """Who learns with whom."""
+        """Which devices learn with which."""
         if not blob:
             return {}
         return msgspec.msgpack.decode(self.store.blobs.read(blob), type=dict[str, tuple[str, ...]])

@@ -1,4 +1,4 @@
-"""A run's requirements of devices and rounds, as stored in its row, and hellos: runs no strategy."""
+"""Compares a run's requirements, as stored in its row, with hellos, without running a strategy."""
 
 import msgspec
 
@@ -8,12 +8,12 @@ from sedge_protocol.wire.messages import Hello
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a run asks for: devices that match ``select``, a condition, if there is one.
+    """A run's requirements on devices: to match ``select``, a condition, if there is one.
 
-    A device must run one of the ``backends``, know the ``compressions`` and ``codecs`` and, for what it
-    would be asked now, the ``features``; take ``frozen_bytes`` of frozen data, and a job in ``memory_mb``
-    by backend (0: unknown). ``packets`` are the packet sizes that have room for its orders. ``tensors`` has
-    the size of each of the model's.
+    A device must run one of the ``backends``, know the ``compressions``, the ``codecs`` and, for the orders
+    that it would get now, the ``features``. It needs room for ``frozen_bytes`` of frozen data, and
+    ``memory_mb`` for a job, by backend (0: unknown). ``packets`` are the packet sizes that have room for
+    the run's orders. ``tensors`` has the size of each of the model's tensors.
     """
 
     strategy: str = ""
@@ -52,7 +52,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def keeps_model(hello: Hello | None, run: str) -> bool:
-    """Whether a device keeps what it had of a run, as far as is known: one without a hello may."""
+    """Whether a device still keeps its data of a run, as far as is known; True without a hello."""
     return hello is None or hello.holds is None or run in hello.holds
 
 
@@ -71,7 +71,7 @@ def without_memory(memory_mb: dict[str, int], hello: Hello) -> list[str]:
 
 
 def without_link(packets: tuple[int, ...], limit: int) -> list[str]:
-    """The broker that a device with this ``limit`` lacks for orders that fit into these packets, if any."""
+    """What a broker with this ``limit`` lacks for orders with these packet sizes, in words, if anything."""
     if not packets or limit >= packets[0]:
         return []
     return [f"a broker that takes messages of {packets[0]} bytes, {its_limit(limit)}"]

@@ -18,9 +18,9 @@ from sedge_protocol.wire.update import Report
 class RoundUpdates:
     """Accepted updates on the global model ``base`` (n,), each decoded when the iteration reaches it.
 
-    They can be iterated more than once. A device counts with at most the examples in its hello, and with
-    one if that says none. A late update counts as the same change, but from ``base``: so neither its change
-    nor what the fleet has learned since is lost.
+    They can be iterated more than once. A device counts with at most the number of examples in its hello,
+    or with one if the hello says none. A late update counts as the same change, but from ``base``: so
+    neither its change nor the fleet's progress since is lost.
     """
 
     widths: tuple[Width, ...]
@@ -48,7 +48,9 @@ class RoundUpdates:
     def _measure(self, i: int) -> Measured:
         row, order, _, examples, size = self._known[i]
         patch, delta = row.patch_length, row.delta_length
-        if patch is None or delta is None or (row.late and order.patch_hash):  # from another model
+        if (
+            patch is None or delta is None or (row.late and order.patch_hash)
+        ):  # relative to another model
             return measure(self._update(i))
         return Measured(row.device, examples, order.width, size, order.trusted, patch, delta)
 

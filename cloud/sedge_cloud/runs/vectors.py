@@ -42,10 +42,10 @@ class Vectors:
         self.memory = memory or Memory.of_machine()
         # Decoded models: the open round's, and older ones that client models build on.
         self._models: Cache[DecodedModel] = Cache(self.memory, lambda model: model.theta.nbytes)
-        # Updates decoded at their receipt, for the closing of their round and the next plan, and patches.
-        # Closing and planning go through the fleet in order and several times, so what they decode, as
-        # that of other processes' devices, only fills the cache: to a full one they would add by dropping
-        # the entry that is needed next.
+        # Updates decoded on receipt, for closing their round and for the next plan, and patches. Closing
+        # and planning go through the fleet in order and several times. So vectors that they decode, such as
+        # those of other processes' devices, are added only while the cache has room: in a full cache they
+        # would evict the entry that is needed next.
         self._vectors: Cache[SparseVector] = Cache(self.memory, vector_bytes)
 
     def write_model(
@@ -92,7 +92,7 @@ class Vectors:
         return decode_arrays(self.store.update_blob(blob))
 
     def drop_past(self, rows: Iterable[ClientModelRow], keep: Collection[bytes]) -> None:
-        """Forget what a plan has read of these devices' past, except the models and patches in ``keep``."""
+        """Drop vectors cached while planning for these devices, except models and patches in ``keep``."""
         for row in rows:
             self._vectors.drop(row.blob + row.context)
             if row.patch_hash not in keep:
@@ -158,7 +158,7 @@ class Vectors:
 
 
 def hash_of(theta: Theta) -> bytes:
-    """A vector's name: SHA-256 of its n float32, little endian."""
+    """A vector's hash: SHA-256 of its n float32, little endian."""
     return hashlib.sha256(theta.astype("<f4", copy=False).tobytes()).digest()
 
 

@@ -5,15 +5,16 @@
     global_r+1 = global_r + sent                     in float32, on every device and here
     owed_r+1   = d - sent                            error feedback: nothing is lost for good
 
-theta' is the strategy's next model. Where it replaces global_r instead of changing it, nothing is owed: the
-next d contains what was left out. Counted twice, it would be sent twice; FedPURIN's model once grew 18-fold
-in 20 rounds that way. The cloud adopts global_r+1, so it computes with the bits that the devices hold.
+theta' is the strategy's next model. If it replaces global_r instead of changing it, nothing is owed: the
+next d already contains the elements left out. Counted twice, they would be sent twice; FedPURIN's model
+once grew 18-fold in 20 rounds that way. The cloud adopts global_r+1, so it computes with the same bits as
+the devices.
 
 With the coding bf16 and a fraction below 1, versions are on a grid: their elements are multiples of a power
 of two. So the whole model takes 5 to 7 bits an element instead of 27, without loss, and steps add up
 exactly in any order. Each tensor of the first model is rounded to multiples of the power of two nearest to
 a sixth of its root mean square, and every step to multiples of a power of two (codec/grid.py): with
-finer spacings a model that is 40 rounds old takes half as much again.
+finer spacings a model that is 40 rounds old takes half as many bits again.
 
 Nothing here knows of blobs or rounds. n = parameters of the model.
 """
@@ -33,7 +34,8 @@ from sedge_protocol.errors import Unencodable
 from sedge_protocol.layout import Layout, Role, Theta
 from sedge_protocol.wire.messages import MAX_STEPS
 
-# Of the first model, in a tensor's root mean square: 4 to 9 levels, an error of 3 to 7 % of it.
+# Grid steps per root mean square of a tensor in the first model; rounding to a power of two makes them 4 to
+# 9, with an error of 3 to 7 % of the root mean square.
 LEVELS = 6
 
 
@@ -62,7 +64,7 @@ def next_version(
 
 
 def needs_every_element(state: State, broadcast: BroadcastConfig) -> bool:
-    """Whether ``fraction`` cannot serve a strategy's state: a part of a new vector is no model."""
+    """Whether ``fraction`` cannot be used for a strategy's state, as a part of a new vector is no model."""
     return not state.is_change and not broadcast.sends_all
 
 
@@ -93,7 +95,7 @@ def _reached(current: Theta, change: Theta, step: bytes) -> Version:
 
 
 def first_version(theta: Theta, layout: Layout, broadcast: BroadcastConfig) -> Theta:
-    """The model (n,) that a run begins with: on the grid where its broadcast is, except statistics."""
+    """A run's first model (n,): on the grid, except statistics, if its broadcast uses one."""
     if not broadcast.on_grid:
         return theta
     return _on_grid(theta, layout)
@@ -119,7 +121,7 @@ def chosen(change: Theta, broadcast: BroadcastConfig) -> SparseVector:
 def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, ...]:
     """The most recent ``steps`` (oldest first) that together are smaller than the whole model.
 
-    They are at most ``MAX_STEPS``; a device that is further behind fetches the model.
+    There are at most ``MAX_STEPS``; a device that is further behind fetches the model.
     """
     total, first = 0, len(steps)
     while first > max(0, len(steps) - MAX_STEPS):
@@ -131,9 +133,9 @@ def worth_sending(steps: Sequence[StepRow], model_bytes: int) -> tuple[StepRow, 
 
 
 def summed(changes: Iterable[SparseVector], current: Theta, held: bytes) -> SparseVector | None:
-    """One change that replaces all those from the model with hash ``held`` to ``current`` (n,).
+    """A single change that replaces all ``changes`` from the model with hash ``held`` to ``current`` (n,).
 
-    None unless it leads there bit for bit: only on a grid do sums not depend on their order.
+    None unless it leads there bit for bit: only on a grid are sums independent of their order.
     """
     total = np.zeros_like(current)
     for change in changes:

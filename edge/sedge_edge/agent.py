@@ -51,11 +51,11 @@ GATE_RETRY_S = 60.0
 class Agent:
     """The device's core. Methods return the effects they cause, in order.
 
-    ``vectors`` holds what never leaves the device; by default it is stored among the blobs. ``gate`` says
-    which gates are closed (waiting.py). ``retention`` says which runs are given up, ``limits`` what the
-    device does at most; None is anything. ``permits`` tells which URLs it may ask for blobs; None is none.
-    ``pinned`` are the keys of which one must have signed for an order; None asks for no signature. Without
-    ``keyring`` it has the identity's keys for good.
+    ``vectors`` stores the vectors that never leave the device; by default they are stored among the blobs.
+    ``gate`` says which gates are closed (waiting.py). ``retention`` chooses the runs to delete; ``limits``
+    bounds the device's work, and None means no limits. ``permits`` tells which URLs it may request blobs
+    from; None means none. An order must be covered by a signature of one of the ``pinned`` keys; None
+    requires no signature. Without ``keyring`` the device keeps the identity's keys for good.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Agent:
             if message is None:
                 return self._chunk(frame, now)
             is_new = frame.incarnation != self.state.coordinator_incarnation
-            if is_new:  # it knows nobody, and its own request for a hello may have been lost
+            if is_new:  # its sessions, and its own request for a hello, may be lost
                 self.handshake.begin(now)
             if isinstance(message, messages.Welcome):  # also on a full disk: hellos say that
                 self.peer.agree(message.versions)
@@ -361,7 +361,7 @@ class Agent:
         return [*effects, *self.poll(now)] if effects else []
 
     def fetched(self, part: FetchedChunk | SpanEnd, now: float) -> list[AgentEffect]:
-        """A chunk has come over HTTP, or the end of what ``FetchSpan`` asked for."""
+        """A chunk, or the end of the span that ``FetchSpan`` requested, has arrived over HTTP."""
         self.budget.passed(now)
         if isinstance(part, FetchedChunk):
             self.budget.received(len(part.data))

@@ -1,4 +1,4 @@
-"""Asking to join a fleet, on a token's topic, until there is an answer (spec/enrolment.md, E8 to E13)."""
+"""Asks to join a fleet on a token's topic until there is an answer (spec/enrolment.md, E8 to E13)."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class JoinRefused(LinkError):
 
 
 class Asking:
-    """One device's join by a token: ``name`` is the id that it asks for, ``seed`` 32 bytes of its key."""
+    """One device's join by a token: ``name`` is the requested id, ``seed`` the 32 bytes of its key."""
 
     def __init__(self, token: Token, name: str, seed: bytes) -> None:
         self.token, self.name = token, name
@@ -44,7 +44,7 @@ class Asking:
 
     @cached_property
     def _agreement(self) -> Agreement:
-        """Raises ``ConfigError`` for a token whose public key is none."""
+        """Raises ``ConfigError`` if the token's public key is invalid."""
         fleet, token = self.token.fleet, self.token.token
         try:
             return Agreement.of(self._private, self.token.public(), self.point, fleet, token)
@@ -84,7 +84,7 @@ class Asking:
             return None
         proof = self._agreement.answers(said.device)
         if said.state == "accepted" and not compare_digest(said.proof, proof):
-            return None  # whoever sent it has the token, and is not the coordinator
+            return None  # the sender has the token, but is not the coordinator
         return said
 
 

@@ -38,7 +38,8 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _OTHERS = 0o007
 # The file of the keyring in the state folder.
 KEYS = "keys"
-# What sedge-edge.service gets from the file "secret" beside edge.toml, which root's own commands read.
+# The credential that sedge-edge.service makes of the file "secret" beside edge.toml; root's own commands
+# read that file.
 _UNIT_SECRET = "$CREDENTIALS_DIRECTORY/sedge-secret"
 
 
@@ -181,7 +182,7 @@ class EdgeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def renews(self) -> bool:
-        """Whether the device can change its secret: the broker's account follows from that."""
+        """Whether the device can change its secret: only if the broker's account follows from it."""
         return self.broker.password_file is None and self.broker.cert_file is None
 
     def broker_settings(self) -> BrokerSettings:

@@ -1,7 +1,7 @@
 """Records a device's history for people: its link, its last error, its results, the bytes of a day.
 
 It is one small file in the state folder, which the running agent writes and `sedge-edge status` reads.
-Nothing depends on it, so a disk that refuses is passed over, and a power cut may cost its last minute.
+Nothing depends on it, so disk errors are ignored, and a power cut may cost its last minute.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from sedge_protocol.wire.messages import EVALUATE
 from sedge_protocol.wire.update import Report
 
 FILE = "diary"
-# Results that are kept, and the seconds in which bytes and contacts alone are written at most once.
+# The number of results to keep, and the minimum seconds between writes of bytes and contacts alone.
 MOST_RESULTS = 20
 WRITE_EVERY_S = 60.0
 DAY_S = 86400
 
 
 class Result(msgspec.Struct, frozen=True):
-    """A round's value of the run's metric, before the training and after it; ``at`` in Unix seconds."""
+    """The run metric's value in a round, before and after training; ``at`` is in Unix seconds."""
 
     run: str
     round: int
@@ -34,7 +34,7 @@ class Result(msgspec.Struct, frozen=True):
     at: float
 
     def text(self) -> str:
-        """The values of the metric in words."""
+        """The values of the metric as text."""
         if self.task == EVALUATE:
             return f"{self.after:.4f}"
         return f"{self.before:.4f} before, {self.after:.4f} after"
@@ -43,8 +43,8 @@ class Result(msgspec.Struct, frozen=True):
 class Page(msgspec.Struct, frozen=True):
     """The diary's content. Times are in Unix seconds of the device's clock, 0 for never.
 
-    ``connected`` is since ``since``; without a link, ``reason`` says why. ``up`` and ``down`` are the bytes
-    of messages on ``day``, in days since 1970 in UTC.
+    ``connected`` has held since ``since``; without a link, ``reason`` says why. ``up`` and ``down`` are the
+    bytes of messages on ``day``, in days since 1970 in UTC.
     """
 
     connected: bool = False
@@ -92,11 +92,11 @@ class Diary:
             self._save()
 
     def error(self, text: str) -> None:
-        """Something went wrong that a person should know."""
+        """Something went wrong that a person should know about."""
         self._save(error=text, error_at=self._clock())
 
     def done(self, report: Report) -> str:
-        """A round's work is done. Returns the line that the log has of it."""
+        """A round's work is done. Returns the line to log about it."""
         values = report.before.metric, report.after.metric
         result = Result(
             report.run, report.round, report.task, *values, report.num_examples, self._clock()
@@ -105,7 +105,7 @@ class Diary:
         return f"run {report.run}, round {report.round} ({report.task}) is done: {result.text()}"
 
     def close(self) -> None:
-        """The agent ends."""
+        """The agent stops."""
         self.link(False, "stopped")
 
     def _save(self, **changes: object) -> None:

@@ -28,7 +28,7 @@ from sedge_protocol.host.user_code import imported
 from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS, BundleManifest
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
 
-# Where sedge-edge.service reads its configuration, and all that it may write.
+# Where sedge-edge.service reads its configuration, and the only place where it may write.
 SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge")
 ENOUGH_FREE_BYTES = 64 * 2**20
 # The agent with ONNX Runtime and a small CNN peaks at about 110 MB; the system needs as much again.
@@ -59,7 +59,7 @@ def examine(path: Path, report: Callable[[bool, str], None]) -> bool:
     failed = set[str]()
     for name, check in checks.items():
         if name == "messages" and "broker" in failed:
-            continue  # nothing comes back at all, and why was said
+            continue  # nothing comes back at all, and the reason was reported
         try:
             with as_caller():
                 report(True, f"{name}: {check()}")
@@ -131,8 +131,8 @@ def _range(raw: Raw, whole: Examples) -> str:
 def _manifest(config: EdgeConfig) -> BundleManifest | None:
     """Return the manifest of the newest run; None before its bundle is here.
 
-    The newest run is the one that the last order was for: it may have another model than the newest
-    personal model. Where the disk cannot be read, its own check says why.
+    The newest run is that of the last order: its model may differ from that of the newest personal model.
+    If the disk cannot be read, the disk's own check says why.
     """
     folder = act_as_owner(config.state_dir)
     with suppress(ConfigError, StorageError):
@@ -173,7 +173,7 @@ def gate_values(gates: Gates) -> str:
 
 
 def _torch(config: EdgeConfig) -> str:
-    """Its CUDA wheels fill the disk of a small device, which hardly ever needs it."""
+    """Warn of torch: its CUDA wheels fill the disk of a small device, which hardly ever needs it."""
     try:
         installed = version("torch")
     except PackageNotFoundError:

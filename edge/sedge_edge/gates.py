@@ -1,11 +1,11 @@
 """Gates: whether a device may work now. All are off unless edge.toml sets them.
 
-While one is closed nothing is fetched and no training begins; one under way stops, and goes on when all are
-open. Finished updates are sent all the same, but for a gate that spares the link (``unmetered``). What
-the agent itself takes of processor and memory counts for no gate, so that a training cannot close its own.
-Only the temperature, which a training does raise, has a hysteresis.
+While one is closed nothing is fetched and no training begins; a training in progress stops, and continues
+once all are open. Finished updates are still sent, unless a gate that spares the link (``unmetered``) is
+closed. The agent's own use of processor and memory counts for no gate, so training cannot close its own
+gate. Only the temperature, which a training does raise, has a hysteresis.
 
-A gate whose value the device does not have is open: a Raspberry Pi without a battery is on mains.
+A gate whose value the device cannot read is open: a Raspberry Pi without a battery is on mains.
 ``sedge-edge doctor`` finds a gate that can never close.
 """
 
@@ -23,7 +23,7 @@ from sedge_edge.rounds.waiting import CHECK_S, OPEN, Closed
 from sedge_edge.sensors import Sensors, link_is_metered
 from sedge_protocol.errors import ConfigError
 
-# A device that was too hot goes on once it is cooler than the limit by this.
+# A device that was too hot continues once it is this much cooler than the limit.
 COOLER_C = 5.0
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
@@ -56,7 +56,7 @@ class GatesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Gate(NamedTuple):
-    """One gate that is set: its ``value`` in words, None if unknown, and why it is closed, if it is.
+    """One gate that is set: its ``value`` as text, None if unknown, and the reason if it is closed.
 
     ``link``: it spares the link.
     """
@@ -68,7 +68,7 @@ class Gate(NamedTuple):
 
 
 class Gates:
-    """The gates of a device, looked at every ``CHECK_S``. Thread-safe.
+    """The gates of a device, checked every ``CHECK_S``. Thread-safe.
 
     ``metered`` says whether the link costs by volume, ``local`` gives the local time of day.
     """
@@ -153,7 +153,7 @@ def _limited(
 
 
 def minutes(hours: str) -> tuple[int, int] | None:
-    """Begin and end in minutes of the day, of "HH:MM-HH:MM"; None for no hours. Raises ``ConfigError``."""
+    """Begin and end, in minutes of the day, of "HH:MM-HH:MM"; None if unset. Raises ``ConfigError``."""
     if not hours:
         return None
     match = _HOURS.fullmatch(hours)

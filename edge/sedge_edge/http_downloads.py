@@ -1,4 +1,4 @@
-"""[download]: blobs over HTTP. Which servers a device may ask, and the thread that asks them."""
+"""[download]: blobs over HTTP. Decides which servers a device may ask, and runs the downloading thread."""
 
 import queue
 import threading
@@ -15,7 +15,7 @@ from sedge_protocol.errors import ConfigError, LinkError
 if TYPE_CHECKING:
     from sedge_protocol.host.web import Span
 
-# Chunks that wait for the disk; a server that is faster than it waits, too.
+# Chunks that wait for the disk; a faster server waits, too.
 WAITING = 4
 # How often a waiting thread checks whether its download is still wanted.
 LOOK_S = 0.5
@@ -41,7 +41,7 @@ class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system's authorities."""
 
     def check(self) -> None:
-        """Raise ``ConfigError`` for a host that is more than a name, and a file that is no certificate."""
+        """Raise ``ConfigError`` for a host that is not a plain name, or a file without a certificate."""
         for host in self.hosts:
             if not host or set(host) & set("/:@ "):
                 raise ConfigError("download.hosts", host, "names such as cdn.example.org")
@@ -49,14 +49,14 @@ class DownloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("download.ca_file", str(self.ca_file), "a readable file")
 
     def permits(self, url: str) -> bool:
-        """Whether a URL may be asked now."""
+        """Whether this URL may be requested now."""
         if self.http == "never" or (self.unmetered and link_is_metered()):
             return False
         return self.names(url)
 
     def names(self, url: str) -> bool:
         """Whether requests to a URL are allowed."""
-        from sedge_protocol.host.web import parse  # http.client takes memory that few devices need
+        from sedge_protocol.host.web import parse  # http.client needs scarce memory
 
         try:
             address = parse(url)
@@ -76,11 +76,11 @@ class Downloads:
 
     @property
     def waiting(self) -> bool:
-        """Whether something has come and was not taken."""
+        """Whether something has arrived that was not collected yet."""
         return not self._parts.empty()
 
     def start(self, wanted: FetchSpan, wake: Callable[[], None]) -> None:
-        """Begin to fetch a span; ``wake`` is called, from another thread, whenever something has come."""
+        """Begin to fetch a span; ``wake`` is called, from another thread, whenever data arrive."""
         from sedge_protocol.host.web import Span
 
         self.stop()
@@ -100,7 +100,7 @@ class Downloads:
         self._span = None
 
     def taken(self) -> Iterator[FetchedChunk | SpanEnd]:
-        """Everything that has come until now."""
+        """Everything that has arrived so far."""
         for _ in range(self._parts.qsize()):
             yield self._parts.get_nowait()
 

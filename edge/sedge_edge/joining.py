@@ -29,7 +29,7 @@ from sedge_protocol.wire.keys import SECRET_BYTES
 from sedge_protocol.wire.topics import check_id
 
 SERVICE = Path("/etc/sedge")
-# A join by a token that has not ended yet: the device's private key is in it.
+# The file of an unfinished join by a token; it holds the device's private key.
 JOINING = "joining"
 
 _NEXT = """\
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
     """The files' destination, and the requested join.
 
     ``out`` is the folder, by default /etc/sedge for the ``service`` and otherwise one of the device's id.
-    ``name`` is the id to ask for by a token. With ``replaces`` the device that is in the folder gets a new
+    ``name`` is the id to ask for by a token. With ``replaces`` the device already in the folder gets a new
     secret and keeps its edge.toml.
     """
 
@@ -66,9 +66,9 @@ class _Begun(msgspec.Struct, frozen=True):
 
 
 def join(line: str, wanted: Wanted, say: Callable[[str], None]) -> str:
-    """Write edge.toml, secret and the broker's authority; what to do next.
+    """Write edge.toml, secret and the broker's authority. Returns the next steps as text.
 
-    ``say`` is told how far a join by a token is. Raises ``ConfigError`` for a line that is none, and where
+    ``say`` receives the progress of a join by a token. Raises ``ConfigError`` for an invalid line, and if
     another device, or without ``replaces`` this one, is in the folder already; ``JoinRefused``;
     ``LinkError``; ``StorageError``.
     """
@@ -84,7 +84,8 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     name = token.device or wanted.name or _name_in(folder) or _host_name()
     check_id(name, "--name")
     folder = folder or Path(name)
-    # What is known of the device but its id and secret: enough to see who is in the folder, and to connect.
+    # Everything known of the device besides its id and secret: enough to see which one is in the folder,
+    # and to connect.
     first = Enrolment(name, token.fleet, token.url, "", token.ca, token.trust)
     with as_caller(), translated("join in", folder):
         asking = Asking(token, name, _seed(token, folder, wanted))
@@ -96,7 +97,7 @@ def _join_by_token(token: Token, wanted: Wanted, say: Callable[[str], None]) -> 
     ca_file = None if token.ca is None else str(folder / CA)
     try:
         answer = ask_to_join(asking, ca_file, wanted.timeout_s, say)
-    except JoinRefused:  # what is typed next begins anew
+    except JoinRefused:  # the next line that is entered begins anew
         (folder / JOINING).unlink(missing_ok=True)
         raise
     enrolment = Enrolment(
@@ -131,9 +132,9 @@ def _files(enrolment: Enrolment, wanted: Wanted) -> Mapping[str, str]:
 
 
 def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
-    """Whether this device is in the folder, and is to be replaced.
+    """Whether this device is in the folder and is to be replaced.
 
-    Raises ``ConfigError`` for another device's files; those of a join that was cut off are taken over.
+    Raises ``ConfigError`` for another device's files; those of an interrupted join are reused.
     """
     files, known = _files(enrolment, wanted), _device_in(folder)
     if known == (enrolment.device, enrolment.fleet) and (folder / SECRET).exists():
@@ -152,7 +153,7 @@ def _require_free(folder: Path, enrolment: Enrolment, wanted: Wanted) -> bool:
 
 
 def _seed(token: Token, folder: Path, wanted: Wanted) -> bytes:
-    """The seed of this join's private key: of the join by this token that was cut off, or a new one."""
+    """The seed of this join's private key: that of an interrupted join by this token, or a new one."""
     path = folder / JOINING
     if path.exists():
         try:
@@ -160,7 +161,7 @@ def _seed(token: Token, folder: Path, wanted: Wanted) -> bytes:
             if begun.token == token.token:
                 return bytes.fromhex(begun.seed)
         except ValueError:
-            pass  # torn, or no such file of ours: a new key does as well
+            pass  # torn, or not our file: a new key will do
     seed = secrets.token_bytes(SECRET_BYTES)
     folder.mkdir(parents=True, exist_ok=True, mode=0o755 if wanted.service else 0o700)
     coded = json.dumps({"token": token.token, "seed": seed.hex()}).encode()
@@ -169,7 +170,7 @@ def _seed(token: Token, folder: Path, wanted: Wanted) -> bytes:
 
 
 def _is_written(folder: Path, asking: Asking) -> bool:
-    """Whether the join was cut off after its last file."""
+    """Whether the join was interrupted after its last file."""
     path = folder / SECRET
     return path.exists() and path.read_text(errors="replace").strip() == asking.secret.hex()
 
@@ -188,6 +189,6 @@ def _name_in(folder: Path | None) -> str:
 
 
 def _host_name() -> str:
-    """This machine's name as an id."""
+    """This machine's name, turned into an id."""
     words = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().partition(".")[0].lower())
     return words.strip("-")[:48].strip("-") or "device"

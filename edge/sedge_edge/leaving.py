@@ -41,7 +41,7 @@ def member(path: Path) -> EdgeConfig:
 def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:
     """Leave the fleet. Returns why the coordinator could not be notified, or "" if it was.
 
-    What the device keeps in its state ``folder`` is deleted in either case. Raises ``StorageError`` while
+    The contents of the device's state ``folder`` are deleted in either case. Raises ``StorageError`` while
     an agent uses the folder, and when the disk refuses.
     """
     with lock_folder(folder):
@@ -58,7 +58,7 @@ def leave(config: EdgeConfig, folder: Path, timeout_s: float = ANSWER_S) -> str:
 
 
 def _tell(config: EdgeConfig, folder: Path, timeout_s: float) -> None:
-    """Say that the device leaves until the coordinator refuses it. Raises ``LinkError`` for no answer."""
+    """Send goodbyes until the coordinator refuses the device. Raises ``LinkError`` without an answer."""
     keys, topic = config.keys(), topics.down(config.fleet, config.device)
     start = next_incarnation(_starts(folder), int(time.time()))
     peer = Peer(topics.up(config.fleet, config.device), keys.up, keys.down, start, 0)

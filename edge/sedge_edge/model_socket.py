@@ -9,9 +9,9 @@ HTTP. The model answers one request at a time, so that nobody takes the device's
                     answer has the same form: outputs (N, C) as .npy, or JSON {"outputs": [[...]]}, for a
                     classifier with "classes", "probabilities" and "labels"
 
-What is wrong with a request is one line of text, with status 400 or above. Whoever may open the socket may
-ask. A client that connects and says nothing keeps nobody else out: when there are too many, the one that
-has kept the others waiting longest is closed.
+Errors in a request are answered with one line of text and a status of 400 or above. Any program that may
+open the socket may use it. A silent client keeps nobody else out: if there are too many, the one that has
+kept the others waiting longest is closed.
 """
 
 import contextlib
@@ -35,24 +35,24 @@ from sedge_protocol.errors import ConfigError, DataError, SedgeError
 from sedge_protocol.host.array_files import read_arrays
 from sedge_protocol.host.disk import translated
 
-# Inputs of one request, in bytes: 27 images of 224 x 224 x 3 in float32. More come in parts.
+# The most input bytes of one request: 27 images of 224 x 224 x 3 in float32. Larger inputs come in parts.
 MAX_BODY = 16 << 20
-# Of JSON, whose objects in memory are twenty times as large.
+# The same for JSON, whose objects in memory are twenty times as large.
 MAX_JSON = 1 << 20
 # Clients at once, and the bytes of all their inputs.
 MAX_CLIENTS, MAX_BYTES = 16, 2 * MAX_BODY
 # A client that is silent for this many seconds is disconnected.
 PATIENCE_S = 5.0
 _JSON = "application/json"
-# As the standard library's stubs name it.
+# The type that the standard library's stubs use.
 _Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 
 
 class ModelSocket:
     """Serves a device's newest model at ``path``, in a separate thread. Use it as a context.
 
-    ``opened`` makes the model, at the first request: where nobody asks, it takes no memory. Entering raises
-    ``StorageError`` when there can be no socket.
+    ``opened`` opens the model at the first request, so an unused socket takes no memory for it. Entering
+    raises ``StorageError`` if the socket cannot be created.
     """
 
     def __init__(self, path: Path, opened: Callable[[], Model]) -> None:
@@ -90,7 +90,7 @@ class ModelSocket:
 class _Clients:
     """Limits the clients and the bytes of their inputs. Shared by threads.
 
-    Who comes closes the oldest of those that have not sent everything yet or do not take their answers.
+    A new client closes the oldest of those that have not sent everything yet or do not read their answers.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class _Clients:
             self._bytes.pop(client, None)
             while len(self._bytes) >= MAX_CLIENTS or self._used() + num_bytes > MAX_BYTES:
                 oldest = next((it for it in self._bytes if it not in self._in_turn), None)
-                if oldest is None:  # all have sent everything, and get their answers soon
+                if oldest is None:  # all clients have sent everything and will be answered soon
                     self._changed.wait()
                 else:
                     self._close(oldest)
@@ -140,7 +140,7 @@ class _Clients:
     def _close(self, client: socket.socket) -> None:
         del self._bytes[client]
         with contextlib.suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)  # which ends its thread's read or write
+            client.shutdown(socket.SHUT_RDWR)  # this ends its thread's read or write
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -164,17 +164,17 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """Let nobody in any more."""
+        """Admit no more clients."""
         super().server_close()
         self.clients.close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore what a handler raises: it is nearly always that its client has gone."""
+        """Ignore exceptions of a handler: nearly always its client has gone."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
-        """A client must not be silent for long."""
+        """Limit how long a client may be silent."""
         super().setup()
         self._server = cast(_Server, self.server)
         self.connection.settimeout(PATIENCE_S)

@@ -1,7 +1,7 @@
 """[frozen]: bases that the device already has as files, so that they need not be sent.
 
 A base that came with the device, in an app's assets or on a mounted disk, is copied chunk by chunk, each
-checked by its digest, when an order needs it. Whatever a file does not have comes as it always does.
+checked by its digest, when an order needs it. Anything that a file lacks is downloaded as usual.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from sedge_protocol.wire.transfer import Manifest
 
 
 class DeviceBlobs(BlobFolder):
-    """The blobs of a device; ``files`` has, by SHA-256, those that it may already have."""
+    """The blobs of a device; ``files`` maps SHA-256 to files that the device may already have."""
 
     def __init__(
         self, root: Path, share: float = 1.0, files: Mapping[bytes, Path] | None = None
@@ -44,7 +44,7 @@ class DeviceBlobs(BlobFolder):
         return held
 
     def _copied(self, path: Path, owner: str, manifest: Manifest, missing: list[int]) -> set[int]:
-        """Copy the chunks that the file has right. Raises ``OSError`` for a file that cannot be read."""
+        """Copy the chunks that match from the file. Raises ``OSError`` for a file that cannot be read."""
         copied: set[int] = set()
         with opened(path, os.O_RDONLY) as descriptor:
             size = os.fstat(descriptor).st_size
@@ -63,7 +63,7 @@ class DeviceBlobs(BlobFolder):
         return copied
 
     def _tell_of_others(self, manifest: Manifest) -> None:
-        """A line about a base that the device has no file of, and about files that may be meant for it."""
+        """A line about a base that the device has no file of, and about files possibly meant for it."""
         base = known_base(manifest.sha256)
         if base is None or not self._files:
             return
@@ -72,14 +72,14 @@ class DeviceBlobs(BlobFolder):
         self._tell(manifest, "; ".join(said))
 
     def _tell(self, manifest: Manifest, what: str) -> None:
-        """One line for each blob: an order comes again, and so does the need."""
+        """One line for each blob, because an order may repeat, and with it the need."""
         if manifest.sha256 not in self._told:
             self._told.add(manifest.sha256)
             self._log.warning("base %s: %s; fetching it", manifest.sha256.hex()[:16], what)
 
 
 def _described(path: Path, size: int) -> str:
-    """A remark on a file as the base of ``size`` values; empty for another model's."""
+    """A remark on a file as a candidate for the base of ``size`` values; empty for another model's file."""
     try:
         with opened(path, os.O_RDONLY) as descriptor:
             head = stated(read_at(descriptor, HEAD_BYTES, 0))
@@ -107,7 +107,7 @@ def own_files(frozen: Mapping[str, Path]) -> dict[bytes, Path]:
 def check_files(files: Mapping[bytes, Path], needed: bytes | None) -> str:
     """The doctor's lines about them; ``needed`` is the newest run's base, None if there is none.
 
-    Raises ``StorageError`` for a file that is missing, or is not what its name says.
+    Raises ``StorageError`` for a missing file, or one whose content does not match its name.
     """
     for sha256, path in files.items():
         try:

@@ -1,7 +1,7 @@
 """The personal model on the device's disk, and predictions without any network.
 
-A device that has not trained yet predicts with what it would start from: the fleet's model with its patch,
-or with its class shares, once an evaluation has shown that these help.
+A device that has not trained yet predicts with the model that it would start from: the fleet's model with
+its patch, or with its class shares, once an evaluation has shown that these help.
 """
 
 import math
@@ -33,7 +33,7 @@ from sedge_protocol.wire.messages import Order
 
 @dataclass(frozen=True)
 class PersonalModel:
-    """A bundle and the device's own theta (n,) for it; the fleet's, ``trained`` false, until it has one.
+    """A bundle and the device's theta (n,) for it; until it has one, the fleet's, with ``trained`` false.
 
     ``state_dir`` is the folder of the agent that it comes from.
     """
@@ -66,7 +66,7 @@ class Source:
 
     @property
     def names(self) -> object:
-        """Another one when the model is another; an evaluation in between leaves it."""
+        """A value that changes with the model; an evaluation in between does not change it."""
         return (self.bundle, self.kept.kept.model) if self.kept and self.trained else self
 
     @property
@@ -76,7 +76,7 @@ class Source:
 
 
 def newest(state_dir: Path, run: str | None) -> Source:
-    """The model of a run, by default of the newest that it has trained; without one, has received.
+    """The model of a run, by default the newest trained one or, without any, the newest received.
 
     Raises ``ConfigError`` without one.
     """
@@ -104,7 +104,7 @@ def _sources(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
 
 
 def _received(state: AgentState, blobs: BlobFolder) -> dict[str, Source]:
-    """The orders that could begin, by run: a gate may hold them up for long."""
+    """The orders that could begin, by run: a gate may delay them for long."""
     return {
         order.run: Source(None, order)
         for order in state.continued_orders(blobs.has)
@@ -149,7 +149,7 @@ def predict_file(
 def _inputs(path: Path, shape: tuple[int, ...]) -> object:
     """The inputs in a file, of rows of this shape: an array (N, ...), or several by name.
 
-    A table may have the target, which is left out. Raises ``DataError``.
+    A table may contain the target, which is left out. Raises ``DataError``.
     """
     ending, expected = path.suffix.lower(), ".npy, .npz with x or inputs by name, .csv, or an image"
     if ending in DELIMITERS:

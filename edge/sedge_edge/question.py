@@ -1,7 +1,7 @@
-"""The doctor's question to the coordinator: would you hear this device?
+"""The doctor's question to the coordinator: would it accept this device?
 
-It is a hello with the start count that no agent has, in a session and with a client id of its own: neither
-the coordinator's state nor a running agent changes.
+It is a hello with a start count that no agent has, in a separate session with its own client id, so it
+changes neither the coordinator's state nor a running agent.
 """
 
 import secrets
@@ -28,7 +28,7 @@ from sedge_protocol.wire.peer import Peer
 ANSWER_S = 10.0
 # A coordinator's start count is its clock at its start, or a little more; no right clock is behind that.
 BEHIND_S = 3600.0
-# What padding's length, and what a welcome has besides a hello, take of a message.
+# The overhead of padding's length field, and of a welcome beyond the hello that it repeats.
 AROUND_PADDING = 64
 THERE = "`sedge-cloud doctor` on the coordinator's machine says which"
 
@@ -36,7 +36,7 @@ THERE = "`sedge-cloud doctor` on the coordinator's machine says which"
 def ask_coordinator(config: EdgeConfig) -> str:
     """The coordinator's answer about this device.
 
-    Raises ``LinkError`` and ``StorageError``, which say what is wrong, where, and what mends it.
+    Raises ``LinkError`` and ``StorageError``, which say what is wrong, where, and how to fix it.
     """
     topic = topics.down(config.fleet, config.device)
     keys, nonce = config.keys(), DOCTOR + secrets.token_bytes(16 - len(DOCTOR))
@@ -85,7 +85,7 @@ def largest_message(config: EdgeConfig) -> str:
     def make(number: int, packet: int) -> tuple[str, bytes]:
         nonce = DOCTOR + session + struct.pack("<I", number)
         bare = peer.message(Hello(nonce, VERSION, versions=VERSIONS, padding=bytes(1)))
-        # A welcome says as much as this hello, and comes on a topic that is two letters longer.
+        # A welcome is as long as this hello, and comes on a topic that is two letters longer.
         padding = min(
             packet - packet_bytes(topic, bare.payload), MAX_BODY_BYTES - len(bare.payload)
         )
@@ -119,7 +119,7 @@ def largest_message(config: EdgeConfig) -> str:
 
 
 def _explained(reason: str, config: EdgeConfig) -> str:
-    """A broker's refusal with what it means and what mends it."""
+    """A broker's refusal, with its meaning and how to fix it."""
     if "refused a message" in reason:
         text = f"the broker lets {config.device} in, but not into fleet {config.fleet!r}: set `fleet` in"
         return f"{text} edge.toml to the coordinator's, which `sedge-cloud doctor` names there"

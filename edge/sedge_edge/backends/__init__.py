@@ -43,7 +43,7 @@ NO_CODE = UserCode()
 
 
 class Backend(NamedTuple):
-    """A runtime: its package and distribution, the command that installs it, and what opens a bundle.
+    """A runtime: its package and distribution, its install command, and the function that opens a bundle.
 
     ``open`` takes the bundle, the setting ``backend.name``, the number of threads, and the user's code. It
     raises ``ImportError`` when the package is broken, ``CodecError`` for a bundle's program that cannot be
@@ -84,7 +84,7 @@ def _function(bundle: Bundle, backend: str, threads: int, code: UserCode) -> Tra
     return FunctionTrainer(bundle, backend, code.folder, threads)
 
 
-# Those that "auto" may take, the fastest first, and then those that run the user's code.
+# The backends that "auto" may choose, the fastest first, followed by those that run the user's code.
 BACKENDS = {
     ONNXRUNTIME: Backend(
         "onnxruntime", "onnxruntime", "pip install 'sedge-fl[onnx]'", _onnxruntime
@@ -151,12 +151,12 @@ def open_trainer(
     code: UserCode = NO_CODE,
     state_dir: Path | None = None,
 ) -> Trainer:
-    """A trainer for the bundle on ``backend``; "auto" takes the fastest of those that work and fit.
+    """A trainer for the bundle on ``backend``; "auto" takes the fastest one that works and fits.
 
-    No program runs in this process that has not passed a trial in another one (trial.py), whose verdict is
-    kept in ``state_dir``, the agent's folder.
+    A program runs in this process only after it has passed a trial in another one (trial.py), whose verdict
+    is kept in ``state_dir``, the agent's folder.
 
-    Where none fits into the device's memory, by the bundle's figures for a training with Adam, that is the
+    If none fits into the device's memory, by the bundle's figures for training with Adam, "auto" takes the
     one that needs least.
 
     Raises ``ConfigError`` when there is none or user code fails, ``CodecError`` for a program that cannot
@@ -169,10 +169,10 @@ def open_trainer(
         expected = f"one of those in the bundle: {', '.join(bundle.backends()) or 'none'}"
         raise ConfigError("backend.name", backend, expected)
     room = memory_mb()
-    # The more demanding, where the orders may ask for either.
+    # The more demanding optimizer, in case orders ask for either.
     program = "gradient" if bundle.manifest.guide is None else GUIDED
     needed = {name: bundle.manifest.memory_mb([name], _VECTORS, program) for name in known}
-    if room:  # the order of those that fit stays as it is
+    if room:  # backends that fit keep their order
         known.sort(key=lambda name: needed[name] if needed[name] > room else 0)
     faults: list[str] = []
     for name in known:

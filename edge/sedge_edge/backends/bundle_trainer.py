@@ -41,8 +41,8 @@ class LoadedProgram(Protocol):
     def run(self, feeds: Arrays, last: bool) -> list[NDArray[np.float32]]:
         """The outputs in order, in arrays that are the caller's.
 
-        ``last`` says that the next run may be long in coming, so that unused memory had better be freed.
-        Whatever is raised becomes a ``CodecError`` that names the program.
+        ``last`` says that the next run may be a long time off, so unused memory should be freed. Any
+        exception becomes a ``CodecError`` that names the program.
         """
         ...
 
@@ -108,8 +108,8 @@ def _where(bundle: Bundle, program: str) -> str:
 class BundleTrainer:
     """``Trainer`` over the programs of a bundle's model; each is loaded when first needed.
 
-    ``bind`` is for a runtime that predicts faster with theta inside the program. Threads share the
-    programs; everything else belongs to one call.
+    ``bind`` is for runtimes that predict faster with theta inside the program. Threads share the programs;
+    everything else belongs to one call.
     """
 
     def __init__(self, bundle: Bundle, load: LoadProgram, bind: BindPredict | None = None) -> None:

@@ -5,7 +5,8 @@ next numbers of a tensor instead: dropout, Bernoulli masks (stochastic depth), u
 exponential numbers. Others, such as permutations, stay torch's own, and so does a call with a generator.
 
 Functions are replaced by name where vmap must see through them: it lets no random operator pass. Operators
-are replaced for the rest: the dropout inside ``torch.lstm``, and whatever a module bound at its import.
+are replaced for all other cases: the dropout inside ``torch.lstm``, and functions that a module bound when
+it was imported.
 """
 
 import math
@@ -22,7 +23,7 @@ from sedge_edge.backends.replaced import replaced
 
 
 class Draws:
-    """Hands out ``numbers`` (K,) one after the other; without numbers it counts how many are wanted."""
+    """Hands out ``numbers`` (K,) in order; without ``numbers`` it counts how many are requested."""
 
     def __init__(self, numbers: Tensor | None) -> None:
         self._numbers = numbers

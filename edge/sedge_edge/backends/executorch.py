@@ -1,7 +1,7 @@
 """Programs as .pte files in the ExecuTorch runtime, without torch and without executorch's Python package.
 
 The distribution sedge-executorch brings the runtime's own libraries and a small C interface to them
-(edge/native/sedge_executorch.cpp). A program is a method, whose inputs and outputs go by position. Only
+(edge/native/sedge_executorch.cpp). A program is a method with positional inputs and outputs. Only
 pointers cross the interface, so every array is checked here first. Outputs are written into new arrays,
 directly where the program's memory plan leaves them out, by one copy where it does not.
 """
@@ -78,7 +78,7 @@ class Library:
         return CodecError("".join(sign if sign.isprintable() else "?" for sign in text))
 
     def use_threads(self, threads: int) -> None:
-        """All programs of a process share their threads; raises ``ConfigError`` for a second opinion."""
+        """All programs of a process share their threads; ``ConfigError`` for a different number later."""
         with self._lock:
             if self._threads is None:
                 if not self.native.sedge_et_set_threads(threads):
@@ -106,7 +106,7 @@ class _File:
     """A .pte file, whose programs take turns. It is closed between jobs: opening takes milliseconds."""
 
     def __init__(self, data: bytes) -> None:
-        self.lock = threading.Lock()  # of whoever calls a method
+        self.lock = threading.Lock()  # held by the thread that calls a method
         self._library = library()
         self._data = data
         self._file: int | None = None

@@ -21,7 +21,7 @@ Views: TypeAlias = Callable[[Tensor], Mapping[str, Tensor]]
 
 
 def place_frozen(module: nn.Module, bundle: Bundle) -> None:
-    """Write a bundle's frozen values into the module's tensors of these names."""
+    """Write a bundle's frozen values into the module's tensors of the same names."""
     if bundle.manifest.frozen is None or bundle.frozen is None:
         return
     with torch.no_grad():
@@ -69,8 +69,9 @@ class FlatModule:
     ) -> Callable[[], Tensor]:  # fmt: skip
         """The losses (B,) of a batch at the values that are placed when it is called.
 
-        With ``guidance``, by the names of ``Guide``, they are the guided loss's, even where it is empty;
-        reference models are run here. ``outputs`` runs the module, where more than a call is needed.
+        With ``guidance``, keyed by the names of ``Guide``, they are losses of the guided loss, even if
+        ``guidance`` is empty; reference models are run here. ``outputs`` runs the module if a plain call is
+        not enough.
         """
         run, loss = outputs or self.module, objective.guided
         if guidance is None:
@@ -99,7 +100,7 @@ class FlatModule:
             tensor.grad = None
         with torch.enable_grad(), self._device:
             loss = mean_loss()
-            if loss.requires_grad:  # not where all that it depends on is frozen
+            if loss.requires_grad:  # false if everything that it depends on is frozen
                 torch.autograd.backward(loss)
         gradient = torch.zeros_like(self._values)
         views = self._views(gradient)

@@ -6,16 +6,15 @@
     evaluate(parameters, examples)      -> mean loss, number of examples, metrics with the bundle's by name
     predict(parameters, inputs)         -> outputs (N, C, ...)
 
-parameters is a list of float32 arrays, one for each tensor of the layout, in order; they are the function's
-to change, and it returns as many. Frozen tensors of the bundle follow them, read-only. examples has
-``inputs`` (N, ...) and ``targets`` (N, ...), both read-only. settings is a dict: the fields of ``Training``
-by name, ``batch_size``, ``seed`` (0 to 2^63 - 1, another in every round) and ``threads``. fit's metrics may
-have "loss", the mean over the last epoch; otherwise the trained model is evaluated on them.
+parameters is a list of float32 arrays, one for each tensor of the layout, in order; the function may change
+them, and returns as many. Frozen tensors of the bundle follow them, read-only. examples has ``inputs`` (N,
+...) and ``targets`` (N, ...), both read-only. settings is a dict: the fields of ``Training`` by name,
+``batch_size``, ``seed`` (0 to 2^63 - 1, another in every round) and ``threads``. fit's metrics may have
+"loss", the mean over the last epoch; otherwise the trained model is evaluated on them.
 
 A strategy may send fit more: settings["settings"] are its numbers and texts by name, settings["arrays"] its
 float32 arrays (m,) by name. settings["returns"] maps the names of the arrays that it wants back to their
-numbers of elements; fit returns them in its metrics as "arrays", a dict, and those that nobody wants may be
-there too.
+numbers of elements; fit returns them in its metrics as "arrays", a dict, which may contain further arrays.
 
 Learning rate, momentum and epochs are up to the function. What else an order asks of the steps in between
 cannot be enforced from outside: a function does it only if it says so, as in ``fit.honours = ("prox",)``.
@@ -73,7 +72,7 @@ def honours(name: str, folder: Path) -> frozenset[str]:
 
 
 class FunctionTrainer:
-    """``Trainer`` over the user's functions, of which one runs at a time."""
+    """``Trainer`` over the user's functions, which run one at a time."""
 
     def __init__(self, bundle: Bundle, name: str, folder: Path, threads: int) -> None:
         self._manifest, self._frozen = bundle.manifest, list[NDArray[np.float32]]()
@@ -148,7 +147,7 @@ class FunctionTrainer:
         )
 
     def evaluate(self, theta: Theta, examples: Examples) -> Metrics:
-        """Mean loss and metric of theta (n,), as the module's ``evaluate`` finds them."""
+        """Mean loss and metric of theta (n,), computed by the module's ``evaluate``."""
         name, metric = f"{self._module}:evaluate", self._manifest.metric
         mean, count, metrics = self._three(
             name, self._evaluate, "mean loss", self._parameters(theta), _read_only(examples)
@@ -193,7 +192,7 @@ class FunctionTrainer:
     def _call(
         self, name: str, function: Callable[..., Any], expected: str, *arguments: object
     ) -> object:
-        """Call a function. Raises ``ConfigError`` with any error of it."""
+        """Call a function. Raises ``ConfigError`` for any error in it."""
         try:
             with self._lock, importable(self._folder):
                 return function(*arguments)
@@ -272,7 +271,7 @@ class FunctionTrainer:
         return number
 
     def _steps(self, examples: Examples, training: Training) -> int:
-        """As many as the settings ask for; what the function really did it does not say."""
+        """The number that the settings ask for; the function does not report its real steps."""
         count = len(examples.targets), self._manifest.batch_size
         return step_count(*count, training.local_epochs, training.last_batch)
 

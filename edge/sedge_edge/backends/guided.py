@@ -1,8 +1,8 @@
 """Guided losses in torch: they see the model's features, those of reference models, and constants.
 
-The features of a row are what enters the model's last layer with parameters, flattened: (B, d). A reference
-runs in evaluation mode and has no gradient. These serve the exporter, the backend ``torch`` and the
-emulator.
+The features of a row are the inputs of the model's last layer with parameters, flattened: (B, d). A
+reference runs in evaluation mode and has no gradient. The exporter, the backend ``torch`` and the emulator
+use this module.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -28,7 +28,8 @@ class Seen(NamedTuple):
     arrays: Mapping[str, Tensor]
 
 
-# (the rows of the bundle's own loss (B,), the model's pass, y (B, ...), what the guide lists) -> (B,)
+# (rows (B,) of the bundle's own loss, the model's pass, y (B, ...), the inputs that the guide lists) ->
+# (B,)
 GuidedRows: TypeAlias = Callable[[Tensor, Pass, Tensor, Seen], Tensor]
 
 
@@ -41,9 +42,10 @@ class GuidedLoss(NamedTuple):
 
 @contextmanager
 def features_of(model: nn.Module) -> Generator[Callable[[], Tensor]]:
-    """Within it a call of the model leaves its features, which the function gives, (B, d).
+    """Within this context a call of the model records its features (B, d).
 
-    The function raises ``ValueError`` where the last layer has not been called with a tensor.
+    The yielded function returns them. It raises ``ValueError`` if the last layer was not called with a
+    tensor.
     """
     layer, held = _last_layer(model), list[object]()
     handle = layer.register_forward_pre_hook(lambda _, inputs: held.append(*inputs[:1]))

@@ -15,8 +15,8 @@ from sedge_protocol.wire.objective import CONSTANTS, COUNTS, Guide
 def fedlc(own: Tensor, now: Pass, y: Tensor, seen: Seen) -> Tensor:
     """FedLC's loss (B,): cross entropy of logits (B, C) less tau n_c^(-1/4), of n_c examples of a class.
 
-    A class that the device does not have is out of the sum. Source: Zhang et al. 2022, Federated Learning
-    with Label Distribution Skew via Logits Calibration, equation 8.
+    Classes that the device does not have are left out of the sum. Source: Zhang et al. 2022, Federated
+    Learning with Label Distribution Skew via Logits Calibration, equation 8.
     """
     margin = seen.arrays[COUNTS].clamp_min(1e-8) ** -0.25
     return cross_entropy(now.outputs - seen.arrays[CONSTANTS] * margin, y)
@@ -28,7 +28,7 @@ GUIDED_LOSSES = {"fedlc": GuidedLoss(Guide("fedlc", constants=1, counts=True), f
 def guided_loss(name: str, folder: Path, key: str) -> GuidedLoss | None:
     """A built-in guided loss by name, or the result of the user's "module:function" in ``folder``.
 
-    None for no name. Raises ``ConfigError``, which names ``key``.
+    None if there is no name. Raises ``ConfigError``, which names ``key``.
     """
     if not name or name in GUIDED_LOSSES:
         return GUIDED_LOSSES.get(name)

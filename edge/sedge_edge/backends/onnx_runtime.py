@@ -41,7 +41,7 @@ class _Session(Protocol):
 def _share_arena() -> None:
     """Create one memory arena for all sessions of the process, which grows by what is requested.
 
-    It is limited to less than the device's memory, so that a program that wants more fails alone.
+    It is limited to less than the device's memory, so that only a program that wants more fails.
     """
     ort = library()
     where = ort.OrtMemoryInfo(
@@ -95,7 +95,7 @@ class OnnxProgram:
 
 
 def binding(bundle: Bundle, threads: int) -> BindPredict:
-    """Opens the bundle's ``predict`` with theta inside: what depends on theta alone is done once."""
+    """Opens the bundle's ``predict`` with theta inside, so work on theta alone is done once."""
 
     def opened(theta: Theta) -> OnnxProgram:
         data = bound_predict(bundle, theta)

@@ -1,6 +1,6 @@
-"""torch's random operators on given numbers, below autograd: from u in [0, 1), uniform, to what each draws.
+"""torch's random operators on given numbers, below autograd: maps uniform u in [0, 1) to each one's draws.
 
-Dropout keeps an element where u >= p, so ``bernoulli_(1 - p)``, which torch makes of it, is 1 there.
+Dropout keeps an element where u >= p, so ``bernoulli_(1 - p)``, to which torch reduces it, is 1 there.
 Normal numbers are Box and Muller's: sqrt(-2 ln(1 - u)) cos(2 pi v).
 Exponential numbers are -ln(1 - u - 2^-17): u, a multiple of 2^-16, stands for the middle of its step, as
 a 0 would make Gumbel's noise infinite.
@@ -49,7 +49,7 @@ class RandomOperators(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the operator, or what draws in its place."""
+        """Call the operator, or its replacement."""
         keywords = dict(kwargs or {})
         draw = _DRAWS.get(func)
         shape_only = any(isinstance(each, Tensor) and each.is_meta for each in args)

@@ -1,4 +1,4 @@
-"""The same bits on every run of a GPU. On a CPU every kernel used here repeats anyway."""
+"""The same bits on every run on a GPU. On a CPU every kernel used here is reproducible anyway."""
 
 import os
 from collections.abc import Generator
@@ -9,9 +9,9 @@ import torch
 
 @contextmanager
 def repeatable(device: torch.device, tf32: bool = False) -> Generator[None]:
-    """The same bits on every run of a GPU: deterministic kernels, chosen without timing them.
+    """The same bits on every run on a GPU: deterministic kernels, chosen without timing them.
 
-    ``tf32`` lets its products of float32 round their factors to 10 bits.
+    ``tf32`` lets float32 products round their factors to 10 bits.
     """
     if device.type != "cuda":
         yield
@@ -22,7 +22,7 @@ def repeatable(device: torch.device, tf32: bool = False) -> Generator[None]:
     settings: list[tuple[object, str, bool]] = [
         (matmul, "allow_tf32", tf32),
         (matmul, "allow_bf16_reduced_precision_reduction", False),  # sums stay float32
-        (memory, "fill_uninitialized_memory", False),  # a pass over all memory, which none needs
+        (memory, "fill_uninitialized_memory", False),  # a pass over all memory, needed by nothing
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in settings]
     deterministic = torch.are_deterministic_algorithms_enabled()

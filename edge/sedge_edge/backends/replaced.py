@@ -1,4 +1,4 @@
-"""An attribute of torch that is another one for a while."""
+"""Temporarily replaces an attribute of torch."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ _INHERITED = object()
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Generator[None]:
-    """Give ``owner``, a module, class or object, another ``value`` under ``name``; in one thread only."""
+    """Give ``owner``, a module, class or object, another ``value`` under ``name``; one thread only."""
     own = vars(owner).get(name, _INHERITED)
     setattr(owner, name, value)
     try:

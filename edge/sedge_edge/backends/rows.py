@@ -1,6 +1,6 @@
 """Losses and metrics in torch: from outputs (B, ...) and targets (B, ...) to one number a row, (B,).
 
-They serve the exporter, the backend ``torch`` and the emulator.
+The exporter, the backend ``torch`` and the emulator use them.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def _as_it_is(mean: float) -> float:
 
 
 class Objective(NamedTuple):
-    """The minimised loss, the reported metric, and how the report follows from the mean over the rows.
+    """The minimised loss, the reported metric, and how the report follows from the rows' mean.
 
     ``guided`` is the second loss, which an order may ask for, if there is one.
     """
@@ -42,7 +42,7 @@ class Objective(NamedTuple):
     def sums(self, output: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The sums over a batch of w loss, of w metric, and of w (B,).
 
-        A row of several labels weighs as much as it has labels that count, so that these are means over
+        A row of several labels is weighted by its number of labels that count, so the means are over
         labels, not over rows.
         """
         losses, metrics = self.loss(output, y), self.metric(output, y)
@@ -58,7 +58,7 @@ def counted(y: Tensor) -> Tensor:
 def classes_first(logits: Tensor, y: Tensor) -> Tensor:
     """Logits (B, C, ...) for labels (B, ...); Hugging Face's shape (B, ..., C) is transposed.
 
-    Where both fit, they are (B, C, ...), as torch has them.
+    If both fit, they are taken as (B, C, ...), torch's layout.
     """
     return logits if logits.shape[2:] == y.shape[1:] else logits.movedim(-1, 1)
 
@@ -66,7 +66,7 @@ def classes_first(logits: Tensor, y: Tensor) -> Tensor:
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """Each row's cross entropy, shape (B,), of labels (B,) and logits (B, C), or labels (B, ...).
 
-    That of several labels is the mean over those that count, and 0 where none does. A label outside the
+    For several labels it is the mean over those that count, and 0 if none does. A label outside the
     classes, as padding may have, gives loss 0 and gradient 0.
     """
     if not _has_several(y):
@@ -91,7 +91,7 @@ def absolute_error(output: Tensor, y: Tensor) -> Tensor:
 def accuracy(logits: Tensor, y: Tensor) -> Tensor:
     """1 for each row whose largest logit is its label's, the first of equal ones, and 0 for the others.
 
-    Of several labels it is the share of those that count.
+    For several labels it is the share of correct ones among those that count.
     """
     if not _has_several(y):
         return (logits.argmax(1) == y).float()
@@ -170,7 +170,7 @@ _METRICS: dict[str, Rows] = {
     LABEL_ACCURACY.name: label_accuracy,
     ABSOLUTE_ERROR.name: absolute_error,
 }
-# The metrics that count right answers; others measure.
+# The metrics that count correct answers; the others measure errors.
 COUNTED = (accuracy, label_accuracy)
 CLASSIFICATION = Objective(cross_entropy, accuracy)
 REGRESSION = Objective(squared_error, absolute_error)

@@ -1,7 +1,7 @@
 """A torch module of several named inputs, called with one packed row (``sedge_protocol.wire.parts``).
 
-Its tensors keep their names: the module stays what it is, and a hook in front of its forward pass takes the
-rows apart.
+The module itself is unchanged, so its tensors keep their names; a hook before its forward pass splits the
+rows.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from sedge_protocol.wire.parts import InputPart
 
 
 def take_apart(module: nn.Module, parts: Sequence[InputPart]) -> None:
-    """From now on the module takes x (B, K), and its ``forward`` the parts by their names."""
+    """From now on the module takes x (B, K), and its ``forward`` receives the parts by their names."""
     module.register_forward_pre_hook(partial(_apart, tuple(parts)), with_kwargs=True)
 
 

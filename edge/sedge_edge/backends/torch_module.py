@@ -36,9 +36,9 @@ KEY = "backend.model"
 
 
 def torch_programs(bundle: Bundle, name: str, folder: Path, threads: int) -> LoadProgram:
-    """The programs of the module that the function ``name`` returns, looked for in ``folder``.
+    """The programs of the module that the function ``name``, found from ``folder``, returns.
 
-    Raises ``ConfigError`` for code that fails, and for a module whose tensors are not the bundle's.
+    Raises ``ConfigError`` for code that fails, and for a module whose tensors differ from the bundle's.
     """
     torch.set_num_threads(threads)
     module, loss, metric = _built(name, folder)
@@ -85,7 +85,7 @@ class _Model:
         self._flat = FlatModule(module, layout, _views(layout), self.device)
 
     def tensor(self, array: NDArray[np.float32 | np.int64]) -> Tensor:
-        """The array's values, to be read only."""
+        """The array's values, read-only."""
         return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self.device)
 
     def gradient(
@@ -107,7 +107,7 @@ class _Model:
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
         **guidance: Tensor,
     ) -> list[Tensor]:  # fmt: skip
-        """The same of the guided loss, whose inputs are ``guidance``."""
+        """The same for the guided loss, whose inputs are ``guidance``."""
         return self.gradient(theta, x, y, w, noise, guidance)
 
     def evaluate(self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:

@@ -1,12 +1,12 @@
-"""Runs every program of a bundle in a separate process first, which is all that a crash can end.
+"""Runs every program of a bundle first in a separate process, so that a crash ends only that one.
 
-A runtime crashes where the processor lacks an instruction that it was built for, where the system hides
-what it reads, or on a damaged program. An error that it reports instead is left to the caller's own
-process, which meets it again.
+A runtime crashes if the processor lacks an instruction that it was built for, if the system hides files
+that it reads, or on a damaged program. An error that it reports instead is left to the caller's own
+process, which will encounter it again.
 
 A verdict holds for these programs, this runtime and this machine. It is kept in the agent's folder, so that
-neither a restart nor another program that opens the model repeats the trial. Not kept are the ends that
-another start may not meet: the kernel's lack of memory, and a trial that took too long.
+neither a restart nor another program that opens the model repeats the trial. Outcomes that another start
+may not repeat are not kept: a kill for lack of memory, and a trial that took too long.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ from sedge_protocol.wire.objective import CONSTANTS, COUNTS, Guide
 from sedge_protocol.wire.programs import GUIDED
 from sedge_protocol.wire.training import Training
 
-# Some five steps of training. The slowest step that a device could live with takes seconds.
+# About five steps of training. The slowest tolerable training step takes seconds.
 TIMEOUT_S = 300.0
 # Verdicts in the folder; a device keeps the bundles of 16 runs, of up to a few widths each.
 MAX_VERDICTS = 64
-# Who stops the agent stops its trial as well, which then says nothing.
+# Stopping the agent also stops its trial, which then has no verdict.
 _STOPS = {getattr(signal, name, signal.SIGTERM) for name in ("SIGTERM", "SIGINT", "SIGHUP")}
-# As /proc/cpuinfo names them; wheels have been built for each of them by mistake.
+# Named as in /proc/cpuinfo; wheels have been built for each of them by mistake.
 _FEATURES = {
     "flags": ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f"),
     "Features": ("atomics", "asimdrdm", "asimdhp", "asimddp", "sve", "i8mm", "bf16"),
@@ -86,7 +86,7 @@ def fault(backend: str, package: str, bundle: Bundle, threads: int, state_dir: P
 
 
 def _subject(package: str, programs: list[str]) -> str:
-    """The subject of a verdict: another runtime, processor or sandbox may end otherwise."""
+    """The key of a verdict: another runtime, processor or sandbox may end otherwise."""
     spec = find_spec(package)
     origin = None if spec is None else spec.origin
     installed = Path(origin).stat().st_mtime_ns if origin else 0
@@ -95,7 +95,7 @@ def _subject(package: str, programs: list[str]) -> str:
 
 
 def _kept(journal: Journal[Verdicts] | None) -> dict[str, str]:
-    """The verdicts in the folder; none where they cannot be read, as a trial can be repeated."""
+    """The verdicts in the folder; none if they cannot be read, because a trial can be repeated."""
     try:
         verdicts = None if journal is None else journal.load()
     except StorageError:
@@ -116,7 +116,7 @@ def _try(backend: str, bundle: Bundle, threads: int) -> tuple[str | None, bool]:
     except subprocess.TimeoutExpired as exc:
         return f"a trial run{_program(exc.stdout)} did not end within {TIMEOUT_S:.0f} s", False
     if done.returncode == 0:
-        return "", bool(done.stdout)  # without a word no program has run
+        return "", bool(done.stdout)  # without output no program has run
     last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
     where = f"a trial run{_program(done.stdout)} ended with"
     if done.returncode > 0:
@@ -145,7 +145,7 @@ def _reason(ended: signal.Signals) -> str:
 
 
 def _lacking() -> list[str]:
-    """The features that this machine's processors could have and do not."""
+    """The features that this machine's processors could have but lack."""
     try:
         lines = _CPUINFO.read_text().splitlines()
     except OSError:
@@ -158,9 +158,9 @@ def _lacking() -> list[str]:
 
 
 def _samples(bundle: Bundle) -> Iterator[tuple[Theta, Inputs]]:
-    """Models (n,) with inputs (B, ...): zeros, ordinary numbers, and what diverged training leaves.
+    """Models (n,) with inputs (B, ...): zeros, ordinary numbers, and values of a diverged training.
 
-    Whole numbers stay 0: a runtime may rely on indices that the model has.
+    Whole numbers stay 0, because a runtime may rely on valid indices.
     """
     manifest, rng, kind = bundle.manifest, np.random.default_rng(0), np.float32
     n, rows = (manifest.layout.size,), (manifest.batch_size, *manifest.input.shape)
@@ -208,7 +208,7 @@ def sample_guidance(manifest: BundleManifest, theta: Theta) -> Guidance:
 
 
 def main() -> None:
-    """In the process of a trial: backend and threads are its arguments, standard input the bundle."""
+    """The trial's own process: backend and threads are its arguments, the bundle its standard input."""
     from sedge_edge.backends import BACKENDS, NO_CODE
 
     with suppress(OSError):  # where memory is short, the trial ends and not the agent

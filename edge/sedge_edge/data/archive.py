@@ -50,5 +50,5 @@ def _require_room(path: Path) -> None:
         with ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
     except (BadZipFile, NotImplementedError, ValueError):
-        return  # said when it is read
+        return  # reported when it is read
     require_room(size, f"{path}: its arrays", "keep fewer examples, or smaller ones")

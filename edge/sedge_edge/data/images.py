@@ -1,7 +1,7 @@
 """Examples from a folder of folders of images, one for each label.
 
-A class folder must name its label: devices rarely hold every class, and numbering the folders that are
-there would give one class different labels on different devices.
+A class folder must name its label: devices rarely hold every class, and numbering the existing folders
+would give one class different labels on different devices.
 """
 
 import re
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _Found = TypeVar("_Found")
 
 _CLASS_FOLDER = re.compile(r"(\d{1,9})([-_ ].*)?")
-# Pillow's own decoders; others that it knows start programs, or read what is no image.
+# Pillow's own decoders; its others start programs, or read files that are not images.
 _FORMATS = {"BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP", "AVIF"}
 IMAGE_ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp", ".avif"}
 _MOVING = {"GIF", "TIFF", "WEBP", "AVIF"}
@@ -35,9 +35,9 @@ _BYTES_A_NUMBER = 1 + 4
 
 
 def read_images(folder: Path, shape: tuple[int, ...] | None) -> Raw:
-    """All images (N, C, H, W) with their labels; ``shape`` is what a model takes, where one is known.
+    """All images (N, C, H, W) with their labels; ``shape`` is a model's input shape, if it is known.
 
-    Raises ``DataError``, before memory is taken for images that do not fit it or the model.
+    Raises ``DataError``, before allocating memory, for images that do not fit into memory or the model.
     """
     endings = _endings(folder)
     paths: list[Path] = []
@@ -86,7 +86,7 @@ def _label(folder: Path) -> int:
 
 
 def _listed(folder: Path, endings: set[str]) -> tuple[list[Path], Counter[str]]:
-    """The images of a class, and how many other things there are, by ending."""
+    """The images of a class, and the number of other files by ending."""
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     images = [path for path in inside if path.suffix.lower() in endings]
     others = Counter(_ending(path) for path in inside if path.suffix.lower() not in endings)
@@ -141,7 +141,7 @@ def _is_grey(image: "Image") -> bool:
 
 
 def _read(path: Path, work: Callable[["Image"], _Found]) -> _Found:
-    """The result of ``work`` on an opened image. Raises ``DataError`` for anything that is no image."""
+    """The result of ``work`` on an opened image. Raises ``DataError`` for anything that is not an image."""
     from PIL import Image
 
     try:

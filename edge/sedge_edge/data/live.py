@@ -14,8 +14,8 @@ _LOG = logging.getLogger("sedge.edge")
 class LiveData:
     """A configuration's training and test examples; a call reads them again when they have changed.
 
-    Files and folders are looked at; what a function returns is read once. What has changed and cannot be
-    read is logged, and the examples from before stay. Raises ``DataError`` when it is made.
+    Files and folders are checked for changes; a function is called once. If changed data cannot be read,
+    this is logged and the previous examples stay. The constructor raises ``DataError``.
     """
 
     def __init__(self, data: DataConfig, base: Path) -> None:
@@ -29,9 +29,9 @@ class LiveData:
         if stamps != self._seen:
             try:
                 self._examples = load_data(self._data, self._base)
-                self._seen = stamps  # else again: the end of an image's writing changes no folder
+                self._seen = stamps  # otherwise read again: finishing an image changes no folder
             except DataError as exc:
-                if stamps != self._refused:  # said once
+                if stamps != self._refused:  # log it once
                     _LOG.error("new data: %s; going on with the examples from before", exc)
                 self._refused = stamps
         return self._examples
@@ -42,7 +42,7 @@ class LiveData:
 
 
 def _stamp(path: Path) -> tuple[object, ...]:
-    """Another one when a file is replaced or written, or an image comes or goes."""
+    """A value that changes when a file is replaced or written, or an image is added or removed."""
     try:
         folders = sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else ()
         found = [path.stat(), *(folder.stat() for folder in folders)]

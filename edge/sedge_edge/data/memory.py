@@ -1,11 +1,11 @@
-"""Whether examples fit into this device's memory, said before any of it is taken."""
+"""Checks whether examples fit into this device's memory before any of it is allocated."""
 
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.memory_limit import memory_mb
 
 
 def require_room(needed: int, what: str, instead: str) -> None:
-    """Raise ``DataError`` where ``needed`` bytes are more than this device has."""
+    """Raise ``DataError`` if ``needed`` bytes are more than this device has."""
     memory = memory_mb()
     if 0 < memory < needed / 1e6:
         raise DataError(

@@ -20,9 +20,9 @@ _IMAGES_NDIM = 4  # (N, C, H, W)
 class Raw:
     """A source's unconverted x (N, ...) and its targets y (N, ...), if any.
 
-    ``where`` names the source, and ``group`` is what it says of groups, unchecked. ``parts`` are the arrays
-    that x holds, where the source gives several. ``notes`` are what its reader decided or left out, a
-    sentence each.
+    ``where`` names the source, and ``group`` is its unchecked array of groups. ``parts`` are the arrays
+    that x holds, if the source gives several. ``notes`` say what its reader decided or left out, a sentence
+    each.
     """
 
     x: NDArray[np.generic]
@@ -43,7 +43,7 @@ class Raw:
             raise no_room(self.where) from exc
 
     def groups(self) -> NDArray[np.generic] | None:
-        """The group of each example, (N,), where the source says it. Raises ``DataError``."""
+        """The group of each example, (N,), if the source has groups. Raises ``DataError``."""
         if self.group is None:
             return None
         groups, expected = _array(self.group, self.where), (len(self.x),)

@@ -1,9 +1,9 @@
 """Examples from a table as text: one example a line, numbers only.
 
 The first line may name the columns. The target is the column ``label``, ``target`` or ``y``, otherwise the
-last one; a column ``group`` says whose each example is. All others are x, float32. The target are labels
-when every one of them is written as a whole number, and numbers otherwise. Fields are parted by commas,
-semicolons or tabs; where it is not commas, a comma may stand for the decimal point.
+last one; a column ``group`` names the owner of each example. All others are x, float32. The targets are
+labels if every one of them is written as a whole number, and numbers otherwise. Commas, semicolons or tabs
+separate the fields; unless commas do, a comma may be the decimal point.
 
 Names of classes are refused: each device would number the ones that it has by itself.
 """
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sedge_protocol.errors import DataError
 
-# By the ending of a file: what may part its fields, the first that its first line has.
+# For each file ending the possible separators; the first one that the first line contains is used.
 DELIMITERS = {".csv": ";\t,", ".tsv": "\t"}
 _TARGETS = ("label", "target", "y")
 _GROUP = "group"
@@ -29,7 +29,7 @@ _GROUP = "group"
 
 @dataclass(frozen=True)
 class Table:
-    """x (N, K); y (N,) and each row's group if columns say them; what the reader decided."""
+    """x (N, K); y (N,) and each row's group if there are such columns; notes on the reader's decisions."""
 
     x: NDArray[np.float64]
     y: NDArray[np.float64] | NDArray[np.int64] | None
@@ -40,7 +40,7 @@ class Table:
 def read_table(path: Path, inputs: int = 0) -> Table:
     """The examples in a file. Raises ``DataError`` that names the line and the column.
 
-    A file of so many ``inputs`` and no further column has no target: it is for predictions.
+    A file with exactly ``inputs`` columns has no target: it is for predictions.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -55,7 +55,7 @@ def read_table(path: Path, inputs: int = 0) -> Table:
 class _Columns:
     """The columns of a table: their number, names (empty without any), target and group.
 
-    ``inputs`` is how many there are in a file that may have no target, which is then None.
+    ``inputs`` is the number of input columns in a file that may lack a target, which is then None.
     """
 
     path: Path
@@ -94,7 +94,7 @@ class _Columns:
         )
 
     def called(self, place: int) -> str:
-        """A column in words."""
+        """A description of a column."""
         name = f" ({self.names[place]})" if self.names else ""
         return f"column {place + 1}{name}"
 

@@ -2,8 +2,8 @@
 
 A device keeps the global model of its last order: whole, or as an older one and the coded deltas ("steps")
 that lead from it, which are a hundredth of the size to write. An order names steps that lead from older
-versions to its own, and a snapshot for devices that hold none of these. What to fetch is worked out anew
-each time, because a version may turn out damaged; then the snapshot is needed after all.
+versions to its own, and a snapshot for devices that hold none of these. The blobs to fetch are worked out
+anew each time, because a version may turn out to be damaged; then the snapshot is needed after all.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class BrokenSteps(CodecError):
 
 
 def steps_left(order: Order, has: Callable[[bytes], bool]) -> tuple[Step, ...] | None:
-    """The steps from the newest version that is here: () for the model itself, None without any version."""
+    """The steps from the newest version that is here: () for the model itself, None if none is here."""
     if has(order.model_hash):
         return ()
     for first in reversed(range(len(order.steps))):
@@ -41,7 +41,7 @@ def with_held_steps(
 ) -> Order:
     """The order with its steps appended to those that the device holds, which lead to ``base``.
 
-    Unchanged when the device's have no version in common with the order's, or a delta of them is lost.
+    Unchanged if the device's steps share no version with the order's, or if one of their deltas is lost.
     """
     if not held:
         return order
@@ -70,7 +70,7 @@ def named_blobs(order: Order) -> list[Manifest]:
 
 
 def recut(order: Order, repeated: Order) -> Order:
-    """The order, with its blobs cut, and in the places, as in its repetition."""
+    """The order, with its blobs split into chunks and located as in its repetition."""
     cut = {(manifest.sha256, manifest.size): manifest for manifest in named_blobs(repeated)}
 
     def again(manifest: Manifest) -> Manifest:
@@ -93,15 +93,15 @@ def recut(order: Order, repeated: Order) -> Order:
 
 
 def base_versions(order: Order) -> list[bytes]:
-    """The hashes of all global models that an order can be done from."""
+    """The hashes of all global models that an order can start from."""
     return [order.model_hash, *(step.base_hash for step in order.steps)]
 
 
 def global_model(order: Order, blobs: WholeBlobs, vectors: Vectors, layout: Layout) -> Theta:
-    """The order's global model (n,), read-only; kept in ``vectors``, or its steps are, from now on.
+    """The order's global model (n,), read-only; from now on ``vectors`` keeps it, or its steps.
 
     Raises ``CodecError`` for a snapshot that does not match the order, ``BrokenSteps`` for steps that do
-    not, and ``StorageError`` for a blob or vector that is missing or damaged.
+    not, and ``StorageError`` for a missing or damaged blob or vector.
     """
     left = steps_left(order, vectors.has)
     if left == ():
@@ -128,7 +128,8 @@ def held_model(
 ) -> Theta:
     """The global model (n,) ``base`` that a device keeps, itself or as ``steps`` that lead to it.
 
-    Raises ``CodecError`` for steps that do not lead to it, ``StorageError`` for what is missing or damaged.
+    Raises ``CodecError`` for steps that do not lead to it, ``StorageError`` for a missing or damaged blob
+    or vector.
     """
     if not steps or vectors.has(base):
         return vectors.read(base, layout)

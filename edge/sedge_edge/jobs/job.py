@@ -16,11 +16,11 @@ class OutOfMemory(SedgeError):
 class Kept(msgspec.Struct, frozen=True):
     """A run's state between orders on a device: the names of vectors, a mask and a patch.
 
-    ``model`` is the device's last own model, which it predicts with, and ``part`` the own part of that when
-    it is a mixture. ``residual`` is what its updates have left out so far, ``mask`` the mask of its last
-    update, ``gradient`` that of its last batch, and ``patch`` its last update, coded as a patch.
-    ``moments`` is the state of its optimizer. ``start`` is what the device predicts with until it first
-    trains, where its class shares improve the global model.
+    ``model`` is the device's last own model, which it predicts with, and ``part`` its own part of that
+    model if it is a mixture. ``residual`` holds everything that its updates have left out so far, ``mask``
+    the mask of its last update, ``gradient`` that of its last batch, and ``patch`` its last update, coded
+    as a patch. ``moments`` is the state of its optimizer. ``start`` is what the device predicts with until
+    it first trains, where its class shares improve the global model.
     """
 
     model: bytes | None = None
@@ -42,9 +42,9 @@ NOTHING = Kept()
 
 @dataclass(frozen=True)
 class Job:
-    """An order whose blobs are all here, what the device has kept of its run, and a checkpoint of it.
+    """An order whose blobs are all here, the state kept from its run, and a checkpoint of it.
 
-    ``http_bytes`` have come over HTTP since the device's last report.
+    ``http_bytes`` have arrived over HTTP since the device's last report.
     """
 
     order: Order

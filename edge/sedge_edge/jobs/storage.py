@@ -14,7 +14,7 @@ from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.work import Step
 
-# The most steps that are kept in place of a global model; each costs every round a decoding.
+# The most steps that may replace a stored global model; each has to be decoded in every round.
 MAX_KEPT_STEPS = 8
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class ReadableBlobs(Protocol):
 
 
 class WholeBlobs(ReadableBlobs, Protocol):
-    """Immutable blobs, as far as a job needs them."""
+    """Immutable blobs, limited to the operations that a job needs."""
 
     def write(self, data: bytes) -> bytes:
         """Store a blob, durable once settled. Returns its SHA-256."""
@@ -44,7 +44,7 @@ class Blobs(WholeBlobs, Protocol):
     """Whole blobs and partly received ones. ``BlobFolder`` implements and documents each method."""
 
     def settle(self) -> None:
-        """Make every blob durable; before each commit, which may name any of them."""
+        """Make every blob durable. Call it before each commit, which may name any of them."""
         ...
 
     def read_span(self, sha256: bytes, offset: int, length: int) -> bytes:
@@ -90,7 +90,7 @@ class Vectors(Protocol):
     These are the decoded global models (each named by its hash) and what ``Job`` (job.py) names: the
     device's own model, its residual, its last mask and so on. A coded patch is stored like a mask. Every
     method raises ``StorageError`` when the disk refuses, and for a name that is missing or damaged; a
-    damaged one is missing from then on.
+    damaged entry counts as missing from then on.
     """
 
     def has(self, name: bytes) -> bool:
@@ -108,7 +108,7 @@ class Vectors(Protocol):
     def keep_version(self, theta: Theta, sha256: bytes, steps: Sequence[Step]) -> None:
         """Keep a global model (n,) under the SHA-256 of its float32 bytes, which the caller has checked.
 
-        Where ``steps`` lead to it from one that is here, these may be thought enough.
+        If ``steps`` lead to it from a model that is here, storing these may be enough.
         """
         ...
 
@@ -146,7 +146,7 @@ class FolderVectors:
         return self._blobs.write(theta.astype("<f4", copy=False).tobytes())
 
     def keep_version(self, theta: Theta, sha256: bytes, steps: Sequence[Step]) -> None:
-        """Keep a global model (n,), unless a few ``steps``, smaller than it, lead to it from one kept."""
+        """Keep a global model (n,), unless a few smaller ``steps`` lead to it from a model that is kept."""
         size = sum(step.blob.size for step in steps)
         if not 0 < len(steps) <= MAX_KEPT_STEPS or size > theta.nbytes:
             self.keep(theta)
@@ -161,7 +161,7 @@ class FolderVectors:
 
 
 class UnchangedVectors(FolderVectors):
-    """The vectors of a folder that is another process's to write: a program that predicts keeps nothing."""
+    """The vectors of a folder that another process writes: a program that predicts keeps nothing."""
 
     def keep_version(self, theta: Theta, sha256: bytes, steps: Sequence[Step]) -> None:
         """Keep nothing."""

@@ -51,7 +51,7 @@ from sedge_protocol.wire.topics import down, hint, shard_of
 class OpenBundles:
     """The last opened bundles, by hash. Devices in one process may share them.
 
-    ``state_dir`` keeps what the trials of their programs found.
+    ``state_dir`` keeps the verdicts of their programs' trials.
     """
 
     backend: str
@@ -84,8 +84,8 @@ class Runtime:
 
     ``work`` starts a job, one at a time; ``wake`` is called, from any thread, when it is done. ``stop`` is
     called once, at the end, and tells the current job that it need not finish. ``examples`` are the
-    training and test examples of the last job, where these may change. ``downloads`` are those over HTTP.
-    ``diary`` remembers for people what happens.
+    training and test examples of the last job, in case these may change. ``downloads`` are those over HTTP.
+    ``diary`` records events for people.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Runtime:
         self._do(self.agent.poll(time.monotonic()))
 
     def _try_other_password(self) -> None:
-        """The broker may know the other one of two secrets, of which one follows the other."""
+        """The broker may know only the other one of two successive secrets."""
         password = self.agent.other_password()
         if password is not None:
             self.link.settings = replace(self.link.settings, password=password)
@@ -236,10 +236,10 @@ def open_agent(
 ) -> Agent:
     """The agent whose blobs and journal lie in ``folder``; its start counter is at least ``clock_s``.
 
-    ``keep`` says how much it keeps of runs that are over, ``limits`` what it does at most, and ``permits``
-    which URLs it may ask for blobs. ``files`` are blobs that it has as files of its own, by SHA-256. One of
-    the ``pinned`` keys must have signed for an order, if there are any. Without ``keyring`` the device
-    keeps the keys that it has.
+    ``keep`` says how much it keeps of ended runs, ``limits`` bounds its work, and ``permits`` tells which
+    URLs it may request blobs from. ``files`` are blobs that the device has as files, by SHA-256. If there
+    are ``pinned`` keys, one of them must have signed for an order. Without ``keyring`` the device keeps its
+    present keys.
     """
     share = 1.0 if limits is None else limits.disk_share
     journal = Journal(folder / "journal", AgentState, SCHEMA)
@@ -285,8 +285,8 @@ def pooled_runtime(
 ) -> Runtime:
     """A device that does its own jobs, with its own data, in a thread of ``pool``.
 
-    Each job asks for its training and test ``examples``. It is stopped at the end, and while ``gate`` is
-    closed; that is the agent's gate, too.
+    Each job asks for its training and test ``examples``. The job is stopped at the end, and while ``gate``
+    is closed, which is the agent's gate, too.
     """
     stopping = Event()
 
@@ -311,5 +311,5 @@ def pooled_runtime(
 
 
 def _expected(error: BaseException | None) -> bool:
-    """Whether a job may end like this: with an outcome, or with an error that is not our bug."""
+    """Whether a job may end like this: with an outcome, or with an error that is not a bug of ours."""
     return error is None or (isinstance(error, SedgeError) and not isinstance(error, LocalError))

@@ -2,7 +2,7 @@
 
 Everything but the link is read from the kernel's files below ``root``, an ordinary folder in tests. The
 link's cost is NetworkManager's property ``Metered``, asked for with systemd's busctl: a program that every
-Raspberry Pi OS has, instead of a D-Bus library. Whatever a device does not have is None.
+Raspberry Pi OS has, instead of a D-Bus library. Readings that a device does not have are None.
 
 Sources: Linux's Documentation/ABI/testing/sysfs-class-power and sysfs-class-thermal, proc(5),
 NetworkManager's NMMetered.
@@ -21,7 +21,7 @@ _ASK = (
     "busctl", "--system", "--json=short", "get-property", "org.freedesktop.NetworkManager",
     "/org/freedesktop/NetworkManager", "org.freedesktop.NetworkManager", "Metered",
 )  # fmt: skip
-# The kernel's load is a mean that forgets with this time constant.
+# The time constant of the kernel's load, an exponentially decaying mean.
 _LOAD_S = 60.0
 
 
@@ -39,7 +39,7 @@ class Sensors:
         self._at, self._cpu_at, self._own_load = clock(), cpu_clock(), 0.0
 
     def on_mains(self) -> bool | None:
-        """Whether a supply that is no battery is online, or no battery discharges; None without either."""
+        """Whether a supply other than a battery is online, or no battery discharges; None without any."""
         batteries = list(self._batteries())
         states = [_text(supply / "status") for supply in batteries]
         if any(_number(s / "online") for s in self._supplies() if s not in batteries):
@@ -58,7 +58,7 @@ class Sensors:
         return max((heat / 1000 for heat in heats if heat is not None), default=None)
 
     def load(self) -> float | None:
-        """Processes that run or wait to run, a mean over a minute, without this process's own share."""
+        """Processes that run or wait to run, averaged over a minute, without this process's own share."""
         now, cpu = self._clock(), self._cpu_clock()
         passed = now - self._at
         if passed > 0:
@@ -71,13 +71,13 @@ class Sensors:
         return None
 
     def memory_mb(self) -> float | None:
-        """The memory left by other programs: what is available, plus what this process has."""
+        """The memory left by other programs: the available memory plus this process's own."""
         available = self._kilobytes("proc/meminfo", "MemAvailable")
         own = self._kilobytes("proc/self/status", "VmRSS")
         return None if available is None else (available + (own or 0.0)) * 1024 / 1e6
 
     def _supplies(self) -> Iterator[Path]:
-        """Those of the device itself; not, say, a mouse's."""
+        """The device's own supplies, as opposed to, say, a mouse's."""
         for supply in sorted(self._root.glob("sys/class/power_supply/*")):
             if _text(supply / "scope") != "Device":
                 yield supply
@@ -95,7 +95,7 @@ class Sensors:
 
 
 def link_is_metered() -> bool | None:
-    """Whether the device's link costs by volume, as NetworkManager knows or guesses; None without it."""
+    """Whether the device's link is metered, as NetworkManager knows or guesses; None without it."""
     try:
         asked = subprocess.run(_ASK, capture_output=True, timeout=2.0, check=True)
         return _METERED.get(json.loads(asked.stdout)["data"])

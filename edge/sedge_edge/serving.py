@@ -25,7 +25,7 @@ from sedge_edge.training.trainer import Predictor, Trainer
 from sedge_protocol.errors import ConfigError, DataError, SedgeError
 from sedge_protocol.wire.bundle import BundleManifest
 
-# Inputs (N, ...); for a model of several, each by its name.
+# Inputs (N, ...); for a model with several inputs, a dict by name.
 Given: TypeAlias = NDArray[np.generic] | Mapping[str, NDArray[np.generic]]
 
 
@@ -33,7 +33,7 @@ Given: TypeAlias = NDArray[np.generic] | Mapping[str, NDArray[np.generic]]
 class Classified:
     """Outputs (N, C), classes (N,), probabilities (N, C), and the classes' names, if the bundle has any.
 
-    Of a model with a label for each token or pixel, classes are (N, ...), outputs and probabilities (N, C,
+    For a model with a label for each token or pixel, classes are (N, ...), outputs and probabilities (N, C,
     ...) or (N, ..., C).
     """
 
@@ -46,7 +46,7 @@ class Classified:
 class Model:
     """The personal model in an agent's ``state_dir``: of a run, or of the newest. Thread-safe.
 
-    Raises ``ConfigError`` when there is no model, or no backend that runs it, and ``StorageError`` when it
+    Raises ``ConfigError`` if there is no model, or no backend that runs it, and ``StorageError`` if it
     cannot be read.
     """
 
@@ -121,7 +121,7 @@ class Model:
         self._source = source
 
     def _stamp(self) -> tuple[int, int] | None:
-        """Another one after each commit of the agent's journal; None while it cannot be looked at."""
+        """A value that changes with each commit of the agent's journal; None while it cannot be read."""
         try:
             found = os.stat(self._folder / "journal")
         except OSError:

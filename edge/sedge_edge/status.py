@@ -17,7 +17,7 @@ from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.wire.frame import start_time
 
-# Results that a person is shown; --json has all that are kept.
+# The number of results shown to people; --json has all that are kept.
 MOST_LINES = 5
 
 
@@ -46,7 +46,7 @@ class Unsent(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """The agent's link to its broker; ``heard`` is the last message that came. Times are UTC, or empty."""
+    """The agent's link to its broker; ``heard`` is when the last message came. UTC times, or empty."""
 
     connected: bool = False
     since: str = ""
@@ -56,7 +56,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """The bytes that the state folder takes, and that are free there."""
+    """The bytes used by the state folder, and those free on its disk."""
 
     used: int = 0
     free: int = 0
@@ -65,9 +65,9 @@ class Disk(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """A device; ``started`` is its agent's last start, by its clock, empty for none.
 
-    ``waits`` is why the agent did no work when it last ran: a closed gate, a disk that refused. ``gates``
-    are those that are set, as they are now. ``up`` and ``down`` are the bytes of messages of this UTC day.
-    ``error`` is the last one, since ``error_at``.
+    ``waits`` is why the agent did no work when it last ran: a closed gate, a disk error. ``gates`` are the
+    configured ones in their present state. ``up`` and ``down`` are the bytes of messages of this UTC day.
+    ``error`` is the last error, since ``error_at``.
     """
 
     device: str
@@ -88,7 +88,7 @@ class Status(msgspec.Struct, frozen=True):
     down: int = 0
 
     def lines(self) -> Iterator[str]:
-        """The same for a person."""
+        """The same as text for people."""
         if not self.started:
             yield f"device {self.device} of fleet {self.fleet}: has never run"
             return

@@ -38,11 +38,11 @@ class Admission:
         self.declines = Declines(store, blobs, peer, self.impossible)
 
     def impossible(self, order: Order) -> RemoteError | None:
-        """Why an order cannot be done, or may not, as far as is known while its bundle is not here."""
+        """Why an order cannot or may not be done, as far as this is known before its bundle is here."""
         return impossible_blob(order, self._blobs) or self._trust.refusal(order)
 
     def order(self, order: Order) -> list[Effect]:
-        """Take an order on, or say why not."""
+        """Take an order on, or return why not."""
         state = self._store.state
         current = state.orders.get(order.run)
         done = state.pending(order.run, order.round)

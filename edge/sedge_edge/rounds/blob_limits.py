@@ -1,7 +1,7 @@
-"""The largest blobs that an order can need, by its bundle's layout: asked before a byte is fetched.
+"""The largest blobs that an order can need, by its bundle's layout: checked before a byte is fetched.
 
-A coordinator names blobs by manifests of up to 1 GiB each, 35 of them in an order. What a vector of n
-parameters takes is known, so a larger blob is a mistake or an attack.
+A coordinator names blobs by manifests of up to 1 GiB each, 35 of them in an order. The size of a vector of
+n parameters is known, so a larger blob is a mistake or an attack.
 """
 
 from sedge_edge.jobs.storage import ReadableBlobs
@@ -14,12 +14,12 @@ from sedge_protocol.wire.refusals import BLOB_TOO_LARGE
 from sedge_protocol.wire.transfer import Manifest
 from sedge_protocol.wire.update import max_coded_bytes
 
-# Larger blobs wait until the bundle is here and says whether they can be.
+# Larger blobs wait until the bundle is here and shows whether they can be valid.
 FIRST_BYTES = 2**24
 
 
 def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
-    """Why an order cannot be done, as far as is known: its bundle is none, or a blob is too large for it.
+    """Why an order cannot be done, as far as is known: its bundle is invalid, or a blob is too large.
 
     Raises ``StorageError`` when the disk refuses.
     """
@@ -37,13 +37,13 @@ def impossible_blob(order: Order, blobs: ReadableBlobs) -> CodecError | None:
 
 
 def may_begin(order: Order, manifest: Manifest, blobs: ReadableBlobs) -> bool:
-    """Whether a blob of a feasible order may be fetched now, rather than its bundle first."""
+    """Whether a blob of a feasible order may be fetched now, or only after its bundle."""
     bundle = order.bundle.sha256
     return manifest.size <= FIRST_BYTES or manifest.sha256 == bundle or blobs.has(bundle)
 
 
 def _limits(order: Order, size: int) -> list[tuple[str, Manifest | None, int]]:
-    """Each blob except the bundle, with its name and largest size in bytes for vectors of ``size``."""
+    """Each blob except the bundle, with its name and the largest size in bytes for vectors of ``size``."""
     coded = max_coded_bytes(size)
     return [
         ("a model", order.model, coded),

@@ -1,13 +1,13 @@
 """A device's own limits on what a coordinator may ask of it.
 
-Each limit is a bucket that fills with what is spent and drains evenly, an hour's worth in an hour or a
-day's in a day. A full one closes until a tenth of it has drained. So at most twice the limit is spent in
+Each limit is a bucket that spending fills and that drains evenly, an hour's worth in an hour or a day's in
+a day. A full bucket stays closed until a tenth of it has drained. So at most twice the limit is spent in
 any one period, and the limit in every further one.
 
-Time is monotonic while the agent runs. What was spent is committed with the rest of the state, and drains
-over the time from the last commit to a new start, by the device's clock, but at most over a day. So a
-clock that starts in the past, as without a battery, gives nothing, and a coordinator that makes a device
-restart gains nothing.
+Time is monotonic while the agent runs. The amounts spent are committed with the rest of the state, and
+drain over the time from the last commit to a new start, by the device's clock, but at most over a day. So a
+clock that starts in the past, as it does without a battery, drains nothing, and a coordinator gains nothing
+by making a device restart.
 """
 
 from typing import Annotated
@@ -19,17 +19,17 @@ from sedge_edge.rounds.waiting import OPEN, Closed, Gate
 from sedge_protocol.errors import SedgeError
 
 HOUR_S, DAY_S = 3600.0, 86400.0
-# Orders at one moment, twice as many as a device keeps runs, and the seconds in which as many come back:
-# the rounds of a tiny model take some 20 ms.
+# The most orders at one moment, twice the number of runs that a device keeps, and the seconds in which as
+# many recover: the rounds of a tiny model take about 20 ms.
 MOMENT, MOMENT_S = 32, 0.32
-# Starts of a coordinator in an hour, each of which costs a commit.
+# Starts of a coordinator per hour that are accepted, because each costs a commit.
 STARTS = 60
-# What may be spent before it is committed by itself; every other commit carries it too.
+# The amount that may be spent before it gets its own commit; every other commit carries it too.
 COMMIT_BYTES, COMMIT_S = 64e6, 600.0
 
 
 class TooManyOrders(SedgeError):
-    """More orders have come than [limits] of edge.toml allow."""
+    """More orders have arrived than [limits] of edge.toml allows."""
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,13 +53,13 @@ class Spent(msgspec.Struct, frozen=True, omit_defaults=True):
     """The use of the device's limits that has not drained yet."""
 
     orders: float = 0.0
-    """The orders that were taken on."""
+    """The orders that were accepted."""
     bytes: float = 0.0
     """The bytes that were received."""
     seconds: float = 0.0
     """The seconds of training."""
     at: int = 0
-    """When that was, in Unix seconds of the device's clock; 0: never."""
+    """The time of these amounts, in Unix seconds of the device's clock; 0: never."""
 
 
 class Bucket:
@@ -82,7 +82,7 @@ class Bucket:
         return True
 
     def closed_s(self) -> float:
-        """Seconds that it stays closed, from full until a tenth has drained; 0 while it is open."""
+        """Seconds that a full bucket stays closed, until a tenth has drained; 0 while it is open."""
         open_at = 0.9 * self.limit
         self._full = self.spent >= self.limit or (self._full and self.spent > open_at)
         return (self.spent - open_at) / self._rate if self._full else 0.0
@@ -91,7 +91,7 @@ class Bucket:
 class Budget:
     """The remaining allowance of a device's limits; without ``limits`` everything is allowed.
 
-    ``spent`` is what was committed last, ``clock_s`` the Unix time of this start, which need not be right.
+    ``spent`` is the last committed use, ``clock_s`` the Unix time of this start, which need not be right.
     """
 
     def __init__(self, limits: LimitsConfig | None, spent: Spent, clock_s: int) -> None:
@@ -116,7 +116,7 @@ class Budget:
             bucket.drain(seconds)
 
     def passed(self, now: float) -> None:
-        """It is ``now`` in monotonic seconds."""
+        """Advance to ``now``, in monotonic seconds."""
         seconds = 0.0 if self._now is None else max(0.0, now - self._now)
         self._now, self._clock_s = now, self._clock_s + seconds
         if self._working:
@@ -134,7 +134,7 @@ class Budget:
         self._working = working
 
     def start(self) -> bool:
-        """Whether frames of another start of the coordinator are heard."""
+        """Whether frames of another start of the coordinator are still accepted."""
         return not self._limited or self._starts.take()
 
     def order(self) -> str | None:
@@ -165,7 +165,7 @@ class Budget:
         return "; ".join(found)
 
     def gate(self, other: Gate | None) -> Gate | None:
-        """A gate that is closed where ``other`` is, or a limit is reached; None where neither can be."""
+        """A gate that is closed if ``other`` is, or a limit is reached; None if neither can be."""
         if not self._limited:
             return other
 
@@ -193,7 +193,7 @@ class Budget:
 
     @property
     def clock_s(self) -> float:
-        """The Unix time by the device's clock, as it was set at this start."""
+        """The device's Unix time, counted on from its clock at this start."""
         return self._clock_s
 
     @property

@@ -11,7 +11,7 @@ from sedge_protocol.wire.effects import Note
 
 
 class Collecting:
-    """Collects whenever something else is needed than the last time. Not to be called while a job runs.
+    """Collects whenever the needed blobs have changed since the last time. Do not call it during a job.
 
     A running job may be writing blobs that the state does not name yet.
     """
@@ -23,7 +23,7 @@ class Collecting:
         self._blobs = blobs
         self._retention = retention
         self._counters = counters
-        self._needed: set[bytes] | None = None  # of the last collection
+        self._needed: set[bytes] | None = None  # as of the last collection
         self._not_before = 0.0
 
     def job_ended(self) -> None:
@@ -31,7 +31,7 @@ class Collecting:
         self._needed = None
 
     def poll(self, now: float) -> list[Note]:
-        """Delete what is not needed; a file that cannot be deleted is skipped."""
+        """Delete blobs that are not needed; a file that cannot be deleted is skipped."""
         if now < self._not_before:
             return []
         gone: tuple[str, ...] = ()

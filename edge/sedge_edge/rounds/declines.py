@@ -16,7 +16,7 @@ from sedge_protocol.wire.peer import Peer
 class Declines:
     """Methods that give an order up raise ``StorageError`` when the disk refuses.
 
-    ``why`` tells why an order cannot be done, as far as its bundle, if that is here, shows it.
+    ``why`` tells why an order cannot be done, as far as this can be seen from its bundle, if that is here.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Declines:
         self._blobs = blobs
         self._peer = peer
         self._why = why
-        self._possible: dict[str, Order] = {}  # by run, the orders that have been looked at
+        self._possible: dict[str, Order] = {}  # by run, the orders that have been checked
 
     def decline(self, order: Order | OrderName, error: SedgeError) -> list[Effect]:
         """Decline an order that has not been accepted."""
@@ -38,7 +38,7 @@ class Declines:
         return [Note(logging.ERROR, text), self.message(order, error)]
 
     def message(self, order: Order | OrderName, error: SedgeError) -> Effect:
-        """The DECLINE alone."""
+        """Only the DECLINE message."""
         why = type(error).__name__, str(error)[:1000]
         return self._peer.message(Decline(order.run, order.round, *why))
 
@@ -53,7 +53,7 @@ class Declines:
         return self.decline(order, error)
 
     def beyond_limits(self, order: Order, why: str, tells: bool) -> list[Effect]:
-        """Decline an order beyond the device's own limits; drop it without ``why``; ``tells``: log it."""
+        """Decline an order beyond the device's own limits; without ``why`` drop it; ``tells``: log it."""
         effects: list[Effect] = []
         if tells:
             text = why or "orders arrive faster than rounds can end; the excess is dropped"
@@ -61,7 +61,7 @@ class Declines:
         return [*effects, self.message(order, TooManyOrders(why))] if why else effects
 
     def impossible(self) -> list[Effect]:
-        """Give up the orders that cannot be done, as their bundles, which are here now, show."""
+        """Give up the orders that their bundles, which are here now, show to be impossible."""
         effects: list[Effect] = []
         orders = self._store.state.orders
         self._possible = {run: order for run, order in self._possible.items() if run in orders}

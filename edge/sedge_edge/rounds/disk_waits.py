@@ -1,4 +1,4 @@
-"""When to try again what the disk has refused: everything that writes, and jobs, whose work is dear."""
+"""When to retry after the disk has refused: for all writes, and for jobs, whose work is expensive."""
 
 import logging
 from collections import Counter
@@ -12,9 +12,9 @@ MAX_JOB_BACKOFF_S = 1800.0
 
 
 class DiskWaits:
-    """Until when disk and jobs are left alone. ``why`` is what the disk said, until it takes it.
+    """Until when disk and jobs are left alone. ``why`` is the disk's error, until a write succeeds.
 
-    ``disk_at`` and ``job_at`` are when each is next tried; None: whenever there is something to do.
+    ``disk_at`` and ``job_at`` are the times of the next tries; None: whenever there is something to do.
     """
 
     def __init__(self, counters: Counter[str]) -> None:
@@ -35,13 +35,13 @@ class DiskWaits:
         return Note(logging.ERROR, self.why)
 
     def refused_job(self, error: StorageError, now: float) -> Note:
-        """The disk refused a job's outcome or input: the job was wasted, so retry it ever more rarely."""
+        """The disk refused a job's outcome or input: the job was wasted, so retry ever more rarely."""
         self._job_backoff_s = min(max(DISK_RETRY_S, 2 * self._job_backoff_s), MAX_JOB_BACKOFF_S)
         self.job_at = now + self._job_backoff_s
         return self.refused(error, now)
 
     def works(self, has_jobs: bool) -> None:
-        """The disk takes writes again, though perhaps not as large as a job's, while there is one."""
+        """The disk accepts writes again, though perhaps not as large as a job's, if one is waiting."""
         self.disk_at = None
         if not has_jobs:
             self._job_backoff_s = 0.0
@@ -49,9 +49,9 @@ class DiskWaits:
             self.why = ""
 
     def job_begins(self) -> None:
-        """Another try of a job."""
+        """Retry the job."""
         self.why = ""
 
     def job_done(self) -> None:
-        """The disk took a job's outcome, or the job ended otherwise."""
+        """The disk accepted a job's outcome, or the job ended otherwise."""
         self.why, self._job_backoff_s = "", 0.0

@@ -1,4 +1,4 @@
-"""The agent's effects on its shell, beyond those that both sides have."""
+"""The agent's effects on its shell, in addition to those that both sides have."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -19,7 +19,7 @@ class StartJob:
 class FetchSpan:
     """GET the chunks from ``first`` to ``end`` - 1 of a blob; each is ``fetched``, and so is the end.
 
-    There is one at a time, unless the one before was stopped. Answers repeat its ``number``.
+    Only one span is fetched at a time, unless the one before was stopped. Answers repeat its ``number``.
     """
 
     number: int
@@ -31,7 +31,7 @@ class FetchSpan:
 
 @dataclass(frozen=True)
 class StopSpan:
-    """Ask no more for the span with this number; what still comes of it is ignored."""
+    """Stop requesting the span with this number; anything that still arrives for it is ignored."""
 
     number: int
 
@@ -47,7 +47,7 @@ class FetchedChunk:
 
 @dataclass(frozen=True)
 class SpanEnd:
-    """Nothing more comes of a span: it is whole, or failed for this reason."""
+    """A span has ended: it is complete, or failed for this reason."""
 
     number: int
     error: str = ""

@@ -31,7 +31,7 @@ class Fetches:
 
     ``holds`` tells whether a vector, such as a version of the global model, is here. Frozen data that does
     not fit into ``memory_mb`` is not fetched: the job declines the order. ``permits`` tells which URLs may
-    be asked over HTTP; None: none.
+    be requested over HTTP; None: none.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Fetches:
         return [*self._listen()]
 
     def woken(self, now: float) -> None:
-        """The coordinator is there: what it has left unanswered is due."""
+        """The coordinator is there: requests that it has left unanswered are due again."""
         for fetch in self._active.values():
             fetch.woken(now)
 
@@ -87,11 +87,11 @@ class Fetches:
 
     @property
     def refused(self) -> str:
-        """Why the disk takes one of the blobs not now; empty while it takes all."""
+        """Why the disk cannot take one of the blobs now; empty if it can take all."""
         return next(iter(self._refused.values()), "")
 
     def sync(self, orders: Iterable[Order], now: float) -> list[FetchEffect]:
-        """Fetch exactly what these orders need; without room (``refused``), try again later."""
+        """Fetch exactly the blobs that these orders need; without room (``refused``), try again later."""
         pairs = [
             (order, manifest)
             for order in orders
@@ -153,13 +153,13 @@ class Fetches:
         return [*self._complete(fetch.manifest.transfer, fetch, now), *self._listen()]
 
     def fetched(self, part: FetchedChunk | SpanEnd, now: float) -> list[FetchEffect]:
-        """Something has come over HTTP; ignored when its span was stopped."""
+        """Data have arrived over HTTP; ignored if their span was stopped."""
         span = self.places.asked
         fetch = None if span is None else self._active.get(span.manifest.transfer)
         if span is None or fetch is None or span.number != part.number:
             return []
         if isinstance(part, SpanEnd):
-            if part.error and not self._connected:  # the fault may be the device's own network
+            if part.error and not self._connected:  # the device's own network may be at fault
                 return [*self.places.halt()]
             if part.error:
                 return self._over_mqtt(part.error, now)
@@ -175,7 +175,7 @@ class Fetches:
         return [*effects]
 
     def _over_mqtt(self, why: str, now: float) -> list[FetchEffect]:
-        """The server failed: fetch the rest over MQTT, starting from what is here."""
+        """The server failed: fetch the remaining chunks over MQTT."""
         left = [fetch for t, fetch in self._active.items() if self.places.takes(t)]
         effects: list[FetchEffect] = [*self.places.failed(why, now)]
         for fetch in left if self._connected else ():
@@ -202,7 +202,7 @@ class Fetches:
         return min((at for at in due if at is not None), default=None)
 
     def _complete(self, transfer: bytes, fetch: Fetch, now: float) -> list[Effect]:
-        """Assemble the blob from its chunks; when its hash is wrong, start over later."""
+        """Assemble the blob from its chunks; if its hash is wrong, start over later."""
         valid = self._blobs.finish_part(OWNER, fetch.manifest)
         del self._active[transfer]
         if valid:
@@ -216,7 +216,7 @@ class Fetches:
     def _listen(self) -> list[Effect]:
         """Subscribe to what is being fetched and unsubscribe from everything else.
 
-        The difference is computed afresh, so that no subscription is lost when an error interrupts a call.
+        The difference is computed afresh, so that no subscription is lost if an error interrupts a call.
         """
         if not self._connected:
             return []

@@ -13,15 +13,15 @@ from sedge_protocol.errors import CodecError
 from sedge_protocol.wire.bundle import Bundle, unpack
 from sedge_protocol.wire.frozen import FrozenData
 
-# More bundles than the runs that a device keeps. What a bundle says follows from its hash, so all devices
-# in one process share what was found.
+# More bundles than a device keeps runs. The facts follow from a bundle's hash, so all devices in one
+# process share them.
 _CAPACITY = 64
 
 
 class BundleFacts(NamedTuple):
     """The ``size`` n of a bundle's vectors and its frozen data, or the ``error`` of an invalid bundle.
 
-    ``manifest_hash`` is the SHA-256 of its manifest, by which a policy names it.
+    ``manifest_hash`` is the SHA-256 of its manifest, which policies refer to.
     """
 
     size: int = 0
@@ -34,7 +34,7 @@ _known: dict[bytes, BundleFacts] = {}
 
 
 def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
-    """What the bundle states about other blobs; None while it is not in ``blobs``.
+    """The facts that a bundle states about other blobs; None while it is not in ``blobs``.
 
     Raises ``StorageError`` when the disk refuses.
     """
@@ -54,13 +54,13 @@ def bundle_facts(bundle: bytes, blobs: ReadableBlobs) -> BundleFacts | None:
 
 
 def known_base(sha256: bytes) -> FrozenData | None:
-    """The frozen data with this blob, as a bundle says that this process has seen; None without one."""
+    """The frozen data with this blob, from the bundles that this process has seen; None if none has it."""
     named = (facts.frozen for facts in list(_known.values()))
     return next((one for one in named if one is not None and one.blob.sha256 == sha256), None)
 
 
 def frozen_names(bundles: Iterable[bytes], blobs: ReadableBlobs) -> set[bytes]:
-    """The blobs of the frozen data of these bundles, also of one that has been damaged since it came."""
+    """The frozen data's blobs of these bundles, even if a bundle has been damaged since it arrived."""
     known = (_known.get(bundle) or bundle_facts(bundle, blobs) for bundle in bundles)
     return {one.frozen.blob.sha256 for one in known if one is not None and one.frozen is not None}
 
@@ -70,8 +70,8 @@ def read_bundle(
 ) -> Bundle:
     """A bundle with its frozen values, which it shares with any of ``others`` that has the same.
 
-    Raises ``StorageError`` for a blob that is missing or damaged, ``CodecError`` for an invalid bundle,
-    ``OutOfMemory`` where the values take more than half of ``memory_mb``, unless that is 0.
+    Raises ``StorageError`` for a missing or damaged blob, ``CodecError`` for an invalid bundle,
+    ``OutOfMemory`` if the values take more than half of ``memory_mb``, unless that is 0.
     """
     bundle = unpack(blobs.read(sha256))
     frozen = bundle.manifest.frozen

@@ -20,19 +20,20 @@ from sedge_protocol.wire.reasons import without_numbers
 from sedge_protocol.wire.reconnect import HELLOS_A_SECOND
 from sedge_protocol.wire.transfer import SILENCE_S, backoff
 
-# A coordinator that receives hellos answers one well before this many, which take some 20 seconds.
+# A coordinator that receives hellos answers well before this many have been sent, which takes about 20
+# seconds.
 WARN_AFTER_HELLOS = 6
-# Whoever can publish on our topic must not be able to fill the log.
+# Other parties that can publish on our topic must not be able to fill the log.
 WARN_EVERY_S = 3600.0
-# The nonce of the welcome by which a coordinator makes one device say hello.
+# The nonce of a welcome with which the coordinator makes one device say hello.
 NO_NONCE = bytes(16)
-# A hint that asks a whole shard for hellos has no MAC: so many are answered at once, then one a minute.
+# A hint that asks a whole shard for hellos has no MAC: this many are answered at once, then one a minute.
 HINTS, HINT_EVERY_S = 3, 60.0
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who the device is, and the hello that describes it."""
+    """The device's identity, and the hello that describes it."""
 
     device: str
     fleet: str
@@ -51,17 +52,17 @@ class Handshake:
         runs: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self.ever_welcomed = False  # whether any hello since the agent started was welcomed
-        self.fleet_devices = 0  # as the last welcome says; 0: unknown
+        self.fleet_devices = 0  # from the last welcome; 0: unknown
         self._hello = hello
         self._peer = peer
         self._rng = rng
-        self._runs = runs  # of which the device keeps a model
+        self._runs = runs  # whose models the device keeps
         self._nonce = bytes(16)
         self._due: float | None = None
         self._attempt = 0
         self._warn_at = 0.0
         self._may_warn = True  # of another process under our name; once per connection
-        self._hinted_at: list[float] = []  # when the last hints were, or will be, answered
+        self._hinted_at: list[float] = []  # when the last hints were answered, or will be
 
     @property
     def welcomed(self) -> bool:
@@ -98,9 +99,9 @@ class Handshake:
         self.begin(at)
 
     def waits(self, why: str, now: float) -> list[Effect]:
-        """Why the device does no work now, empty when it does: say so in another hello when that is news.
+        """Why the device does no work now, empty if it does: when that changes, say so in another hello.
 
-        A number that moves is none.
+        A change of numbers alone does not count.
         """
         why = why[:1000]
         if without_numbers(why) == without_numbers(self._hello.waits):
@@ -123,7 +124,7 @@ class Handshake:
         return self._due
 
     def poll(self, now: float) -> list[Effect]:
-        """The hello when it is due; and, once, a warning that nobody answers."""
+        """The hello when it is due; and, once, a warning that there is no answer."""
         if self._due is None or now < self._due:
             return []
         self._due = now + SILENCE_S + backoff(self._attempt, self._rng)
@@ -155,8 +156,8 @@ class Handshake:
     def welcome(self, message: Welcome, now: float) -> list[Effect]:
         """Handle the coordinator's answer, or the welcome with which it announces its start.
 
-        A foreign nonce is a late answer to our last connection, or belongs to a second process under our
-        name. Saying hello again would make the two take turns for ever.
+        A foreign nonce is a late answer to our last connection, or belongs to a second process with our
+        name. Saying hello again would make the two alternate for ever.
         """
         self.fleet_devices = message.devices
         if message.nonce == NO_NONCE:
@@ -177,9 +178,9 @@ class Handshake:
         return [Note(logging.INFO, text)] if first else []
 
     def replayed(self, payload: bytes, now: float) -> list[Effect]:
-        """A sealed frame that the replay window refused. Warn if a coordinator may wait for an answer."""
+        """A sealed frame that the replay window refused. Warn: a coordinator may await an answer."""
         newest, incarnation = self._peer.window.incarnation, HEADER.unpack_from(payload)[5]
-        # A repeat within one incarnation is the broker's doing, and harmless.
+        # A repeat within one incarnation comes from the broker and is harmless.
         if incarnation >= newest or now < self._warn_at:
             return []
         self._warn_at = now + WARN_EVERY_S

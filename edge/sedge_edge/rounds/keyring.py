@@ -1,7 +1,7 @@
-"""The secret of a device, and the one that is to follow it (spec/enrolment.md, E14 to E17).
+"""The secret of a device, and its successor (spec/enrolment.md, E14 to E17).
 
-What the device keeps of them belongs to the secret that it was enrolled with: a new one in ``secret_file``
-makes it void.
+The stored state belongs to the secret that the device was enrolled with: a new one in ``secret_file``
+invalidates it.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ SCHEMA = 1
 class KeptKeys(msgspec.Struct, frozen=True):
     """A keyring's stored state; it belongs to the keys with the fingerprint ``base``.
 
-    ``secret`` is in the place of the one that the device was enrolled with; empty: none. ``seed`` is that
-    of the key pair which the next secret follows from, with the coordinator's public key ``point``; both
-    are empty where none is to follow.
+    ``secret`` replaces the one that the device was enrolled with; empty: none. ``seed`` generates the key
+    pair from which, with the coordinator's public key ``point``, the next secret is derived; both are empty
+    if there is no next secret.
     """
 
     base: bytes
@@ -31,7 +31,7 @@ class KeptKeys(msgspec.Struct, frozen=True):
 
 
 class Keyring:
-    """A device's keys: those that it has, and those that are to follow. ``secret`` is of its enrolment.
+    """A device's present and next keys; ``secret`` is that of its enrolment.
 
     ``draw`` returns the requested number of secret random bytes.
     """
@@ -51,7 +51,7 @@ class Keyring:
         if kept is None or kept.base != self.base.fingerprint:
             kept = KeptKeys(self.base.fingerprint)
         self._kept = kept
-        self._is_next = False  # whether the keys to come are in use
+        self._is_next = False  # whether the next keys are in use
 
     @property
     def secret(self) -> bytes:
@@ -64,7 +64,7 @@ class Keyring:
         return DeviceKeys.of(self._agreement().secret if self._is_next else self.secret)
 
     def answer(self, point: bytes, version: str) -> Join:
-        """The JOIN that answers RENEW with this ``point``; the pair is on disk before.
+        """The JOIN that answers RENEW with this ``point``; the key pair is already on disk.
 
         Raises ``FrameError`` for a point that is not on the curve, ``StorageError``.
         """
@@ -84,7 +84,7 @@ class Keyring:
         return bool(self._kept.seed)
 
     def welcomed(self) -> None:
-        """The coordinator hears the keys in use: those alone are kept. Raises ``StorageError``."""
+        """The coordinator accepts the keys in use: keep only those. Raises ``StorageError``."""
         if self._is_next:
             kept = KeptKeys(self._kept.base, self._agreement().secret)
             self._durable.commit(kept)

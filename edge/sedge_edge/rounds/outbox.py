@@ -47,7 +47,7 @@ class Outbox:
         return fitting_chunk(self._max_packet, self._store.state.chunk_bytes)
 
     def connected(self, now: float, max_packet: int) -> None:
-        """The link is up (again), to a broker that announces this largest packet: offer everything."""
+        """The link is up (again), to a broker that announces this maximum packet size: offer everything."""
         self._connected = True
         self._announced = max_packet
         for upload in self._uploads.values():
@@ -67,7 +67,7 @@ class Outbox:
                 del self._uploads[waiting]
 
     def woken(self, now: float) -> None:
-        """The coordinator is there: what it has left unanswered is due."""
+        """The coordinator is there: offers that it has left unanswered are due again."""
         for upload in self._uploads.values():
             upload.woken(now)
 
@@ -134,7 +134,7 @@ class Outbox:
         return set(first.values())
 
     def _wait_for_disk(self, waiting: Pending, error: StorageError, now: float) -> list[Effect]:
-        """Try again later; forget an update that is gone for good, which would block its round for ever."""
+        """Try again later; forget an update that is lost for good, which would block its round for ever."""
         self._peer.counters["storage_errors"] += 1
         effects: list[Effect] = [Note(logging.ERROR, str(error))]
         try:
@@ -170,11 +170,11 @@ class Outbox:
         return [*frames]
 
     def _can_halve(self, upload: Upload) -> bool:
-        """Whether the offer, with a digest for each chunk, may still be sent with twice as many."""
+        """Whether the offer, with a digest for each chunk, can still be sent with twice as many chunks."""
         return 2 * DIGEST_BYTES * upload.manifest.count + OFFER_BYTES <= self._max_packet
 
     def _give_up(self, waiting: Pending, size: int, packet: int) -> list[Effect]:
-        """No chunks are small enough to let this update through: drop it, and say so on both sides."""
+        """No chunk size is small enough for this update: drop it, and report that on both sides."""
         self._store.remove_update(waiting)
         del self._uploads[waiting]
         text = MESSAGE_TOO_LARGE.format(size=size, packet=packet, most=self._max_packet)

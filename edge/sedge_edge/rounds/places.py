@@ -1,4 +1,4 @@
-"""Blobs from HTTP servers: which come from there, one at a time, and what follows when that fails.
+"""Blobs from HTTP servers: chooses those that come from there, one at a time, and handles failures.
 
 an order names a place for a blob   it is asked for there, one span of missing chunks after the other
   -> its chunks are checked by their digests, and kept, like those that come over MQTT
@@ -32,7 +32,7 @@ Permits: TypeAlias = Callable[[str], bool]
 class Places:
     """Downloads over HTTP. ``permits`` tells whether a URL may be asked now; None: no URL ever.
 
-    ``received`` is the number of bytes that have come and have not been reported.
+    ``received`` is the number of bytes that have arrived and not been reported yet.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Places:
         self._span: FetchSpan | None = None
         self._number = 0
         self._stall_at: float | None = None
-        self._look_at = 0.0  # when permits are asked again
+        self._look_at = 0.0  # when permits are checked again
         self._pause_until, self._failures = 0.0, 0
 
     def takes(self, transfer: bytes) -> bool:
-        """Whether this blob comes from a web server, so that none of it is requested over MQTT."""
+        """Whether this blob comes from a web server, so that no part of it is requested over MQTT."""
         return transfer in self._chosen
 
     @property
@@ -85,7 +85,7 @@ class Places:
         return [*effects, *self._next(active, now)] if connected else effects
 
     def _withdraw(self, now: float) -> None:
-        """Leave to MQTT what may not be asked for any more: the link may cost by volume now."""
+        """Leave to MQTT the blobs that may no longer be requested: the link may be metered now."""
         if self._permits is not None and now >= self._look_at:
             self._look_at = now + CHECK_S
             self._chosen = {t: url for t, url in self._chosen.items() if self._permits(url)}
@@ -112,13 +112,13 @@ class Places:
         return [self._span]
 
     def heard(self, size: int, now: float) -> None:
-        """A good chunk has come."""
+        """A valid chunk has arrived."""
         self.received += size
         self._failures = 0
         self._stall_at = now + STALL_S
 
     def ended(self) -> None:
-        """The span that was asked for has ended, and all of it has come."""
+        """The requested span has ended, and all of it has arrived."""
         self._span = self._stall_at = None
 
     def halt(self) -> list[SpanEffect]:
@@ -127,7 +127,7 @@ class Places:
         return [] if span is None else [StopSpan(span.number)]
 
     def failed(self, why: str, now: float) -> list[SpanEffect | Note]:
-        """The server failed for this blob: it is not asked for that again, and nobody is for a while."""
+        """The server failed for this blob: do not ask it for that again, and ask no server for a while."""
         span = self._span
         if span is None:
             return []

@@ -17,7 +17,8 @@ def job_for(
 ) -> tuple[Job, list[Note]]:
     """The order's job, and a note for everything that the disk has lost.
 
-    Without a vector the device goes on from what is left, without a checkpoint the training starts over.
+    If a vector is lost, the device continues with the rest; if a checkpoint is lost, the training starts
+    over.
     """
     notes: list[Note] = []
 

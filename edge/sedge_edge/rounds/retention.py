@@ -1,6 +1,6 @@
 """Chooses the runs to delete when a device keeps too much: the oldest ended ones, never its newest models.
 
-What is deleted cannot be had again (state.py), so nothing goes unless edge.toml says so.
+Deleted state cannot be restored (state.py), so nothing is deleted unless edge.toml says so.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ class Retention:
     ) -> tuple[str, ...]:
         """The runs to delete, oldest first; ``needed`` returns the names that a state needs.
 
-        Not those that have an order or an update that waits, nor the newest with a model. Raises
+        Excluded are runs with a waiting order or update, and the newest one with a model. Raises
         ``StorageError``.
         """
         keep, gone = self._keep, list[str]()

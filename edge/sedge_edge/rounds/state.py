@@ -3,9 +3,9 @@
 Each change is a new ``AgentState``, committed to disk before it takes effect in memory: when the disk
 refuses, the old state stays in force in both places.
 
-What a device keeps of a run cannot be had again: a head that never left the device, a residual, a model to
-predict with. So a run is evicted for another only when none of the device's last ``MAX_RUNS`` orders was
-for it, and the log says so. While there is no such run, orders of new runs are declined.
+A device's state of a run cannot be restored: a head that never left the device, a residual, a model to
+predict with. So a run is evicted for another only if none of the device's last ``MAX_RUNS`` orders was for
+it, and the log says so. While there is no such run, orders of new runs are declined.
 """
 
 from collections.abc import Callable, Collection
@@ -27,12 +27,12 @@ from sedge_protocol.wire.transfer import DEFAULT_CHUNK_BYTES
 from sedge_protocol.wire.work import Hash, Step
 
 SCHEMA = 3
-# Runs that the device keeps state of: a bundle and at most six times the model's size each.
+# The number of runs whose state the device keeps: a bundle and at most six times the model's size each.
 MAX_RUNS = 16
 # The wait after the disk has refused.
 DISK_RETRY_S = 30.0
-# An order that so many starts of the agent have begun and none has finished is refused: once may be a power
-# cut, three times is the job itself, most likely out of memory.
+# An order that this many starts of the agent have begun and none has finished is refused: one may be a
+# power cut, but after three the job itself is at fault, most likely out of memory.
 MAX_STARTS = 3
 
 V = TypeVar("V")
@@ -43,19 +43,19 @@ class TooManyRuns(SedgeError):
 
 
 class TooManyStarts(SedgeError):
-    """Several starts of the agent began an order, and none survived it."""
+    """Several starts of the agent began an order, and none of them survived it."""
 
     @classmethod
     def of(cls, order: Order) -> "TooManyStarts":
-        """For this order."""
+        """The order in question."""
         where = f"run {order.run}, round {order.round}"
         return cls(TOO_MANY_STARTS.format(where=where, starts=MAX_STARTS))
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """One run on the device: its bundle, its global model ``base``, and what the device keeps.
+    """One run on the device: its bundle, its global model ``base``, and the state kept.
 
-    Without ``steps`` the global model is a vector; otherwise they lead to it from one.
+    Without ``steps`` the global model is a vector; otherwise they lead to it from a vector.
     """
 
     bundle: bytes
@@ -74,7 +74,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """In how many starts of the agent an order was begun but not finished."""
+    """The number of starts of the agent in which an order was begun but not finished."""
 
     round: Round
     """The round of the order."""
@@ -92,7 +92,7 @@ class Stopped(msgspec.Struct, frozen=True):
     round: Round
     """The round of the order."""
     checkpoint: Hash
-    """The blob to go on from."""
+    """The blob to continue from."""
 
 
 class AgentState(msgspec.Struct, frozen=True):
@@ -102,8 +102,8 @@ class AgentState(msgspec.Struct, frozen=True):
     fingerprint of the keys that they belong to. ``orders`` (by run) and ``outbox`` are the pending work.
     ``chunk_bytes`` is the chunk size that the link carried last. ``recent`` are the runs of the last
     ``MAX_RUNS`` orders, oldest first. ``attempts`` (by run) count unfinished jobs; those in ``stopped`` can
-    go on from a checkpoint. ``waits`` is why no work is done for now, for people, and ``spent`` what counts
-    towards the device's limits. ``policies`` (by run) are the last that orders were taken with.
+    continue from a checkpoint. ``waits`` tells people why no work is done for now, and ``spent`` counts
+    towards the device's limits. ``policies`` (by run) are those of the last accepted orders.
     """
 
     incarnation: int = 0
@@ -125,7 +125,7 @@ class AgentState(msgspec.Struct, frozen=True):
         return next((p for p in self.outbox if (p.run, p.round) == (run, number)), None)
 
     def newest_bundle(self) -> bytes | None:
-        """The bundle's hash of the run that the last order was for, of those that are still here."""
+        """The bundle's hash of the run with the last order, among the runs that are still here."""
         for run in reversed([*self.runs, *self.orders, *self.recent]):
             if run in self.orders:
                 return self.orders[run].bundle.sha256
@@ -141,7 +141,7 @@ class AgentState(msgspec.Struct, frozen=True):
     def still_wants(self, order: Order) -> bool:
         """Whether the outcome of an order's job is still of use, if only as a late update.
 
-        Not once the run was cancelled, or has gone on with another bundle.
+        It is not once the run was cancelled, or has continued with another bundle.
         """
         current = self.orders.get(order.run)
         if current is None or current.round < order.round:
@@ -149,7 +149,7 @@ class AgentState(msgspec.Struct, frozen=True):
         return current.round == order.round or current.bundle.sha256 == order.bundle.sha256
 
     def attempt(self, order: Order) -> Attempt | None:
-        """The attempts at this very order; another coordinator may use its run's name again."""
+        """The attempts at this very order; another coordinator may reuse its run's name."""
         last = self.attempts.get(order.run)
         if last is None or (last.round, last.model_hash) != (order.round, order.model_hash):
             return None
@@ -163,7 +163,7 @@ class AgentState(msgspec.Struct, frozen=True):
         )
 
     def continued_orders(self, has: Callable[[bytes], bool]) -> list[Order]:
-        """The orders, with the steps that the device keeps of their runs; ``has`` tells of a blob."""
+        """The orders, with the steps kept from their runs; ``has`` tells whether a blob is here."""
         found: list[Order] = []
         for order in self.orders.values():
             run = self.runs.get(order.run)
@@ -204,9 +204,9 @@ class AgentState(msgspec.Struct, frozen=True):
 class StateStore:
     """The state and its journal. A method that raises ``StorageError`` has changed nothing in memory.
 
-    ``settle`` makes the blobs durable that a commit may name. A commit whose last step failed may be on the
-    disk all the same, and a crash would bring it to life: what it names is needed until another succeeds.
-    ``spent`` gives what every commit records as spent.
+    ``settle`` makes the blobs durable that a commit may name. A commit whose last step failed may still be
+    on the disk, and a crash would bring it to life: the blobs that it names are needed until another commit
+    succeeds. ``spent`` returns the use of limits that every commit records.
     """
 
     def __init__(self, journal: DurableValue[AgentState], settle: Callable[[], None]) -> None:
@@ -228,7 +228,7 @@ class StateStore:
     def start(self, clock_s: int, key: bytes) -> None:
         """Begin a new incarnation, above the last, and at least the clock's time if that is plausible.
 
-        With new keys both incarnations start over, because no old frame carries their MAC.
+        With new keys both incarnations start over, because no old frame carries a MAC under them.
         """
         state = self.state
         if state.key not in (b"", key):
@@ -242,7 +242,7 @@ class StateStore:
         )
 
     def heard_coordinator(self, coordinator_incarnation: int) -> None:
-        """Note the coordinator's incarnation. A lower one than before has proved to be live (``Peer``)."""
+        """Note the coordinator's incarnation. A lower one has already proved to be live (``Peer``)."""
         if coordinator_incarnation != self.state.coordinator_incarnation:
             self._save(coordinator_incarnation=coordinator_incarnation)
 
@@ -252,14 +252,14 @@ class StateStore:
             self._save(waits=why)
 
     def probe(self) -> None:
-        """Commit the unchanged state, to see whether the disk works again."""
+        """Commit the unchanged state to test whether the disk works again."""
         self._save()
 
     def accept(self, order: Order, policy: TakenPolicy | None = None) -> str | None:
         """Accept an order in place of its run's older one. Returns the run that was evicted for it, if any.
 
-        ``policy`` is what allows it, where the device asks for one. Raises ``TooManyRuns`` for a new run
-        while all that are kept are in use.
+        ``policy`` allows it, if the device requires one. Raises ``TooManyRuns`` for a new run while all
+        kept runs are in use.
         """
         state, runs, evicted = self.state, self.state.runs, None
         recent = (*state.recent, order.run)[-MAX_RUNS:]
@@ -280,7 +280,7 @@ class StateStore:
     def recut(self, repeated: Order) -> None:
         """Fetch a kept order's blobs in the chunks of its repetition; chunks already here are kept.
 
-        The link may have changed since, and not carry the first chunks.
+        The link may have changed since, and be unable to carry the first chunks.
         """
         order = self.state.orders.get(repeated.run)
         if order is None or order.round != repeated.round:
@@ -290,7 +290,7 @@ class StateStore:
             self._save(orders={**self.state.orders, order.run: again})
 
     def strike_steps(self, order: Order) -> None:
-        """Discard the steps of an order and those kept of its run, because some are wrong."""
+        """Discard the steps of an order and those kept from its run, because some are wrong."""
         runs, entry = self.state.runs, self.state.runs.get(order.run)
         if entry is not None:
             runs = {**runs, order.run: msgspec.structs.replace(entry, steps=())}
@@ -338,8 +338,8 @@ class StateStore:
     def finish(self, order: Order, outcome: Outcome, steps: tuple[Step, ...] = ()) -> None:
         """An order is done: keep its outcome, queue its update, and leave a newer order alone.
 
-        ``steps`` lead to its global model, unless that is kept itself. An evaluation with another bundle
-        keeps the run's state, which is of the last training's bundle.
+        ``steps`` lead to its global model, unless the model itself is kept. An evaluation with another
+        bundle leaves the run's state, which belongs to the last training's bundle.
         """
         entry = self.state.runs.get(order.run)
         if order.task == EVALUATE and entry is not None and entry.bundle != order.bundle.sha256:
@@ -373,7 +373,7 @@ class StateStore:
         )
 
     def record_spent(self) -> None:
-        """Commit what has been spent, and nothing else."""
+        """Commit only the use of limits."""
         self._save()
 
     def set_chunk_bytes(self, chunk_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""The policies that a device has taken orders with: what it remembers of them on its disk."""
+"""The policies that a device has accepted orders with, as far as it remembers them on its disk."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -9,23 +9,23 @@ from msgspec import Meta
 from sedge_protocol.wire.messages import Count
 from sedge_protocol.wire.policy import KEY_ID_BYTES
 
-# The runs whose versions the device remembers, also of runs that it has given up.
+# The number of runs whose versions the device remembers, including runs that it has given up.
 MAX_POLICIES = 64
 
 
 class TakenPolicy(msgspec.Struct, frozen=True):
-    """The last policy of a run that an order was taken with."""
+    """The last policy of a run with which an order was accepted."""
 
     version: Count
     """Its version."""
     key: Annotated[bytes, Meta(max_length=KEY_ID_BYTES)]
-    """The id of the key that has signed it."""
+    """The id of the key that signed it."""
 
 
 def remembered(
     before: Mapping[str, TakenPolicy], run: str, policy: TakenPolicy | None
 ) -> dict[str, TakenPolicy]:
-    """The policies by run, the newest last, with one more; those of the longest unused runs go."""
+    """The policies by run, newest last, with one more; those of the runs unused for longest are dropped."""
     if policy is None:
         return dict(before)
     others = {name: taken for name, taken in before.items() if name != run}

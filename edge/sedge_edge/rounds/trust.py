@@ -1,7 +1,7 @@
-"""Whose orders the device takes: those that a pinned key has signed a policy for (policy.md).
+"""Decides whose orders the device takes: those under a policy signed by a pinned key (policy.md).
 
-Everything is checked before the version of a policy is committed: a version that was kept before its policy
-proved good would shut out the next good one.
+Everything is checked before the version of a policy is committed: a version stored before its policy proved
+valid would shut out the next valid one.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,12 +23,12 @@ from sedge_protocol.wire.refusals import (
     UNSIGNED,
 )
 
-# Whether a signature of 64 bytes is that of a pinned key for some bytes, by the key's id.
+# Whether 64 bytes are a pinned key's signature of some bytes; the key is given by its id.
 Keys: TypeAlias = Mapping[bytes, Callable[[bytes, bytes], bool]]
 
 
 class Trust:
-    """The orders that the pinned ``keys`` allow; without any key, every order."""
+    """The orders that the pinned ``keys`` allow; without keys, every order."""
 
     def __init__(self, keys: Keys, blobs: ReadableBlobs, store: StateStore, budget: Budget) -> None:
         self._keys = keys
@@ -44,7 +44,7 @@ class Trust:
         return TakenPolicy(sealed.policy().version, sealed.key)
 
     def refusal(self, order: Order) -> PolicyError | None:
-        """Why the order may not be done, as far as is known while its bundle is not here.
+        """Why the order may not be done, as far as this is known before its bundle is here.
 
         Raises ``StorageError`` when the disk refuses.
         """

@@ -1,4 +1,4 @@
-"""Why a device does no work for now: which gates are closed, and when that is worth a HELLO.
+"""Tracks why a device does no work for now: which gates are closed, and when that is worth a HELLO.
 
     a gate closes               nothing more is fetched or begun, nor sent if it spares the link
       -> closed for COUNTS_S    the device says so, and the coordinator no longer counts on it
@@ -15,15 +15,15 @@ from typing import TypeAlias
 
 from sedge_protocol.wire.reasons import without_numbers
 
-# How often gates are looked at. Reading a dozen small files takes a millisecond, a step of a small model as
-# well.
+# How often gates are checked. Reading a dozen small files takes a millisecond, as does a step of a small
+# model.
 CHECK_S = 10.0
 COUNTS_S = 60.0
 
 
 @dataclass(frozen=True)
 class Closed:
-    """Why gates are closed, empty where none is; ``link``: one of them spares the link."""
+    """Why gates are closed, empty if none is; ``link``: one of them spares the link."""
 
     why: str = ""
     link: bool = False
@@ -47,7 +47,7 @@ class Waiting:
         self._look_at: float | None = None
 
     def look(self, now: float) -> None:
-        """Look at the gates."""
+        """Check the gates."""
         if self._gate is None:
             return
         closed = self._gate()

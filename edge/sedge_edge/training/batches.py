@@ -90,7 +90,7 @@ def step_count(num_examples: int, batch_size: int, epochs: int, last_batch: Last
 
 
 def evaluation_batches(num_examples: int, batch_size: int) -> Iterator[Batch]:
-    """Every example once, in order; the last batch is padded, which does not affect evaluation."""
+    """Every example once, in order; the last batch is padded, which does not affect the evaluation."""
     _require_examples(num_examples)
     for start in range(0, num_examples, batch_size):
         rows = np.arange(start, min(start + batch_size, num_examples), dtype=np.int64)
@@ -106,5 +106,5 @@ def _padded(epoch: int, rows: NDArray[np.int64], batch_size: int) -> Batch:
 
 
 def _require_examples(num_examples: int) -> None:
-    if num_examples < 1:  # fitting refuses an empty set long before
+    if num_examples < 1:  # fitting refuses an empty set long before this
         raise LocalError(f"{num_examples} examples make no batch")

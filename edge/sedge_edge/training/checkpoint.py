@@ -1,11 +1,11 @@
 """The state of a stopped job, so that the next attempt continues instead of starting over.
 
 A local training (local_training.py) depends on nothing but its job and the answers to its requests. So a
-checkpoint has the answers so far and, when a training was stopped, its state; the next attempt repeats the
+checkpoint holds the answers so far and, if a training was stopped, its state. The next attempt repeats the
 answers and resumes the training, with the same bits as without the stop.
 
-A checkpoint belongs to one job on one data set: an order that has changed, another start vector or other
-examples make it worthless, and the training starts over.
+A checkpoint belongs to one job on one data set: if the order, the start vector or the examples have
+changed, it is useless, and the training starts over.
 """
 
 import hashlib
@@ -22,7 +22,8 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.update import Metrics
 
-# Raise it with every change of the format, of what a state's vectors mean, or of how examples are shuffled.
+# Raise it with every change to the format, to the meaning of a state's vectors, or to how examples are
+# shuffled.
 _FORMAT = b"checkpoint 4"
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return not self.answers and self.state is None
 
     def answer(self, index: int, request: Request) -> Answer:
-        """The answer to a request, the ``index``-th."""
+        """The answer to the request number ``index``."""
         data = self.answers[index]
         return _decode(data, Metrics) if isinstance(request, Evaluate) else _decode(data, Trained)
 
@@ -65,7 +66,7 @@ class Attempt:
 
     @property
     def seconds(self) -> float:
-        """The time spent so far, the earlier attempts' included."""
+        """The time spent so far, including that of earlier attempts."""
         return self._earlier.seconds + self._clock() - self._began
 
     def answer(self, request: Request) -> Answer:
@@ -99,10 +100,10 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes | None, job: bytes) -> Checkpoint:
-    """The checkpoint in ``data``; an empty one when there is none, or none of this job."""
+    """The checkpoint in ``data``; an empty one if there is none, or none of this job."""
     try:
         found = None if data is None else _decode(data, Checkpoint)
-    except ValueError:  # msgspec's errors: another version's
+    except ValueError:  # msgspec's errors: another version wrote it
         found = None
     return Checkpoint(job) if found is None or found.job != job else found
 

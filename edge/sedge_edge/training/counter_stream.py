@@ -1,6 +1,6 @@
-"""Random numbers that any language can draw again: rule T12 of protocol/spec/training.md.
+"""Random numbers that any language can reproduce: rule T12 of protocol/spec/training.md.
 
-A key and a counter make a word, so that a training can go on from any step without the numbers before it.
+A key and a counter determine a word, so a training can continue from any step without the earlier numbers.
 The words of a key are SplitMix64's, seeded with the key.
 """
 
@@ -17,7 +17,7 @@ _MASK = 2**64 - 1
 
 
 class Purpose(IntEnum):
-    """The purposes of a seed's numbers, of which no two share any."""
+    """The purposes of a seed's numbers; no two purposes share numbers."""
 
     SHUFFLE = 0
     NOISE = 1
@@ -26,7 +26,7 @@ class Purpose(IntEnum):
 
 
 def stream_key(seed: int, purpose: Purpose, part: int) -> int:
-    """The key of a part of a seed's numbers, such as those of one epoch; 0 to 2^64 - 1."""
+    """The key of one part of a seed's numbers, such as those of one epoch; 0 to 2^64 - 1."""
     return _word(_word(seed, int(purpose)), part)
 
 

@@ -1,12 +1,12 @@
-"""The critical elements, on which a device's loss depends most: what FedPURIN and FedCAC send.
+"""The critical elements, on which a device's loss depends most; FedPURIN and FedCAC send them.
 
 For every element of the trained model theta, with a gradient g,
 
     c = |g theta|       or with the second-order term       c = |-g theta + (g theta)^2 / 2|
 
-and in each tensor those with c >= t are critical (ties included): t is the z-th largest c, with
-z = floor(fraction * elements), or the smallest c above the cutoff where the z-th is not above it.
-Statistics and tensors that the device keeps are left out. n = parameters of the model, k = critical ones.
+and in each tensor those with c >= t are critical (ties included): t is the z-th largest c, with z =
+floor(fraction * elements), or the smallest c above the cutoff if the z-th is not above it. Statistics and
+tensors that the device keeps are left out. n = parameters of the model, k = critical ones.
 """
 
 from collections.abc import Collection
@@ -35,7 +35,7 @@ def critical(
 def sparsified(
     theta: Theta, chosen: NDArray[np.uint32], layout: Layout, keep: Collection[str]
 ) -> Theta:
-    """theta (n,) with 0 for every element that ``critical`` could choose but that is not in chosen (k,)."""
+    """theta (n,) with 0 in every element that ``critical`` could choose but that is not in chosen (k,)."""
     sparse = theta.copy()
     for tensor in _candidates(layout, keep):
         sparse[tensor.slice] = 0.0
@@ -62,7 +62,7 @@ def _scores(theta: Theta, gradient: Theta, selection: UpdateSelection) -> NDArra
 
 
 def _threshold(scores: NDArray[np.float32], selection: UpdateSelection) -> np.float32:
-    """The least critical c of a tensor; NaN, for which every comparison is false, when there is none."""
+    """The smallest critical c of a tensor; NaN, for which every comparison is false, if there is none."""
     count = int(selection.fraction * scores.size)
     if count == 0:
         return np.float32(np.nan)

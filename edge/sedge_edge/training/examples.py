@@ -21,8 +21,8 @@ Inputs: TypeAlias = NDArray[np.float32 | np.int64]
 class Examples:
     """N examples: ``inputs`` (N, ...), and ``targets``: labels (N,) or (N, ...), or numbers (N, ...).
 
-    Where the inputs are the targets, both are the same array. ``parts`` are the arrays that a row of
-    ``inputs`` (N, K) holds, where the user gave several by name.
+    If the inputs are the targets, both are the same array. ``parts`` are the arrays that a row of
+    ``inputs`` (N, K) holds, if the user gave several by name.
     """
 
     inputs: Inputs
@@ -33,9 +33,9 @@ class Examples:
 def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
     """The examples as the model takes them: an autoencoder's targets are its inputs.
 
-    Their types are the model's where every value stays what it is (``for_model``), so that devices that
-    write the same numbers in other types train on the same. Raises ``DataError`` unless the model can be
-    trained and evaluated on them.
+    They are converted to the model's types if that changes no value (``for_model``), so devices that store
+    the same numbers in different types train on the same values. Raises ``DataError`` unless the model can
+    be trained and evaluated on them.
     """
     inputs, parts = examples.inputs, examples.parts
     if manifest.target is not None and examples.targets is inputs:
@@ -87,9 +87,9 @@ def _at_first(text: str, rows: Inputs, wrong: NDArray[np.bool_], name: str, coun
 
 
 def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
-    """The rows (N, ...) in the model's type. Raises ``DataError`` where a value would become another."""
+    """The rows (N, ...) in the model's type. Raises ``DataError`` if that would change a value."""
     if rows.dtype == wanted.dtype or rows.shape[1:] != wanted.shape or not len(rows):
-        return rows  # another shape, and no rows, are refused with better words
+        return rows  # another shape, and no rows, get a clearer error later
     exact = (rows >= -MAX_INTEGER) & (rows <= MAX_INTEGER)
     if rows.dtype.kind == "f":
         exact &= rows == np.rint(rows)
@@ -106,7 +106,7 @@ def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
 
 
 def _column(targets: Inputs, wanted: TensorSpec) -> Inputs:
-    """Single numbers (N,) for a column (N, 1), or the other way round, as the model has them."""
+    """Numbers (N,) reshaped to a column (N, 1), or the reverse, as the model expects them."""
     if {targets.shape[1:], wanted.shape} == {(), (1,)}:
         return targets.reshape(len(targets), *wanted.shape)
     return targets
@@ -174,7 +174,7 @@ def _check_rows(rows: Inputs, expected: TensorSpec, name: str) -> None:
 
 def require_finite(inputs: Inputs, name: str) -> None:
     """Raise ``DataError``, which calls the inputs (N, ...) ``name``, for NaN or inf in them."""
-    # By the extremes of each row: a boolean per element would cost another quarter of the data's memory.
+    # Uses the extremes of each row: a boolean per element would take another quarter of the data's memory.
     flat = inputs.reshape(len(inputs), -1)
     highest, lowest = flat.max(axis=1, initial=0), flat.min(axis=1, initial=0)  # (N,)
     finite = np.isfinite(highest) & np.isfinite(lowest)

@@ -1,9 +1,9 @@
 """A job does one order: assemble the start vector, evaluate, train, evaluate, encode the update.
 
-It runs in a worker thread beside the agent's core, and reads and writes only blobs and vectors. Until the
+It runs in a worker thread next to the agent's core, and reads and writes only blobs and vectors. Until the
 core commits the outcome, a crash leaves nothing but orphaned blobs, which are collected.
 
-    run_job = prepare, then local_training (local_training.py) with the device's trainer, then complete
+run_job = prepare, then local_training (local_training.py) with the device's trainer, then complete
 
 An emulator that trains many devices at once prepares and completes each, and batches the local trainings.
 """
@@ -79,7 +79,7 @@ class JobStopped(SedgeError):
 class WorkerContext(JobContext):
     """The environment of a device's worker thread; ``clock`` is any clock in seconds.
 
-    ``temperature_c`` reads the device's thermometer, and ``watts`` is what it draws; None is unknown.
+    ``temperature_c`` reads the device's thermometer, and ``watts`` is its power draw; None is unknown.
     """
 
     open_bundle: Callable[[bytes], tuple[Bundle, Trainer]]
@@ -91,7 +91,7 @@ class WorkerContext(JobContext):
 
 @dataclass(frozen=True)
 class EncodedDelta:
-    """An encoded delta, and what the device keeps once it is sent."""
+    """An encoded delta, and the state that the device keeps once it is sent."""
 
     payload: bytes
     kept: Kept
@@ -105,7 +105,7 @@ def run_job(job: Job, context: WorkerContext) -> Outcome:
     """
     try:
         return _run_job(job, context)
-    except MemoryError as exc:  # numpy's names the size it wanted, Python's is empty
+    except MemoryError as exc:  # numpy's message names the size requested, Python's is empty
         where = f"run {job.order.run}, round {job.order.round}"
         error = str(exc) or "no more to be had"
         raise OutOfMemory(OUT_OF_MEMORY.format(where=where, error=error)) from exc
@@ -175,7 +175,7 @@ def complete(
     context: JobContext,
     spent: Spent = NOTHING_SPENT,
 ) -> Outcome:
-    """Everything after the training: the report, the coded update, and what the device keeps.
+    """Everything after the training: the report, the coded update, and the state to keep.
 
     Raises ``TrainingDiverged`` for a delta that cannot be encoded, ``StorageError`` for the disk.
     """
@@ -233,7 +233,7 @@ def _kept_moments(result: LocalResult, vectors: Vectors) -> bytes | None:
 
 
 def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> EncodedDelta:
-    """The encoded delta of a training. What it leaves out goes to the residual, unless the order selects.
+    """The encoded delta of a training. Its omissions go to the residual, unless the order selects.
 
     Raises ``TrainingDiverged`` for a delta that the codec cannot represent: fp16 ends at 65,504.
     """
@@ -262,7 +262,7 @@ def encode_delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> E
 
 
 def update_base(prepared: Prepared, result: LocalResult) -> Theta:
-    """The vector (n,) that the update is relative to: the picked start, if the device has picked one."""
+    """The vector (n,) that the update is relative to: the device's picked start, if there is one."""
     return prepared.base if result.picked is None else result.picked.start
 
 
@@ -290,7 +290,7 @@ def _delta(prepared: Prepared, result: LocalResult, vectors: Vectors) -> Theta:
 def _keep_sent(base: Theta, sent: SparseVector, values: ValueCoding, vectors: Vectors) -> bytes:
     """Keep the sent elements of the device's model as the coordinator decodes them. Returns the name.
 
-    They are coded exactly as the coordinator codes a patch of these elements, so that the names agree.
+    They are coded exactly as the coordinator codes a patch of these elements, so the names agree.
     """
     decoded = decoded_values(sent.values, values)  # (k,)
     with np.errstate(over="ignore"):  # the encoder rejects an overflow

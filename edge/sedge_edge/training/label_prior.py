@@ -1,9 +1,9 @@
-"""A device's class shares as a prior: what it can add to a model that has never seen its labels.
+"""A device's class shares as a prior, which it can add to a model that has never seen its labels.
 
     bias_c  <-  bias_c + log((count_c + 1) / (N + C) * C)        c = 1 ... C classes of N labels
 
-By Bayes' rule these are the outputs of a classifier of balanced classes, had it known the device's shares.
-The 1 keeps a class without labels possible.
+By Bayes' rule this turns a classifier of balanced classes into one that knows the device's shares. The
+added 1 keeps a class without labels possible.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from sedge_protocol.wire.objective import IGNORED
 
 
 def with_prior(theta: Theta, bias: slice, labels: Inputs) -> Theta:
-    """A copy of theta (n,) whose ``bias`` (C,) knows the shares of these labels (N,) or (N, ...).
+    """A copy of theta (n,) whose ``bias`` (C,) includes the shares of these labels (N,) or (N, ...).
 
     The labels are below C, or ``IGNORED``.
     """

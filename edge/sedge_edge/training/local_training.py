@@ -75,9 +75,9 @@ class LocalResult:
     ``model`` (n,) is what the device predicts with from now on; ``before`` and ``after`` are its metrics on
     the test examples. ``part`` (n,) is the own part of a mixture, and ``mix`` its share. When the order
     selects, ``chosen`` (k,) are the critical elements, and ``sparse`` the metrics of these alone.
-    ``picked`` is the start, when the device has picked it, and ``informed`` (n,) the start with its class
-    shares, where the device predicts better with them. ``moments`` is the state of the first
-    training's optimizer, if the device keeps it.
+    ``picked`` is the start, if the device has picked it, and ``informed`` (n,) the start with its class
+    shares, if the device predicts better with them. ``moments`` is the state of the first training's
+    optimizer, if the device keeps it.
     """
 
     before: Metrics
@@ -111,9 +111,9 @@ def local_training(
 
     ``own`` (n,) is the device's own model, its part of a mixture, or its last model where the order blends;
     None when it has none yet. ``correction`` (n,) is added to every gradient of the model that is sent.
-    ``metric`` says which of the candidates is better; where the order blends they are evaluated, and the
-    training begins at the start. ``moments`` is the optimizer's state that the first training begins with.
-    ``guidance`` is for the order's guided loss; a model of it that has no elements is the start.
+    ``metric`` says which of the candidates is better; if the order blends, they are evaluated, but the
+    training begins at the start. ``moments`` is the optimizer's state with which the first training begins.
+    ``guidance`` is for the order's guided loss; an empty model in it stands for the start.
     """
     personal, picked = order.work.own_model, None
     if order.work.choice is not None and candidates is not None:
@@ -152,7 +152,7 @@ def local_training(
 
 
 def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Answer, PickedStart]:
-    """The start that does better on the held-out examples; the one without the patch of equal ones."""
+    """The start that does better on the held-out examples; if they are equal, the one without the patch."""
     if candidates.whole is None:
         return PickedStart(False, candidates.bare)
     bare = yield from _ask(Evaluate(candidates.bare, held_out=True), Metrics)
@@ -163,7 +163,7 @@ def _pick(candidates: StartCandidates, metric: Metric) -> Generator[Request, Ans
 
 
 def _share(work: Work, own: Theta | None) -> float:
-    """The share of own (n,) in what the device predicts with."""
+    """The share of own (n,) in the model that the device predicts with."""
     if work.blend is not None:
         return 0.0 if own is None else work.blend.mix
     return 0.0 if work.own_model is None else work.own_model.mix
@@ -214,7 +214,7 @@ def _further_trainings(
 
 
 def run_to_end(training: LocalTraining, answer: Callable[[Request], Answer]) -> LocalResult:
-    """Run a local training to its end. Raises what ``answer`` raises."""
+    """Run a local training to its end. Raises the exceptions of ``answer``."""
     request = next(training)
     while True:
         try:
@@ -293,7 +293,7 @@ def _ask(request: Request, kind: type[A]) -> Generator[Request, Answer, A]:
 
 
 def _trained(request: TrainRequest) -> Generator[Request, Answer, Trained]:
-    """The trained model, checked to have the gradient that was requested. Raises ``TrainingDiverged``."""
+    """The trained model, checked to have the requested gradient. Raises ``TrainingDiverged``."""
     trained = yield from _ask(request, Trained)
     if request.gradient:
         if trained.gradient is None:

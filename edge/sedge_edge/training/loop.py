@@ -1,6 +1,6 @@
-"""The loop of every training: one step a batch, on a device and in the emulator.
+"""The loop of every training: one step per batch, on a device and in the emulator.
 
-What a step does is its stepper's (steppers/), what a batch is fed as is the backend's.
+The stepper (steppers/) defines a step, and the backend the form in which a batch is fed.
 """
 
 import math
@@ -23,25 +23,25 @@ from sedge_edge.training.trainer import (
 from sedge_protocol.layout import Theta
 from sedge_protocol.wire.training import Training
 
-# Losses of steps, as a backend gives them -> the same as numbers.
+# Losses of steps, as a backend returns them -> the same as numbers.
 ReadLosses: TypeAlias = Callable[[Sequence[Sequence[Any]]], list[list[float]]]
 
 
 def as_numbers(losses: Sequence[Sequence[Any]]) -> list[list[float]]:
-    """The losses of a backend whose losses are numbers."""
+    """The losses of a backend that returns them as numbers."""
     return [[float(loss) for loss in step] for step in losses]
 
 
 class Losses:
-    """The losses of a training's steps, and where it is."""
+    """The losses of a training's steps, and its progress."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
         self._steps: list[tuple[int, float]] = []  # the epoch and the weight of each
-        self.values: list[float] = []  # of the model that is reported
+        self.values: list[float] = []  # of the reported model
 
     def begin(self, batch: Batch) -> None:
-        """Count a step; its losses follow."""
+        """Count a step; its losses are added later."""
         self._steps.append((batch.epoch, float(batch.weights.sum())))
 
     def add(self, losses: Sequence[float]) -> None:
@@ -64,7 +64,7 @@ class Losses:
 
     @property
     def of_last_epoch(self) -> list[float]:
-        """The reported losses of the epoch that the last step belongs to, as far as they are known."""
+        """The reported losses of the last step's epoch, as far as they are known."""
         last = self._steps[-1][0]
         pairs = zip(self._steps, self.values, strict=False)
         return [loss for (epoch, _), loss in pairs if epoch == last]
@@ -92,13 +92,13 @@ def train(
 ) -> Trained:
     """Make all ``total`` steps of a training; ``feed`` turns a step and its batch into the stepper's input.
 
-    Every loss is looked at after its step, and every model after its epoch. Where another processor has
-    them, ``read`` and ``fetch`` bring losses and vectors at the end, so that no step waits for it. Raises
+    Every loss is checked after its step, and every model after its epoch. If another processor holds them,
+    ``read`` and ``fetch`` retrieve losses and vectors at the end, so that no step waits for it. Raises
     ``TrainingStopped`` and ``TrainingDiverged``.
     """
     losses, unread = Losses(training.local_epochs), list[list[Any]]()
     mean: Theta | None = xp.zeros_like(stepper.models()[0]) if training.average else None
-    past: list[float] = []  # the losses of the steps that were made before
+    past: list[float] = []  # the losses of the steps made before
     if resume is not None:
         past = [0.0] * (resume.steps - len(resume.losses)) + [*resume.losses]
         stepper.resume(resume)
@@ -122,7 +122,7 @@ def train(
             vectors = tuple(stepper.vectors())
             state = TrainingState(step, tuple(losses.of_last_epoch), vectors, stepper.mix, mean)
             raise TrainingStopped(f"{losses.place(step)}: stopped", state)
-        with np.errstate(over="ignore", invalid="ignore"):  # what diverges is found by `look`
+        with np.errstate(over="ignore", invalid="ignore"):  # `look` finds divergence
             unread.append(
                 stepper.step(feed(step, batch), training.rate(step, total), step == total - 1)
             )

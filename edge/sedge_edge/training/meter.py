@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# After how many steps the thermometer is read: a step may take less than a millisecond, and reading 0.1.
+# How many steps lie between two readings of the thermometer: a step may take less than a millisecond, and a
+# reading takes 0.1.
 _LOOK_EVERY = 64
 
 
@@ -20,7 +21,7 @@ NOTHING_SPENT = Spent()
 
 
 class Meter:
-    """Watches one attempt at a job. ``watts`` is what the device draws while it works, None if unknown."""
+    """Watches one attempt at a job. ``watts`` is the device's power draw at work, None if unknown."""
 
     def __init__(self, temperature_c: Callable[[], float | None], watts: float | None) -> None:
         self._temperature_c, self._watts = temperature_c, watts
@@ -29,7 +30,7 @@ class Meter:
         self._seconds, self._steps = 0.0, 0
 
     def look(self) -> None:
-        """Called before every step: read the thermometer now and then."""
+        """Called before every step: reads the thermometer now and then."""
         if self._looks % _LOOK_EVERY == 0:
             self._read()
         self._looks += 1

@@ -1,7 +1,7 @@
 """The random numbers of a training step, such as dropout's: the same on every backend and platform.
 
-Rule T12 of protocol/spec/training.md. A step's numbers depend on the training's seed and the step alone, so
-that a training can go on from any step.
+Rule T12 of protocol/spec/training.md. A step's numbers depend only on the training's seed and the step, so
+a training can continue from any step.
 """
 
 import numpy as np

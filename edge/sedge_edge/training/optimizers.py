@@ -1,7 +1,7 @@
 """Applies a gradient to a model: SGD and Adam with the arithmetic of torch.optim, on any array library.
 
-A program gives the gradient; everything after it is here, elementwise and in float32, so that a step has
-the same bits on every backend. ``xp`` is numpy or torch, which share these few functions; vectors are
+A program gives the gradient; everything after that is computed here, elementwise and in float32, so a step
+has the same bits on every backend. ``xp`` is numpy or torch, which share these few functions; vectors are
 (..., n), and leading axes are models side by side.
 
     clip      g <- g min(1, clip_norm / (|g| + 1e-6))                    |g| in float64
@@ -83,7 +83,7 @@ class Sgd:
 
 
 class Adam:
-    """Adam, or AdamW when the training says so."""
+    """Adam, or AdamW if the training says so."""
 
     def __init__(self, training: Training, theta: Theta, xp: Any = np) -> None:
         self._training, self._xp = training, xp
@@ -102,7 +102,7 @@ class Adam:
         elif training.weight_decay:
             gradient += training.weight_decay * theta
         change = gradient - mean
-        change *= 1 - beta1  # in place: a device holds one vector less
+        change *= 1 - beta1  # in place, so a device holds one vector less
         mean += change
         square *= beta2
         xp.multiply(gradient, gradient, out=gradient)

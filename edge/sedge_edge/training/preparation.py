@@ -42,11 +42,11 @@ class Prepared:
 
     ``start`` (n,), ``base`` (n,), ``personal`` (k,) and ``candidates`` are those of ``Start``; ``train``
     and ``test`` are the device's examples as the model takes them. ``kept`` are the slices of the tensors
-    that stay on the device. ``own`` (n,) is the device's own model, or its part of a mixture, when the
-    order trains one; its last model, where the order blends. ``mask_context`` is the bitmap that the
-    update's mask is coded against. ``held_out`` are the examples to pick one of ``candidates`` by: those
-    that ``train`` leaves out or, for a device's class shares, all of ``train``. ``correction`` (n,) is
-    added to the gradients, and ``guidance`` is for a guided loss.
+    that stay on the device. ``own`` (n,) is the device's own model, or its part of a mixture, if the order
+    trains one; its last model, if the order blends. ``mask_context`` is the bitmap that the update's mask
+    is coded against. ``held_out`` are the examples for picking one of ``candidates``: those left out of
+    ``train`` or, for a device's class shares, all of ``train``. ``correction`` (n,) is added to the
+    gradients, and ``guidance`` is for a guided loss.
     """
 
     job: Job
@@ -82,9 +82,9 @@ class Prepared:
 
 
 def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared:
-    """Everything before the training. Stores the order's global model; ``manifest`` is of its bundle.
+    """Everything before the training. Stores the order's global model; ``manifest`` is its bundle's.
 
-    Raises ``CodecError`` for inputs that do not match the order (``BrokenSteps`` when fetching the whole
+    Raises ``CodecError`` for inputs that do not match the order (``BrokenSteps`` if fetching the whole
     model may help) or an order that cannot be done, ``DataError`` for data that do not fit the bundle,
     ``StorageError`` for the disk.
     """
@@ -134,7 +134,7 @@ def prepare(job: Job, context: JobContext, manifest: BundleManifest) -> Prepared
 def _informed(
     order: Order, manifest: BundleManifest, theta: Theta, train: Examples
 ) -> StartCandidates | None:
-    """theta (n,) without and with the prior of the device's labels, if the order and the model have one."""
+    """theta (n,) without and with the prior of the device's labels, if order and model allow one."""
     if order.work.blend is None or not order.work.blend.prior:
         return None
     bias = manifest.layout.by_name[order.work.blend.prior]

@@ -21,5 +21,5 @@ def select_elements(delta: Theta, codec: Codec) -> SparseVector:
 
 
 def subtract_sent(delta: Theta, chosen: SparseVector, values: ValueCoding) -> None:
-    """Subtract from delta (n,) what the coordinator will decode of it."""
+    """Subtract from delta (n,) the part of it that the coordinator will decode."""
     delta[chosen.where] -= decoded_values(chosen.values, values)  # (k,)

@@ -22,7 +22,7 @@ from sedge_protocol.wire.work import DeviceScoring
 class StartCandidates:
     """The start vectors that a device chooses between.
 
-    ``bare`` (n,) is without the patch or the class shares, ``whole`` (n,) with them; None where there are
+    ``bare`` (n,) is without the patch or the class shares, ``whole`` (n,) with them; None if there are
     none.
     """
 
@@ -34,9 +34,8 @@ class StartCandidates:
 class Start:
     """The vector ``theta`` (n,) to start from; the update is relative to ``base`` (n,), which is read-only.
 
-    ``base`` is theta itself, or the global model when the device has written its ``personal`` elements
-    (k,) into it without a patch. When the device chooses whether to apply its patch, ``candidates`` replace
-    both.
+    ``base`` is theta itself, or the global model if the device has written its ``personal`` elements (k,)
+    into it without a patch. If the device chooses whether to apply its patch, ``candidates`` replace both.
     """
 
     theta: Theta
@@ -54,7 +53,7 @@ def assemble(
     model: bytes | None = None,
     gradient: bytes | None = None,
 ) -> Start:
-    """The global model, overwritten with the patch or the device's own elements, then with what it keeps.
+    """The global model, overwritten with the patch or the device's own elements, then with kept tensors.
 
     ``model`` and ``gradient`` name the device's vectors of its last round. Raises ``CodecError`` when the
     global model or the patch does not match the order.
@@ -86,7 +85,7 @@ def own_elements(
 ) -> NDArray[np.uint32]:
     """Sorted indices (k,) of the personal elements: own (n,) scored against shared (n,), as in FedOBP.
 
-    Empty when the score needs the gradient and the device has lost it.
+    Empty if the score needs the gradient and the device has lost it.
     """
     tensors = tuple(
         t
@@ -119,5 +118,5 @@ def _patch(
 
 
 def _read(sha256: bytes, blobs: WholeBlobs, vectors: Vectors) -> bytes:
-    """A mask or a patch that the device has kept or fetched."""
+    """A mask or patch that the device has kept or fetched."""
     return vectors.read_mask(sha256) if vectors.has(sha256) else blobs.read(sha256)

@@ -20,7 +20,7 @@ from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 from sedge_protocol.wire.work import Setting
 
-# The metric that people read, of the mean of the rows' values (``Metric.reported``).
+# Turns the mean of the rows' values into the metric that people read (``Metric.reported``).
 Reported: TypeAlias = Callable[[float], float]
 # Turns a vector (n,) into the same one elsewhere: in another order, or on another device.
 Move: TypeAlias = Callable[[Theta], Theta]
@@ -30,8 +30,8 @@ Move: TypeAlias = Callable[[Theta], Theta]
 class TrainingState:
     """Where a training was stopped: after ``steps`` steps, with these ``losses`` in its unfinished epoch.
 
-    ``vectors`` (n,) are the models and their optimizers' state, ``mix`` is a mixture's, and ``mean`` (n,)
-    that of the models so far, where the training takes one.
+    ``vectors`` (n,) are the models and their optimizers' state, ``mix`` is a mixture's share, and ``mean``
+    (n,) that of the models so far, if the training computes one.
     """
 
     steps: int
@@ -52,9 +52,9 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class SecondModel:
-    """The device's own part (n,) of a mixture, which a training moves along (APFL): see steppers/apfl.py.
+    """The device's own part (n,) of a mixture, which a training updates, too (APFL): steppers/apfl.py.
 
-    ``mix`` is its share of the mixture, which the training moves as well if ``adaptive``.
+    ``mix`` is its share of the mixture, which the training also updates if ``adaptive``.
     """
 
     theta: Theta
@@ -64,9 +64,9 @@ class SecondModel:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What a training gets from its order and returns besides the model: settings and arrays by name.
+    """The settings and arrays, by name, that a training receives and returns besides the model.
 
-    ``returns`` has the number of elements of each array (m,) that the training gives back.
+    ``returns`` has the number of elements of each array (m,) that the training returns.
     """
 
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
@@ -86,7 +86,7 @@ class Guidance:
 
     @property
     def inputs(self) -> Arrays:
-        """Both, as the program's inputs."""
+        """Models and arrays together, as the program's inputs."""
         return {**self.models, **self.arrays}
 
     def moved(self, move: Move) -> "Guidance":
@@ -144,9 +144,9 @@ class Trained:
     ``gradient`` (n,), when requested, is that of the last batch's mean loss before its step, without the
     prox term; it is 0 in frozen tensors and in statistics. ``num_examples`` is how many examples it was
     trained on, or None for all. ``moments`` is the optimizer's state, where the training keeps it.
-    ``second`` is the model that was trained beside it, with its mix now. ``mean`` (n,) is that of the last
-    steps' models, where the training takes one: what the device predicts with. ``arrays`` (m,) are those
-    that the request's ``exchange`` wants back.
+    ``second`` is the model trained alongside, with its present mix. ``mean`` (n,) is that of the last
+    steps' models, if the training computes one: the device predicts with it. ``arrays`` (m,) are those that
+    the request's ``exchange`` asked for.
     """
 
     theta: Theta
@@ -193,7 +193,7 @@ class TrainingStopped(SedgeError):
 
 
 class TrainingDiverged(SedgeError):
-    """The model or its loss is not finite any more: the settings do not suit this device's data."""
+    """The model or its loss is no longer finite: the settings do not suit this device's data."""
 
 
 def evaluation(sums: Sequence[float], count: int, reported: Reported) -> Metrics:
@@ -228,12 +228,12 @@ class Trainer(Protocol):
     ) -> Trained:
         """Do a training on the examples; ``stopped`` is called before every step.
 
-        ``resume`` goes on where the same training was stopped, and ends with the same bits as without the
+        ``resume`` continues where the same training was stopped, and ends with the same bits as without the
         stop; a trainer that cannot do so starts over, and stops without a state.
 
         Raises ``TrainingStopped``, ``TrainingDiverged``, ``CodecError`` for a program that fails, a frozen
-        tensor that the model does not have, or what this backend cannot do, and ``ConfigError`` for user
-        code that fails.
+        tensor that the model does not have, or work that this backend cannot do, and ``ConfigError`` for
+        user code that fails.
         """
         ...
 
@@ -242,7 +242,7 @@ class Trainer(Protocol):
         ...
 
     def predictor(self, theta: Theta) -> Predictor:
-        """The model with theta (n,), for many predictions: what depends on theta alone is done here.
+        """The model with theta (n,), for many predictions: work that depends only on theta is done here.
 
         Raises ``CodecError`` for a program that cannot be loaded; the predictor raises it for one that
         fails, and ``ConfigError`` for user code that does.

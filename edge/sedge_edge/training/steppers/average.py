@@ -1,6 +1,6 @@
-"""The mean of the models that a training passes through, kept without changing the training.
+"""The mean of the models that a training passes through, computed without changing the training.
 
-With a constant learning rate the last model is one of many around the best; their mean is nearer to it.
+With a constant learning rate the last model is one of many around the best one; their mean is closer to it.
 The device evaluates, keeps and predicts with the mean, and sends the last model.
 
 Sources: Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging; Izmailov et al.

@@ -1,8 +1,8 @@
 """A model under training, and the gradient that moves it, for any backend that differentiates.
 
-A backend gives the gradient of a batch's mean loss at theta, the loss, and the statistics that the forward
-pass leaves. Everything that a method adds to that is in this folder. Vectors are numpy's or torch's
-(``xp``), of shape (..., n): an emulator steps many models side by side. n = parameters.
+A backend gives the gradient of a batch's mean loss at theta, the loss, and the statistics after the forward
+pass. Everything that a method adds to that is in this folder. Vectors are numpy's or torch's (``xp``), of
+shape (..., n): an emulator steps many models side by side. n = parameters.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -63,8 +63,8 @@ def tensor_slices(
 class Model:
     """A model under training, theta (..., n): one that ``advance`` moves by a gradient.
 
-    The vectors of ``request`` are (..., n) and ``xp``'s. Statistics and frozen tensors have neither
-    gradient nor term nor decay.
+    The vectors of ``request`` are (..., n) and ``xp``'s. Statistics and frozen tensors have no gradient,
+    term or decay.
     """
 
     def __init__(self, layout: Layout, request: TrainRequest, xp: Any = np) -> None:
@@ -90,7 +90,7 @@ class Model:
         return Moments(self._name, self._optimizer.steps, self._optimizer.vectors)
 
     def resume(self, steps: int, vectors: Sequence[Theta]) -> None:
-        """Continue after ``steps`` steps of the optimizer, with its ``vectors`` from then."""
+        """Continue after ``steps`` steps of the optimizer, with its ``vectors`` at that point."""
         self._optimizer.steps = steps
         for vector, saved in zip(self.vectors, vectors, strict=True):
             vector[...] = saved
@@ -115,12 +115,12 @@ class Model:
         if statistics is not None:
             for tensors, source in self._statistics:
                 self.theta[..., tensors] = statistics[..., source]
-        for tensors in self._frozen:  # weight decay moves them without a gradient
+        for tensors in self._frozen:  # weight decay moves them even without a gradient
             self.theta[..., tensors] = self._start[..., tensors]
 
 
 def _terms(request: TrainRequest) -> list[Term]:
-    """The additions to the gradients, in this order, on which float32 sums depend."""
+    """The additions to the gradients, in this order, because float32 sums depend on it."""
     terms: list[Term] = []
     if request.training.prox:
         anchor = request.theta if request.anchor is None else request.anchor

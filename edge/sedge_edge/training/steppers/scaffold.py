@@ -1,4 +1,4 @@
-"""SCAFFOLD: what a device's gradients lean by is taken from each of them.
+"""SCAFFOLD: corrects each gradient for the device's drift.
 
 Source: Karimireddy et al. 2020, SCAFFOLD, algorithm 1 line 10: g(y) - c_i + c.
 """

@@ -25,7 +25,7 @@ class Stepper(Protocol):
         ...
 
     def vectors(self) -> list[Theta]:
-        """The models and their optimizers' state, as they are; a step changes them."""
+        """The live models and their optimizers' state; a step changes them."""
         ...
 
     def resume(self, state: TrainingState) -> None:
@@ -40,7 +40,7 @@ class Stepper(Protocol):
 def stepper_of(
     request: TrainRequest, layout: Layout, differentiate: Differentiate, xp: Any = np
 ) -> Stepper:
-    """The stepper of a training. Raises ``CodecError`` for frozen tensors that the model does not have."""
+    """The stepper of a training. Raises ``CodecError`` for frozen tensors that the model lacks."""
     if request.second is not None:
         return Mixture(differentiate, layout, request, request.second, xp)
     return Single(differentiate, layout, request, xp)

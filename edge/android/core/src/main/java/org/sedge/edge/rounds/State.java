@@ -54,7 +54,7 @@ public final class State extends Struct<State> {
         }
     }
 
-    /** In how many starts of the agent an order was begun but not finished. */
+    /** The number of starts of the agent in which an order was begun but not finished. */
     public static final class Attempt extends Struct<Attempt> {
         public static final Schema<Attempt> SCHEMA = new Schema<Attempt>(false) {
             @Override
@@ -98,7 +98,7 @@ public final class State extends Struct<State> {
 
         /** The round of the order. */
         public final long round;
-        /** The blob to go on from. */
+        /** The blob to continue from. */
         public final byte[] checkpoint;
 
         private Stopped(Object[] given) {
@@ -122,13 +122,13 @@ public final class State extends Struct<State> {
         public static final Field<Spent, Long> AT =
                 SCHEMA.optional("at", Type.integer(Long.MIN_VALUE, Long.MAX_VALUE), 0L);
 
-        /** The orders that were taken on. */
+        /** The orders that were accepted. */
         public final double orders;
         /** The bytes that were received. */
         public final double bytes;
         /** The seconds of training. */
         public final double seconds;
-        /** When that was, in Unix seconds of the device's clock; 0: never. */
+        /** The time of these amounts, in Unix seconds of the device's clock; 0: never. */
         public final long at;
 
         private Spent(Object[] given) {
@@ -140,7 +140,7 @@ public final class State extends Struct<State> {
         }
     }
 
-    /** The last policy of a run that an order was taken with. */
+    /** The last policy of a run with which an order was accepted. */
     public static final class TakenPolicy extends Struct<TakenPolicy> {
         public static final Schema<TakenPolicy> SCHEMA = new Schema<TakenPolicy>(false) {
             @Override
@@ -153,7 +153,7 @@ public final class State extends Struct<State> {
 
         /** Its version. */
         public final long version;
-        /** The id of the key that has signed it. */
+        /** The id of the key that signed it. */
         public final byte[] key;
 
         private TakenPolicy(Object[] given) {

@@ -82,14 +82,16 @@ def reissue_device(
     """
     if store.device(device) is None:
         raise ConfigError("device", device, "an enrolled device")
-    folder = folder or Path(device)
-    _issue(
-        store,
-        lambda secrets: store.reissue_device(device, secrets[device]),
-        cloud,
-        {device: folder},
-        service,
-    )
+    folder, passwords = folder or Path(device), cloud.broker.device_password_file
+
+    def enrol(secrets: Mapping[str, bytes]) -> None:
+        store.reissue_device(device, secrets[device])
+        # Until then a coordinator could give the broker a password that the device has changed to.
+        if passwords is not None:
+            with as_caller():
+                add_passwords(Path(passwords), {device: DeviceKeys.of(secrets[device]).password})
+
+    _issue(store, enrol, cloud, {device: folder}, service)
     return folder
 
 

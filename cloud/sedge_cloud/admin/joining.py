@@ -5,10 +5,10 @@ calls it every second, where it may write those files; otherwise root's commands
 """
 
 import os
-import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from secrets import token_hex
 
 from sedge_cloud.admin.enrolment import reload_broker
 from sedge_cloud.broker.access import access_file, forget_tokens, shut_in
@@ -65,7 +65,7 @@ def make_token(
         check_id(device, "--device")
     secret, now = os.urandom(SECRET_BYTES), time.time()
     row = TokenRow(
-        f"{TOKEN_PREFIX}{secrets.token_hex(6)}", secret, device, tags_coded(tags or {}), uses, accepts,
+        f"{TOKEN_PREFIX}{token_hex(6)}", secret, device, tags_coded(tags or {}), uses, accepts,
         now, now + expires_s,
     )  # fmt: skip
     if cloud.broker.device_password_file is not None:
@@ -105,14 +105,8 @@ def settle(store: Store, cloud: CloudConfig) -> int:
     if cloud.broker.device_password_file is not None:
         path = Path(cloud.broker.device_password_file)
         with as_caller():
-            if joins or renewals:
-                given = {j.device: j.secret for j in joins} | {r.device: r.secret for r in renewals}
-                add_passwords(
-                    path, {n: DeviceKeys.of(secret).password for n, secret in given.items()}
-                )
-                # Whoever was revoked meanwhile has lost the password before it was added.
-                rows = store.devices_named(given)
-                remove_passwords(path, [name for name, row in rows.items() if row.revoked])
+            names = {join.device for join in joins} | {row.device for row in renewals}
+            _give_passwords(store, path, names)
             if spent:
                 remove_passwords(path, spent)
                 forget_tokens(cloud, spent)
@@ -121,6 +115,24 @@ def settle(store: Store, cloud: CloudConfig) -> int:
     store.give_passwords(renewals)
     store.end_accounts(spent, now)
     return len(joins)
+
+
+def _give_passwords(store: Store, path: Path, names: Collection[str]) -> None:
+    """Write the passwords of the secrets that the rows say now. Raises ``StorageError``.
+
+    A command or another coordinator may change rows and file at any moment, each by itself. So whoever
+    changes a row writes the file afterwards, and whoever writes the file reads the rows again.
+    """
+    given: dict[str, bytes] = {}
+    while (secrets := store.broker_secrets(names)) != given:
+        changed = {name: secret for name, secret in secrets.items() if given.get(name) != secret}
+        if changed:
+            add_passwords(
+                path, {n: DeviceKeys.of(secret).password for n, secret in changed.items()}
+            )
+        if revoked := given.keys() - secrets.keys():
+            remove_passwords(path, revoked)
+        given = secrets
 
 
 def is_due(store: Store) -> bool:

@@ -8,7 +8,7 @@ Until the last step the device is heard under its old secret.
 from collections.abc import Collection, Iterable
 
 from sedge_cloud.store.joins import Joins
-from sedge_cloud.store.rows import RenewalRow
+from sedge_cloud.store.rows import AccountRow, RenewalRow
 from sedge_cloud.store.selector import Condition
 
 
@@ -51,6 +51,18 @@ class Renewals(Joins):
         """The renewals whose new password the broker does not have yet."""
         sql = "SELECT * FROM renewals WHERE account = 0 AND LENGTH(point) > 0 ORDER BY device"
         return self._rows(RenewalRow, sql)
+
+    def broker_secrets(self, names: Collection[str]) -> dict[str, bytes]:
+        """The secrets whose passwords the broker is to have: those offered, or else the present ones.
+
+        A device that is revoked has none.
+        """
+        sql = (
+            "SELECT d.device, CASE WHEN LENGTH(r.secret) > 0 THEN r.secret ELSE d.secret END AS secret"
+            " FROM devices d LEFT JOIN renewals r ON r.device = d.device"
+            " WHERE d.revoked = 0 AND d.device IN ({})"
+        )
+        return {row.device: row.secret for row in self._named(AccountRow, sql, names)}
 
     def give_passwords(self, rows: Iterable[RenewalRow]) -> None:
         """Note that the broker has the new passwords of these devices."""

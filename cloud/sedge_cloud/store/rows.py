@@ -313,6 +313,13 @@ class RenewalRow(msgspec.Struct, frozen=True):
     account: bool
 
 
+class AccountRow(msgspec.Struct, frozen=True):
+    """A device's account at the broker: the secret that its password follows from."""
+
+    device: str
+    secret: bytes
+
+
 class TrafficRow(msgspec.Struct, frozen=True):
     """A device's bytes in one round, ``up`` from it and ``down`` to it.
 

@@ -48,9 +48,8 @@ class RoundUpdates:
     def _measure(self, i: int) -> Measured:
         row, order, _, examples, size = self._known[i]
         patch, delta = row.patch_length, row.delta_length
-        if (
-            patch is None or delta is None or (row.late and order.patch_hash)
-        ):  # relative to another model
+        # A late update's patch was measured from another model.
+        if patch is None or delta is None or (row.late and order.patch_hash):
             return measure(self._update(i))
         return Measured(row.device, examples, order.width, size, order.trusted, patch, delta)
 

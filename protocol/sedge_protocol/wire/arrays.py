@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def pack_array(array: NDArray[np.float32]) -> bytes:
-    """An array's values as they travel, the last axis fastest."""
+    """An array's values in their wire form, last axis fastest."""
     return np.ascontiguousarray(array, "<f4").tobytes()
 
 
@@ -37,7 +37,7 @@ def unpack_array(where: str, data: bytes | memoryview) -> NDArray[np.float32]:
 
 
 def unpack_arrays(work: Work) -> dict[str, NDArray[np.float32]]:
-    """The arrays (m,) that an order brings, by name. Raises ``CodecError`` as ``check_exchange``."""
+    """The arrays (m,) in an order's work, by name. Raises ``CodecError`` as ``check_exchange``."""
     return {name: unpack_array(f"work.arrays.{name}", data) for name, data in work.arrays.items()}
 
 
@@ -56,7 +56,7 @@ def check_exchange(work: Work) -> None:
 
 
 def check_guided(work: Work, guide: Guide | None) -> None:
-    """Raise ``CodecError`` unless a bundle with this guide has the work's loss, with as many constants."""
+    """Raise ``CodecError`` unless a bundle with this guide has the work's loss and number of constants."""
     if not work.loss:
         return
     if guide is None or guide.name != work.loss:

@@ -1,6 +1,6 @@
 """An ONNX program with the value of an input written into it.
 
-onnxruntime then computes at load what depends on that value alone, such as the cutting of theta into
+onnxruntime can then do at load time whatever depends on that value alone, such as cutting theta into
 tensors. The field numbers are those of onnx.proto.
 """
 
@@ -59,7 +59,7 @@ def bound(program: bytes, name: str, values: Theta) -> bytes:
 
 
 def described(program: bytes, facts: Mapping[str, str]) -> bytes:
-    """The program with these facts as its metadata, which programs on devices may not have."""
+    """The program with these facts as its metadata; programs on devices may not have any."""
     entries = (
         field(_KEY, key.encode()) + field(_VALUE, text.encode()) for key, text in facts.items()
     )

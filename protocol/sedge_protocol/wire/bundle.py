@@ -1,10 +1,10 @@
 """A bundle: everything that a device needs to train one model, without any Python code.
 
 On disk it is a folder: ``manifest.json``, the programs, ``init.bin`` (theta, little-endian float32) and
-``frozen.bin`` (the tensors that no device trains, where there are any, as a coded vector). On the wire it
-is one blob (``pack``) without ``init.bin``, which only the cloud needs, and without ``frozen.bin``, a blob
-of its own that the manifest names. A device runs a bundle only if its hash came in a frame with a valid MAC
-under the device's own key.
+``frozen.bin`` (the tensors that no device trains, if there are any, as a coded vector). On the wire it is
+one blob (``pack``) without ``init.bin``, which only the cloud needs, and without ``frozen.bin``, which is a
+separate blob that the manifest names. A device runs a bundle only if its hash arrived in a frame with a
+valid MAC under the device's own key.
 """
 
 import hashlib
@@ -36,13 +36,13 @@ INIT_NAME = "init.bin"
 FROZEN_NAME = "frozen.bin"
 ONNXRUNTIME = "onnxruntime"  # the backend of ONNX programs
 # The backend of one .pte file that all programs share: the method is the program's name, and inputs and
-# outputs go by position, in the order in which the ONNX programs name them.
+# outputs are matched by position, in the order of the ONNX programs' names.
 EXECUTORCH = "executorch"
-# Backends that train with the device's own code and need no program: only the layout says what they train.
+# Backends that train with the device's own code and need no program: only the layout describes the model.
 TORCH = "torch"
 FUNCTION = "function"
 WITHOUT_PROGRAMS = frozenset({TORCH, FUNCTION})
-# The memory of an agent with a runtime's library, on x86-64.
+# The memory of an agent with a runtime's library loaded, in bytes, on x86-64.
 AGENT_BYTES = {ONNXRUNTIME: 70 * 10**6, EXECUTORCH: 52 * 10**6}
 # A train program of ResNet-8 has 0.2 MB, as weights are inputs, not constants. 64 MiB leave room for
 # programs with delegated blobs and still fit the smallest device.
@@ -62,10 +62,10 @@ class TensorSpec(msgspec.Struct, frozen=True):
 class Program(msgspec.Struct, frozen=True):
     """One executable graph: its name, the backend that runs it, its file and the file's hash.
 
-    ``memory_bytes`` of ``gradient`` is what the runtime takes in a job for all programs, without its
-    library and the model's vectors, as the exporter measured it; that of ``guided`` is the same for a job
-    with the guided loss. ``multiply_adds`` counts those of a batch's convolutions and products. 0 is
-    unknown.
+    ``memory_bytes`` of ``gradient`` is the runtime's memory in a job for all programs, as the exporter
+    measured it, not counting its library and the model's vectors; that of ``guided`` is the same for a job
+    with the guided loss. ``multiply_adds`` counts the multiply-adds of a batch's convolutions and products.
+    0 means unknown.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Verification(msgspec.Struct, frozen=True):
     ``torch_error`` is the largest of eager torch in float32 at the same steps. Each tensor's gradient is
     off by at most ``tolerance`` of its largest value plus a small multiple of eager torch's own error;
     otherwise no bundle is written. ``kinks`` names the operator of each batch that was replaced because
-    rounding decides its gradient. ``frozen`` says what rounded frozen data cost, where that was measured.
+    rounding decides its gradient. ``frozen`` gives the cost of rounding frozen data, if that was measured.
     """
 
     step_error: float
@@ -107,8 +107,8 @@ class BundleManifest(msgspec.Struct, frozen=True):
     ``noise`` counts the random numbers that a step takes. Without a ``target`` the input is the target.
     ``labels`` are the classes' names, for people: one for each, or none. ``parts`` are the inputs of a
     model that has several, in the order in which a row of ``input`` holds them; otherwise none. Integers of
-    x are 0 to ``vocabulary`` less one, where that is known; 0 is unknown. ``guide`` is that of the guided
-    loss, where the bundle has one.
+    x are from 0 to ``vocabulary`` - 1; 0 means unknown. ``guide`` describes the guided loss, if the bundle
+    has one.
     """
 
     format: int
@@ -133,13 +133,13 @@ class BundleManifest(msgspec.Struct, frozen=True):
     guide: Guide | None = None
 
     def class_axis(self, outputs: Shape) -> int:
-        """The axis of the classes in outputs (N, C, ...), or (N, ..., C) where only that fits y."""
+        """The axis of the classes in outputs (N, C, ...), or in (N, ..., C) if only that fits y."""
         last = self.target is not None and outputs[2:] != self.target.shape
         return len(outputs) - 1 if last else 1
 
     @property
     def row_target(self) -> TensorSpec:
-        """Type and shape of one row of y."""
+        """The type and shape of one row of y."""
         return self.input if self.target is None else self.target
 
     @property
@@ -149,10 +149,10 @@ class BundleManifest(msgspec.Struct, frozen=True):
         return (*self.layout.tensors, *frozen)
 
     def memory_mb(self, backends: Collection[str], vectors: int, program: str = "gradient") -> int:
-        """The memory, in MB, that an agent with these backends needs for a job; 0 where that is unknown.
+        """The memory, in MB, that an agent with these backends needs for a job; 0 if that is unknown.
 
-        The job trains with ``program`` and holds so many ``vectors`` of the model (``Work.program`` and
-        ``Work.vectors``). It is that of the backend that takes least; the device's data come on top.
+        The job trains with ``program`` and holds this number of ``vectors`` of the model (``Work.program``
+        and ``Work.vectors``). The backend that needs least counts; the device's data come on top.
         """
         runs = [p for p in self.programs if p.name == program and p.backend in backends]
         if not all(p.memory_bytes for p in runs) or not WITHOUT_PROGRAMS.isdisjoint(backends):
@@ -169,12 +169,12 @@ class BundleManifest(msgspec.Struct, frozen=True):
 
     @property
     def padding_is_safe(self) -> bool:
-        """Whether padded rows leave a step as it is: not with batch statistics, nor with random numbers."""
+        """Whether padded rows leave a step unchanged: not with batch statistics or random numbers."""
         return not self.uses_batch_statistics and not self.noise
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A manifest with the bytes of its programs, by file name, and frozen values (m,), if they are here.
+    """A manifest with the bytes of its programs, by file name, and frozen values (m,), if loaded.
 
     ``manifest_hash`` is the SHA-256 of the manifest's bytes, for a bundle that came as a blob.
     """
@@ -314,8 +314,8 @@ def load(folder: Path) -> tuple[Bundle, Theta]:
 def read_frozen_blob(folder: Path, manifest: BundleManifest) -> bytes:
     """The coded frozen values of a bundle folder; empty without any.
 
-    They are read and not made again, as another version of zlib would make other bytes of them. Raises
-    ``StorageError``, or ``CodecError`` for a file that is not the manifest's.
+    They are read from the file, not encoded again, as another version of zlib would produce other bytes.
+    Raises ``StorageError``, or ``CodecError`` for a file that does not match the manifest.
     """
     if manifest.frozen is None:
         return b""
@@ -351,7 +351,7 @@ def pack(bundle: Bundle) -> bytes:
 
 
 def unpack(blob: bytes) -> Bundle:
-    """The bundle in a blob. Raises ``CodecError`` for anything but what ``pack`` makes."""
+    """The bundle in a blob. Raises ``CodecError`` for anything that ``pack`` would not make."""
     try:
         packed = msgspec.msgpack.decode(decompress_zlib(blob, MAX_BUNDLE_BYTES), type=_Packed)
     except (ValueError, RecursionError) as exc:

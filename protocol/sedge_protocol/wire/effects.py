@@ -1,4 +1,4 @@
-"""Requests of a core to its shell, which fulfils them in the given order and reports nothing back."""
+"""Requests from a core to its shell, which fulfils them in the given order and reports nothing back."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Send:
-    """Publish one frame at QoS 0: what matters is answered, and repeated until then."""
+    """Publish one frame at QoS 0: important frames are repeated until they are answered."""
 
     topic: str
     payload: bytes

@@ -1,4 +1,4 @@
-"""The words of spec/extensions.md: what an order needs that a device must have announced (rule 5.9)."""
+"""The words of spec/extensions.md, which a device must announce if an order needs them (rule 5.9)."""
 
 from sedge_protocol.codec import ValueCoding
 from sedge_protocol.errors import BodyError
@@ -8,7 +8,7 @@ from sedge_protocol.wire.refusals import UNANNOUNCED
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.work import Work
 
-# The order has a vector that is added to every gradient.
+# The order includes a vector that is added to every gradient.
 CORRECTION = "correction"
 # The requests of an order beyond one training.
 FEATURES = (
@@ -42,7 +42,7 @@ def needed_by_work(work: Work, training: Training) -> frozenset[str]:
 
 
 def needed_by_order(order: Order) -> frozenset[str]:
-    """The words that an order uses; ``frozen`` is not among them, as it is the bundle's."""
+    """The words that an order uses, except ``frozen``, which the bundle needs."""
     wanted = {
         CORRECTION: order.correction is not None,
         "select": bool(order.context) or order.patch_context is not None,
@@ -53,7 +53,7 @@ def needed_by_order(order: Order) -> frozenset[str]:
 
 
 def unannounced(order: Order, announced: frozenset[str]) -> BodyError | None:
-    """Why a device that has announced these words cannot read an order."""
+    """Why a device that has announced these words cannot read an order; None if it can."""
     if not (lacking := needed_by_order(order) - announced):
         return None
     where = f"run {order.run}, round {order.round}"

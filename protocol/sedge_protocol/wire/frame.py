@@ -2,7 +2,7 @@
 
     offset  size  field      little endian
     0       2     magic      "SG"
-    2       1     version    1 in the kinds of ``FROZEN``; in the others the one agreed on
+    2       1     version    1 for the kinds in ``FROZEN``; the agreed version for the others
     3       1     kind       ``Kind``
     4       2     flags      bit 0 UNKEYED: no MAC, allowed only for chunks on a blob topic
     6       2     head_len   64; a later minor version may append fields and raise it
@@ -29,10 +29,10 @@ import numpy as np
 from sedge_protocol.errors import FrameError, LocalError, VersionError
 
 MAGIC = b"SG"
-# The versions of the protocol that this code speaks. A hello and its welcome name both sides' versions, and
-# the highest in common is spoken from then on.
+# The protocol versions that this code speaks. A hello and its welcome list both sides' versions, and the
+# highest common one is spoken from then on.
 VERSIONS: tuple[int, ...] = (2,)
-# The form of frames whose receiver may not have agreed on a version yet: it never changes.
+# The version of frames whose receiver may not have agreed on one yet: their form never changes.
 FIRST_VERSION = 1
 HEADER = struct.Struct("<2sBBHHII16sIIQ16s")
 MAC_OFFSET = 48
@@ -45,20 +45,20 @@ NO_TRANSFER = bytes(16)
 MAX_BODY_BYTES = 2**18
 # The largest MQTT packet: the largest frame, its topic and properties.
 MAX_PACKET_BYTES = MAX_BODY_BYTES + HEADER.size + 4096
-# The smallest limit of a broker that is served. Many cloud brokers take 65,536 bytes.
+# The smallest broker limit that is supported. Many cloud brokers accept 65,536 bytes.
 LEAST_PACKET_BYTES = 16_000
 # The bytes around topic and payload in a packet.
 PUBLISH_BYTES = 64
 # A frame has 32 bits for ``incarnation``. A clock within half a year of their end (2106) is wrong, or
-# leaves too few numbers, of which every start needs one.
+# leaves too few numbers, as every start needs one.
 MAX_INCARNATION = 2**32 - 1
 LATEST_CLOCK_S = MAX_INCARNATION - 2**24
-# The start count of a device's doctor, which only asks whether it would be heard. No agent has it.
+# The start count used by a device's doctor, which only asks whether it would be heard. No agent has it.
 ASKING = 0
-# A clock before this software was written (2026-01-01) has not been set since power came back.
+# A clock earlier than this software (2026-01-01) has not been set since power came back.
 EARLIEST_CLOCK_S = 1_767_225_600
 # How far a device's start count may be ahead of our clock: half a year. Clocks that are set differ by less,
-# and with fewer than one start a second a count falls behind the clock. So even somebody with a device's
+# and with fewer than one start a second a count falls behind the clock. So even somebody who has a device's
 # key cannot use up its start counts.
 MAX_AHEAD_S = 2**24
 
@@ -85,14 +85,14 @@ class Kind(IntEnum):
     RENEW = 17
 
 
-# Kinds that are understood before a version is agreed on, or whatever it is: frozen in version 1.
+# Kinds that are understood in every version, and before one is agreed on: frozen in version 1.
 FROZEN = frozenset(
     (Kind.HELLO, Kind.WELCOME, Kind.GOODBYE, Kind.REFUSED, Kind.CHUNK, Kind.JOIN, Kind.JOINED)
 )
 
 
 def packet_bytes(topic: str, payload: bytes) -> int:
-    """The most that a message takes as an MQTT packet."""
+    """The maximum size of a message as an MQTT packet, in bytes."""
     return len(payload) + len(topic) + PUBLISH_BYTES
 
 
@@ -111,7 +111,7 @@ class Frame:
 def seal(frame: Frame, topic: str, key: bytes | None, version: int = VERSIONS[-1]) -> bytes:
     """The frame's bytes for one topic, in this version unless its kind is frozen.
 
-    ``key`` None makes an UNKEYED chunk.
+    Without a ``key`` the result is an UNKEYED chunk.
     """
     if len(frame.body) > MAX_BODY_BYTES:
         raise LocalError(
@@ -140,10 +140,10 @@ def seal(frame: Frame, topic: str, key: bytes | None, version: int = VERSIONS[-1
 def open_frame(
     data: bytes, topic: str, key: bytes | None, versions: Sequence[int] = VERSIONS
 ) -> Frame:
-    """The frame in ``data``; ``key`` None accepts only UNKEYED chunks.
+    """The frame in ``data``; without a ``key`` only UNKEYED chunks are accepted.
 
-    Raises ``VersionError`` for another version, ``FrameError`` for anything else that is wrong. Limits
-    and lengths are checked before the MAC, and the MAC before the body is used.
+    Raises ``VersionError`` for another version, ``FrameError`` for any other fault. Limits and lengths are
+    checked before the MAC, and the MAC before the body is used.
     """
     if len(data) < HEADER.size:
         raise FrameError(f"frame of {len(data)} bytes, the header alone has {HEADER.size}")
@@ -168,7 +168,7 @@ def open_frame(
 
 
 def asks(data: bytes) -> bool:
-    """Whether bytes look like the hello of a doctor; nothing is checked."""
+    """Whether bytes look like a doctor's hello, without checking them."""
     if len(data) < HEADER.size:
         return False
     _, _, kind, _, _, incarnation, *_ = HEADER.unpack_from(data)
@@ -195,9 +195,9 @@ def _mac(key: bytes, topic: str, head: bytes, body: bytes) -> bytes:
 
 
 def next_incarnation(last: int, clock_s: int) -> int:
-    """A new start count: above ``last`` and at least the clock's Unix seconds, if these are plausible.
+    """A new start count: above ``last``, and at least the clock's Unix seconds if these are plausible.
 
-    It is at most ``MAX_INCARNATION``. A ``last`` above that fits no frame, so it counts as 0.
+    It is at most ``MAX_INCARNATION``. A ``last`` above that would not fit a frame, so it counts as 0.
     """
     valid = last if last <= MAX_INCARNATION else 0
     return min(max(valid + 1, clock_s if clock_s <= LATEST_CLOCK_S else 0), MAX_INCARNATION)
@@ -210,7 +210,7 @@ def latest_incarnation(clock_s: float) -> int:
 
 
 def start_time(incarnation: int) -> str:
-    """When a start was, by the sender's clock, for people: a start count is at least its Unix seconds."""
+    """The time of a start by the sender's clock, for people: a start count is at least its Unix seconds."""
     return str(np.datetime64(incarnation, "s")).replace("T", " ") + " UTC"
 
 
@@ -225,7 +225,7 @@ class ReplayWindow:
 
     def __init__(self, incarnation: int = 0) -> None:
         self.incarnation = incarnation
-        self.top = 0  # the highest number seen of this incarnation
+        self.top = 0  # the highest number seen in this incarnation
         self._seen = 0
 
     def restart(self, frame: Frame) -> None:

@@ -16,7 +16,7 @@ _COMPRESSIONS = (Compression.NONE, Compression.ZLIB)
 
 
 class FrozenData(msgspec.Struct, frozen=True):
-    """The tensors that no device trains: their places in one vector (m,), and the blob with its values.
+    """The tensors that no device trains: their layout in one vector (m,), and the blob with its values.
 
     The blob is the whole vector, coded. Bundles with the same values share it.
     """
@@ -34,7 +34,7 @@ class FrozenData(msgspec.Struct, frozen=True):
         return not memory_mb or 2 * self.memory_bytes <= memory_mb * 10**6
 
     def cut_as(self, manifest: Manifest | None) -> Manifest:
-        """The blob, cut as an order's manifest of it says; as the bundle says where that is another's."""
+        """The blob's manifest: the order's if it describes the same blob, otherwise the bundle's."""
         if manifest is None or (manifest.sha256, manifest.size) != (
             self.blob.sha256,
             self.blob.size,
@@ -45,8 +45,8 @@ class FrozenData(msgspec.Struct, frozen=True):
     def values(self, data: bytes) -> Theta:
         """The vector (m,) in the blob.
 
-        Raises ``CodecError`` for anything but m values coded as X14 says; before any is decoded, where the
-        header shows it.
+        Raises ``CodecError`` for anything but m values coded as X14 says; if the header shows it, before
+        any value is decoded.
         """
         self._check_header(data)
         try:
@@ -55,7 +55,7 @@ class FrozenData(msgspec.Struct, frozen=True):
             raise CodecError(f"frozen data: {exc}") from exc
 
     def _check_header(self, data: bytes) -> None:
-        """Refuse by the header, or for the lack of one; ``decode`` checks everything else."""
+        """Refuse a missing or wrong header; ``decode`` checks everything else."""
         header, size = stated(data[:HEAD_BYTES]), self.layout.size
         if len(data) == 4 * size and (header is None or header.size != size):
             found = f"{size} float32 values without a header, as an earlier version exported them"
@@ -75,17 +75,17 @@ def _either(names: tuple[str, ...]) -> str:
 
 
 def frozen_blob(values: Theta) -> bytes:
-    """Frozen values (m,), coded without a loss: as bf16 where all of them are, otherwise as float32.
+    """Frozen values (m,), coded losslessly: as bf16 if all of them fit exactly, otherwise as float32.
 
     Raises ``Unencodable`` for a value that is not finite.
     """
     bf16 = np.array_equal(decoded_values(values, ValueCoding.BF16), values)
     coding = ValueCoding.BF16 if bf16 else ValueCoding.FP32
-    # Of the compressions the one that every device has: who trains with frozen data is not known yet.
+    # zlib is the compression that every device has: which devices will train is not known yet.
     return encode(SparseVector(values.size, None, values), coding, Compression.ZLIB)
 
 
 def frozen_data(layout: Layout, values: Theta) -> FrozenData:
-    """What a manifest says of frozen values (m,). Raises as ``frozen_blob``."""
+    """A manifest's description of frozen values (m,). Raises as ``frozen_blob``."""
     layout.check(values)
     return FrozenData(layout, describe(frozen_blob(values)))

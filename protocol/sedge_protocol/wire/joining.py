@@ -1,10 +1,10 @@
-"""How device and coordinator agree on a secret that never travels: at joining by a token, and anew later.
+"""Agrees on a device's secret, which is never sent: when it joins by a token, and for renewals later.
 
-The device makes a key pair, the coordinator has one for good, whose public half is in the token. Both
-derive the device's secret from what elliptic-curve Diffie-Hellman gives them (spec/enrolment.md, E8 to
-E12). The curve is P-256, as every Android has it; points are 65 bytes, uncompressed (SEC 1, 2.3.3).
-``cryptography`` is imported when first needed: no agent that has joined, and no coordinator without
-tokens, spends memory on it.
+The device makes a key pair; the coordinator has a permanent one, whose public half is in the token. Both
+derive the device's secret from the shared result of elliptic-curve Diffie-Hellman (spec/enrolment.md, E8 to
+E12). The curve is P-256, as every Android supports it; points are 65 bytes, uncompressed (SEC 1, 2.3.3).
+``cryptography`` is imported when first needed, so an agent that has joined, or a coordinator without
+tokens, spends no memory on it.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ def private_key(seed: bytes) -> int:
 
 
 def fleet_key(fleet_secret: bytes) -> int:
-    """The coordinator's private key for joining, which follows from what only coordinators know."""
+    """The coordinator's private key for joining, derived from a secret that only coordinators know."""
     return private_key(derive(fleet_secret, "join"))
 
 
@@ -44,13 +44,13 @@ def public_key(private: int) -> bytes:
 
 
 def key_name(public: bytes) -> bytes:
-    """16 bytes by which answers name the device that asks: the key pair's, so no other's."""
+    """16 bytes by which answers name the device that asks; they are specific to its key pair."""
     return hashlib.sha256(public).digest()[:NAME_BYTES]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The values that both sides derive from each other's public key: the device's ``secret``."""
+    """The device's ``secret``, as both sides derive it from each other's public key, and its proofs."""
 
     secret: bytes = field(repr=False)
 

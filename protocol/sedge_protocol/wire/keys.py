@@ -1,8 +1,8 @@
 """One secret per device, and the keys derived from it.
 
-Each direction has its own MAC key, so a frame cannot be played back to its sender. The broker's password is
-derived, too, so a device has exactly one secret. HKDF-SHA256 (RFC 5869) with an empty salt, as the secret
-is 32 uniformly random bytes.
+Each direction has its own MAC key, so a frame cannot be played back to its sender. The password for the
+broker is derived too, so a device has exactly one secret. HKDF-SHA256 (RFC 5869) has an empty salt, as the
+secret is 32 uniformly random bytes.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ def derive(secret: bytes, purpose: str) -> bytes:
 
 @dataclass(frozen=True)
 class DeviceKeys:
-    """The keys of one device: ``up`` seals what it sends, ``down`` what it receives."""
+    """The keys of one device: ``up`` seals the frames it sends, ``down`` the frames it receives."""
 
     up: bytes = field(repr=False)
     down: bytes = field(repr=False)

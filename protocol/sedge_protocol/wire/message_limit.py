@@ -9,13 +9,13 @@ message that it drops. So nothing but a message's return proves that it came thr
     the large one comes back             the size is good: try the next larger one
     only the small one does              the size is bad, if it happens twice: any message may be lost
     the connection ends before either    the size is bad for an hour, if it happens twice
-    neither comes back                   again, waiting twice as long, as a slow link needs
-    nothing ever comes back              the least limit: the broker forbids us our own topic
+    neither comes back                   try again, waiting twice as long, as a slow link needs
+    nothing ever comes back              assume the least limit: the broker denies us our own topic
 """
 
 from sedge_protocol.wire.frame import LEAST_PACKET_BYTES, MAX_PACKET_BYTES
 
-# MQTT packets of these sizes are tried. The first proves that the link works at all; 64 and 128 KiB are the
+# The MQTT packet sizes to try. The first proves that the link works at all; 64 and 128 KiB are the
 # limits of many cloud brokers.
 PACKET_SIZES = (1024, LEAST_PACKET_BYTES, 2**15, 2**16, 2**17, MAX_PACKET_BYTES)
 # The largest size of a small message. It is the limit if nothing larger comes back.
@@ -28,10 +28,10 @@ DEAF_TRIES = 4
 
 
 class LimitProbe:
-    """Finds the largest packet that comes back, on every connection, trying the last result early.
+    """Finds the largest packet that comes back, anew on every connection, trying the last result early.
 
     Each message has a unique number. ``limit`` (bytes) is None until it is known on this connection;
-    ``deaf``: nothing came back, and ``LEAST_PACKET_BYTES`` is taken for it.
+    ``deaf`` says that nothing came back, so that ``LEAST_PACKET_BYTES`` is assumed.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class LimitProbe:
             0,
         )  # places of the best that came back and the least that did not
         self._last = 0  # the size that came back last, on any connection
-        self._ends = MAX_PACKET_BYTES + 1  # a size that ends the connection, as far as was believed
+        self._ends = MAX_PACKET_BYTES + 1  # a size believed to end the connection
         self._ends_until = 0.0
         self._ended: tuple[
             int, ...
@@ -56,7 +56,7 @@ class LimitProbe:
         self._due: float | None = None
 
     def connected(self, announced: int, now: float) -> None:
-        """The link is up, to a broker that announces this limit, which is the largest size to try."""
+        """The link is up; the broker ``announced`` this limit, which is the largest size to try."""
         if now > self._ends_until:
             self._ends, self._ends_until = MAX_PACKET_BYTES + 1, now + BELIEVED_S
         announced = min(announced, MAX_PACKET_BYTES)
@@ -66,7 +66,7 @@ class LimitProbe:
         self._try(0, now)
 
     def disconnected(self) -> None:
-        """The link is down. Perhaps that was the answer to a large message."""
+        """The link is down; a large message may have been the cause."""
         if self._due is not None and self._good >= 0:
             size = self._sizes[self._place]
             self._ended = (*self._ended, size)[-FAILURES:]
@@ -96,7 +96,7 @@ class LimitProbe:
             return
         if (
             number - self._first
-        ) % 2 == 0:  # perhaps an earlier one than the last, over a slow link
+        ) % 2 == 0:  # over a slow link it may be an earlier one than the last
             known = 0 if self._place else sum(size <= self._last for size in self._sizes) - 1
             self._good, self._failures = self._place, 0
             self._try(max(self._place + 1, known), now)
@@ -110,7 +110,7 @@ class LimitProbe:
 
     def _try(self, place: int, now: float) -> None:
         """Continue with another size, unless it has been answered."""
-        self._number += 2  # the small one behind the last large one says nothing of the next size
+        self._number += 2  # skip the last pair's small message: it says nothing about the next size
         self._first, self._tries = self._number + 2, 0
         if self._good < place < self._bad:
             self._place, self._due = place, now

@@ -21,13 +21,13 @@ from sedge_protocol.wire.work import Codec, Hash, Seed, Step, Work
 
 Id: TypeAlias = Annotated[str, Meta(pattern=ID_PATTERN)]
 Short: TypeAlias = Annotated[str, Meta(max_length=64)]
-# Long enough for one sentence that names what, where and what was expected.
+# Long enough for one sentence that says what is wrong, where, and what was expected.
 Detail: TypeAlias = Annotated[str, Meta(max_length=1000)]
 # One bit for each of at most 4096 chunks.
 Bitmap: TypeAlias = Annotated[bytes, Meta(max_length=MAX_CHUNKS // 8)]
 Nonce: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**40)]
-# Zeros that make a message large, with which a doctor measures what the brokers let through.
+# Zeros that make a message large, used by a doctor to measure what the brokers let through.
 Padding: TypeAlias = Annotated[bytes, Meta(max_length=MAX_BODY_BYTES)]
 Round: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
 # A policy (policy.py) with its signature.
@@ -370,9 +370,9 @@ def decode_body(kind: Kind, body: bytes) -> Message:
 
 
 def unreadable_order(error: RemoteError) -> OrderName | None:
-    """Run and round of the order that could not be read, if it was one and these can be.
+    """The run and round of an order that could not be read; None if they are unreadable too.
 
-    It has a value that this version does not know. Dropped in silence it would come again for ever.
+    The order has a value that this version does not know. Dropped silently, it would be sent again forever.
     """
     if not isinstance(error, BodyError) or error.kind != Kind.ORDER.name:
         return None

@@ -1,7 +1,7 @@
-"""What a model is trained for: its target, the loss that is minimised, and the metric that people read.
+"""A model's objective: its target, the loss that is minimised, and the metric that people read.
 
-A loss and a metric give one number a row, whose weighted mean is reported. ``sedge_edge.backends.rows``
-computes those that are named here. A row of y may be many labels, such as one for each token or pixel.
+A loss and a metric give one number per row; their weighted mean is reported. ``sedge_edge.backends.rows``
+computes the ones named here. A row of y may hold many labels, such as one for each token or pixel.
 """
 
 import math
@@ -15,7 +15,7 @@ from msgspec import Meta
 TargetKind: TypeAlias = Literal["class", "float", "none"]
 TARGETS = ("class", "float", "none")
 LOSSES = ("cross_entropy", "mse", "l1", "huber", "bce_with_logits")
-# The label, in rows of many, of an element that counts in neither loss nor metric; torch's convention.
+# The label of an element that counts in neither loss nor metric, in rows of many; torch's convention.
 IGNORED = -100
 MAX_METRIC_CHARS = 64
 # Inputs of a guided loss's program.
@@ -26,9 +26,9 @@ _Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class Loss(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A loss by name: one of ``LOSSES``, or "module:function" of the user's.
+    """A loss by name: one of ``LOSSES``, or the user's "module:function".
 
-    ``label_smoothing`` and ``class_weights``, one for each class, are those of ``cross_entropy``; a label's
+    ``label_smoothing`` and ``class_weights``, one for each class, apply to ``cross_entropy``; a label's
     loss is multiplied by its class's weight, and the mean is over the labels of a row, then over the rows.
     """
 
@@ -41,9 +41,9 @@ class Guide(msgspec.Struct, frozen=True, omit_defaults=True):
     """The inputs of a bundle's guided loss, besides outputs and targets.
 
     It is one of ours by name, or the user's "module:function". ``models`` (n,) are reference models:
-    ``start``, which the round began with, and ``previous``, the device's last trained model. ``constants``
-    is how many numbers (m,) an order gives it. With ``counts`` it takes how many training examples (C,) the
-    device has of each class, which the device counts itself.
+    ``start``, with which the round began, and ``previous``, the device's last trained model. ``constants``
+    is the number m of numbers (m,) that an order gives it. With ``counts`` it also takes the number of
+    training examples per class (C,), which the device counts itself.
     """
 
     name: _Name
@@ -70,7 +70,7 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """The name as it is spoken."""
+        """The name in words."""
         return self.name.replace("_", " ")
 
     def reported(self, mean: float) -> float:
@@ -80,12 +80,12 @@ class Metric(msgspec.Struct, frozen=True, omit_defaults=True):
         return math.exp(mean) if mean < math.log(sys.float_info.max) else math.inf
 
     def badness(self, value: float) -> float:
-        """The value as a number that is the higher the worse."""
+        """The value as a number that is higher the worse it is."""
         return -value if self.better == "higher" else value
 
 
 ACCURACY = Metric("accuracy", share=True)
-# exp of the mean cross entropy of a label, which is a row's value.
+# exp of the mean cross entropy per label; a row's value is that mean.
 PERPLEXITY = Metric("perplexity", "lower")
 LABEL_ACCURACY = Metric("label_accuracy", share=True)
 ABSOLUTE_ERROR = Metric("mean_absolute_error", "lower")
@@ -109,12 +109,12 @@ def default_target(num_classes: int) -> TargetKind:
 
 
 def default_loss(target: TargetKind) -> Loss:
-    """The loss where none is named."""
+    """The loss if none is named."""
     return Loss() if target == "class" else Loss("mse")
 
 
 def default_metric(target: TargetKind, loss: Loss) -> Metric:
-    """The metric where none is named."""
+    """The metric if none is named."""
     if target == "class":
         return ACCURACY
     if target == "none" or loss.name not in LOSSES:
@@ -123,7 +123,7 @@ def default_metric(target: TargetKind, loss: Loss) -> Metric:
 
 
 def contradiction(target: TargetKind, num_classes: int, loss: Loss, metric: Metric) -> str:
-    """Why these do not go together; empty where they do."""
+    """Why these do not go together; empty if they do."""
     labels = target == "class"
     if labels != (num_classes > 0):
         expected = "at least 1" if labels else "0"

@@ -1,10 +1,10 @@
-"""The operators of ONNX programs: what each may be given, and the element types of its outputs (rule B16).
+"""The operators of ONNX programs: the inputs allowed for each, and its outputs' element types (rule B16).
 
-onnxruntime 1.31 checks most of what it is given. It crashes on a Div or Mod of the least int64 by -1, on an
+onnxruntime 1.31 checks most of its inputs. But it crashes on a Div or Mod of the least int64 by -1, on an
 empty name among the inputs of Max and Sum or the outputs of Split, on a Split into fewer parts than it has
-outputs, and on a group of 0; it hangs on windows of 2^31. So a program may give no more than the exporter
-does. Moreover, every size is a constant: the time and memory of a program do not depend on its data, and a
-trial on any data shows them.
+outputs, and on a group of 0; it hangs on windows of 2^31. So a program may use only inputs that the
+exporter writes. Moreover, every size is a constant: a program's time and memory do not depend on its data,
+and a trial on any data shows them.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from sedge_protocol.wire.protobuf import Field, text
 FLOAT, INT64, BOOL = 1, 7, 9
 ELEMENT_BYTES = {FLOAT: 4, INT64: 8, BOOL: 1}
 SCAN = "Scan"
-# Every operator that the exporter writes. All are ONNX's own; none reaches outside, and one has a body.
+# Every operator that the exporter writes. All are ONNX's own; none reads anything outside, one has a body.
 OPERATORS = frozenset([
     "Abs", "Add", "And", "ArgMax", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Concat",
     "ConstantOfShape", "Conv", "ConvTranspose", "Cos", "CumSum", "Div", "Elu", "Equal", "Erf",
@@ -30,7 +30,7 @@ OPERATORS = frozenset([
     "Sqrt", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Where",
 ])  # fmt: skip
 _SIZE = 2**20
-# The attributes of whole numbers: the field that holds them, the least and the largest that is allowed.
+# The integer attributes: the field that holds them, and the least and the largest value allowed.
 NUMBERS = {
     "axis": ("i", -16, 15),
     "ceil_mode": ("i", 0, 1),
@@ -52,7 +52,7 @@ NUMBERS = {
     "transB": ("i", 0, 1),
 }
 OTHER_ATTRIBUTES = frozenset(["alpha", "approximate", "body", "epsilon", "reduction", "value"])
-# The first of the inputs that must be constants; those after it must be as well.
+# The first of the inputs that must be constants; all later ones must be too.
 CONSTANT_FROM = {
     "ConstantOfShape": 0,
     "CumSum": 1,
@@ -77,7 +77,7 @@ BOOLEAN = frozenset(
 
 
 class Attribute(NamedTuple):
-    """An attribute: its whole numbers, the element type of its tensor (0 for none), and all its fields."""
+    """An attribute: its integers, the element type of its tensor (0 for none), and all its fields."""
 
     name: str
     numbers: list[int]
@@ -96,7 +96,7 @@ class Node(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """A tensor of the program; ``raw`` are its elements, little-endian, unless it holds them otherwise."""
+    """A tensor of the program; ``raw`` has its elements, little-endian, unless stored in another field."""
 
     kind: int
     extents: list[int]
@@ -104,9 +104,9 @@ class Constant(NamedTuple):
 
 
 class Names:
-    """What a graph defines, each name once: the element types, and the constants.
+    """The names that a graph defines, each once: their element types, and the constants.
 
-    ``outer`` is the graph around a body, whose names the body may read and may not define again.
+    ``outer`` is the graph around a body; the body may read its names, but not redefine them.
     """
 
     def __init__(self, outer: "Names | None" = None) -> None:
@@ -117,7 +117,7 @@ class Names:
         self._constants: dict[bytes, Constant] = {}
 
     def define(self, name: bytes, kind: int, where: str, constant: Constant | None = None) -> None:
-        """Enter a name. Raises ``CodecError`` for an empty or known one."""
+        """Add a name. Raises ``CodecError`` for an empty or known one."""
         if not name:
             raise CodecError(f"{where}: defines a name without text")
         if name in self._kinds or (self.outer is not None and name in self.outer._kinds):
@@ -135,14 +135,14 @@ class Names:
         return self.outer.kind(name, where)
 
     def constant(self, name: bytes) -> Constant | None:
-        """The constant of that name, if it is one."""
+        """The constant of this name; None if it is not a constant."""
         if name in self._constants or self.outer is None:
             return self._constants.get(name)
         return self.outer.constant(name)
 
 
 def check_node(node: Node, names: Names) -> list[int]:
-    """The element types of a node's inputs. Raises ``CodecError`` for what it may not be given."""
+    """The element types of a node's inputs. Raises ``CodecError`` for an input that is not allowed."""
     held: set[str] = set()
     for one in node.attributes:
         if one.name in held:
@@ -178,7 +178,7 @@ def _check_attribute(one: Attribute, where: str) -> None:
 
 
 def _check_divisor(node: Node, names: Names) -> None:
-    """A processor divides the least int64 by -1 as it divides by 0: with a signal."""
+    """Refuse -1 as well as 0: dividing the least int64 by -1 raises the same processor signal."""
     constant = names.constant(node.inputs[-1])
     if constant is not None and constant.kind == INT64 and constant.raw is not None:
         values = np.frombuffer(constant.raw, np.uint8)
@@ -189,7 +189,7 @@ def _check_divisor(node: Node, names: Names) -> None:
 
 
 def output_kinds(node: Node, kinds: list[int]) -> list[int]:
-    """The element types of the outputs of a node without a body, whose inputs have these."""
+    """The output element types of a node without a body, given those of its inputs."""
     kind = kinds[0]
     if node.operator in BOOLEAN:
         kind = BOOL

@@ -35,12 +35,12 @@ class InputPart(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Its numbers in a row."""
+        """How many numbers it has in a row."""
         return math.prod(self.shape)
 
 
 def columns(parts: Sequence[InputPart]) -> Iterator[tuple[InputPart, slice]]:
-    """Each part with its places in a row."""
+    """Each part with its slice of a row."""
     start = 0
     for part in parts:
         yield part, slice(start, start + part.size)
@@ -79,9 +79,9 @@ def unpack(rows: Rows, parts: Sequence[InputPart]) -> dict[str, Rows]:
 def arranged(
     rows: Rows, found: Sequence[InputPart], wanted: Sequence[InputPart], where: str
 ) -> Rows:
-    """Rows (N, K) of some parts in the order in which a model takes them. Raises ``DataError``.
+    """Rows (N, K) of some parts, rearranged into the order that a model takes. Raises ``DataError``.
 
-    A part of the other type serves where every value stays what it is.
+    A part of the other type is accepted if every value stays the same.
     """
     if tuple(found) == tuple(wanted):
         return rows
@@ -97,7 +97,7 @@ def arranged(
 
 
 def _serves(rows: Rows, part: InputPart) -> bool:
-    """Whether the values are of the part's type, or the same in it; integers of a part are exact."""
+    """Whether the values have the part's type, or stay the same in it; a part's integers must be exact."""
     return part.dtype == "float32" or bool((rows == np.rint(rows)).all())
 
 

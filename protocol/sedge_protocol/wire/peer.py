@@ -25,11 +25,11 @@ from sedge_protocol.wire.messages import KINDS, Message, Offer, Welcome, decode_
 class Peer:
     """The channel to one peer.
 
-    ``incarnation`` is this side's start count, ``peer_incarnation`` the newest of the peer's in our store.
-    A device sets ``awaited`` to its connection's nonce until a welcome has answered it. The nonce is random
-    and new, so a welcome with it is not a replay, and its start count is the coordinator's even if it is
-    older than ours: a forged count, or a coordinator that has lost its own, is mended by the next
-    connection. The numbers of our frames go on after ``sent``.
+    ``incarnation`` is this side's start count, ``peer_incarnation`` the peer's newest one in our store. A
+    device sets ``awaited`` to its connection's nonce until a welcome has answered it. The nonce is random
+    and new, so a welcome with it is not a replay, and its start count is the coordinator's, even if it is
+    older than the one we stored. So the next connection repairs a forged count, or that of a coordinator
+    that has lost its own. The numbers of our frames continue after ``sent``.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Peer:
         self.incarnation = incarnation
         self.sent = sent
         self.versions = tuple(versions)
-        self._version = min(self.versions)  # until one is agreed on
+        self._version = min(self.versions)  # until a version is agreed on
 
     def change_keys(self, send_key: bytes, receive_key: bytes) -> None:
-        """Seal and open with other keys from now on; counts and window go on."""
+        """Seal and open with other keys from now on; counts and window continue."""
         self._send_key, self._receive_key = send_key, receive_key
 
     def message(self, message: Message, transfer: bytes = NO_TRANSFER) -> Send:
@@ -70,7 +70,7 @@ class Peer:
         return seal(frame, self.send_topic, self._send_key, self._version)
 
     def agree(self, versions: Sequence[int]) -> None:
-        """Speak the highest version that the peer speaks as well. Raises ``VersionError`` for none."""
+        """Speak the highest version that the peer also speaks. Raises ``VersionError`` if there is none."""
         common = set(self.versions).intersection(versions)
         if not common:
             mine, theirs = (", ".join(map(str, v)) for v in (self.versions, versions))
@@ -87,7 +87,7 @@ class Peer:
     ) -> tuple[Frame, Message | None] | None:
         """The frame and its message (None for a chunk), or None for a replay.
 
-        Raises ``FrameError`` for anything that is not a frame of our peer, and for a start count above
+        Raises ``FrameError`` for anything that is not a frame from our peer, and for a start count above
         ``latest``. A goodbye is sealed when its connection begins and sent when it ends, so the window does
         not apply to it; its nonce says which session it ends.
         """
@@ -105,9 +105,7 @@ class Peer:
                 self.counters["replayed"] += 1
                 return None
             self.window.restart(frame)
-        if (
-            frame.kind is Kind.HELLO
-        ):  # one that a later hello has overtaken says what is so no longer
+        if frame.kind is Kind.HELLO:  # a later hello has overtaken it: it is out of date
             if (frame.incarnation, frame.seq) < self._greeted:
                 self.counters["replayed"] += 1
                 return None
@@ -118,7 +116,7 @@ class Peer:
         return frame, message
 
     def peek(self, payload: bytes, topic: str) -> Frame:
-        """A genuine frame of our peer, old or new; nothing changes. Raises ``FrameError``."""
+        """A genuine frame from our peer, old or new; no state changes. Raises ``FrameError``."""
         return open_frame(payload, topic, self._receive_key, self.versions)
 
     def _answers(self, frame: Frame) -> bool:

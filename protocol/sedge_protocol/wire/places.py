@@ -1,11 +1,11 @@
-"""Where else a blob lies: any HTTP server, named by an order, whose bytes the manifest's digests prove."""
+"""Where else a blob is: any HTTP server named by an order; the manifest's digests verify its bytes."""
 
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-# A presigned URL of an object store, with a session's token in it, takes some 1,500 characters.
+# A presigned URL of an object store with a session token takes about 1,500 characters.
 MAX_URL = 2048
 MAX_PLACES = 8
 

@@ -1,8 +1,8 @@
-"""A run's policy: what its orders may ask of devices, as the holder of a signing key allows it (policy.md).
+"""A run's policy: what its orders may ask of devices, as the holder of a signing key allows (policy.md).
 
-The policy travels in every order of its run, sealed: the id of the key, the signature, and the policy's
-MessagePack. The coordinator cannot make one, as it does not need the key; so whoever takes the coordinator
-over can send any vector within the policy, and nothing beyond it.
+Every order of its run carries the policy, sealed: the id of the key, the signature, and the policy's
+MessagePack. The coordinator does not have the key and cannot make a policy. So an attacker who takes over
+the coordinator can send any vector within the policy, and nothing beyond it.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ KEY_ID_BYTES, SIGNATURE_BYTES = 8, 64
 HEAD_BYTES = KEY_ID_BYTES + SIGNATURE_BYTES
 # The signed bytes begin with this, so that a signature for another purpose never counts for a policy.
 CONTEXT = b"sedge policy 1\n"
-# A number of a policy; larger than any of a training.
+# A number in a policy; its limit is above any number in a training.
 Bound: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 
 
@@ -69,21 +69,21 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Sealed(NamedTuple):
-    """A policy as it travels: the id of its key, the signature, and what was signed."""
+    """A policy in its wire form: the id of its key, the signature, and the signed bytes."""
 
     key: bytes
     signature: bytes
     signed: bytes
 
     def bytes(self) -> bytes:
-        """As an order has it. Raises ``PolicyError`` for a policy that does not fit in."""
+        """The bytes for an order. Raises ``PolicyError`` for a policy that is too large for one."""
         sealed = self.key + self.signature + self.signed.removeprefix(CONTEXT)
         if len(sealed) > MAX_POLICY_BYTES:
             raise PolicyError(f"a policy of {len(sealed)} bytes, expected {MAX_POLICY_BYTES}")
         return sealed
 
     def policy(self) -> Policy:
-        """The policy in it, whose signature is checked elsewhere. Raises ``PolicyError``."""
+        """The decoded policy; its signature is checked elsewhere. Raises ``PolicyError``."""
         try:
             return msgspec.msgpack.decode(self.signed.removeprefix(CONTEXT), type=Policy)
         except (ValueError, RecursionError) as exc:
@@ -104,14 +104,14 @@ def key_id(public: bytes) -> bytes:
 
 
 def trainings_of(order: Order) -> tuple[Training, ...]:
-    """Every training of an order, its first one by default too."""
+    """Every training of an order, including a default first one."""
     work = order.work
     own = () if work.own_model is None else (work.own_model.training,)
     return (order.training, *work.then, *own)
 
 
 def require_allowed(policy: Policy, order: Order, bundle: bytes | None) -> None:
-    """Raise ``PolicyError`` for an order of which its policy does not allow something.
+    """Raise ``PolicyError`` for an order that its policy does not allow.
 
     ``bundle`` is the SHA-256 of its bundle's manifest; None while that is not known.
     """
@@ -123,7 +123,7 @@ def require_allowed(policy: Policy, order: Order, bundle: bytes | None) -> None:
 
 
 def _beyond(policy: Policy, order: Order) -> Iterator[str]:
-    """What an order asks beyond its policy, in words."""
+    """The points in which an order exceeds its policy, in words."""
     if policy.run != order.run:
         yield OTHER_RUN.format(run=policy.run)
     if order.round > policy.last_round:

@@ -1,10 +1,10 @@
-"""Which ONNX programs a device runs: the operators and the parts of the format that the exporter writes.
+"""Checks the ONNX programs that a device runs: only operators and fields that the exporter writes.
 
 A bundle is untrusted input, and an ONNX file can do more than compute. A tensor may name a file or an
 address to be read in its place, metadata may set options of the runtime, an operator may come from a
-library, and a loop need not end. So this module lists every field that is allowed and refuses all others;
-operators.py does so for what an operator is given. A graph within the graph is allowed in one place, as the
-body of a Scan. It holds no other Scan, and a constant of the program says how often it runs.
+library, and a loop need not end. So this module lists every allowed field and refuses all others;
+operators.py does the same for operators' inputs. A graph within the graph is allowed only as the body of a
+Scan. It contains no other Scan, and a constant of the program says how often it runs.
 
 The size of intermediate results is not checked here, because only the operators determine it. The device
 limits that memory while the program runs (``sedge_edge.backends.onnx_runtime``). Nothing limits the time
@@ -277,7 +277,7 @@ class _Check:
         return bytes(value["name"].data), found["elem_type"].value
 
     def _held(self, message: Message, data: memoryview, where: str) -> dict[str, Field]:
-        """The fields of a message in which none may repeat; a missing one reads as empty."""
+        """The fields of a message in which none may repeat; a missing field reads as empty."""
         found: dict[str, Field] = defaultdict(lambda: _NOTHING)
         found.update((name, field) for name, field, _ in self._read(message, data, where))
         return found

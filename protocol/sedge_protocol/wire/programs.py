@@ -1,11 +1,11 @@
-"""The programs of a bundle: the names of what each takes and gives, in order.
+"""The programs of a bundle: the names of each program's inputs and outputs, in order.
 
 n = parameters, s = statistics, m = frozen values, B = rows of a batch; a tensor without a shape below is a
 single number:
 
-    gradient    theta, x, y, w, and noise where the model draws any
-                                -> gradient, loss, and statistics where the layout has any
-    guided      as gradient, then what the bundle's ``Guide`` says: start, previous, constants, counts
+    gradient    theta, x, y, w, and noise if the model draws any
+                                -> gradient, loss, and statistics if the layout has any
+    guided      as gradient, then inputs by the bundle's ``Guide``: start, previous, constants, counts
                                 -> as gradient
     evaluate    theta, x, y, w  -> loss_sum, metric_sum, weight_sum
     predict     theta, x        -> logits
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from sedge_protocol.wire.objective import Guide
 
-# The input that takes what no device trains, and the word that a device announces.
+# The input for the tensors that no device trains, and the word that a device announces.
 FROZEN = "frozen"
 # The program of a guided loss.
 GUIDED = "guided"
@@ -39,8 +39,8 @@ def signatures(
 ) -> dict[str, Signature]:  # fmt: skip
     """The programs of a model by name, with or without statistics and random numbers.
 
-    With ``has_frozen`` each takes the tensors that are not in theta. ``guide`` is that of the bundle's
-    guided loss, where it has one.
+    With ``has_frozen`` each takes the tensors that are not in theta. ``guide`` describes the bundle's
+    guided loss, if it has one.
     """
     values = ("theta", *((FROZEN,) if has_frozen else ()))
     batch = (*values, "x", "y", "w")

@@ -14,7 +14,7 @@ _MAX_VARINT_BYTES = 10
 
 
 class Field(NamedTuple):
-    """A field's number, wire type and content: ``value`` (unsigned) of a varint, otherwise ``data``."""
+    """A field's number, wire type and content: ``value`` (unsigned) for a varint, otherwise ``data``."""
 
     number: int
     wire: int
@@ -55,13 +55,13 @@ def field(number: int, content: int | bytes | memoryview) -> bytes:
 
 
 def nested(number: int, parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """One field whose content is these parts, as parts: large ones are not copied."""
+    """One field whose content is these parts; returned as parts, so that large ones are not copied."""
     size = sum(map(len, parts))
     return [_encoded(number << 3 | BYTES) + _encoded(size), *parts]
 
 
 def again(known: Field) -> bytes:
-    """A field that was read, as bytes."""
+    """The bytes of a field that was read."""
     if known.wire in _FIXED:
         return _encoded(known.number << 3 | known.wire) + bytes(known.data)
     return field(known.number, known.value if known.wire == VARINT else known.data)

@@ -1,4 +1,4 @@
-"""The reason codes of messages, and reasons for people as programs compare them."""
+"""The reason codes of messages, and the comparison of reasons that are written for people."""
 
 import re
 from collections.abc import Mapping
@@ -43,8 +43,8 @@ _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 
 
 def without_numbers(reason: str) -> str:
-    """The reason with "#" for each number.
+    """The reason with "#" in place of each number.
 
-    "temperature 71.3 °C, limit 70" is the same reason half a degree later.
+    So "temperature 71.3 °C, limit 70" remains the same reason half a degree later.
     """
     return _NUMBER.sub("#", reason)

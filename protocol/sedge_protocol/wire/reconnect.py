@@ -1,13 +1,13 @@
 """Decides how long a link waits before it reconnects, and what to log about an outage. No I/O.
 
-The more a try costs, the rarer it becomes. A network that refuses a connection answers with one packet; it
-and ours are 100 bytes. Where nothing answers, a try is several packets and up to ten seconds of an awake
-radio. A broker that lets us in and throws us out may have cost a TLS handshake of 5 kB, and rarely changes
-its mind.
+The more an attempt costs, the rarer attempts become. A network that refuses a connection answers with one
+packet; it and ours are 100 bytes. If nothing answers, an attempt takes several packets and up to ten
+seconds with the radio on. A broker that accepts us and then disconnects us may have cost a TLS handshake of
+5 kB, and rarely behaves differently the next time.
 
-Below these ceilings a wait follows the outage: after three minutes without a broker, a device need not be
-back within one second, but should not stay away for three minutes more. It follows the fleet, too, whose
-devices all come back at once.
+Below these ceilings a wait depends on the outage: after three minutes without a broker, a device need not
+be back within one second, but should not stay away for three minutes more. It also depends on the size of
+the fleet, whose devices all come back at once.
 """
 
 from dataclasses import dataclass, field
@@ -16,16 +16,15 @@ from enum import Enum, auto
 import numpy as np
 
 FIRST_S = 1.0
-# A small fleet is back this many seconds after its broker.
+# A small fleet is back within this many seconds of its broker.
 SOON_S = 5.0
-# An outage of t seconds lasts at most t / 36 seconds longer for a device: five seconds for three minutes.
+# For a device an outage of t seconds lasts at most t / 36 seconds longer: five seconds for three minutes.
 OUTAGE_PART = 36
-# Roughly how many devices come back in a second: after a short cut, and after a longer outage.
+# Roughly how many devices come back per second: after a short cut, and after a longer outage.
 FIRST_DEVICES_A_SECOND, DEVICES_A_SECOND = 100, 10
-# A fleet that is asked for hellos by hints spreads its answers over so long that about this many come in a
-# second.
+# A fleet that is asked for hellos by hints spreads its answers so that about this many arrive per second.
 HELLOS_A_SECOND = 200
-# The size of a fleet whose coordinator has not said it.
+# The assumed size of a fleet whose coordinator has not announced it.
 UNKNOWN_DEVICES = 100
 # The log of a long outage must show that the attempts went on.
 LOG_EVERY_S = 3600.0
@@ -39,10 +38,10 @@ def is_unknown_account(reason: str) -> bool:
 class Ended(Enum):
     """The end of a connection, or of an attempt to connect."""
 
-    HEARD = auto()  # it had brought a message, or we gave it up for its silence
-    REFUSED = auto()  # the network answered that nobody listens there
+    HEARD = auto()  # it had brought a message, or we closed it because it was silent
+    REFUSED = auto()  # the network answered that nothing listens there
     UNANSWERED = auto()  # no CONNACK came, whatever the reason
-    TURNED_AWAY = auto()  # the broker refused us, or let us in and sent no message
+    TURNED_AWAY = auto()  # the broker refused us, or accepted us and sent no message
 
 
 CEILINGS_S = {
@@ -54,7 +53,7 @@ CEILINGS_S = {
 
 
 def longest_s(ended: Ended, failures: int, away_s: float, devices: int) -> float:
-    """The longest wait after ``failures`` connections in a row without a message, ``away_s`` in all.
+    """The longest wait after ``failures`` connections in a row without a message, ``away_s`` in total.
 
     ``devices`` is the size of the fleet (0: unknown).
     """
@@ -82,7 +81,7 @@ class Reconnect:
     _logged: dict[str, float] = field(default_factory=dict[str, float])
 
     def wait_s(self, ended: Ended, now: float) -> float:
-        """A connection has ended: the seconds before the next one (full jitter)."""
+        """The seconds to wait (full jitter) after a connection that has ended like this."""
         if ended is Ended.HEARD:
             self._failures, self._since = 0, now
             self._logged.clear()

@@ -1,6 +1,6 @@
-"""What a device says of an order that it refuses, in the words of every language (``make spec``).
+"""The texts with which a device refuses an order, the same in every language (``make spec``).
 
-A text names what is wrong, where and what was expected; ``where`` is the order, "run a, round 2".
+A text says what is wrong, where, and what was expected; ``where`` is the order, "run a, round 2".
 """
 
 UNANNOUNCED = "{where}: needs {words}, which this device has not announced"

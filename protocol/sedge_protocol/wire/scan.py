@@ -1,9 +1,9 @@
 """Scan, the only ONNX operator with an inner graph that programs may use: a loop of fixed length.
 
 ONNX takes the number of steps from the shapes of the sequences, which only the operators determine. So the
-last sequence must be a constant of the program: its first extent is the number, and ONNX wants the same of
-the others. The body names what the program names around it, and nothing else is needed to bound it, as it
-holds no other Scan (rule B15).
+last sequence must be a constant of the program: its first extent is the number of steps, and ONNX requires
+the same extent of the others. The body may use the names of the graph around it. As it contains no other
+Scan, nothing else is needed to bound it (rule B15).
 """
 
 from sedge_protocol.errors import CodecError
@@ -29,7 +29,7 @@ def body_of(node: Node, names: Names) -> memoryview:
 
 
 def check_body(body: Names, kinds: list[int], where: str) -> None:
-    """Raise ``CodecError`` for a body that does not take what its node is given, of these element types."""
+    """Raise ``CodecError`` for a body whose inputs do not match its node's, of these element types."""
     if len(body.inputs) != len(kinds):
         raise CodecError(f"{where}: {len(body.inputs)} inputs, expected {len(kinds)}")
     for name, kind in zip(body.inputs, kinds, strict=True):

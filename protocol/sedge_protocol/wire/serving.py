@@ -1,4 +1,4 @@
-"""The sending end of downloads, without I/O; transfer.py has the other ends of transfers."""
+"""The sending end of downloads, without I/O; the other ends of transfers are in transfer.py."""
 
 import itertools
 
@@ -14,12 +14,12 @@ class Serving:
     def __init__(self, manifest: Manifest, gather_s: float) -> None:
         self.manifest = manifest
         self._gather_s = gather_s
-        self._wanted: dict[int, None] = {}  # in the order in which they are asked for
+        self._wanted: dict[int, None] = {}  # in the order in which they were requested
         self._askers: set[str] = set()
         self._due: float | None = None
 
     def request(self, asker: str, missing: bytes, expected: int, now: float) -> int:
-        """One of ``expected`` devices lacks these; the number of chunks added. Raises ``FrameError``."""
+        """Add the chunks that one of ``expected`` devices lacks; their number. Raises ``FrameError``."""
         wanted, before = from_bitmap(missing, self.manifest.count), len(self._wanted)
         if not wanted:
             return 0

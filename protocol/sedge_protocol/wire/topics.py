@@ -4,10 +4,10 @@
     sedge/1/<fleet>/device/<shard>/<device>/down    the coordinator writes, the device reads
     sedge/1/<fleet>/shard/<shard>                   the coordinator asks a shard's devices for a hello
     sedge/1/<fleet>/blob/<transfer>                 chunks that the whole fleet may need
-    sedge/1/<fleet>/cloud/<kind>                    what coordinators tell each other; no device's business
+    sedge/1/<fleet>/cloud/<kind>                    messages among coordinators; devices have no access
 
 User name = device id, so four broker ACL lines on the user name keep devices apart. A device's shard
-follows from its id alone, so that it stays where it is when the number of coordinators changes.
+follows from its id alone, so it stays the same when the number of coordinators changes.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ def down(fleet: str, device: str) -> str:
 
 
 def hint(fleet: str, shard: str) -> str:
-    """Where the coordinator asks all devices of a shard for a hello."""
+    """The topic on which the coordinator asks all devices of a shard for a hello."""
     return f"{ROOT}/{fleet}/shard/{shard}"
 
 
@@ -64,22 +64,22 @@ def all_up(fleet: str, shard: str = "+") -> str:
 
 
 def first_version_up(fleet: str, device: str = "+") -> str:
-    """Where a device of protocol version 1 sends, which is refused."""
+    """The topic on which a device of protocol version 1 sends; it is refused."""
     return f"{ROOT}/{fleet}/device/{device}/up"
 
 
 def first_version_down(fleet: str, device: str) -> str:
-    """Where a device of protocol version 1 listens."""
+    """The topic on which a device of protocol version 1 listens."""
     return f"{ROOT}/{fleet}/device/{device}/down"
 
 
 def blob(fleet: str, transfer: bytes) -> str:
-    """Where the chunks of a shared blob are published; ``transfer`` is its 16-byte transfer id."""
+    """The topic for the chunks of a shared blob; ``transfer`` is its 16-byte transfer id."""
     return f"{ROOT}/{fleet}/blob/{transfer.hex()}"
 
 
 def cloud(fleet: str, kind: str = "+") -> str:
-    """What coordinators of a fleet tell each other, of one kind or of all."""
+    """The topic of messages among a fleet's coordinators, of one kind or of all."""
     return f"{ROOT}/{fleet}/cloud/{kind}"
 
 

@@ -74,14 +74,14 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.warmup_steps > 0 or self.end_factor != 1
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step (from 0) in a training of a given length."""
+        """The learning rate of a step (from 0) in a training of this many ``steps``."""
         warmth = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         return self.learning_rate * warmth * (1 + (self.end_factor - 1) * step / steps)
 
     def mean_rate(self, steps: int) -> float:
         """The mean of ``rate`` over a number of steps, at least 1; as fast for 2^40 steps as for one."""
         slope, warm = (self.end_factor - 1) / steps, min(self.warmup_steps, steps)
-        # A step counts its warmth times 1 + slope * step; the sums of the rest run from ``warm``.
+        # A step's rate is its warm-up factor times 1 + slope * step; the factor is 1 from ``warm`` on.
         after = steps * (steps - 1) / 2 - warm * (warm - 1) / 2
         full = steps - warm + slope * after
         if warm:
@@ -90,12 +90,12 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.learning_rate * full / steps
 
     def averaged(self, steps: int) -> int:
-        """The number of last steps over which the mean is taken: at least one if there is any."""
+        """The number of final steps whose models are averaged: at least one if there are any."""
         return max(1, int(self.average * steps)) if self.average else 0
 
     @property
     def plain(self) -> bool:
-        """Whether every device has its optimizer: SGD with momentum and nothing more."""
+        """Whether every device supports its optimizer: SGD with momentum and nothing more."""
         extras = self.nesterov, self.weight_decay, self.clip_norm, self.keeps_state
         return self.optimizer == "sgd" and not any(extras)
 
@@ -108,7 +108,7 @@ class Training(msgspec.Struct, frozen=True, omit_defaults=True):
     def vectors(self) -> int:
         """The most vectors of the model that a training holds at once, without the one it starts from.
 
-        They are the model, the optimizer's state, the gradient, one that is made of it, and the mean.
+        They are the model, the optimizer's state, the gradient, one derived from it, and the mean.
         """
         adds = self.weight_decay or self.clip_norm or self.nesterov or self.prox
         made = bool(adds) or self.optimizer != "sgd"

@@ -2,12 +2,12 @@
 
 A ``Manifest`` describes a blob: its size, its SHA-256, and a 128-bit digest of every chunk. The same bytes
 in the same chunks are always the same transfer, so a transfer resumes after any loss on either side. The
-receiver drives: it sends what it has (``Have``) or lacks (``Get``), as found from the digests of the bytes
-on its disk, never from a record of them.
+receiver drives: it reports the chunks that it has (``Have``) or lacks (``Get``), judging by the digests of
+the bytes on its disk, never by a record of them.
 
     Upload  (device -> coordinator)       offline -> offered -> sending -> (receipt)
     Intake  (its receiving end)           every good chunk sets a bit; answers Have
-    Fetch   (coordinator -> device)       asks for what is missing until nothing is
+    Fetch   (coordinator -> device)       asks for missing chunks until none is missing
     Serving (its sending end)             in serving.py
 """
 
@@ -37,8 +37,8 @@ MAX_CHUNKS = 4096
 # which a round trip costs more than the bytes.
 MAX_INLINE_BYTES = 2**15
 
-# Chunks that a receiver wants in flight. Four of 64 KiB keep a link of 25 Mbit/s with a round trip of 80 ms
-# busy, and a cut loses no more than these.
+# The number of chunks that a receiver wants in flight. Four chunks of 64 KiB keep a link of 25 Mbit/s with
+# a round trip of 80 ms busy, and a cut loses no more than these.
 CREDIT = 4
 SILENCE_S = 2.0
 RETRY_FIRST_S = 0.5
@@ -100,19 +100,19 @@ def _digest(chunk: bytes) -> bytes:
 
 
 def chunk_size(size: int, wanted: int) -> int:
-    """The chunks of a blob of ``size`` bytes: ``wanted``, or larger if 4096 of these would not hold it."""
+    """The chunk size for a blob of ``size`` bytes: ``wanted``, or more if 4096 such chunks are too few."""
     return max(wanted, 1 << (-(-size // MAX_CHUNKS) - 1).bit_length())
 
 
 def fitting_chunk(max_packet: int, wanted: int = DEFAULT_CHUNK_BYTES) -> int:
-    """``wanted``, halved until a chunk's MQTT packet has at most ``max_packet`` bytes, or to the least."""
+    """``wanted``, halved until a chunk's MQTT packet fits ``max_packet`` bytes, or to the minimum."""
     while wanted > max(max_packet - PACKET_OVERHEAD, MIN_CHUNK_BYTES):
         wanted //= 2
     return wanted
 
 
 def describe(blob: bytes, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> Manifest:
-    """The manifest of a blob; chunks are larger if 4096 of ``chunk_bytes`` would not hold it.
+    """The manifest of a blob; chunks are larger if 4096 of ``chunk_bytes`` are too few.
 
     Raises ``LocalError`` for a blob that no manifest can describe.
     """
@@ -132,7 +132,7 @@ def to_bitmap(indices: Iterable[int], count: int) -> bytes:
 
 
 def from_bitmap(bitmap: bytes, count: int) -> set[int]:
-    """The set bits. Raises ``FrameError`` for a wrong length or bits past the end."""
+    """The indices of the set bits. Raises ``FrameError`` for a wrong length or bits past the end."""
     if not bitmaps.is_bitmap(bitmap, count):
         raise FrameError(f"bitmap: {len(bitmap)} bytes are not one of {count} chunks")
     return set(bitmaps.from_bitmap(bitmap, count).tolist())
@@ -151,9 +151,9 @@ def backoff(attempt: int, rng: np.random.Generator) -> float:
 class Upload:
     """The sending end of one blob.
 
-    ``poll`` gives what to send now: ``None`` is the offer, a number is that chunk. A connection keeps its
-    order. So a chunk is lost if a later one has arrived without it, or if the answer to a later offer lacks
-    it.
+    ``poll`` returns the messages to send now: ``None`` is the offer, a number is that chunk. A connection
+    keeps messages in order. So a chunk is lost if a later one has arrived without it, or if the answer to a
+    later offer lacks it.
     """
 
     def __init__(self, manifest: Manifest, rng: np.random.Generator) -> None:
@@ -167,13 +167,13 @@ class Upload:
         self._answered = True
         self._tried = self._progress = False
         self._credit = 0
-        self.put_off = False  # the receiver cannot take it now, and has not said otherwise since
+        self.put_off = False  # the receiver said that it cannot take it now, and nothing since
         self._have: set[int] = set()
         self._in_flight: list[tuple[int, int]] = []  # chunk, number of the offer before it
 
     @property
     def wants_smaller_chunks(self) -> bool:
-        """Whether every chunk was lost twice in a row: whole ones do not get through (fault N7)."""
+        """Whether every chunk was lost twice in a row: full-size chunks do not get through (fault N7)."""
         least = chunk_size(self.manifest.size, MIN_CHUNK_BYTES)
         return self.fruitless >= 2 and self.manifest.chunk_bytes > least
 
@@ -186,7 +186,7 @@ class Upload:
     def inline(self) -> bool:
         """Whether the current offer carries the whole blob: the first one does if the blob is small.
 
-        A slow link, or one that drops large frames, is not to carry the same bytes again and again.
+        A slow link, or one that drops large frames, must not carry the same bytes again and again.
         """
         limit = min(MAX_INLINE_BYTES, self.manifest.chunk_bytes)
         return self.number == 1 and self.manifest.size <= limit
@@ -199,9 +199,9 @@ class Upload:
         self._due, self._unanswered_since = now, None
 
     def woken(self, now: float) -> None:
-        """The receiver is there: an offer that it has left unanswered is repeated as if it were the first.
+        """The receiver is online: an offer that it has left unanswered is repeated as if it were the first.
 
-        So a link that works carries nothing twice: the answer to a fresh offer is on its way.
+        A recent offer is not repeated yet, as its answer may be on its way.
         """
         if self._due is not None and self._unanswered_since is not None:
             self._attempt = 0
@@ -214,12 +214,12 @@ class Upload:
         self._in_flight.clear()
 
     def receive(self, number: int, bitmap: bytes, credit: int, now: float) -> None:
-        """The receiver reports what it has, in answer to offer ``number`` or, at 0, unasked.
+        """The receiver reports the chunks it has, in answer to offer ``number`` or, with 0, unasked.
 
         Raises ``FrameError`` for a malformed bitmap.
         """
         received = from_bitmap(bitmap, self.manifest.count)
-        if self._due is None or number > self.number:  # an answer to an earlier process
+        if self._due is None or number > self.number:  # the answer was meant for an earlier process
             return
         first = number == self.number and not self._answered
         if received - self._have:
@@ -227,7 +227,7 @@ class Upload:
             self._attempt = self.fruitless = 0
         elif (
             first and self._tried
-        ):  # the offer came after these chunks and was answered without them
+        ):  # the offer was sent after these chunks, and answered without them
             self.fruitless += 1
             self._tried = False
         self._have = received if first else self._have | received
@@ -315,10 +315,10 @@ class Intake:
 
 
 class Fetch:
-    """The receiving end of a download: asks for what is missing, and again after every silence.
+    """The receiving end of a download: asks for missing chunks, and again after every silence.
 
     Asking again too soon would fill a slow link with chunks that are already on their way. So it waits four
-    times as long as the last chunk took, and until the first one arrives it asks for one only.
+    times as long as the last chunk took, and until the first chunk arrives it asks only for one.
     """
 
     def __init__(self, manifest: Manifest, have: set[int], rng: np.random.Generator) -> None:
@@ -328,7 +328,7 @@ class Fetch:
         self._attempt = 0
         self._due: float | None = None
         self._asked: set[int] = set()
-        self._unanswered_since: float | None = None  # when it asked last
+        self._unanswered_since: float | None = None  # when it last asked
         self._heard = False
         self._waiting_since: float | None = None
         self._silence_s = SILENCE_S
@@ -353,7 +353,7 @@ class Fetch:
             return
         self._attempt = 0
         again = self._unanswered_since + self._silence_s
-        if now >= again:  # it was away: that time says nothing of how fast chunks come
+        if now >= again:  # it was away: that time says nothing about how fast chunks arrive
             self._waiting_since = None
         self._due = min(self._due, max(now, again))
 

@@ -20,7 +20,7 @@ from sedge_protocol.wire.work import MAX_ARRAY_BYTES, Hash, Lengths, Share, Work
 _LENGTH = struct.Struct("<I")
 # A report has some 300 bytes; 4 KiB leave room for later versions.
 MAX_REPORT_BYTES = 4096
-# A coded vector is at most its float32 values and a bitmap: a 32nd more. A sixteenth covers headers too.
+# A coded vector is at most its float32 values and a bitmap of a 32nd of that. A sixteenth covers headers.
 DENSE_SLACK = 16
 # The largest binary32: devices compute losses in float32, and sums over any fleet stay finite.
 LARGEST = (2 - 2**-23) * 2.0**127
@@ -86,12 +86,12 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def max_coded_bytes(size: int) -> int:
-    """The most bytes that a blob with one coded vector of ``size`` elements may have."""
+    """The maximum size, in bytes, of a blob with one coded vector of ``size`` elements."""
     return MAX_REPORT_BYTES + 4 * size * (DENSE_SLACK + 1) // DENSE_SLACK
 
 
 def max_update_bytes(size: int, work: Work) -> int:
-    """The most bytes that the update of a device may have, with a model of ``size`` elements."""
+    """The maximum size, in bytes, of a device's update with a model of ``size`` elements."""
     return max_coded_bytes(size) + 4 * sum(work.returns.values())
 
 

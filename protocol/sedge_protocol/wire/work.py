@@ -18,8 +18,8 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Seed: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 # The most trainings of one order, one after the other; FedRep has two.
 MAX_PHASES = 8
-# What a device's own training function exchanges with a strategy, each way: named numbers and texts, and
-# named arrays, whose values take so many bytes in all.
+# Limits on the data exchanged between a device's own training function and a strategy, each way: on named
+# numbers and texts, on named arrays, and on the total bytes of the arrays' values.
 MAX_SETTINGS = 32
 MAX_ARRAYS = 16
 MAX_ARRAY_BYTES = 2**15

@@ -1,4 +1,4 @@
-"""Fleets of virtual devices on one host; ``read_json`` reads what one of them found."""
+"""Fleets of virtual devices on one host; ``read_json`` reads the result of one of them."""
 
 from sedge_emulate.result import Result, read_json
 

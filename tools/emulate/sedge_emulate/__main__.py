@@ -15,7 +15,7 @@ from sedge_protocol.host.command_line import Parser, command, exit_status, parse
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; its exit status."""
+    """Run one command. Returns its exit status."""
     argv = sys.argv[1:] if argv is None else argv
 
     def call() -> int:
@@ -38,9 +38,9 @@ def interruptible(name: str, call: Callable[[], int]) -> int:
 
 @contextmanager
 def _ended_by(name: str) -> Generator[None]:
-    """This signal is Ctrl-C: broker, workers and temporary folders end with this process.
+    """Make this signal act as Ctrl-C: broker, workers and temporary folders end with this process.
 
-    One that is ignored stays so: nohup lets a closed terminal pass. Windows has no SIGHUP.
+    An ignored signal stays ignored: nohup relies on that. Windows has no SIGHUP.
     """
     number = getattr(signal, name, signal.SIGTERM)
     before = signal.getsignal(number)

@@ -1,10 +1,10 @@
 """Hostile devices of an emulated fleet: they train like all others and falsify their updates.
 
 Otherwise they are devices like any other: the agent's own code makes, codes and sends their updates. They
-know the run's [robust], the number of devices, each other's data and, where the fleet file says so,
-everybody's: what those would send is found by training on them (``Knowledge``). An attack is a function
-from that to a change; ``ATTACKS`` has them by name, and ``AttackConfig`` describes them. n = parameters,
-k = devices whose data are known, h = hostile devices.
+know the run's [robust], the number of devices, each other's data and, if the fleet file says so,
+everybody's: they train on these to learn what the others would send (``Knowledge``). An attack is a
+function from that to a change; ``ATTACKS`` has them by name, and ``AttackConfig`` describes them. n =
+parameters, k = devices whose data are known, h = hostile devices.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +36,8 @@ Changes: TypeAlias = NDArray[np.float32]  # (k, n)
 
 # The attacks that need a second training, on other examples.
 POISONED: tuple[Name, ...] = ("labels", "colluding", "hidden", "backdoor")
-# What a device tries against the rule before it sends anything: how much of its change lies along the mean
-# of those known, and how long it is, in medians of theirs.
+# Variations that a device tries against the rule before it sends anything: the share of its change along
+# the mean of the known ones, and its length in medians of theirs.
 ALONG = (-1.0, 0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
 LENGTHS = (7.0, 2.9, 1.9, 0.97)
 TARGET_LABEL = 0
@@ -69,7 +69,7 @@ class AttackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (``all``)."""
 
     def claimed(self, number: int, held: int) -> int:
-        """How many examples a device that has ``held`` of them claims."""
+        """The number of examples claimed by a device that has ``held`` of them."""
         return self.claim if number < self.devices and self.claim else held
 
 
@@ -85,7 +85,7 @@ class Attack(msgspec.Struct, frozen=True):
         return self if number < self.config.devices else None
 
     def others(self, number: int) -> list[int]:
-        """The other devices whose honest changes the ``number``-th one looks at, hostile ones first."""
+        """The other devices whose honest changes the ``number``-th one studies, hostile ones first."""
         if self.config.name == "scaled":
             return []
         known = self.devices if self.config.knows == "all" else self.config.devices
@@ -99,13 +99,13 @@ class Attack(msgspec.Struct, frozen=True):
     def lessons(
         self, number: int, examples: Callable[[int], tuple[Examples, Examples]], classes: int
     ) -> list[Examples]:
-        """What the ``number``-th device trains on besides its own: others' examples, then wrong ones."""
+        """The ``number``-th device's training data besides its own: others' examples, then wrong ones."""
         name = self.config.name
         wrong = [poisoned(examples(i)[0], name, classes) for i in self.poisoned(number)]
         return [examples(i)[0] for i in self.others(number)] + wrong
 
     def knowledge(self, number: int, base: Theta, thetas: Sequence[Theta]) -> "Knowledge":
-        """What it knows from its own honest model (n,) and those that ``lessons`` have led to."""
+        """Its knowledge, from its own honest model (n,) and the models trained on ``lessons``."""
         changes, honest = np.array(thetas) - base, 1 + len(self.others(number))
         return Knowledge(self, base, changes[:honest], changes[honest:])
 
@@ -115,11 +115,11 @@ NOBODY = Attack()
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a hostile device knows when it makes its update.
+    """A hostile device's knowledge when it makes its update.
 
     Its model is ``base`` (n,). ``honest`` (k, n) are the changes of the devices that it knows, its own and
-    those of its like first; ``poisoned`` (h, n) is what the hostile devices' falsified examples teach, its
-    own first.
+    the other hostile ones' first; ``poisoned`` (h, n) are the changes that the hostile devices' falsified
+    examples lead to, its own first.
     """
 
     attack: Attack
@@ -161,7 +161,7 @@ class Knowledge:
     def longest(self, direction: Theta, aim: Theta) -> Theta:
         """The change in this direction (n,) that the rule lets move the model farthest along ``aim``.
 
-        Of lengths that the rule shortens to the same the first: groups may count it in full.
+        Among lengths that the rule shortens to the same, the first one: groups may count it in full.
         """
         tried = [scaled(direction, length * self.length) for length in LENGTHS]
         reached = [self.reached(sent, aim) for sent in tried]
@@ -171,7 +171,7 @@ class Knowledge:
     def hidden(self, goal: Theta) -> Theta:
         """The mixture of ``goal`` (n,) and the mean that does most harm without being named.
 
-        Harm is what moves the model along the part of ``goal`` that is orthogonal to the mean, and against
+        Harm is movement of the model along the part of ``goal`` that is orthogonal to the mean, and against
         the mean.
         """
         mean = unit(self.mean)
@@ -230,7 +230,7 @@ ATTACKS: Mapping[Name, Callable[[Knowledge], Theta]] = {
 
 
 def falsified(learned: LocalResult, known: Knowledge) -> LocalResult:
-    """What a device says that it learned."""
+    """The change that a device claims to have learned."""
     with np.errstate(over="ignore"):  # found when it is coded
         theta = known.base + ATTACKS[known.attack.config.name](known)
     return replace(learned, trained=replace(learned.trained, theta=theta))

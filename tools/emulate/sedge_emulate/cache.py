@@ -1,9 +1,9 @@
-"""What an emulation would compute again for the same model: exported bundles, and checks that were passed.
+"""Caches what an emulation would compute again for the same model: exported bundles and passed checks.
 
 An entry's name is the digest of everything that its content depends on (``training/fingerprint.py``). It is
 one file: the SHA-256 of the content, then the content. Emulations may share the folder, because a file is
-moved to its place once it is whole. A damaged entry counts as none. Once all together have more than
-``MAX_BYTES``, those that were used longest ago are deleted; an entry that is larger alone is not stored.
+moved to its place once it is complete. A damaged entry counts as missing. Once all entries together exceed
+``MAX_BYTES``, the least recently used ones are deleted; a single entry larger than that is not stored.
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from pathlib import Path
 
 MAX_BYTES = 2**30
 _DIGEST = 32
-# An entry, or what will be one once it is whole.
+# An entry, or a file that will be one once it is complete.
 _OWN = re.compile(r"[0-9a-f]{64}(\.[0-9]+)?")
 
 
 def user_cache() -> Path | None:
-    """This user's folder for the cache: in $XDG_CACHE_HOME, otherwise where the system has such folders.
+    """This user's folder for the cache: in $XDG_CACHE_HOME, otherwise in the system's usual place.
 
     None for a user without a home.
     """
@@ -50,13 +50,13 @@ class Cache:
         self._fresh, self._max_bytes = fresh, max_bytes
 
     def find(self, key: bytes) -> bytes | None:
-        """The content of an entry; None where there is none, or a damaged one."""
+        """The content of an entry; None if it is missing or damaged."""
         path = self._folder / key.hex()
         if self._fresh:
             return None
         try:
             data = path.read_bytes()
-            os.utime(path)  # used now
+            os.utime(path)  # mark it as used now
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as exc:
@@ -69,10 +69,10 @@ class Cache:
         return None
 
     def keep(self, key: bytes, content: bytes, now: bytes | None) -> None:
-        """Store an entry, whole or not at all; say so where that cannot be done, and go on.
+        """Store an entry, whole or not at all; if that fails, say so and continue.
 
-        ``now`` is the key after the content was made. Another one says that the content may depend on more
-        than the key is of.
+        ``now`` is the key after the content was made. If it differs, the content may depend on more than
+        the key covers.
         """
         if now != key:
             self.note("cache: not used for this model: its code changes while it computes")
@@ -93,7 +93,7 @@ class Cache:
                 partial.unlink()
 
     def _evict(self) -> None:
-        """Delete what is too much, also what a killed process has left half-written."""
+        """Delete surplus entries, and files that a killed process has left half-written."""
         used: list[tuple[float, int, str]] = []
         for entry in os.scandir(self._folder):
             if not _OWN.fullmatch(entry.name):

@@ -36,9 +36,9 @@ from sedge_protocol.host.mqtt import BrokerSettings
 from sedge_protocol.wire.messages import Id
 
 LINKS = ("memory", "broker", "mosquitto", "amqtt")
-# The kinds of a file that says who has which examples (see data/partition.py).
+# The file endings of a partition, which says who has which examples (see data/partition.py).
 SUFFIXES = (".npy", ".json", ".pkl")
-# The names of virtual devices (see data/shares.py); a real one must not take one.
+# The names of virtual devices (see data/shares.py); real devices must not use them.
 VIRTUAL = re.compile(r"device-\d+")
 
 Rate: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
@@ -306,7 +306,7 @@ class EmulationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 def load_emulation(path: Path) -> EmulationConfig:
     """Read and check a fleet file. Raises ``ConfigError``.
 
-    Strategies of one's own, and what they import later, are found beside it.
+    The user's own strategies, and modules that they import later, are found next to it.
     """
     found = config.load(path, EmulationConfig)
     beside = str(path.absolute().parent)

@@ -1,11 +1,11 @@
-"""``sedge-emulate cost``: what a device's link costs in a month, from a short emulated run.
+"""``sedge-emulate cost``: the monthly cost of a device's link, from a short emulated run.
 
     month = the first round, with bundle and whole model, + (rounds_per_day * days - 1) * a later round
     link bytes = MQTT bytes + header_bytes * (messages + MQTT bytes / 1400), keepalives included
     airtime = 8 * link bytes / rate          energy = airtime * radio_w + rounds * train_s * train_w
 
 Bytes and messages are means over the devices, counted as meter.py says. Training rounds count, evaluations
-do not. A unit is a begun 5 KB of one message, in each direction; keepalives make none.
+do not. A unit is a started 5 KB of one message, in each direction; keepalives add none.
 """
 
 import argparse
@@ -30,7 +30,7 @@ PACKET_BYTES = 1400
 
 
 class Prices(msgspec.Struct, frozen=True):
-    """The user's rates and prices, as the command line says them."""
+    """The user's rates and prices, from the command line."""
 
     rounds_per_day: float
     days: float
@@ -61,7 +61,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Bill:
-    """A device and month."""
+    """A device's month."""
 
     use: Use
     link_bytes: float
@@ -71,7 +71,7 @@ class Bill:
 
 
 def measured(strategy: StrategyResult) -> tuple[Use, Use]:
-    """A device's first round, and a later one. Raises ``DataError`` for a run without later ones."""
+    """A device's first round, and a later one. Raises ``DataError`` for a run without later rounds."""
     rounds = strategy.rounds
     newcomers = sum(r.newcomers for r in rounds)
     updates = sum(r.num_updates + r.late for r in rounds) - newcomers
@@ -93,7 +93,7 @@ def measured(strategy: StrategyResult) -> tuple[Use, Use]:
 
 
 def month(first: Use, later: Use, prices: Prices) -> Bill:
-    """What a device's month costs that begins with its first round."""
+    """The cost of a device's month that begins with its first round."""
     rounds = prices.rounds_per_day * prices.days
     again = max(0.0, rounds - 1)
     pings = prices.online_hours * prices.days * 3600 / KEEPALIVE_S
@@ -113,7 +113,7 @@ def month(first: Use, later: Use, prices: Prices) -> Bill:
 
 
 def cost(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit status."""
+    """Run the command. Returns its exit status."""
     logging.basicConfig(level=logging.CRITICAL)
     prices = msgspec.convert(vars(arguments), Prices)
     config, console = overridden(load_emulation(arguments.fleet), arguments), Console()

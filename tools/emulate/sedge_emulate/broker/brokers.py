@@ -3,9 +3,9 @@
     with open_broker("auto") as broker:
         connect(broker.url)
 
-The broker is a pipe: Sedge relies on none of its promises, so it keeps nothing on disk, and a fault test
-may kill it at any time. It listens on the loopback interface alone, for anyone: never use these settings
-on a network. The limits are those of a real fleet's broker (cloud/mosquitto.conf).
+The broker is only a pipe: Sedge relies on none of its promises, so it keeps nothing on disk, and a fault
+test may kill it at any time. It listens only on the loopback interface, but admits anyone: never use these
+settings on a network. The limits are those of a real fleet's broker (cloud/mosquitto.conf).
 """
 
 import json
@@ -36,7 +36,7 @@ log_type warning
 """
     + MOSQUITTO_LIMITS
 )
-# amqtt's own command goes on without a listener where the port is taken; this ends.
+# amqtt's own command continues without a listener if the port is taken; this one ends.
 _AMQTT = """\
 import asyncio, json, sys
 from amqtt.broker import Broker
@@ -58,9 +58,8 @@ class Broker:
     """Our own Mosquitto on a free port of the loopback interface, for the duration of a ``with``.
 
     ``folder`` keeps its settings and its log; without one they lie in a temporary folder that is deleted.
-    The port is ``wanted`` where that one is free.
-    Entering raises ``ConfigError`` where no Mosquitto is installed, ``LinkError`` where it does not start,
-    and sets ``port``, ``folder`` and ``log_path``.
+    The port is ``wanted`` if that is free. Entering raises ``ConfigError`` if no Mosquitto is installed,
+    ``LinkError`` if it does not start, and sets ``port``, ``folder`` and ``log_path``.
     """
 
     kind = "mosquitto"
@@ -104,24 +103,24 @@ class Broker:
         self._clean_up()
 
     def stop(self) -> None:
-        """Ask the broker to end, and end it if it does not; nothing where it is down already."""
+        """Ask the broker to end, and kill it if it does not; do nothing if it is down already."""
         if self._process is not None:
             self._process.stop()
             self._process = None
 
     def kill(self) -> None:
-        """End the broker as a power cut would: no goodbye to anyone."""
+        """Kill the broker as a power cut would: without a goodbye to anyone."""
         if self._process is not None:
             self._process.kill()
             self._process = None
 
     def restart(self) -> None:
-        """Stop the broker where it runs, and start it, empty, on the same port."""
+        """Stop the broker if it runs, and start it, empty, on the same port."""
         self.stop()
         self._start(self.port)
 
     def _command(self, port: int) -> list[str]:
-        """What starts the broker on this port."""
+        """The command that starts the broker on this port."""
         binary = find_mosquitto()
         if binary is None:
             raise ConfigError("broker", "mosquitto", EXPECTED)
@@ -143,8 +142,8 @@ class Broker:
 class AmqttBroker(Broker):
     """amqtt, for a demonstration on a machine that cannot have Mosquitto. Written against amqtt 0.12.
 
-    It speaks MQTT 3.1.1 only, moves a fifth of the bytes and, for anonymous clients, forgets what a client
-    that is offline should get: Sedge's own receipts make up for that.
+    It speaks MQTT 3.1.1 only, has a fifth of the throughput and, for anonymous clients, forgets messages
+    for an offline client: Sedge's own receipts make up for that.
     """
 
     kind = "amqtt"
@@ -190,9 +189,9 @@ def open_broker(choice: str = "auto", port: int | None = None) -> AnyBroker:
     """The chosen broker, started when it is entered.
 
     ``choice`` is ``mosquitto``, ``amqtt``, the URL of a running broker (``mqtt://host:port``), or ``auto``:
-    Mosquitto where it is installed, otherwise amqtt. One of our own takes ``port`` where that is free.
-    Raises ``ConfigError`` for a choice that is none of these. Entering raises it where the chosen broker is
-    not installed, and says how to install one.
+    Mosquitto if it is installed, otherwise amqtt. A broker of our own takes ``port`` if that is free.
+    Raises ``ConfigError`` for any other choice. Entering raises it if the chosen broker is not installed,
+    and says how to install one.
     """
     if choice == "mosquitto" or (choice == "auto" and find_mosquitto() is not None):
         return Broker(wanted=port)

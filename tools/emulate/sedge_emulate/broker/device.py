@@ -1,6 +1,6 @@
 """An emulated device over a real broker: the real agent on its own real disk.
 
-Only training is shared: the host's worker processes do it for all devices.
+Only training is shared: the host's worker processes train for all devices.
 """
 
 import os
@@ -31,7 +31,7 @@ from sedge_protocol.wire.messages import Hello
 
 @dataclass(frozen=True)
 class Site:
-    """What the devices of one run share.
+    """State that the devices of one run share.
 
     ``attack`` says which of them are hostile, and ``hello`` what they announce; ``central`` are their
     metrics on the central test set, before and after the last evaluation's training.
@@ -87,7 +87,7 @@ def _outcome(
 ) -> "Future[Outcome]":
     """The same future without the update's bytes: they lie in the device's own folder.
 
-    A metric on the central test set, of which an agent knows nothing, goes to ``note``.
+    A metric on the central test set, which an agent does not know, goes to ``note``.
     """
     outcome: Future[Outcome] = Future()
 

@@ -1,8 +1,8 @@
 """One strategy over a real broker: the real coordinator and the real agents, in real time.
 
 All of them run in one loop in one process; training runs in worker processes. Real devices may join: each
-is enrolled, and its edge.toml and secret are in ``out/join``. Resuming is what agents and coordinator
-always do after a crash: they go on from their disks.
+is enrolled, and its edge.toml and secret are in ``out/join``. To resume, agents and coordinator do what
+they always do after a crash: they continue from their disks.
 """
 
 import re
@@ -34,12 +34,12 @@ from sedge_protocol.host.disk import translated
 from sedge_protocol.host.loop import Loop
 from sedge_protocol.host.mqtt import BrokerSettings, MqttLink
 
-# Everything is on one host or near it: the other devices' requests for a blob come soon.
+# Everything is on one host or close to it: the other devices' requests for a blob come soon.
 GATHER_S = 1.0
 RUN = "run"
-# What a round may last beyond its deadline before the fleet counts as silent.
+# How far a round may exceed its deadline before the fleet counts as silent.
 SILENT_S = 120.0
-# A broker of our own in a device's edge.toml. Its port changes at every start unless one is wanted.
+# A broker of our own in a device's edge.toml. Its port changes at every start unless one is requested.
 _OURS = re.compile(r'^url = "mqtt://127\.0\.0\.1:(\d{1,5})"$', re.MULTILINE)
 
 
@@ -67,7 +67,7 @@ class BrokerFleet:
         self._invited = False
 
     def clock(self) -> float:
-        """Seconds since the fleet was made."""
+        """Seconds since the fleet was created."""
         return time.monotonic() - self._began_s
 
     def totals(self) -> Totals:
@@ -78,7 +78,7 @@ class BrokerFleet:
         )
 
     def seen(self, number: int) -> dict[str, object]:
-        """Further fields of a ``DeviceResult``: no bytes, as sockets count totals alone."""
+        """Further fields of a ``DeviceResult``: no bytes, because sockets count only totals."""
         return {"central": self._central.get(number)}
 
     def invite(self, device: str, folder: Path) -> None:
@@ -87,8 +87,8 @@ class BrokerFleet:
         Raises ``StorageError``.
         """
         self._invited = True
-        # The folder may exist and hold the device's data, so the new files are made in one beside it. The
-        # next start goes on with that one if this one is killed here.
+        # The folder may exist and hold the device's data, so the new files are made in a folder next to it.
+        # If this start is killed here, the next one continues with that folder.
         made = folder.with_name(f"{folder.name}.new")
         if all(row.device != device for row in self.store.devices()):
             shutil.rmtree(made, ignore_errors=True)
@@ -116,7 +116,7 @@ class BrokerFleet:
         for row in self.store.rounds(RUN):
             if row.summary:
                 watch.remember(msgspec.msgpack.decode(row.summary, type=Summary))
-        if begun.status != RUNNING:  # it had ended before it was reported
+        if begun.status != RUNNING:  # it had ended before it could be reported
             watch.observe(RunEnded(RUN, begun.status))
             return
         secrets = enrol(self.store, self._shares)
@@ -158,7 +158,7 @@ class BrokerFleet:
         return observe
 
     def _over(self, watch: Watch) -> bool:
-        """Whether the run has ended. A real device may take any time to join."""
+        """Whether the run has ended. A real device may take any amount of time to join."""
         if self._pool.failure is not None:
             raise self._pool.failure
         silent_s = self.clock() - watch.last_event_s
@@ -195,7 +195,7 @@ def _point(path: Path, url: str) -> None:
 
 
 def _require_same(begun: RunConfig, wanted: RunConfig) -> None:
-    """A coordinator goes on with the run that it has, whatever the present settings are."""
+    """A coordinator continues the run that it has, whatever the present settings are."""
     old, new = msgspec.to_builtins(begun), msgspec.to_builtins(wanted)
     changed = sorted(key for key in new if new[key] != old[key])
     if changed:

@@ -14,14 +14,14 @@ from sedge_protocol.host.console import json_text
 
 
 class WithTarget(Comparison, frozen=True):
-    """A comparison, and what it took to get to the ``target`` if there is one."""
+    """A comparison, and the cost of reaching the ``target`` if there is one."""
 
     target: float | None = None
     reached: tuple[Reached, ...] = ()
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit status."""
+    """Run the command. Returns its exit status."""
     runs = runs_in(arguments.folders)
     found, target = comparison(runs), arguments.target
     targets = () if target is None else tuple(reached(runs, target))

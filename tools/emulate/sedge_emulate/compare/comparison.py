@@ -27,7 +27,7 @@ from sedge_protocol.wire.objective import Metric
 
 # A run's figures by name.
 _Figures: TypeAlias = dict[str, float]
-# What a figure is called that is no moment's.
+# The names of figures that are not a moment's.
 _OTHERS: Mapping[str, Callable[[StrategyResult], float | None]] = {
     "central_before": lambda s: s.central.before.mean if s.central else None,
     "central_after": lambda s: s.central.after.mean if s.central else None,
@@ -41,7 +41,7 @@ _OTHERS: Mapping[str, Callable[[StrategyResult], float | None]] = {
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A mean over runs, and their sample standard deviation; None of a single run."""
+    """A mean over runs, and their sample standard deviation, which is None for a single run."""
 
     mean: float
     std: float | None
@@ -50,7 +50,7 @@ class Figure(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """One strategy; a figure that not every run has is left out.
 
-    Of a difference, ``tests`` are the paired tests by moment.
+    For a difference, ``tests`` are the paired tests by moment.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All strategies of runs that differ in their seeds alone.
+    """All strategies of runs that differ only in their seeds.
 
     ``differences`` are the first strategy's figures minus those of each other one, over common seeds.
     """
@@ -74,7 +74,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class OneRun(NamedTuple):
-    """A strategy's run under one seed, and where it stands."""
+    """A strategy's run under one seed, and its location."""
 
     path: Path
     result: Result
@@ -91,10 +91,10 @@ def compared(folders: Sequence[Path]) -> Comparison:
 
 
 def runs_in(folders: Sequence[Path]) -> Runs:
-    """The runs in these folders, or in their folders ``seed-*``; there is one at least.
+    """The runs in these folders, or in their folders ``seed-*``; at least one.
 
-    Raises ``DataError`` for runs that differ in more than their seeds, and for a seed that is there twice;
-    ``StorageError`` for a file that is no result.
+    Raises ``DataError`` for runs that differ in more than their seeds, and for a duplicate seed;
+    ``StorageError`` for a file that is not a result.
     """
     paths = [path for folder in folders for path in _results(folder)]
     results = [read_json(path) for path in paths]
@@ -169,7 +169,7 @@ def _figures(run: OneRun) -> _Figures:
 
 
 def _differences(runs: Runs, figures: Mapping[str, Mapping[int, _Figures]]) -> Iterator[Row]:
-    """The first strategy against each other one with which it has seeds in common."""
+    """The first strategy against each other one that shares seeds with it."""
     first, *others = runs
     for other in others:
         seeds = sorted(runs[first].keys() & runs[other].keys())
@@ -185,7 +185,7 @@ def _minus(one: _Figures, other: _Figures) -> _Figures:
 
 
 def _tests(pairs: Sequence[tuple[OneRun, OneRun]]) -> dict[Moment, Tested]:
-    """The paired tests of each moment, over the devices that both of a seed's runs evaluated."""
+    """The paired tests of each moment, over the devices that both runs of a seed evaluated."""
     found: dict[Moment, dict[object, list[tuple[float, float]]]] = {}
     lasting = _are_the_same([one.strategy.devices for one, _ in pairs])
     for one, other in pairs:

@@ -17,7 +17,7 @@ from sedge_emulate.paired import Tested
 from sedge_protocol.wire.objective import Metric
 
 _NONE = "-"
-# A name's word is not broken up to this many letters.
+# A word of a name is kept whole up to this many letters.
 _MAX_NAME = 20
 _BYTES = {"bytes_up": "up", "bytes_down": "down"}
 _FIRST_BYTES = {"first_bytes_up": "first up", "first_bytes_down": "first down"}
@@ -35,7 +35,7 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Grid:
-    """One table: what it is of, its heads, and for each row a name and a text under every head."""
+    """One table: its caption, its heads, and for each row a name and a text under every head."""
 
     title: str
     heads: list[str]
@@ -52,12 +52,12 @@ def grids(found: Comparison, targets: Sequence[Reached] = (), target: float = 0.
 
 
 def about(found: Comparison) -> str:
-    """What was compared, in a line."""
+    """One line on what was compared."""
     return f"{found.dataset}, {found.devices} devices, {found.split}"
 
 
 def caption(found: Comparison) -> str:
-    """What the figures are, in a sentence or more."""
+    """An explanation of the figures, in a sentence or more."""
     return (
         f"{found.metric.words}: pooled over all test examples, the mean over devices, that of their worst "
         "tenth, and the standard deviation over devices; bytes per device and round after its first: "
@@ -66,7 +66,7 @@ def caption(found: Comparison) -> str:
 
 
 def unequal_work(found: Comparison) -> str:
-    """Which strategies train for more epochs than others; empty where none does."""
+    """The strategies that train for more epochs than others; empty if none does."""
     by_epochs: dict[float, list[str]] = {}
     for row in found.strategies:
         if "epochs" in row.figures:
@@ -110,12 +110,12 @@ def latex(found: Comparison, made: Iterable[Grid]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as LaTeX writes it."""
+    """Text escaped for LaTeX."""
     return "".join(_LATEX.get(sign, sign) for sign in text)
 
 
 def markdown(made: Iterable[Grid]) -> Iterator[str]:
-    """The lines of the tables, with an empty one between two."""
+    """The lines of the tables, with an empty line between two tables."""
     for place, grid in enumerate(made):
         heads = [grid.title, *grid.heads]
         yield from [""] * (place > 0)
@@ -137,7 +137,7 @@ def _moment_grid(found: Comparison, moment: Moment) -> Grid:
 
 
 def _grid(title: str, rows: Sequence[Row], heads: Mapping[str, str], metric: Metric) -> Grid:
-    """The columns of these figures, without those that no row has."""
+    """The columns of these figures, except those that no row has."""
     columns: list[tuple[str, list[str]]] = []
     for key, head in heads.items():
         figures = [row.figures.get(key) for row in rows]
@@ -153,7 +153,7 @@ def _column(
 ) -> tuple[str, list[str]]:
     """A column as its head with the unit, and each row's text."""
     means = [figure.mean for figure in figures if figure is not None]
-    if "bytes_" in key:  # in the unit of the least, with as many places as that one has
+    if "bytes_" in key:  # in the unit of the smallest, with its number of places
         number, _, unit = size(min(means)).partition(" ")
         scale, places = float(number) / min(means), len(number.partition(".")[2])
         head, style = f"{head}, {unit}", f".{places}f"
@@ -229,7 +229,7 @@ def _cost(found: Reached, metric: Metric) -> list[str]:
 
 
 def _seeds(found: Comparison) -> str:
-    """``3 seeds (42, 43, 44)``, of each strategy where they differ."""
+    """``3 seeds (42, 43, 44)``, for each strategy if they differ."""
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for row in found.strategies:
         by_seeds.setdefault(tuple(row.seeds), []).append(row.name)

@@ -1,4 +1,4 @@
-"""A comparison as one HTML file: its tables, and the course of every strategy over all seeds."""
+"""A comparison as one HTML file: its tables, and the curves of every strategy over all seeds."""
 
 from collections.abc import Sequence
 

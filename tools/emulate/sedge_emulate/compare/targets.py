@@ -1,7 +1,7 @@
-"""What it took a run to get to a value: the first round of training whose devices have it on average.
+"""What it took a run to reach a value: the first round of training whose devices have it on average.
 
-Rounds are counted from 1, bytes are those of all devices both ways up to that round's close as a mean over
-the fleet's devices, headers and first rounds included, and seconds are the emulation's own.
+Rounds are counted from 1. Bytes are those of all devices in both directions up to that round's close, as a
+mean over the fleet's devices, headers and first rounds included. Seconds are the emulation's own.
 """
 
 import statistics
@@ -23,9 +23,9 @@ MEANS: Mapping[When, Callable[[RoundResult], float]] = {
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """One strategy: the ``seeds`` that reached the value, what these took, and the ``best`` of all rounds.
+    """One strategy: the ``seeds`` that reached the value, their cost, and the ``best`` of all rounds.
 
-    The figures are None where no seed reached it.
+    The figures are None if no seed reached it.
     """
 
     name: str

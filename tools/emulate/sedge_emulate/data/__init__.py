@@ -1,1 +1,1 @@
-"""What devices hold: the data sets, how they are split, and each device's share."""
+"""The devices' data: the data sets, their splits, and each device's share."""

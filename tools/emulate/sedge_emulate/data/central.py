@@ -16,8 +16,8 @@ def hold_out(
 ) -> tuple[Dataset, Indices, Indices]:
     """The data set, the examples in it that devices share, and the central ones; both ascending.
 
-    ``central`` is a share of the examples, each class in its proportion, or another data set, whose
-    examples then follow. Raises ``DataError`` for one of other examples.
+    ``central`` is a share of the examples, each class in proportion, or another data set, whose examples
+    are then appended. Raises ``DataError`` if its examples are of another kind.
     """
     count = len(dataset.targets)
     if isinstance(central, Dataset):

@@ -2,9 +2,9 @@
 
 A ``Dataset`` is one pair of arrays for the whole fleet; a device's share is an array of indices
 (``split.py``), never a copy. Images are normalised once, in place: 70,000 Fashion-MNIST images are 220 MB
-of float32, four times their raw bytes, and in return every device gathers its batches straight from them.
+of float32, four times their raw bytes, and in return every device gathers its batches directly from them.
 
-Nothing is downloaded here. The last two are looked for in archives.py's places, Fashion-MNIST (Xiao et
+Nothing is downloaded here. The last two are searched for in archives.py's places, Fashion-MNIST (Xiao et
 al. 2017, arXiv 1708.07747, MIT) in
 
     the given folder, otherwise $SEDGE_DATA; where one is named, nowhere else
@@ -37,7 +37,7 @@ from sedge_protocol.errors import DataError
 from sedge_protocol.wire.objective import IGNORED, TargetKind
 from sedge_protocol.wire.parts import InputPart
 
-# The data sets that say whose each example is.
+# The data sets that say who owns each example.
 PEOPLE = {"phones": phones, "shakespeare": shakespeare}
 FILES = (
     ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
@@ -45,7 +45,7 @@ FILES = (
 )
 # Mean and standard deviation of the train images' pixels in [0, 1], as every published run uses them.
 FASHION_MEAN, FASHION_STD = 0.286, 0.3205
-# The same of the 1,797 digits (0.30526, 0.37600 over x / 16).
+# The same for the 1,797 digits (0.30526, 0.37600 over x / 16).
 DIGITS_MEAN, DIGITS_STD = 0.3053, 0.376
 # For a user's own data: the model gets an output for each label up to the largest.
 MAX_CLASSES = 2**20
@@ -60,10 +60,10 @@ class Dataset:
     """``inputs`` (N, ...), images (N, C, H, W) normalised, and ``targets``.
 
     These are labels from 0, (N,) or (N, ...), or numbers (N, ...); with 0 classes, labels say nothing.
-    ``groups`` (N,), numbers from 0, say whose each example is, and ``tests`` (N,) which of them are for
-    testing, where the source says it. ``parts`` are the arrays that a row of ``inputs`` (N, K) holds, where
-    the source gives several. ``sha256`` stands for all that a split is made of (see shares.py). ``notes``
-    are what a reader of the user's files decided or left out.
+    ``groups`` (N,), numbers from 0, name the owner of each example, and ``tests`` (N,) says which ones are
+    for testing, if the source says so. ``parts`` are the arrays that a row of ``inputs`` (N, K) holds, if
+    the source gives several. ``sha256`` identifies everything that a split is made from (see shares.py).
+    ``notes`` say what a reader of the user's files decided or left out.
     """
 
     name: str
@@ -91,21 +91,21 @@ class Dataset:
 
     @property
     def target(self) -> TargetKind:
-        """What a row of ``targets`` is; "none" where nothing was said."""
+        """The kind of a row of ``targets``; "none" if it was not specified."""
         if self.num_classes:
             return "class"
         return "float" if self.targets.dtype == np.float32 else "none"
 
     @property
     def outputs(self) -> int:
-        """How many outputs a model of these targets has."""
+        """The number of outputs of a model for these targets."""
         return self.num_classes or math.prod(self.targets.shape[1:])
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """The keys that a split goes by, (N,): the labels, or tenths of the examples by their first number.
+        """The keys that a split uses, (N,): the labels, or tenths of the examples by their first number.
 
-        Of several labels in a row it is the one that is rarest in the whole data, and not the background
+        For several labels in a row it is the label that is rarest in the whole data, not the background
         that all rows have.
         """
         if self.targets.dtype != np.float32:
@@ -127,11 +127,11 @@ def _rarest(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dataset:
-    """The named data set; ``auto`` is Fashion-MNIST where it is found and the digits otherwise.
+    """The named data set; ``auto`` is Fashion-MNIST if it is found and the digits otherwise.
 
     Any other name is a data source of the user's, as in edge.toml ("module:function", .npz, .csv, a folder
-    of class folders), or a folder of PFLlib's, looked up in ``base``. Raises ``DataError`` for what is
-    missing or broken.
+    of class folders), or a folder of PFLlib's, looked up in ``base``. Raises ``DataError`` for missing or
+    broken data.
     """
     if name in PEOPLE:
         return Dataset(name, **vars(PEOPLE[name](folder)))
@@ -143,7 +143,7 @@ def load(name: str, folder: Path | None = None, base: Path | None = None) -> Dat
 
 
 def _own(name: str, base: Path) -> Dataset:
-    """A data set of the user's."""
+    """The user's own data set."""
     if is_pfllib(base / name):
         train, test = read_pfllib(base / name)
         sizes = [len(client.targets) for client in (*train, *test)]
@@ -175,10 +175,10 @@ def _labelled(name: str, own: Examples) -> Dataset:
 
 
 def find_fashion_mnist(folder: Path | None = None) -> Path | None:
-    """The folder that holds Fashion-MNIST, or None where no standard place does.
+    """The folder that holds Fashion-MNIST, or None if no standard place does.
 
-    A place that the user named (``folder``, otherwise $SEDGE_DATA) is the only one looked at, and an empty
-    one is a ``DataError``: training on other data than requested would be worse than stopping.
+    A place that the user named (``folder``, otherwise $SEDGE_DATA) is the only one searched, and an empty
+    one raises ``DataError``: training on other data than requested would be worse than stopping.
     """
     named = folder or (Path(os.environ[DATA_VARIABLE]) if os.environ.get(DATA_VARIABLE) else None)
     if named is not None:
@@ -193,7 +193,7 @@ def find_fashion_mnist(folder: Path | None = None) -> Path | None:
 def fashion_mnist(folder: Path | None = None) -> Dataset:
     """The 70,000 real images, (70000, 1, 28, 28), train then test.
 
-    Raises ``DataError`` where the files are missing, malformed or not of one shape.
+    Raises ``DataError`` if the files are missing, malformed or of different shapes.
     """
     place = find_fashion_mnist(folder)
     if place is None:
@@ -215,7 +215,7 @@ def fashion_mnist(folder: Path | None = None) -> Dataset:
 
 def digits() -> Dataset:
     """The 1,797 handwritten digits of 8 x 8 pixels that come with scikit-learn, (1797, 1, 8, 8)."""
-    # Here, because scikit-learn takes a second to import and most runs never need it.
+    # Imported here, because scikit-learn takes a second to import and most runs never need it.
     from sklearn.datasets import load_digits
 
     pixels, targets = cast(
@@ -256,7 +256,7 @@ def _parse_idx(file: BinaryIO, path: Path, num_dims: int) -> NDArray[np.uint8]:
     data = file.read(size)
     if len(data) != size:
         raise DataError(f"{path}: {len(data)} bytes of data, expected {size} for shape {shape}")
-    # Reaching the end also makes gzip compare its checksum.
+    # Reading to the end also makes gzip compare its checksum.
     if file.read(1):
         raise DataError(f"{path}: more data than the {size} bytes of shape {shape}")
     return np.frombuffer(data, np.uint8).reshape(shape)

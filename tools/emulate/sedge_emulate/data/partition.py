@@ -1,4 +1,4 @@
-"""A split that a file says: which examples of the data set each device has.
+"""A split given by a file: which examples of the data set each device has.
 
     .npy     (N,), for each example the number of its device, from 0; -1 leaves the example out
     .json    for each device the list of its examples, or {"train": [...], "test": [...]}
@@ -20,14 +20,14 @@ from sedge_emulate.data.split import Indices
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.array_files import read_arrays
 
-# One device's examples, which are still to be split, or its train and test examples.
+# One device's examples that are still to be split, or its train and test examples.
 Part: TypeAlias = Indices | tuple[Indices, Indices]
 
 
 def read_partition(path: Path, num_examples: int) -> list[Part]:
     """Every device's part of ``num_examples`` examples.
 
-    Raises ``DataError`` for a file that cannot be read, and for examples that there are not, or twice.
+    Raises ``DataError`` for an unreadable file, and for examples that do not exist or occur twice.
     """
     try:
         with path.open("rb") as file:

@@ -1,7 +1,7 @@
 """The data sets that PFLlib's generators write: ``train/0.npz``, ``test/0.npz`` and so on, by client.
 
 Each file has one array ``data``, the pickle of a dict of arrays x (n, ...) and y (n,). It is read without
-running what it says (see plain_pickle.py). PFLlib has normalised the images already.
+running any code in it (see plain_pickle.py). PFLlib has normalised the images already.
 """
 
 import zipfile
@@ -20,7 +20,7 @@ _PARTS = ("train", "test")
 
 
 def is_pfllib(folder: Path) -> bool:
-    """Whether this is a folder of PFLlib's."""
+    """Whether this is a folder written by PFLlib."""
     return all((folder / part / "0.npz").is_file() for part in _PARTS)
 
 
@@ -62,7 +62,7 @@ def _client(path: Path) -> Examples:
 
 
 def joined(clients: list[Examples]) -> Examples:
-    """All clients' examples, one after the other. Raises ``DataError`` where their shapes differ."""
+    """All clients' examples, concatenated. Raises ``DataError`` if their shapes differ."""
     try:
         return Examples(
             np.concatenate([client.inputs for client in clients]),

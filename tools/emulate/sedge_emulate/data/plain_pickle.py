@@ -1,11 +1,12 @@
-"""Pickles that hold numpy arrays and plain containers alone, read without running any code.
+"""Pickles that hold only numpy arrays and plain containers, read without running any code.
 
-A pickle names functions that ``pickle.load`` calls, so loading a foreign one runs foreign code. Here a
-name means one of a few functions of this file or nothing at all: numpy itself never sees the pickle, only
-bytes whose type and shape have been checked.
+A pickle names functions that ``pickle.load`` calls, so loading a foreign one runs foreign code. Here a name
+refers to one of a few functions in this file or is refused: numpy itself never sees the pickle, only bytes
+whose type and shape have been checked.
 
 A pickle also names values that it has already built, so that a few of its bytes can stand for billions of
-values. So values are counted. A tuple may not be named again: dicts hash their keys while a pickle loads.
+values. So values are counted. A tuple may not be referred to again: dicts hash their keys while a pickle
+loads.
 """
 
 import pickle
@@ -22,12 +23,12 @@ from sedge_protocol.errors import DataError
 
 _NUMBER = re.compile(r"b1|[iu][1248]|f[248]")
 _OBJECT = "O8"
-# A table of pandas is a dozen containers in each other; nothing that is read here is deeper.
+# A pandas table nests a dozen containers; nothing that is read here is deeper.
 _DEPTH = 16
-# A value takes at least one byte of the pickle, unless it is named again.
+# A value takes at least one byte of the pickle, unless it is referred to again.
 _VALUES_A_BYTE = 16
 _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
-# After these what is on top of the stack may be a tuple.
+# After these opcodes the top of the stack may be a tuple.
 _TUPLES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "POP", "POP_MARK", *_GETS)
 
 
@@ -35,7 +36,7 @@ def read_plain(file: BinaryIO, where: str, hollow: Container[str] = ()) -> objec
     """The pickled value, of dict, list, tuple, numbers, text and numpy arrays.
 
     An object of a class in ``hollow`` ("module.name"), which may also be a function, is read as its state
-    or, without one, as the list of its arguments.
+    or, if it has none, as the list of its arguments.
 
     Raises ``DataError``, naming ``where``, for a damaged pickle, for one that names anything else, and for
     one that is far larger in memory than as bytes.
@@ -45,7 +46,7 @@ def read_plain(file: BinaryIO, where: str, hollow: Container[str] = ()) -> objec
         _refuse_shared_tuples(data)
         left = iter(range(_VALUES_A_BYTE * len(data)))
         return _unwrapped(_Unpickler(BytesIO(data), hollow).load(), _DEPTH, left)
-    except Exception as exc:  # whatever broken or hostile bytes lead to
+    except Exception as exc:  # any exception that broken or hostile bytes lead to
         expected = "a pickle of numpy arrays, dicts and lists alone"
         raise DataError(f"{where}: {exc or type(exc).__name__}, expected {expected}") from exc
 
@@ -107,12 +108,12 @@ def _scalar(kind: _Type, data: bytes) -> object:
 
 
 def _no_bytes() -> bytes:
-    """How protocol 2 writes b""."""
+    """The encoding of b"" in protocol 2."""
     return b""
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """How protocol 2 writes other bytes."""
+    """The encoding of other bytes in protocol 2."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"bytes as {encoding!r}")
     return text.encode("latin1")
@@ -164,7 +165,7 @@ def _refuse_shared_tuples(data: bytes) -> None:
 
 
 def _unwrapped(value: object, depth: int, left: Iterator[int]) -> object:
-    """The value with numpy arrays instead of ours; ``left`` ends when there are too many values."""
+    """The value with numpy arrays instead of ours; ``left`` counts down and ends at too many values."""
     if depth == 0:
         raise pickle.UnpicklingError(f"more than {_DEPTH} containers in each other")
     if next(left, None) is None:

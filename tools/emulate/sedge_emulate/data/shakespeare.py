@@ -1,4 +1,4 @@
-"""Shakespeare's speakers: what each role of each play says, for a model of the next character.
+"""Shakespeare's speakers: the lines of each role of each play, for a model of the next character.
 
 The texts are Project Gutenberg's (public domain), in the source package shakespeare. The conventions are
 those of LEAF (Caldas et al. 2018, 1812.01097), which made this the field's benchmark:
@@ -47,8 +47,7 @@ _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(len(CHARACTER
 def shakespeare(folder: Path | None = None, archive: Archive = SHAKESPEARE) -> Grouped:
     """Windows (N, 80) and the characters that follow (N, 80); the groups are roles, play by play.
 
-    A note counts the roles that say too little. Raises ``DataError`` where the archive is missing or
-    broken.
+    A note counts the roles with too few lines. Raises ``DataError`` if the archive is missing or broken.
     """
     lines: dict[tuple[str, str], list[str]] = {}
     with archive.open(folder) as (tar, where):
@@ -75,7 +74,7 @@ def shakespeare(folder: Path | None = None, archive: Archive = SHAKESPEARE) -> G
 
 
 def speeches(play: str) -> Iterator[tuple[str, str]]:
-    """Who says what, in the order of the play; names in capitals."""
+    """The speakers and their lines, in the order of the play; names in capitals."""
     for paragraph in re.split(r"\n[ \t]*\n", play.replace("\r\n", "\n")):
         name, _, said = paragraph.strip().partition("\n")
         said = "\n".join(filter(None, map(str.strip, _DIRECTION.sub("", said).split("\n"))))

@@ -1,4 +1,4 @@
-"""Which device holds which examples: one data set, in memory or mapped from disk, and indices into it.
+"""Assigns examples to devices: one data set, in memory or mapped from disk, and indices into it.
 
 A device's examples are copied when it trains and dropped afterwards, so memory does not grow with the
 fleet. N = examples, d = devices.
@@ -67,7 +67,7 @@ class Shares:
 
     @classmethod
     def open(cls, folder: Path) -> "Shares":
-        """What ``save`` wrote, mapped from disk. Raises ``StorageError``."""
+        """The shares that ``save`` wrote, mapped from disk. Raises ``StorageError``."""
         with translated("read shares", folder):
             return cls(
                 *(np.load(folder / f"{name}.npy", mmap_mode="r") for name in cls.__annotations__)
@@ -88,15 +88,15 @@ class Shares:
         return f"device-{number:0{len(str(len(self) - 1))}d}"
 
     def num_train(self, number: int) -> int:
-        """How many examples a device trains on."""
+        """The number of examples that a device trains on."""
         return len(_part(self.train, self.train_ends, number))
 
     def num_test(self, number: int) -> int:
-        """How many examples a device is tested on."""
+        """The number of examples that a device is tested on."""
         return len(_part(self.test, self.test_ends, number))
 
     def num_classes(self, number: int) -> int:
-        """How many labels occur on a device; 0 where targets are numbers."""
+        """The number of labels that occur on a device; 0 if targets are numbers."""
         if self.targets.dtype != np.int64:
             return 0
         places = [
@@ -116,7 +116,7 @@ class Shares:
         )
 
     def central_examples(self) -> Examples | None:
-        """The central test set, as copies; None without one."""
+        """The central test set, as copies; None if there is none."""
         if not len(self.central):
             return None
         return Examples(self.inputs[self.central], self.targets[self.central])
@@ -125,7 +125,7 @@ class Shares:
 def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[Dataset, Shares]:
     """Return the data set and every device's part of it; the same seed gives the same parts.
 
-    The seed is ``config.seed`` if it is set, else ``seed``. A source of the user's own and a partition are
+    The seed is ``config.seed`` if it is set, else ``seed``. The user's own sources and partitions are
     looked up in ``base``.
     """
     rng = np.random.default_rng(seed if config.seed is None else config.seed)
@@ -156,7 +156,7 @@ def share_out(config: DataConfig, devices: int, seed: int, base: Path) -> tuple[
 def _validated(
     device: int, train: Indices, labels: Indices, fraction: float
 ) -> tuple[Indices, Indices]:
-    """A device's training examples ``train`` (n,) with ``labels`` (n,), split to choose settings."""
+    """A device's training examples ``train`` (n,) with ``labels`` (n,), split for choosing settings."""
     trained, tested = last_of_each(train, labels, fraction)
     if len(train) and not (len(trained) and len(tested)):
         size, lacking = ("small", "test") if len(trained) else ("large", "train on")
@@ -168,7 +168,7 @@ def _validated(
 
 
 def _fingerprint(dataset: Dataset, other: Dataset | float, partition: Path) -> str:
-    """What tells these data from others of the same name."""
+    """A hash that distinguishes these data from others of the same name."""
     digest = hashlib.sha256()
     for found in (dataset, other):
         if isinstance(found, Dataset):
@@ -182,7 +182,7 @@ def _fingerprint(dataset: Dataset, other: Dataset | float, partition: Path) -> s
 def _parts(
     dataset: Dataset, shared: Indices, config: DataConfig, devices: int, rng: Generator, base: Path
 ) -> Sequence[Part]:
-    """Every device's examples of those that are ``shared``, by the split that is configured."""
+    """Every device's examples out of ``shared``, by the configured split."""
     labels = dataset.labels[shared]
     match config.split:
         case "dirichlet":

@@ -1,4 +1,4 @@
-"""Which device holds which examples: non-IID splits of a data set, and train and test within a device.
+"""Assigns examples to devices: non-IID splits of a data set, and train and test within a device.
 
     dirichlet      per class, shares of the devices drawn from Dir(alpha) (Hsu et al. 2019, 1909.06335)
     pathological   each device holds a fixed number of classes (McMahan et al. 2017, the shards)
@@ -8,9 +8,9 @@
     last_of_each   one device's examples, split by their order
     subsample      a smaller data set with the same proportion of classes
 
-Every split but ``natural``, which may leave groups out, uses each example exactly once. All are functions
-of the targets and of ``rng`` alone. Index arrays are int64 and ascending. Shapes: N = examples,
-C = classes, d = devices.
+Every split but ``natural``, which may leave groups out, uses each example exactly once. All depend only on
+the targets and on ``rng``. Index arrays are int64 and ascending. Shapes: N = examples, C = classes, d =
+devices.
 """
 
 from dataclasses import replace
@@ -25,17 +25,17 @@ from sedge_protocol.errors import ConfigError, DataError
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# A try draws only proportions, some 50 us for 10 classes and 100 devices: all of them take a second.
+# A try draws only proportions, about 50 us for 10 classes and 100 devices: all tries take a second.
 _MAX_TRIES = 20_000
-# Small devices come about independently, so that a draw has none of them with probability e^-mean: where
-# the mean of a few draws is above this, all tries together would succeed once in a thousand fleets.
+# Small devices come about independently, so a draw has none of them with probability e^-mean: if the mean
+# over a few draws is above this, all tries together would succeed for one fleet in a thousand.
 _TRIES_TO_JUDGE, _HOPELESS = 20, 17.0
 
 
 def dirichlet(
     targets: Indices, devices: int, alpha: float, rng: Generator, min_examples: int = 10
 ) -> list[Indices]:
-    """The examples of each device when every class is shared out by Dir(alpha).
+    """The examples of each device if every class is divided by Dir(alpha).
 
     ``targets`` (N,). Draws again until no device has fewer than ``min_examples``. Large fleets and small
     alphas never get there: then the draw with the fewest such devices is kept, and only these are filled
@@ -63,7 +63,7 @@ def dirichlet(
 def _dirichlet_parts(
     counts: Indices, devices: int, alpha: float, rng: Generator, min_examples: int
 ) -> Indices:
-    """(C, d): how many examples of each class each device gets, of ``counts`` (C,)."""
+    """(C, d): the number of examples of each class that each device gets, of ``counts`` (C,)."""
     fewest, too_small = devices + 1, 0
     expected: Floats = np.empty(0)
     kept: Indices = np.empty(0, np.int64)
@@ -85,7 +85,7 @@ def _dirichlet_parts(
 
 
 def _fill_up(parts: Indices, expected: Floats, rng: Generator, min_examples: int) -> None:
-    """Give each device (column) that is too small what it lacks.
+    """Give each device (column) that is too small the examples that it lacks.
 
     Classes are drawn by what the device was ``expected`` (C, d) to have of them; each example comes from
     the device that has most of that class and examples to spare.
@@ -96,7 +96,7 @@ def _fill_up(parts: Indices, expected: Floats, rng: Generator, min_examples: int
             spare = np.where(sizes > min_examples, parts, 0)  # (C, d)
             left = spare.any(axis=1)
             weights: Floats = np.where(left, expected[:, device], 0.0)
-            if not weights.any():  # its classes have run out, or their shares are 0 as a float
+            if not weights.any():  # its classes are used up, or their shares are 0 as a float
                 weights = np.where(left, 1.0, 0.0)
             label = rng.choice(len(parts), p=weights / weights.sum())
             donor = int(spare[label].argmax())
@@ -109,7 +109,7 @@ def _fill_up(parts: Indices, expected: Floats, rng: Generator, min_examples: int
 def pathological(
     targets: Indices, devices: int, classes_per_device: int, rng: Generator
 ) -> list[Indices]:
-    """The examples of each device when each holds exactly ``classes_per_device`` classes.
+    """The examples of each device if each holds exactly ``classes_per_device`` classes.
 
     Each class is cut into shards of one label, about as large as those of the others, and each device
     is dealt shards of different classes. Raises ``DataError`` where classes and devices do not fit.
@@ -130,7 +130,8 @@ def pathological(
     ]
     shares: list[Indices] = []
     for _ in range(devices):
-        # Dealing from the classes with most shards left always works out (Havel-Hakimi); equals by lot.
+        # Dealing from the classes with the most shards left always works (Havel-Hakimi); ties are drawn by
+        # lot.
         left = [len(pile) for pile in shards]
         order = np.lexsort((rng.random(len(left)), -np.array(left)))[:classes_per_device]
         shares.append(np.sort(np.concatenate([shards[label].pop() for label in order])))
@@ -140,7 +141,7 @@ def pathological(
 def _shards_per_class(
     members: list[Indices], devices: int, classes_per_device: int
 ) -> NDArray[np.int64]:
-    """(C,): one shard for each class, then always one more for the class with the largest shards."""
+    """(C,): one shard for each class, then repeatedly one more for the class with the largest shards."""
     counts = np.array([len(indices) for indices in members])
     shards = np.ones(len(members), np.int64)
     for _ in range(devices * classes_per_device - len(members)):
@@ -160,9 +161,10 @@ def iid(num_examples: int, devices: int, rng: Generator) -> list[Indices]:
 
 
 def natural(groups: Indices, devices: int, rng: Generator, min_examples: int = 10) -> list[Indices]:
-    """The examples of each device when each is one of the ``groups`` (N,), in their order.
+    """The examples of each device if each is one of the ``groups`` (N,), in their order.
 
-    Of more groups than devices some are drawn. Raises ``DataError`` when too few have ``min_examples``.
+    If there are more groups than devices, some are drawn. Raises ``DataError`` if too few have
+    ``min_examples``.
     """
     _require_devices(devices)
     sizes = np.bincount(groups)
@@ -193,10 +195,10 @@ def train_test(indices: Indices, test_fraction: float, rng: Generator) -> tuple[
 def last_of_each(
     indices: Indices, targets: Indices, test_fraction: float
 ) -> tuple[Indices, Indices]:
-    """One device's train and test examples of those at ``indices`` (n,) with ``targets`` (n,).
+    """One device's train and test examples, from those at ``indices`` (n,) with ``targets`` (n,).
 
-    The test examples are the last ones of each class. The one before them is in neither part: where
-    examples are windows of a signal, neighbours overlap.
+    The test examples are the last ones of each class. The one before them is in neither part, because
+    neighbouring windows of a signal overlap.
     """
     train, test = np.ones(len(indices), bool), np.zeros(len(indices), bool)
     for members in _members(targets):
@@ -208,9 +210,9 @@ def last_of_each(
 
 
 def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:
-    """A random part of the data set, each class in its proportion (to within one example).
+    """A random part of the data set, each class in proportion (to within one example).
 
-    Raises ``ConfigError`` unless the number lies between that of the classes and that of the examples.
+    Raises ``ConfigError`` unless its size lies between the numbers of classes and of examples.
     """
     size = len(dataset.targets)
     least = dataset.num_classes if dataset.targets.ndim == 1 else 1
@@ -227,7 +229,7 @@ def subsample(dataset: Dataset, num_examples: int, rng: Generator) -> Dataset:
 
 
 def proportional(labels: Indices, count: int, rng: Generator) -> Indices:
-    """``count`` of the examples with these ``labels`` (N,), each class in its proportion."""
+    """``count`` of the examples with these ``labels`` (N,), each class in proportion."""
     # Each example's random rank within its class, as a share of that class: the smallest shares are an
     # equal part of every class.
     rank = np.empty(len(labels))

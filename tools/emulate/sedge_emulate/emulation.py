@@ -42,13 +42,13 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # Marks ``out/state`` as an emulation's. A folder without it belongs to something else.
 OWN = "emulation"
-# Stands there where the export was taken from the cache.
+# A marker in place of the bundle if the export was taken from the cache.
 CACHED = "from-cache"
 
 
 @dataclass(frozen=True)
 class StrategyRun:
-    """One strategy's run and the folder of its state; ``resumed`` when some state may be there.
+    """One strategy's run and the folder of its state; ``resumed`` if there may be some state already.
 
     ``narrower`` are the bundles of the model's forms with fewer channels. Devices announce ``hello``.
     """
@@ -93,11 +93,11 @@ class Stage:
 
     @property
     def workers(self) -> int:
-        """How many processes train."""
+        """The number of processes that train."""
         return num_workers(self.config)
 
     def name(self, trainer: str) -> bytes:
-        """What stands for data, model, trainer and versions in the names of jobs, 32 bytes."""
+        """Identifies data, model, trainer and versions in the names of jobs, 32 bytes."""
         bundle, theta = load(self.bundle)
         digest = hashlib.sha256()
         for part in (
@@ -121,12 +121,12 @@ class Stage:
 
 
 def num_workers(config: EmulationConfig) -> int:
-    """How many processes train."""
+    """The number of processes that train."""
     return config.workers or os.cpu_count() or 1
 
 
 def worker_setup(config: EmulationConfig, source: ModelSource, out: Path) -> WorkerSetup:
-    """What worker processes need of the emulation in ``out``."""
+    """The setup that worker processes need for the emulation in ``out``."""
     data, processes = out / "state" / "data", num_workers(config)
     return WorkerSetup(
         data, out / "bundle", source, config.trainer, processes=processes, cache=user_cache()
@@ -200,7 +200,7 @@ def set_up(
 
 
 def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0) -> str:
-    """One line on how the data is split, ``central`` of its examples being for no device."""
+    """One line on how the data is split, with ``central`` examples withheld from all devices."""
     data = config.data
     how = {
         "dirichlet": f"Dir({data.alpha:g})",
@@ -215,14 +215,14 @@ def described_split(config: EmulationConfig, dataset: Dataset, central: int = 0)
 
 
 def clear_away(stage: Stage, strategies: Sequence[StrategyConfig]) -> None:
-    """Delete the state once all these strategies have ended well; until then all of it stays."""
+    """Delete the state once all these strategies have ended well; keep all of it until then."""
     strategy_runs = (strategy_run_of(stage, strategy, resume=True) for strategy in strategies)
     if all(finished(stage, strategy_run) is not None for strategy_run in strategy_runs):
         shutil.rmtree(stage.out / "state", ignore_errors=True)
 
 
 def unfinished(out: Path) -> bool:
-    """Whether an emulation in this folder was stopped before its end, and has done something."""
+    """Whether an emulation in this folder was stopped before its end and has done some work."""
     state = out / "state"
     with translated("look into", out):
         done = any((state / name).is_dir() for name in ("runs", "finished"))
@@ -231,7 +231,7 @@ def unfinished(out: Path) -> bool:
 
 @contextmanager
 def locked(out: Path) -> Generator[None]:
-    """Only one emulation writes to a folder. Raises ``StorageError`` when another one does."""
+    """Lock the folder for this emulation. Raises ``StorageError`` if another one writes to it."""
     with lock_folder(out):
         yield
 
@@ -255,12 +255,12 @@ def export_forms(
 
 
 def narrower(config: EmulationConfig, out: Path) -> tuple[Path, ...]:
-    """Where the bundles of the model's forms with fewer channels lie."""
+    """The folders of the bundles of the model's forms with fewer channels."""
     return tuple(out / f"bundle-{dropped}" for dropped in config.model.widths[1:])
 
 
 def slug(title: str) -> str:
-    """A title as a fleet id and a folder's name; titles that differ in other scripts alone differ here."""
+    """A title as a fleet id and folder name; titles that differ only in other scripts differ here, too."""
     name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40]
     if title.isascii():
         return name or "fleet"
@@ -299,7 +299,7 @@ def strategy_run_of(stage: Stage, strategy: StrategyConfig, resume: bool) -> Str
 def budget_of(run: RunConfig, devices: int) -> Budget | None:
     """The privacy budget of a run on so many devices; None without one.
 
-    An emulation is the same each time: its secret follows from its seed, and is none.
+    An emulation is reproducible: its secret follows from its seed, so it is not secret.
     """
     if run.privacy is None:
         return None
@@ -326,7 +326,7 @@ def _require_names(config: EmulationConfig) -> None:
 
 
 def _what_matters(config: EmulationConfig) -> dict[str, object]:
-    """The description without what may differ when an emulation is resumed."""
+    """The description without the settings that may differ when an emulation is resumed."""
     kept = msgspec.structs.replace(
         config,
         workers=0,

@@ -1,4 +1,4 @@
-"""``sedge-emulate cost`` without a fleet file: what a fleet of any size costs its operator, on paper.
+"""``sedge-emulate cost`` without a fleet file: estimates the operator's cost of a fleet of any size.
 
     cohort = devices * share                        updates = cohort * rounds_per_day * days
     bytes  = first of each device + (updates - newcomers) * a later round + keepalives
@@ -6,10 +6,10 @@
     CPU    = updates * CPU of one update + processes * the time * the share that an idle one takes
     broker = connections * memory of one            rows = devices * row + updates * rows of an update
 
-Every figure of one device, one update and one connection was measured by a benchmark, which keeps it as
-JSON (``python -m tools.bench fleet_costs``, ``python -m tools.bench processes``); nothing of it is here.
-Prices and the metering of a cloud's broker are the user's. What the fleet's size alone changes, such as a
-database's depth, is not modelled: benchmarks of large stores measure it.
+Every figure for one device, one update and one connection was measured by a benchmark, which keeps it as
+JSON (``python -m tools.bench fleet_costs``, ``python -m tools.bench processes``); this module contains no
+figures. The user gives prices and the metering of a cloud broker. Effects of the fleet's size itself, such
+as a database's depth, are not modelled: benchmarks of large stores measure them.
 """
 
 import argparse
@@ -24,14 +24,14 @@ from sedge_emulate.meter import PING_BYTES
 from sedge_protocol.errors import ConfigError, DataError
 from sedge_protocol.host.mqtt import KEEPALIVE_S
 
-# Where a checkout keeps what its benchmarks measured.
+# Where a checkout keeps its benchmarks' results.
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 SECONDS_A_DAY = 86_400
 T = TypeVar("T")
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """A device's round: MQTT bytes each way, messages and begun units of 5 KB both ways."""
+    """A device's round: MQTT bytes each way, messages and started units of 5 KB both ways."""
 
     up: float
     down: float
@@ -40,7 +40,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class DeviceCosts(msgspec.Struct, frozen=True):
-    """``fleet_costs.json``: of one device, and of one connection at the broker."""
+    """``fleet_costs.json``: the costs of one device, and of one connection at the broker."""
 
     parameters: int
     first: Traffic
@@ -53,7 +53,7 @@ class DeviceCosts(msgspec.Struct, frozen=True):
 class ProcessCosts(msgspec.Struct, frozen=True):
     """``processes.json``: milliseconds of processor and bytes of rows for an update.
 
-    ``idle`` is the share of a processor that one process takes while nothing is going on.
+    ``idle`` is the share of a processor that an idle process takes.
     """
 
     update_ms: float
@@ -79,7 +79,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What ``days`` of the fleet take."""
+    """The fleet's needs in ``days``."""
 
     updates: float
     up: float
@@ -96,7 +96,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def planned(fleet: Fleet, device: DeviceCosts, cloud: ProcessCosts) -> Plan:
-    """The plan. Each device that takes part does so for a first time once."""
+    """The plan. Each participating device has one first round."""
     rounds = fleet.rounds_per_day * fleet.days
     updates = fleet.devices * fleet.share * rounds
     newcomers = min(fleet.devices, updates)

@@ -1,4 +1,4 @@
-"""The figures that tables are made of: a strategy's row, its bytes by device and round."""
+"""The figures in tables: a strategy's row, and its bytes by device and round."""
 
 from collections.abc import Sequence
 
@@ -31,10 +31,10 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class Headline(msgspec.Struct, frozen=True, kw_only=True):
-    """What the table says of one strategy.
+    """The table's figures for one strategy.
 
     ``before`` and ``after`` count each device once; ``before_pooled`` and ``after_pooled`` are over all
-    test examples together, None where their number is unknown. ``of_dense`` relates a device's bytes in a
+    test examples together, None if their number is unknown. ``of_dense`` relates a device's bytes in a
     round, both ways, to one dense model each way.
     """
 
@@ -50,7 +50,7 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worst_first(devices: Sequence[DeviceResult], metric: Metric) -> list[DeviceResult]:
-    """The devices by what they have before training, then after it, then by name."""
+    """The devices sorted by their metric before training, then after it, then by name."""
 
     def place(device: DeviceResult) -> tuple[float, float, str]:
         return -metric.badness(device.before), -metric.badness(device.after), device.device
@@ -80,7 +80,7 @@ def headline(strategy: StrategyResult, metric: Metric = ACCURACY) -> Headline:
 def rates_of(rounds: Sequence[RoundResult]) -> Rates:
     """Mean bytes over these rounds: for each update that was not a device's first, for each first
     update, and for each round at the coordinator."""
-    # Rounds that had closed before an emulation over a broker was resumed have no bytes.
+    # Rounds that closed before an emulation over a broker was resumed have no bytes.
     known = [r for r in rounds if r.bytes_up or r.bytes_down]
     newcomers = sum(r.newcomers for r in known)
     updates = sum(r.num_updates + r.late for r in known) - newcomers

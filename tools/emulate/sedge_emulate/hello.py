@@ -9,7 +9,7 @@ from sedge_protocol.wire.messages import Hello
 
 
 def announced(backend: str, base: Path) -> Hello:
-    """The hello of a device that trains as ``trainer.backend`` says, with user code from ``base``.
+    """The hello of a device that trains with ``trainer.backend``, with user code from ``base``.
 
     Raises ``ConfigError`` for a function that cannot be imported.
     """

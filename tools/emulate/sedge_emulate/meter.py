@@ -1,9 +1,9 @@
-"""Exact bytes of a virtual device's link, each way: payload, overhead, and what was sent again.
+"""Counts the exact bytes of a virtual device's link, each way: payload, overhead, and resent payload.
 
-Everything that the device's connection carries is counted as MQTT 5 packets, as the kernel would count
-them below TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CONNECT and CONNACK. A frame of a blob topic counts at
-every device that listens. Payload is the content of blobs: models, deltas, bundles, patches, updates.
-All the rest is overhead: frame headers, control frames, MQTT's own bytes. Payload that was sent before
+Everything that the device's connection carries is counted as MQTT 5 packets, as the kernel would count the
+bytes inside TCP: PUBLISH, SUBSCRIBE, UNSUBSCRIBE, CONNECT and CONNACK. A frame of a blob topic counts at
+every subscribed device. Payload is the content of blobs: models, deltas, bundles, patches, updates.
+Everything else is overhead: frame headers, control frames, MQTT's own bytes. Payload that was sent before
 is ``resent``. Keepalive packets (2 bytes each) are not counted.
 """
 
@@ -19,16 +19,16 @@ CONNACK = 22
 PING_BYTES = 2
 # Cloud brokers bill each message, in each direction, per started 5 KB.
 UNIT_BYTES = 5 * 1024
-# What the link appends to the name: "-" and 128 random bits in hex.
+# The suffix that the link appends to the name: "-" and 128 random bits in hex.
 CLIENT_ID_END = 33
 _KIND, _BOOT_TO_TRANSFER, _INDEX = 3, slice(16, 32), slice(32, 36)
-# So many transfers' chunks are remembered: older transfers are over.
+# The number of transfers whose chunks are remembered: older transfers are over.
 _REMEMBERED = 8
 
 
 @dataclass
 class Traffic:
-    """Bytes one way, and the published messages; ``units`` is what a cloud bills for these."""
+    """Bytes one way, and the published messages; ``units`` are the units that a cloud bills for these."""
 
     payload: int = 0
     overhead: int = 0
@@ -115,7 +115,7 @@ def packet_bytes(topic: str, frame: bytes) -> int:
 
 
 def _packet(remaining: int) -> int:
-    """The size of an MQTT packet with so many bytes behind its fixed header."""
+    """The size of an MQTT packet with this many bytes after its fixed header."""
     length_bytes = 1
     while remaining >> 7 * length_bytes:
         length_bytes += 1

@@ -34,9 +34,9 @@ AVGCNN, MLP, RESNET8 = "avgcnn", "mlp", "resnet8"
 class ModelSource:
     """Where the model comes from: ``factory``, "module:function" looked up in ``base``, or by its name.
 
-    ``shape`` and ``dtype`` (numpy's name) are one example's, ``outputs`` what a named model gives for it.
-    ``config`` says what it is trained for, and ``target`` what a row of y is; ``labels`` is the shape of a
-    row that has several. ``parts`` are the inputs of a ``factory``'s model that takes several.
+    ``shape`` and ``dtype`` (numpy's name) are one example's, ``outputs`` the number of outputs of a named
+    model. ``config`` is the fleet file's [model], and ``target`` the kind of a row of y; ``labels`` is the
+    shape of a row that has several. ``parts`` are the inputs of a ``factory``'s model that takes several.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ModelSource:
 
     @classmethod
     def of(cls, config: ModelConfig, dataset: Dataset, base: Path) -> "ModelSource":
-        """The configured model; without one, what suits the data."""
+        """The configured model; without one, a model that suits the data."""
         shape = dataset.inputs.shape[1:]
         name = config.factory or config.name or (AVGCNN if shape == (1, 28, 28) else MLP)
         dtype, target = str(dataset.inputs.dtype), config.target or dataset.target
@@ -67,13 +67,13 @@ class ModelSource:
 
     @property
     def num_classes(self) -> int:
-        """How many labels there are; 0 for another target."""
+        """The number of labels; 0 for another target."""
         return self.outputs if self.target == "class" else 0
 
     def classes(self, row: tuple[int, ...]) -> int:
-        """How many classes a model has that gives outputs of the shape ``row``; 0 for another target.
+        """The number of classes of a model with outputs of the shape ``row``; 0 for another target.
 
-        Of several labels in a row, the data need not hold every class: no text has every token.
+        With several labels in a row, the data need not hold every class: no text has every token.
         """
         if not self.labels or len(row) != len(self.labels) + 1:
             return self.num_classes
@@ -89,7 +89,7 @@ class ModelSource:
         return Loss(config.loss or "cross_entropy", config.label_smoothing, config.class_weights)
 
     def own_loss(self) -> "Rows | None":
-        """The user's loss, where the model has one. Raises ``ConfigError`` when it is not there."""
+        """The user's loss, if the model has one. Raises ``ConfigError`` if it cannot be found."""
         if ":" not in self.config.loss:
             return None
         return imported(self.config.loss, self.base, "model.loss")
@@ -101,19 +101,19 @@ class ModelSource:
         return guided_loss(self.config.guided, self.base, "model.guided")
 
     def own_metric(self) -> "Rows | None":
-        """The user's metric, where the model has one. Raises ``ConfigError`` when it is not there."""
+        """The user's metric, if the model has one. Raises ``ConfigError`` if it cannot be found."""
         metric = own_metric(self.config.metric)
         return None if metric is None else imported(metric.name, self.base, "model.metric")
 
     @property
     def code(self) -> str:
-        """A hash of the file with the user's own model; empty without one."""
+        """A hash of the file with the user's own model; empty if there is none."""
         return code_hash(self.factory, self.base)
 
     def build(self, seed: int, dropped: float = 0.0) -> "nn.Module":
         """The model with its initial weights, or its form without the share ``dropped`` of the channels.
 
-        Raises ``ConfigError`` where the user's own model cannot be built.
+        Raises ``ConfigError`` if the user's own model cannot be built.
         """
         import torch
 
@@ -147,7 +147,7 @@ class ModelSource:
         return mlp(math.prod(self.shape), 200, self.outputs)
 
     def _channels(self) -> int:
-        """The channels of an image. Raises ``ConfigError`` for examples that are none."""
+        """The channels of an image. Raises ``ConfigError`` for examples that are not images."""
         if len(self.shape) != 3 or self.shape[1] != self.shape[2]:
             raise ConfigError("model.name", self.name, f"mlp for examples of shape {self.shape}")
         return self.shape[0]
@@ -194,7 +194,7 @@ def code_hash(name: str, base: Path) -> str:
 class Sample:
     """The data's first batch ``rows`` (B, ...), on which its model is exported.
 
-    ``doubtful`` names the data where y may be labels that a table has made floating-point.
+    ``doubtful`` names the data if y may be labels that a table has turned into floating-point numbers.
     """
 
     rows: Inputs
@@ -259,7 +259,7 @@ def _require_numbers(source: ModelSource, sample: Sample, row: tuple[int, ...]) 
 
 
 def _outputs(module: "nn.Module", sample: "Given") -> tuple[int, ...]:
-    """The shape of what the model gives for a row; () where it fails, which its export says."""
+    """The shape of the model's output for a row; () if it fails, which its export reports."""
     import torch
 
     module.eval()

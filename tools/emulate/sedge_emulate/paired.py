@@ -1,7 +1,7 @@
-"""Two strategies on the same devices: how much better the first is, device by device.
+"""Compares two strategies on the same devices: how much better the first is, device by device.
 
-Devices differ far more from each other than strategies do. So the difference is taken on each device
-first, and its standard error is that of these differences.
+Devices differ far more from each other than strategies do. So the difference is taken on each device first,
+and its standard error is that of these differences.
 """
 
 import math
@@ -17,9 +17,11 @@ from sedge_emulate.result import DeviceResult, StrategyResult
 from sedge_protocol.wire.objective import Metric
 
 When: TypeAlias = Literal["before", "after"]
-# Equal means over seeds differ in their last bit, and values of kept results were rounded to six decimals.
+# Equal means over seeds may differ in their last bit, and values of stored results were rounded to six
+# decimals.
 DECIMALS = 5
-# Up to this many differences, all signs are tried; scipy's ``wilcoxon`` does that a hundred times slower.
+# Up to this many differences, all signs are tried; scipy's ``wilcoxon`` does this a hundred times more
+# slowly.
 MAX_EXACT = 13
 
 
@@ -28,7 +30,7 @@ class Tested(msgspec.Struct, frozen=True):
 
     It is better on ``better`` devices and worse on ``worse``. ``sign_p`` and ``wilcoxon_p`` are two-sided:
     of the sign test, and of Wilcoxon's signed ranks without the devices that do not differ. A difference
-    counts as none when it is 0 rounded to ``DECIMALS``.
+    counts as zero if it rounds to 0 at ``DECIMALS``.
     """
 
     devices: int
@@ -52,12 +54,12 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def pooled(devices: Sequence[DeviceResult], when: When) -> float | None:
-    """The metric over all test examples together; None where their number is unknown."""
+    """The metric over all test examples together; None if their number is unknown."""
     return weighted([(device, _value(device, when)) for device in devices])
 
 
 def weighted(values: Sequence[tuple[DeviceResult, float]]) -> float | None:
-    """The mean of values by their devices' test examples; None where their number is unknown."""
+    """The mean of values weighted by their devices' test examples; None if their number is unknown."""
     total = sum(device.num_test for device, _ in values)
     if not total:
         return None
@@ -101,7 +103,7 @@ def _exact_p(moved: NDArray[np.float64]) -> float:
 def difference(
     one: StrategyResult, other: StrategyResult, when: When, metric: Metric
 ) -> Difference | None:
-    """How ``one`` differs from ``other``; None where they evaluated no device in common."""
+    """How ``one`` differs from ``other``; None if they evaluated no device in common."""
     others = {device.device: device for device in other.devices}
     pairs = [(found, others[found.device]) for found in one.devices if found.device in others]
     if not pairs:
@@ -120,7 +122,7 @@ def difference(
 def against_first(
     strategies: Sequence[StrategyResult], metric: Metric
 ) -> Iterator[tuple[str, Difference, Difference]]:
-    """The first strategy against each other one: that one's name, the differences before and after."""
+    """The first strategy against each other one: the other's name, and the differences before and after."""
     for other in strategies[1:]:
         before = difference(strategies[0], other, "before", metric)
         after = difference(strategies[0], other, "after", metric)

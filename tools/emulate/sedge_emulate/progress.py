@@ -7,8 +7,8 @@
         progress.round_closed(round_result)
         progress.finished()
 
-The methods are called from one thread; the live table is drawn from another, which only reads. It keeps
-no times of its own: ``clock`` is asked, and the time left follows from the rounds already done.
+The methods are called from one thread; the live table is drawn from another, which only reads. It keeps no
+times of its own: it reads ``clock``, and estimates the time left from the rounds already done.
 """
 
 import time
@@ -36,10 +36,10 @@ _REDRAWS_PER_S = 4
 
 @dataclass
 class _Track:
-    """One strategy's course so far. ``round`` is the open one, 0 between rounds.
+    """One strategy's progress so far. ``round`` is the open one, 0 between rounds.
 
-    ``remembered`` rounds had closed before this start. Rounds are counted here, not called by their
-    numbers: those of an evaluation have numbers too.
+    ``remembered`` rounds had closed before this start. Rounds are counted here, not identified by their
+    numbers: evaluation rounds have numbers, too.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Progress:
         track.round_started_s = self._clock()
 
     def update_received(self, round: int, received: int, cohort: int) -> None:
-        """So many of the cohort's updates have arrived; nothing for a round that is not open."""
+        """This many of the cohort's updates have arrived; ignored for a round that is not open."""
         track = self._tracks[-1]
         if round == track.round:
             track.received, track.cohort = received, cohort
@@ -133,7 +133,7 @@ class Progress:
         self._plain(_line(track, track.left_s(self._clock())))
 
     def round_remembered(self) -> None:
-        """A round had closed before this start."""
+        """Note that a round had closed before this start."""
         self._tracks[-1].remembered += 1
 
     def note(self, text: str) -> None:
@@ -141,7 +141,7 @@ class Progress:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def finished(self) -> None:
-        """The current strategy is over; nothing where it was already."""
+        """The current strategy is over; does nothing if it was already."""
         if self._tracks and self._tracks[-1].ended_s is None:
             track = self._tracks[-1]
             track.round, track.ended_s = 0, self._clock()
@@ -157,7 +157,7 @@ class Progress:
         table = Table.grid(padding=(0, 2))
         for column in ("strategy", "bar", "round", "metric", "bytes", "elapsed", "left"):
             right = column in ("round", "bytes", "elapsed")
-            # The bar gives way where the terminal is narrow.
+            # The bar shrinks if the terminal is narrow.
             table.add_column(
                 justify="right" if right else "left",
                 no_wrap=column != "bar",
@@ -189,7 +189,7 @@ def _row(track: _Track, now: float) -> tuple[RenderableType, ...]:
 
 
 def _doing(track: _Track) -> str:
-    """What is going on, and the bytes that the table leaves out."""
+    """The current activity, and the bytes that the table leaves out."""
     rates = rates_of(track.closed)
     first, own = _arrows(rates.newcomer), _arrows(rates.coordinator)
     moved = f"; a device's first round {first}, coordinator {own} a round" if track.closed else ""
@@ -206,7 +206,7 @@ def _state(track: _Track) -> str:
 
 def _line(track: _Track, left_s: float | None) -> str:
     last = track.closed[-1]
-    # Those that this round did not wait for, or else the updates of earlier ones that came during it.
+    # The updates that this round did not wait for, or else those of earlier rounds that arrived during it.
     num_late = len(last.late_devices) or last.late
     late = f", {num_late} late" if num_late else ""
     resent = f", {size(last.resent_bytes)} again" if last.resent_bytes else ""

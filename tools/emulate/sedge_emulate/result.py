@@ -1,4 +1,4 @@
-"""What came of an emulation: the schema of ``result.json``, format 1.
+"""An emulation's result: the schema of ``result.json``, format 1.
 
     Result ─ Model, Machine, strategies ─ StrategyResult ─ rounds         RoundResult
                                                          ├ before, after  Spread
@@ -11,12 +11,12 @@
 
 Shares lie in [0, 1], sizes are in bytes, times in seconds. ``before`` is the result's ``metric``, such as
 the accuracy, on a device's own test examples with the model it was sent, ``after`` the same once it
-has trained locally. Fields may be added within a format, with the default that an older file means; none
+has trained locally. Fields may be added within a format, with a default that fits older files; no field
 changes its meaning.
 
 Bytes are of three kinds that add up to the total: ``payload`` is the content of blobs (models, deltas,
-patches, updates), ``resent`` is payload that was sent before, and ``overhead`` is all the rest. An
-emulation over a real broker counts totals alone and leaves the kinds 0.
+patches, updates), ``resent`` is payload that was sent before, and ``overhead`` is everything else. An
+emulation over a real broker counts only totals and leaves the kinds 0.
 """
 
 import os
@@ -97,9 +97,9 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     """One device in the final evaluation; ``num_classes`` is the number of labels that it holds.
 
-    ``class_name`` is its class in fleet.toml. Over the whole run it was ``late`` in so many rounds, had so
-    many ``reboots`` and ``cuts`` of its link, and moved these bytes. ``central`` is the metric on the
-    central test set before and after, where there is one.
+    ``class_name`` is its class in fleet.toml. ``late`` counts the rounds in which it was late, ``reboots``
+    its restarts and ``cuts`` those of its link over the whole run, and the bytes are those that it moved.
+    ``central`` is the metric on the central test set before and after, if there is one.
     """
 
     device: str
@@ -122,10 +122,10 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassResult(msgspec.Struct, frozen=True, kw_only=True):
-    """All devices of one class, those included that were away from the final evaluation.
+    """All devices of one class, including those that were away from the final evaluation.
 
-    ``before`` and ``after`` are means over the ``evaluated`` ones, 0 where there are none; everything
-    else is the sum over ``devices`` (see DeviceResult).
+    ``before`` and ``after`` are means over the ``evaluated`` ones, 0 if there are none; everything else is
+    the sum over ``devices`` (see DeviceResult).
     """
 
     name: str
@@ -163,7 +163,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     resent: Count = 0
 
 
-# What a class has of its devices, added up.
+# The fields of a class that are sums over its devices.
 _SUMMED = (
     "payload_up", "overhead_up", "resent_up", "payload_down", "overhead_down", "resent_down",
     "late", "reboots", "cuts",
@@ -171,7 +171,7 @@ _SUMMED = (
 
 
 class TensorShare(msgspec.Struct, frozen=True):
-    """How many of the personal parameters lie in one tensor: mean per device, and as a share of them."""
+    """The number of personal parameters in one tensor: mean per device, and as a share of all of them."""
 
     tensor: str
     elements: Annotated[float, Meta(ge=0)]
@@ -179,7 +179,7 @@ class TensorShare(msgspec.Struct, frozen=True):
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run needed of this host.
+    """The resources of this host that a run used.
 
     Of ``wall_s``, its ``workers`` spent ``train_s`` (their sum) inside programs that train and evaluate;
     ``overhead`` is the share of wall_s x workers spent elsewhere. ``device_rounds`` are the jobs done,
@@ -207,9 +207,10 @@ class CentralTest(msgspec.Struct, frozen=True, kw_only=True):
 class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy's run; ``before`` and ``after`` are the final evaluation over all devices.
 
-    ``remarks`` are what the strategy says of its options with this model, a sentence each. A device trains
-    for so many ``epochs`` in a round, all of its trainings together; 0 where that is unknown. ``partners``
-    counts, for strategies with groups, the rounds that made a device learn with each other one.
+    ``remarks`` are the strategy's remarks on its options with this model, a sentence each. ``epochs`` is
+    the number of epochs that a device trains for in a round, over all of its trainings; 0 if unknown.
+    ``partners`` counts, for strategies with groups, the rounds that made a device learn with each other
+    one.
     """
 
     name: str
@@ -242,7 +243,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it ran; ``versions`` by package."""
+    """The machine that it ran on; ``versions`` by package."""
 
     cpus: Count
     platform: str
@@ -253,12 +254,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """An emulation, the same fleet once under each strategy; or runs of a real ``fleet`` (stored.py).
 
-    ``created`` is an ISO 8601 date or time, ``link`` what joined devices and coordinator: "memory" under
+    ``created`` is an ISO 8601 date or time, ``link`` the connection of devices and coordinator: "memory" in
     virtual time, or the broker's kind. ``settings`` are all keys of the fleet file as they were, defaults
-    included, null where a value follows from the strategy; ``data_sha256`` stands for the content of the
-    data and of what splits them. Of a real fleet the result has what its coordinator knows: ``before`` and
-    ``after`` of each device's last round, bytes as they passed the coordinator, and no machine; texts that
-    are unknown are empty, counts 0.
+    included, null where a value follows from the strategy; ``data_sha256`` identifies the content of the
+    data and of the file that splits them. For a real fleet the result has what its coordinator knows:
+    ``before`` and ``after`` of each device's last round, bytes as they passed the coordinator, and no
+    machine; texts that are unknown are empty, counts 0.
     """
 
     format: int = FORMAT
@@ -291,7 +292,7 @@ def spread(values: Sequence[float], metric: Metric = ACCURACY) -> Spread:
 def class_results(
     devices: Sequence[DeviceResult], absent: Sequence[DeviceResult] = ()
 ) -> list[ClassResult]:
-    """The classes by name. Of ``absent`` devices, which were not evaluated, no metric is read."""
+    """The classes by name. For ``absent`` devices, which were not evaluated, no metric is read."""
     names = sorted({device.class_name for device in (*devices, *absent)})
     found: list[ClassResult] = []
     for name in names:
@@ -311,7 +312,7 @@ def class_results(
 
 
 def classes_of(strategy: StrategyResult) -> list[ClassResult]:
-    """The strategy's classes, those of the evaluated devices where the result does not say."""
+    """The strategy's classes, or those of the evaluated devices if the result does not have them."""
     return strategy.classes or class_results(strategy.devices)
 
 
@@ -321,7 +322,7 @@ def write_json(result: Result, path: Path) -> None:
 
 
 def read_json(path: Path) -> Result:
-    """The result that was written there. Raises ``StorageError`` for a file that holds none."""
+    """The result stored at this path. Raises ``StorageError`` for a file that does not hold one."""
     try:
         result = msgspec.json.decode(path.read_bytes(), type=Result)
     except OSError as exc:
@@ -345,5 +346,5 @@ def write_whole(data: bytes, path: Path) -> None:
 
 
 def _mean(values: Sequence[float]) -> float:
-    # Within the ends whatever the rounding, so that a mean of ones stays in [0, 1].
+    # Clipped to the ends whatever the rounding, so that a mean of ones stays in [0, 1].
     return min(max(sum(values) / len(values), values[0]), values[-1])

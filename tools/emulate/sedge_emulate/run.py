@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         for seed in arguments.seeds
     ]
-    for one in each:  # all of them before the first takes an hour
+    for one in each:  # fail for all of them before the first takes an hour
         _require_free(one)
     for one in each:
         if not (arguments.resume and _has_ended(one.out)):
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _require_free(arguments: argparse.Namespace) -> None:
-    """Raise ``ConfigError`` where an emulation that was stopped would be lost unasked."""
+    """Raise ``ConfigError`` if a stopped emulation would be lost without asking."""
     if unfinished(arguments.out) and not (arguments.resume or arguments.fresh):
         expected = "--resume to go on with the unfinished emulation in it, or --fresh to discard it"
         raise ConfigError("--out", str(arguments.out), expected)
@@ -81,7 +81,7 @@ def _has_ended(out: Path) -> bool:
 def _run_one(arguments: argparse.Namespace, console: Console) -> None:
     whole = load_emulation(arguments.fleet)
     config = overridden(whole, arguments)
-    # The start that is resumed may have had more strategies than --only names now.
+    # The resumed start may have had more strategies than --only names now.
     run_fleet(config, arguments, console, whole.strategies if arguments.resume else ())
 
 
@@ -93,11 +93,11 @@ def run_fleet(
 ) -> Result:
     """Run a fleet, and write its result and report to ``arguments.out``.
 
-    What it goes on from is deleted once its strategies and ``others`` have ended well.
+    The state for resuming is deleted once its strategies and ``others`` have ended well.
     """
     if arguments.ray is not None and config.link != "memory":
         raise ConfigError("link", config.link, "memory: --ray trains for a fleet in virtual time")
-    # In virtual time full disks and damaged frames come from the plan and are errors to the device alone.
+    # In virtual time full disks and damaged frames come from the plan and are errors only for the device.
     quiet = logging.CRITICAL if config.link == "memory" else logging.ERROR
     level = logging.INFO if arguments.verbose else quiet
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -149,7 +149,7 @@ def _result(
 ) -> Result:
     return Result(
         created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        # A path need not be UTF-8, a result is.
+        # A path need not be UTF-8, but a result is.
         command=shlex.join(["sedge-emulate", *arguments.argv])
         .encode(errors="backslashreplace")
         .decode(),
@@ -182,7 +182,7 @@ def overridden(config: EmulationConfig, arguments: argparse.Namespace) -> Emulat
             raise ConfigError("--only", unknown[0], f"one of {', '.join(titles)}")
         changes["strategies"] = tuple(s for s in config.strategies if s.title in arguments.only)
     changed = msgspec.structs.replace(config, **changes)
-    try:  # the limits of the file hold for the command line too
+    try:  # the limits of the file hold for the command line, too
         return msgspec.convert(msgspec.to_builtins(changed), EmulationConfig).check("command line")
     except msgspec.ValidationError as exc:
         raise ConfigError(
@@ -195,7 +195,7 @@ def _link(
 ) -> tuple[str | None, str]:
     """The broker's URL, None in virtual time, and the name of the link.
 
-    Real devices of the emulation ``resumed`` look for a broker of our own at its former port.
+    Real devices of the emulation ``resumed`` expect a broker of our own at its former port.
     """
     if config.link == "memory":
         return None, config.link

@@ -1,4 +1,4 @@
-"""All settings of a run as one list, and what tells two runs apart."""
+"""All settings of a run as one list, and the differences between two runs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,14 +9,14 @@ import msgspec.inspect
 from sedge_emulate.config import EmulationConfig
 from sedge_emulate.result import Result
 
-# What may differ between runs that are compared: the seed is why there are several, workers change no
-# figure, and each strategy is compared by itself.
+# Settings that may differ between compared runs: several seeds are the purpose, workers change no figure,
+# and each strategy is compared separately.
 _FREE = ("seed", "workers", "strategies")
 _WIDTHS = "model.widths"
 
 
 def flat(settings: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting under its dotted key, tables of a list by label, name or number."""
+    """Every setting under its dotted key; tables of a list go by label, name or number."""
     for key, value in settings.items():
         yield from _flat(f"{under}{key}", value)
 
@@ -37,11 +37,11 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def conditions(result: Result) -> dict[str, Any]:
-    """What must be equal in runs that are compared, under the names of the settings."""
+    """The settings that must be equal in compared runs, under their names."""
     settings = of_this_version(result.settings)
     shared = {key: value for key, value in settings.items() if key not in _FREE}
     found = dict(flat(shared))
-    found.pop(_WIDTHS, None)  # which only the strategies that assign them have
+    found.pop(_WIDTHS, None)  # only strategies that assign widths have them
     return {
         **found,
         "data": result.dataset,
@@ -54,7 +54,7 @@ def conditions(result: Result) -> dict[str, Any]:
 
 
 def conditions_of(result: Result, strategy: str) -> dict[str, Any]:
-    """What must be equal in a strategy's runs that are compared."""
+    """The settings that must be equal in a strategy's compared runs."""
     settings = of_this_version(result.settings)
     named = {found["label"] or found["name"]: found for found in settings["strategies"]}
     widths = settings.get("model", {}).get("widths")
@@ -62,7 +62,7 @@ def conditions_of(result: Result, strategy: str) -> dict[str, Any]:
 
 
 def differing(old: Mapping[str, Any], new: EmulationConfig) -> Iterator[tuple[str, object, object]]:
-    """Each setting of a result that is not as in ``new``, with both values; workers change no figure."""
+    """Each setting of a result that differs from ``new``, with both values; workers change no figure."""
     pair = [dict(flat(of_this_version(each))) for each in (old, msgspec.to_builtins(new))]
     for key in {**pair[0], **pair[1]}:
         values = [found.get(key) for found in pair]
@@ -71,9 +71,9 @@ def differing(old: Mapping[str, Any], new: EmulationConfig) -> Iterator[tuple[st
 
 
 def of_this_version(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings with all keys of this version: those that have come since are as by default, others go.
+    """Settings with all keys of this version: missing keys get their defaults, unknown ones are dropped.
 
-    Unchanged where a value is none of this version's.
+    Unchanged if a value is not valid in this version.
     """
     known = _known(settings, msgspec.inspect.type_info(EmulationConfig))
     try:

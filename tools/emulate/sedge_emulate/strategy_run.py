@@ -49,7 +49,7 @@ def result_of(
     url: str | None,
     progress: Progress,
 ) -> StrategyResult:
-    """One strategy's result; with ``resume`` it may be there from an earlier start of this emulation."""
+    """One strategy's result; with ``resume`` it may exist from an earlier start of this emulation."""
     strategy_run = strategy_run_of(stage, strategy, resume)
     return finished(stage, strategy_run) or run_strategy(stage, strategy_run, pool, url, progress)
 
@@ -59,8 +59,8 @@ def run_strategy(
 ) -> StrategyResult:
     """Run one strategy over the broker at ``url``, or (None) in virtual time.
 
-    Raises ``LinkError`` for a fleet that stays silent, ``DataError`` when no device gave a result or the
-    run did not come to its end.
+    Raises ``LinkError`` for a fleet that stays silent, ``DataError`` if no device gave a result or the run
+    did not reach its end.
     """
     began_s = time.monotonic()
     progress.strategy(strategy_run.title, strategy_run.config.num_rounds, stage.metric)
@@ -91,7 +91,7 @@ def run_strategy(
 
 def _fleet(stage: Stage, strategy_run: StrategyRun, pool: WorkerPool, url: str | None) -> Fleet:
     if url is None:
-        # A virtual run goes on from its cache; all else is played again.
+        # A virtual run resumes from its cache; everything else is replayed.
         shutil.rmtree(strategy_run.folder / "cloud", ignore_errors=True)
         plan = Plan(stage.config, stage.config.seed)
         name = stage.name(pool.trainer)
@@ -113,20 +113,20 @@ def _invite(stage: Stage, fleet: BrokerFleet, progress: Progress) -> None:
 
 
 def _last_context(store: Store) -> Context:
-    """What the strategy would get next."""
+    """The context that the strategy would receive next."""
     run = Run(store.runs()[0], store)
     return RunStore(store).context(run)
 
 
 def _last_groups(store: Store) -> Groups:
-    """Who learns with whom in the next round."""
+    """The groups of devices that learn together in the next round."""
     return RunStore(store).read_groups(state_of(store.runs()[0]).groups)
 
 
 def _epochs(strategy_run: StrategyRun, context: Context) -> int:
     """The passes over its examples that a device makes in the last round, all trainings together.
 
-    A mixture takes a second gradient for every batch. 0 where the strategy fails: the run is over, and its
+    A mixture takes a second gradient for every batch. 0 if the strategy fails: the run is over, and its
     result is worth more than this figure.
     """
     last = replace(context, is_evaluation=False, round=max(0, context.round - 1))
@@ -145,7 +145,7 @@ def _epochs(strategy_run: StrategyRun, context: Context) -> int:
 def _remarks(
     stage: Stage, strategy_run: StrategyRun, personal: int | None = None
 ) -> tuple[str, ...]:
-    """What the strategy says of its options with this model, and of ``personal`` elements after the run."""
+    """The strategy's remarks on its options with this model, and on ``personal`` elements after the run."""
     strategy = make_strategy(strategy_run.config.strategy, strategy_run.config.options)
     forms = (stage.bundle, *strategy_run.narrower)
     try:
@@ -215,7 +215,7 @@ def _result(
 def _central(
     stage: Stage, devices: Sequence[DeviceResult], judged: float | None
 ) -> CentralTest | None:
-    """What the models were worth on the central test set; None without one."""
+    """The models' metrics on the central test set; None if there is none."""
     found = [device.central for device in devices if device.central is not None]
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""A closed round's summary in the words of the result."""
+"""Converts a closed round's summary to the result's fields."""
 
 from collections.abc import Iterable
 
@@ -28,12 +28,12 @@ def round_result(summary: Summary) -> RoundResult:
 
 
 def personal_elements(summaries: Iterable[Summary]) -> int:
-    """How many personal parameters devices were sent in all rounds."""
+    """The number of personal parameters that devices were sent in all rounds."""
     return sum(sum(summary.personal.values()) for summary in summaries)
 
 
 def personal_shares(summary: Summary) -> list[TensorShare]:
-    """Where the personal parameters of the round's devices lie."""
+    """The tensors that hold the personal parameters of the round's devices."""
     total = sum(summary.personal.values())
     return [
         TensorShare(tensor, count / max(1, summary.cohort), count / total)

@@ -152,7 +152,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _refuse_shared_tuples(data: bytes) -> None:
-    """Hashing a tuple of two tuples, each of the same two, and so on doubles its time with every byte."""
+    """Refuse it: hashing a tuple of two equal tuples, and so on, takes twice as long with every byte."""
     memo: dict[int, bool] = {}
     on_top = ""
     for opcode, argument, _ in pickletools.genops(data):

@@ -1,7 +1,7 @@
 """The report as one HTML file: no script, no address, nothing to load.
 
-``templates/report.html`` arranges a ``Result``; this file gives it what takes more than a loop. All text is
-escaped by the templates' environment, and the page stays small however many devices there were.
+``templates/report.html`` arranges a ``Result``; this module prepares values that take more than a loop. The
+templates' environment escapes all text, and the page stays small however many devices there are.
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ def page(result: Result) -> str:
 
 
 def _part_of(part: float, whole: float) -> str:
-    """A part as a percentage, or nothing where there is no whole."""
+    """A part as a percentage, or nothing if there is no whole."""
     return percent_text(part / whole) if whole else ""
 
 
@@ -71,7 +71,7 @@ def _heads_of(names: Sequence[str], heads: Sequence[str]) -> list[tuple[str, Seq
 
 @cache
 def environment() -> Environment:
-    """The templates, with what they word numbers by."""
+    """The templates, with the filters that format their numbers."""
     names = {
         "ENDS": ENDS, "MAX_ROWS": MAX_ROWS, "plots": plots, "classes_of": classes_of,
         "heads_of": _heads_of, "flat": flat,

@@ -1,4 +1,4 @@
-"""The report's plots: the metric by round, over time, by device and against bytes; what is personal."""
+"""The report's plots: the metric by round, over time, by device and against bytes; personal parameters."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -26,7 +26,7 @@ from sedge_emulate.headline import rates_of, worst_first
 from sedge_emulate.result import DeviceResult, Result, RoundResult, StrategyResult
 from sedge_protocol.wire.objective import Metric
 
-# With more devices, a stroke for each would be thinner than a pixel.
+# With more devices, one stroke for each would be thinner than a pixel.
 MAX_STROKES = 400
 _HUNDREDTHS = 100
 _MARKED_ROUNDS = 40
@@ -34,7 +34,7 @@ _MARKED_ROUNDS = 40
 _NUMBERED_ROUNDS = 30
 # Strips are this high until they fill a plot of the greatest height.
 _STRIP, _MAX_STRIPS = 16.0, 420.0
-# An accuracy that leaves no room for a name below it.
+# An accuracy so low that there is no room for a name below it.
 _LOW = 0.05
 # For each moment: its title, a round's mean and, where known, the mean of its worst tenth.
 _MOMENTS: tuple[
@@ -46,7 +46,7 @@ _MOMENTS: tuple[
 
 
 def curve(plot: Plot, i: int, x: Sequence[float], y: Sequence[float]) -> None:
-    """The i-th strategy's course, each point marked where they are not many."""
+    """The i-th strategy's curve, with each point marked if there are not too many."""
     plot.line(x, y, series(i))
     if len(x) <= _MARKED_ROUNDS:
         plot.dots(x, y, series(i), 5)
@@ -96,7 +96,7 @@ def _timed(strategy: StrategyResult) -> StrategyResult:
 def of_devices(result: Result) -> list[Plot]:
     """Every device of the final evaluation, from before to after, worst first; one plot per strategy.
 
-    Of more than ``MAX_STROKES`` devices, how their metrics are distributed.
+    For more than ``MAX_STROKES`` devices, the distribution of their metrics.
     """
     metric = result.metric
     values = [v for s in result.strategies for d in s.devices for v in (d.before, d.after)]
@@ -132,7 +132,7 @@ def of_bytes(result: Result) -> list[Plot]:
         plot = Plot(title, _rounds(result), axis)
         for i, points in enumerate(shown):
             curve(plot, i, [number for number, _ in points], [each for _, each in points])
-        # Its name stands on the side where no line is.
+        # Its name stands on the side without a line.
         shift = 14.0 if sizes and min(sizes) > dense else -6.0
         plot.rule(dense, f"the whole model, {size(dense)}", shift)
         plots.append(plot)
@@ -169,7 +169,7 @@ def of_cost(result: Result) -> list[Plot]:
 
 
 def of_personal(result: Result) -> list[Plot]:
-    """How many personal parameters a device had in each tensor, by round, stacked."""
+    """The number of personal parameters of a device in each tensor, by round, stacked."""
     plots: list[Plot] = []
     for strategy in result.strategies:
         title = f"{strategy.name}: personal parameters of a device, by round"
@@ -212,7 +212,7 @@ def _distribution(plot: Plot, colour: str, devices: list[DeviceResult]) -> None:
 
 
 def _name_worst(plot: Plot, worst: DeviceResult, metric: Metric) -> None:
-    # Below its dot, where nothing else is, unless the axis itself is there.
+    # Below its dot, where there is nothing else, unless the axis itself is there.
     shift = (10.0, -6.0) if metric.share and worst.before < _LOW else (10.0, 14.0)
     words = f"{worst.device}: {measured(worst.before, metric)} → {measured(worst.after, metric)}"
     plot.text(1, worst.before, words, shift)

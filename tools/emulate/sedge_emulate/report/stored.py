@@ -1,9 +1,8 @@
 """``sedge-emulate report``: real runs, as their coordinator has stored them, in the report of an emulation.
 
-Several runs stand beside each other as an emulation's strategies do. The store is only read, beside a
-running service or without one. What it does not know is left out: how the data are split, what a device's
-labels are, what MQTT adds to a frame, what was sent again. Rounds whose parts ``[keep]`` has deleted have
-their figures all the same.
+Several runs are shown side by side, like an emulation's strategies. The store is only read, whether or not
+the service is running. Anything that it does not know is left out: data splits, devices' labels, MQTT's
+overhead, and retransmissions. Rounds whose parts ``[keep]`` has deleted still have their figures.
 """
 
 import argparse
@@ -57,8 +56,8 @@ def report(arguments: argparse.Namespace) -> int:
 def stored_result(reader: Reader, names: Sequence[str], command: str) -> Result:
     """The runs with these names as a result.
 
-    Raises ``ConfigError`` for a run that there is not, that has no update yet, or whose model or metric is
-    not that of the first.
+    Raises ``ConfigError`` for a run that does not exist, that has no update yet, or whose model or metric
+    differs from the first one's.
     """
     fleet = reader.read()
     runs = [_StoredRun.read(reader.store, fleet.run(name), name) for name in names]
@@ -110,7 +109,7 @@ class _StoredRun:
 
     @property
     def same(self) -> object:
-        """What runs of one report have in common."""
+        """The properties that runs of one report share."""
         tensors = [(tensor.name, tensor.shape) for tensor in self.manifest.layout.tensors]
         return tensors, self.manifest.metric
 
@@ -178,7 +177,7 @@ def _round(store: Store, run: _StoredRun, facts: RoundFacts, summary: Summary) -
 
 
 def _devices(store: Store, run: _StoredRun, late: Counter[str]) -> list[DeviceResult]:
-    """Every device with an update, as in its last round."""
+    """Every device with an update, with the values of its last round."""
     last: dict[str, tuple[int, DeviceSummary]] = {}
     for facts, summary in run.closed:
         last.update((device.device, (facts.round, device)) for device in summary.devices)
@@ -206,5 +205,5 @@ def _dense_bytes(run: _StoredRun) -> int:
 
 
 def _seconds(begin: datetime | None, end: datetime | None) -> float:
-    """From one to the other; 0 where one is unknown."""
+    """The time from one to the other; 0 if one is unknown."""
     return max((end - begin).total_seconds(), 0.0) if begin and end else 0.0

@@ -21,7 +21,7 @@ _COLUMNS = (
 
 
 def print_table(result: Result, console: Console, report: Path) -> None:
-    """Print the strategies' figures, the device that each serves worst, and the report's path."""
+    """Print the strategies' figures, the device that each one serves worst, and the report's path."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("strategy")
     for column in _COLUMNS:
@@ -81,13 +81,13 @@ def _difference(found: Difference, metric: Metric) -> str:
 
 
 def _tested(result: Result) -> str:
-    """How few test examples the device with the fewest has."""
+    """The smallest number of test examples on any device."""
     fewest = min((d.num_test for s in result.strategies for d in s.devices), default=0)
     return f" ({fewest:,} test examples or more each)" if fewest else ""
 
 
 def _bytes(row: Headline) -> tuple[str, ...]:
-    """A single round says nothing about a device's later rounds."""
+    """Note that a single round says nothing about a device's later rounds."""
     device = row.rates.device
     return (size(device.up), size(device.down)) if device.both else ("-", "-")
 
@@ -110,7 +110,7 @@ def _worst(row: Headline, metric: Metric) -> str:
 
 
 def _central(name: str, found: CentralTest, metric: Metric) -> str:
-    """How the models do on the examples that no device has."""
+    """The models' metrics on the examples that no device has."""
     before, after = (measured(one.mean, metric) for one in (found.before, found.after))
     one = "" if found.global_model is None else f", global {measured(found.global_model, metric)}"
     return (
@@ -120,7 +120,7 @@ def _central(name: str, found: CentralTest, metric: Metric) -> str:
 
 
 def _course(strategy: StrategyResult) -> str:
-    """How long the rounds took by the virtual clock, and what did not go well."""
+    """The rounds' durations by the virtual clock, and everything that did not go well."""
     rounds = strategy.rounds
     words = [f"{duration(max((r.closed_s for r in rounds), default=0.0))} of virtual time"]
     late = sum(len(r.late_devices) for r in rounds)

@@ -1,6 +1,7 @@
 """The commands ``rollout start``, ``status`` and ``rollback``."""
 
 import argparse
+import time
 from pathlib import Path
 
 from sedge_cloud.admin.commands import at_least_one, open_state
@@ -39,7 +40,10 @@ def add_rollout_commands(commands: Commands) -> None:
         "(default: 10)"
     )
     start.add_argument("--worse-by", type=float, default=100 * usual.worse_by, help=help_text)
-    help_text = "how many devices of a phase have to succeed (default: 10, or all that it adds)"
+    help_text = (
+        "how many of the devices that a phase adds have to succeed (default: 10); where it adds fewer, "
+        "all that can be reached"
+    )
     start.add_argument(
         "--min-devices", type=at_least_one, default=usual.min_devices, metavar="N", help=help_text
     )
@@ -103,7 +107,7 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    lines = list(rollout_lines(open_state(arguments)[1], arguments.name))
+    lines = list(rollout_lines(open_state(arguments)[1], arguments.name, time.time()))
     print("\n".join(lines or [f"run {arguments.name} has had no rollout"]))
     return 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from sedge_cloud.admin.models import find_run
-from sedge_cloud.rounds.rollouts import BundleVersions, compare, next_phase
+from sedge_cloud.rounds.rollouts import BundleVersions, away, compare, members, next_phase
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow
@@ -107,8 +107,8 @@ def _require_policy(run: Run, manifest_hash: bytes, folder: Path) -> None:
         raise ConfigError("bundle", str(folder), expected)
 
 
-def rollout_lines(store: Store, name: str) -> Iterator[str]:
-    """Each rollout of a run, newest first, for people."""
+def rollout_lines(store: Store, name: str, at: float) -> Iterator[str]:
+    """Each rollout of a run, newest first, for people, as of ``at`` (wall clock)."""
     find_run(store, name)
     for row in reversed(store.rollouts(name)):
         plan, progress = row.read_plan(), row.read_progress()
@@ -119,6 +119,13 @@ def rollout_lines(store: Store, name: str) -> Iterator[str]:
         )
         new, _ = compare(row.bundle, store.tried(name, progress.first_round), progress.first_round)
         yield f"  succeeded {len(new.succeeded)}, failed {len(progress.failed)}"
+        if row.state == "in_progress":
+            newest = members(row, progress, store.eligible(plan.where))
+            absent = away(store, newest, at - plan.hold_s) - new.succeeded
+            yield (
+                f"  phase {progress.phase + 1}: {len(newest & new.succeeded)} of the {len(newest)} "
+                f"devices that it adds have trained, {len(absent)} offline or paused"
+            )
         for device in progress.failed:
             yield f"  {device} failed: {new.failed.get(device, 'in an earlier round')}"
         if row.why:

@@ -10,7 +10,7 @@ One that fails gets the bundle before from its next order on, whatever becomes o
 import hashlib
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 import msgspec
@@ -119,10 +119,14 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
     new, others = compare(row.bundle, orders, first)
     failed = tuple(sorted({*progress.failed, *new.failed}))
     progress = msgspec.structs.replace(progress, failed=failed)
-    why = fault(run, plan, _needed(plan, progress), new, others)
+    reachable = set[str]()
+    if _added(progress) < plan.min_devices:
+        newest = members(row, progress, store.eligible(plan.where))
+        reachable = newest - away(store, newest, at - plan.hold_s)
+    why = fault(run, plan, _needed(plan, progress, reachable), new, others)
     if why:
         row, text = msgspec.structs.replace(row, state="aborted", why=why), f"aborted: {why}"
-    elif not _is_through(row, plan, progress, new, at):
+    elif not _is_through(row, plan, progress, new, at, reachable.difference(failed)):
         text = ""
     elif progress.phase + 1 == len(plan.phases):
         row, text = msgspec.structs.replace(row, state="succeeded"), "succeeded"
@@ -155,21 +159,42 @@ def next_phase(
     )
 
 
-def _needed(plan: RolloutPlan, progress: Progress) -> int:
+def members(row: RolloutRow, progress: Progress, devices: Iterable[str]) -> set[str]:
+    """Those of ``devices`` that the phase adds to the phase before."""
+    before = progress.bounds[-2] if len(progress.bounds) > 1 else -1
+    return {name for name in devices if before < rank(row, name) <= progress.bounds[-1]}
+
+
+def away(store: RolloutRows, devices: Set[str], since: float) -> set[str]:
+    """Those of ``devices`` that are paused, or offline and not heard from after ``since`` (wall clock)."""
+    seen = store.sessions_named(devices)
+    near = {one.device for one in seen if one.online or one.heard > since}
+    return {*devices} - (near - store.paused())
+
+
+def _added(progress: Progress) -> int:
+    """How many devices a phase added when it began."""
+    return progress.sizes[-1] - (progress.sizes[-2] if len(progress.sizes) > 1 else 0)
+
+
+def _needed(plan: RolloutPlan, progress: Progress, reachable: Set[str]) -> int:
     """How many of the devices that a phase adds have to succeed; and to answer, to abort it."""
-    added = progress.sizes[-1] - (progress.sizes[-2] if len(progress.sizes) > 1 else 0)
-    return max(1, min(plan.min_devices, added))
+    return plan.min_devices if _added(progress) >= plan.min_devices else max(1, len(reachable))
 
 
 def _is_through(
-    row: RolloutRow, plan: RolloutPlan, progress: Progress, new: Group, at: float
+    row: RolloutRow,
+    plan: RolloutPlan,
+    progress: Progress,
+    new: Group,
+    at: float,
+    reachable: Set[str],
 ) -> bool:
     """Whether a phase has lasted long enough, and enough of the devices that it added have succeeded."""
     if at < progress.since + plan.hold_s:
         return False
-    before = progress.bounds[-2] if len(progress.bounds) > 1 else -1
-    added = sum(rank(row, device) > before for device in new.succeeded)
-    return added >= _needed(plan, progress) or progress.sizes[-1:] == progress.sizes[-2:-1]
+    succeeded = len(members(row, progress, new.succeeded))
+    return _added(progress) == 0 or succeeded >= _needed(plan, progress, reachable)
 
 
 def fault(run: Run, plan: RolloutPlan, needed: int, new: Group, others: Group) -> str:

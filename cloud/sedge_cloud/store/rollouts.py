@@ -7,11 +7,13 @@
 A device's outcome follows from the orders that named the bundle, and from its answers to them.
 """
 
+from collections.abc import Collection
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from sedge_cloud.store.connection import Database
+from sedge_cloud.store.rows import SessionRow
 from sedge_cloud.store.selector import parse
 from sedge_protocol.errors import ConfigError, StorageError
 
@@ -22,10 +24,10 @@ RolloutState: TypeAlias = Literal["in_progress", "succeeded", "aborted", "rolled
 class RolloutPlan(msgspec.Struct, frozen=True):
     """How a rollout proceeds: ``phases`` are shares (0 to 1) of the devices that match ``where``.
 
-    A phase lasts at least ``hold_s``, until ``min_devices`` of the devices that it adds have succeeded, or
-    all if it adds fewer. The rollout is aborted if the share of its devices that fail exceeds that of the
-    other devices by more than ``abort_at``, or if a metric falls by more than ``worse_by`` compared with
-    the other devices.
+    A phase lasts at least ``hold_s``, until ``min_devices`` of the devices that it adds have succeeded. If it
+    adds fewer, all have to that are online or were heard from within ``hold_s``, at least one. The rollout
+    is aborted if the share of its devices that fail exceeds that of the other devices by more than
+    ``abort_at``, or if a metric falls by more than ``worse_by`` compared with the other devices.
     """
 
     phases: tuple[float, ...]
@@ -102,6 +104,14 @@ class RolloutRows(Protocol):
 
     def tried(self, run: str, since: int) -> list[Tried]:
         """Every order of a run from a round on, by round and device."""
+        ...
+
+    def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
+        """What was seen of these devices."""
+        ...
+
+    def paused(self) -> set[str]:
+        """The devices that are set aside."""
         ...
 
 

@@ -13,6 +13,7 @@ from tests.cloud.helper import (
     CONFIG,
     RUN,
     Cloud,
+    a_hello,
     make_bundle,
     random_theta,
     small_update,
@@ -24,13 +25,14 @@ from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.coding import CodecConfig
 from sedge_cloud.config import RunConfig
 from sedge_cloud.privacy import PrivacyConfig
+from sedge_cloud.recorder import Recorder
 from sedge_cloud.store.rollouts import RolloutPlan, RolloutRow
 from sedge_cloud.store.rows import OrderRow
 from sedge_cloud.store.schema import OBJECTS, TABLES
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import bundle as bundles
-from sedge_protocol.wire.messages import Decline, Order
+from sedge_protocol.wire.messages import Decline, Goodbye, Order
 from sedge_protocol.wire.update import Metrics
 
 NAMES = [f"d{number:03}" for number in range(200)]
@@ -108,6 +110,17 @@ class Fleet:
         """Whether an order names the rollout's bundle."""
         return order.bundle.sha256 == self.row.bundle
 
+    def leave(self, names: set[str]) -> None:
+        """These go offline, and the rows say so."""
+        for name in names:
+            self.cloud.say(name, Goodbye(a_hello(name).nonce))
+        self.names = [name for name in self.names if name not in names]
+        Recorder(self.cloud.core, self.cloud.wall).poll(self.cloud.now)
+
+    def lines(self) -> list[str]:
+        """What `rollout status` says."""
+        return list(rollout_lines(self.cloud.store, RUN, wall(self.cloud.now)))
+
     def now(self) -> RolloutRow:
         """The rollout as the store has it."""
         return self.cloud.store.rollouts(RUN)[-1]
@@ -132,7 +145,7 @@ def test_a_bundle_that_crashes_runs_on_two_of_200_devices_and_all_go_back(tmp_pa
     assert row.why == "2 of 2 devices failed ('TooManyStarts: why'), of the others 0 of 200"
     assert f"run run, rollout 1: aborted: {row.why}" in fleet.cloud.notes(logging.WARNING)
     assert fleet.answer(good) == set(), "in the next round"
-    told = list(rollout_lines(fleet.cloud.store, RUN))
+    told = fleet.lines()
     assert told[0].startswith("rollout 1: aborted, phase 1 of 3")
     assert {line.split()[0] for line in told[2:4]} == tried
 
@@ -193,6 +206,44 @@ def test_a_phase_lasts_as_long_as_it_is_told_to(tmp_path: Path) -> None:
     assert [len(fleet.answer(good)) for _ in range(3)] == [2, 2, 2]
     fleet.cloud.now += day
     assert [len(fleet.answer(good)) for _ in range(2)] == [2, 20]
+
+
+@on_both
+def test_a_small_phase_goes_on_without_those_that_are_offline_or_paused(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, RolloutPlan((0.1, 1.0)), NAMES[:50])
+    tried = sorted(name for name in fleet.names if fleet.is_new(fleet.cloud.order(name)))
+    fleet.cloud.store.pause({tried[4]}, 1.0)
+    fleet.leave({tried[3], tried[4]})
+    told = fleet.lines()
+    assert told[2] == "  phase 1: 0 of the 5 devices that it adds have trained, 2 offline or paused"
+    one = fleet.cloud.order(tried[0]).seed
+    fleet.answer(lambda order: good(order) if order.seed == one else None)
+    assert fleet.answer(good) == {*tried[:3]}, "two are online and have not trained"
+    assert fleet.answer(good) == {*fleet.names}
+
+
+def test_a_phase_waits_for_devices_that_were_heard_from_within_its_time(tmp_path: Path) -> None:
+    day = 24 * CONFIGURED.deadline_s
+    fleet = Fleet(tmp_path, RolloutPlan((0.1, 1.0), hold_s=day), NAMES[:20])
+    tried = {name for name in fleet.names if fleet.is_new(fleet.cloud.order(name))}
+    fleet.cloud.now += day - 10
+    fleet.leave({min(tried)})
+    assert len(fleet.answer(good)) == 1
+    assert len(fleet.answer(good)) == 1, "a day is over, but this device may come back"
+    fleet.cloud.now += day
+    assert [len(fleet.answer(good)) for _ in range(2)] == [1, 19]
+
+
+def test_a_phase_never_moves_on_with_fewer_successes_than_it_was_told(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, RolloutPlan((0.1, 1.0), min_devices=2), NAMES[:20])
+    tried = {name for name in fleet.names if fleet.is_new(fleet.cloud.order(name))}
+    fleet.leave({min(tried)})
+    assert [len(fleet.answer(good)) for _ in range(4)] == [1, 1, 1, 1]
+    fleet.cloud.hello(min(tried))
+    fleet.answer(good)  # was open
+    fleet.names.append(min(tried))
+    assert len(fleet.answer(good)) == 2
+    assert len(fleet.answer(good)) == 20
 
 
 def test_an_operator_takes_a_bundle_back_also_after_a_restart(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ EARLIER_ROUNDS = 5
 # A device that leaves so many orders of the new bundle without an answer has failed.
 MAX_SILENT = 3
 NO_ANSWER = "no answer"
+# Declines that say nothing of a bundle: the device's own limits, its link, and its revocation.
+OF_THE_DEVICE = frozenset({"MessageTooLarge", "TooManyOrders", "TooManyRuns", "revoked"})
 
 
 def rank(row: RolloutRow, device: str) -> int:
@@ -88,7 +90,7 @@ def compare(bundle: bytes, orders: Iterable[Tried], since: int) -> tuple[Group, 
             if not is_new:
                 first.setdefault(order.device, metrics)
             last[order.device, is_new] = metrics
-        if order.round < since:
+        if order.round < since or order.declined.partition(":")[0] in OF_THE_DEVICE:
             continue
         if why:
             group.failed[order.device] = why

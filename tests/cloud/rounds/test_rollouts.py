@@ -33,6 +33,7 @@ from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.messages import Decline, Goodbye, Order
+from sedge_protocol.wire.reasons import REASONS
 from sedge_protocol.wire.update import Metrics
 
 NAMES = [f"d{number:03}" for number in range(200)]
@@ -148,6 +149,17 @@ def test_a_bundle_that_crashes_runs_on_two_of_200_devices_and_all_go_back(tmp_pa
     told = fleet.lines()
     assert told[0].startswith("rollout 1: aborted, phase 1 of 3")
     assert {line.split()[0] for line in told[2:4]} == tried
+
+
+@pytest.mark.parametrize("reason", REASONS["DECLINE"])
+def test_only_declines_that_the_bundle_may_cause_are_failures(tmp_path: Path, reason: str) -> None:
+    limits = {"MessageTooLarge", "TooManyOrders", "TooManyRuns"}
+    fleet = Fleet(tmp_path, names=NAMES[:4], plan=RolloutPlan((0.5, 1.0)))
+    tried = fleet.answer(lambda order: reason)
+    assert fleet.now().state == ("in_progress" if reason in limits else "aborted")
+    assert fleet.now().read_progress().failed == (() if reason in limits else (*sorted(tried),))
+    if reason in limits:
+        assert [len(fleet.answer(good)) for _ in range(2)] == [2, 4], "it goes on once they train"
 
 
 def test_a_bundle_with_which_devices_fall_silent_is_taken_back(tmp_path: Path) -> None:

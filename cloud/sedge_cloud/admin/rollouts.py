@@ -51,7 +51,7 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
         number=len(earlier) + 1,
         bundle=b"",
         state="in_progress",
-        plan=msgspec.msgpack.encode(plan),
+        plan=msgspec.msgpack.encode(msgspec.structs.replace(plan, bundle=bundle.manifest.name)),
         progress=b"",
         created=time.time(),
     )

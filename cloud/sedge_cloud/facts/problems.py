@@ -121,6 +121,9 @@ def _of_run(facts: Fleet, run: RunFacts, newest: bool) -> Iterator[Problem]:
     if run.why:
         since = run.rounds[-1].closed if run.rounds else run.created
         yield _problem("run_waits", run.run, run.why, since, run.run, "warning")
+    if run.rollout is not None and run.rollout.state == "aborted":
+        text = f"rollout {run.rollout.number} was aborted: {run.rollout.why}"
+        yield _problem("rollout_aborted", run.run, text, run.rollout.ended, run.run, "warning")
     it = run.open
     if it is not None:
         yield from _of_open(facts, it)

@@ -31,6 +31,7 @@ from sedge_cloud.facts.records import (
     printable,
     when,
 )
+from sedge_cloud.facts.rollouts import rollout_of
 from sedge_cloud.facts.selection import Wanted, choose
 from sedge_cloud.figures.numbers import natural
 from sedge_cloud.runs.terms import Terms
@@ -301,6 +302,7 @@ class Reader:
             groups=self._groups(row, known),
             unable=dict(unable),
             tensors=terms.tensors,
+            rollout=rollout_of(self.store, row.run),
         )
 
     def _find_unable(self, known: _KnownRun, changed: set[str]) -> None:

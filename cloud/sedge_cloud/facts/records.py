@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from sedge_cloud.store.records import RoundParts, RunSums
+from sedge_cloud.store.rollouts import RolloutState
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
 # Everything that can be wrong, by name: labels of metrics, and what notices and filters go by. The last one
@@ -24,6 +25,7 @@ Code = Literal[
     "disk_full",
     "run_failed",
     "run_waits",
+    "rollout_aborted",
     "round_below_quorum",
     "round_stuck",
     "device_lost",
@@ -95,6 +97,30 @@ class RoundFacts(RoundParts, frozen=True, kw_only=True, omit_defaults=False):
     waiting: tuple[Waiting, ...] = ()
 
 
+class RolloutFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest rollout of a run, as it stood when its last round was planned.
+
+    It gives devices the ``bundle`` of this name and ``sha256``. It is in ``phase`` (from 1) of ``phases``,
+    a ``share`` of the devices that match. Of the ``devices`` in it some have ``succeeded`` and some
+    ``failed``; the others are ``waiting`` to train with it. ``why`` says why it was aborted or rolled back.
+    """
+
+    number: int
+    bundle: str
+    sha256: str
+    state: RolloutState
+    created: datetime | None
+    ended: datetime | None = None
+    phase: int
+    phases: int
+    share: float
+    devices: int
+    succeeded: int
+    failed: int
+    waiting: int
+    why: str = ""
+
+
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One run. ``why`` says why it failed, or what it waits for while no round is open.
 
@@ -117,6 +143,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, tuple[str, ...]] = {}
     unable: dict[str, str] = {}
     tensors: dict[str, int] = {}
+    rollout: RolloutFacts | None = None
 
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):

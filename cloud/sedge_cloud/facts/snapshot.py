@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Collection
 
 from sedge_cloud.facts.reader import Reader
-from sedge_cloud.facts.records import ChangeKey, DeviceFacts, Fleet, change_key
+from sedge_cloud.facts.records import ChangeKey, DeviceFacts, Fleet, RunFacts, change_key
+from sedge_cloud.facts.rollouts import version_of
 from sedge_cloud.facts.selection import Wanted
 
 # Facts are at least this old before they are read again, however many look,
@@ -66,6 +67,11 @@ class Snapshot:
         """The tags of these devices, if they have any, by device and key. Raises ``SedgeError``."""
         with self._lock:
             return self._opened().store.tags_of(devices)
+
+    def version_of(self, run: RunFacts | None, device: str) -> str:
+        """Which bundle a device has, where a run has had a rollout. Raises ``SedgeError``."""
+        with self._lock:
+            return version_of(self._opened().store, run, device) if run else ""
 
     def expire(self) -> None:
         """Read again at the next look: something was done."""

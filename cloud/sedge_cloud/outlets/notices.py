@@ -22,7 +22,7 @@ from sedge_cloud.outlets.settings import NotifyConfig
 # What is worth waking somebody for; everything else is on the page.
 NOTIFY_CODES: frozenset[Code] = frozenset({
     "broker_down", "broker_limit", "coordinator_silent", "coordinator_error", "disk_low", "disk_full",
-    "run_failed", "round_stuck", "round_below_quorum", "device_lost",
+    "run_failed", "rollout_aborted", "round_stuck", "round_below_quorum", "device_lost",
 })  # fmt: skip
 TIMEOUT_S = 20.0
 # A fleet that loses its network loses every device: the first notices say how many more there are.

@@ -120,7 +120,8 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
     orders = store.tried(run.name, max(1, first - EARLIER_ROUNDS))
     new, others = compare(row.bundle, orders, first)
     failed = tuple(sorted({*progress.failed, *new.failed}))
-    progress = msgspec.structs.replace(progress, failed=failed)
+    succeeded = max(progress.succeeded, len(new.succeeded))  # old orders are deleted
+    progress = msgspec.structs.replace(progress, failed=failed, succeeded=succeeded)
     reachable = set[str]()
     if _added(progress) < plan.min_devices:
         newest = members(row, progress, store.eligible(plan.where))
@@ -136,6 +137,8 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
         progress = next_phase(row, plan, progress, store.eligible(plan.where), at)
         share = plan.phases[progress.phase]
         text = f"phase {progress.phase + 1}, {100 * share:g} %: {progress.sizes[-1]} devices"
+    if row.state != "in_progress":
+        progress = msgspec.structs.replace(progress, ended=at)
     coded = msgspec.msgpack.encode(progress)
     if coded == row.progress and not text:
         return

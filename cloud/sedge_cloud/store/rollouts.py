@@ -24,6 +24,8 @@ RolloutState: TypeAlias = Literal["in_progress", "succeeded", "aborted", "rolled
 class RolloutPlan(msgspec.Struct, frozen=True):
     """How a rollout proceeds: ``phases`` are shares (0 to 1) of the devices that match ``where``.
 
+    ``bundle`` is the name of the new bundle.
+
     A phase lasts at least ``hold_s``, until ``min_devices`` of the devices that it adds have succeeded. If it
     adds fewer, all have to that are online or were heard from within ``hold_s``, at least one. The rollout
     is aborted if the share of its devices that fail exceeds that of the other devices by more than
@@ -36,6 +38,7 @@ class RolloutPlan(msgspec.Struct, frozen=True):
     worse_by: float = 0.1
     min_devices: int = 10
     where: str = ""
+    bundle: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -43,7 +46,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     ``bounds`` has the largest rank (``rank``) of the devices in each phase begun so far, and ``sizes``
     their numbers. Its first orders are in ``first_round`` or later. ``failed`` devices are back on their
-    previous bundle.
+    previous bundle, and ``succeeded`` counts those whose update was accepted. The rollout was aborted, or its
+    last phase was over, when it ``ended`` (wall clock; 0: not yet).
     """
 
     since: float
@@ -52,6 +56,8 @@ class Progress(msgspec.Struct, frozen=True):
     bounds: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     failed: tuple[str, ...] = ()
+    succeeded: int = 0
+    ended: float = 0.0
 
 
 class RolloutRow(msgspec.Struct, frozen=True):
@@ -131,6 +137,20 @@ class Rollouts(Database):
     def rollouts(self, run: str) -> list[RolloutRow]:
         """A run's rollouts, the oldest first."""
         return self._rows(RolloutRow, "SELECT * FROM rollouts WHERE run = ? ORDER BY number", run)
+
+    def last_bundle(self, run: str, device: str) -> bytes | None:
+        """The blob of the bundle of a device's order in the last closed round that it had a part in.
+
+        It is empty for the run's own bundle, and None without such an order, or if that is deleted.
+        """
+        sql = (
+            "SELECT o.bundle FROM histories h"
+            " JOIN orders o ON o.run = h.run AND o.round = h.round AND o.device = h.device"
+            " WHERE h.run = ? AND h.device = ?"
+        )
+        with self._db.errors():
+            row = self._db.execute(sql, (run, device)).fetchone()
+        return None if row is None else bytes(row[0])
 
     def save_rollout(self, row: RolloutRow) -> bool:
         """Store what became of a rollout that is in progress; False if it has ended meanwhile."""

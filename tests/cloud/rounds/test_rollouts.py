@@ -11,6 +11,7 @@ import pytest
 from tests.cloud.helper import (
     BEGUN,
     CONFIG,
+    FLEET,
     RUN,
     Cloud,
     a_hello,
@@ -18,12 +19,16 @@ from tests.cloud.helper import (
     random_theta,
     small_update,
 )
+from tests.cloud.outlets.test_status_page import text_of
 from tests.cloud.stores import on_both
 
 from sedge_cloud.admin.rollouts import rollout_lines, start_rollout
 from sedge_cloud.admin.runs import stop_run
 from sedge_cloud.coding import CodecConfig
 from sedge_cloud.config import RunConfig
+from sedge_cloud.facts.reader import Reader
+from sedge_cloud.facts.rollouts import version_of
+from sedge_cloud.outlets.page.html import device_page, status_page
 from sedge_cloud.privacy import PrivacyConfig
 from sedge_cloud.recorder import Recorder
 from sedge_cloud.store.rollouts import RolloutPlan, RolloutRow
@@ -160,6 +165,40 @@ def test_only_declines_that_the_bundle_may_cause_are_failures(tmp_path: Path, re
     assert fleet.now().read_progress().failed == (() if reason in limits else (*sorted(tried),))
     if reason in limits:
         assert [len(fleet.answer(good)) for _ in range(2)] == [2, 4], "it goes on once they train"
+
+
+@on_both
+def test_the_page_says_how_a_rollout_goes_and_what_a_device_has(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, RolloutPlan((0.1, 0.5, 1.0)), NAMES[:20])
+    first = fleet.answer(good)
+    second = fleet.answer(good)
+    found = Reader(FLEET, tmp_path / "state", fleet.cloud.store).read(wall(fleet.cloud.now))
+    run, mark = found.runs[0], fleet.row.bundle.hex()[:8]
+    goes = f"Rollout 1 of version 2 ({mark}) is in progress. Phase 3 of 3, 100 %: "
+    assert f"{goes}of 20 devices 10 succeeded, 0 failed, 10 waiting." in text_of(
+        status_page(found), "run"
+    )
+    store, others = fleet.cloud.store, {*fleet.names} - second
+    assert first < second
+    for name in (min(second), min(others)):
+        version = version_of(store, run, name)
+        page = device_page(found, found.devices[fleet.names.index(name)], {}, version)
+        told = f"version 2 ({mark}), from rollout 1" if name in second else "the run's own"
+        assert f"Bundle {told}" in text_of(page, "now")
+
+
+def test_an_aborted_rollout_is_a_problem_until_the_next_one(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, names=NAMES[:20])
+    reader = Reader(FLEET, tmp_path / "state", fleet.cloud.store)
+    fleet.answer(lambda order: CRASHES)
+    found = reader.read(wall(fleet.cloud.now))
+    (problem,) = [problem for problem in found.problems if problem.code == "rollout_aborted"]
+    assert problem.text == f"rollout 1 was aborted: {fleet.now().why}"
+    assert "rollout 1 was aborted: " in text_of(status_page(found), "problems")
+    assert "is aborted: 1 of 1 devices failed" in text_of(status_page(found), "run")
+    start_rollout(fleet.cloud.store, RUN, new_version(tmp_path / "again"), PLAN)
+    codes = {problem.code for problem in reader.read(wall(fleet.cloud.now)).problems}
+    assert "rollout_aborted" not in codes
 
 
 def test_a_bundle_with_which_devices_fall_silent_is_taken_back(tmp_path: Path) -> None:

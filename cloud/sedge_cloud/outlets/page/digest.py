@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sedge_cloud.facts.devices import counted
-from sedge_cloud.facts.records import DeviceFacts, Fleet, Problem, RoundFacts, RunFacts
+from sedge_cloud.facts.records import (
+    DeviceFacts,
+    Fleet,
+    Problem,
+    RolloutFacts,
+    RoundFacts,
+    RunFacts,
+)
 from sedge_cloud.figures.numbers import change, listed, natural
 from sedge_protocol import VERSION
 
@@ -101,6 +108,16 @@ def groups(run: RunFacts) -> list[tuple[list[str], list[str]]]:
         for whole, members in sets.items()
     ]
     return sorted(found, key=lambda row: (-len(row[0]), natural(row[0][0])))
+
+
+def rollout(it: RolloutFacts) -> str:
+    """How a rollout goes, in one line."""
+    why = f": {it.why}" if it.why else ""
+    return (
+        f"Rollout {it.number} of {it.bundle} ({it.sha256[:8]}) is {it.state.replace('_', ' ')}{why}. "
+        f"Phase {it.phase} of {it.phases}, {100 * it.share:g} %: of {it.devices:,} devices "
+        f"{it.succeeded:,} succeeded, {it.failed:,} failed, {it.waiting:,} waiting."
+    )
 
 
 def pace(device: DeviceFacts, devices: Sequence[DeviceFacts]) -> str:

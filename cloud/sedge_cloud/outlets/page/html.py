@@ -66,8 +66,10 @@ def status_page(
     )
 
 
-def device_page(facts: Fleet, device: DeviceFacts, tags: Mapping[str, str]) -> str:
-    """One device: how it is, what it does, what went wrong with it."""
+def device_page(
+    facts: Fleet, device: DeviceFacts, tags: Mapping[str, str], version: str = ""
+) -> str:
+    """One device: how it is, what it does, what went wrong with it; ``version`` is its bundle."""
     name, run = device.device, facts.shown()
     rounds = run.rounds if run else ()
     parts = [(r, digest.part_in(name, r)) for r in reversed(rounds)]
@@ -77,6 +79,7 @@ def device_page(facts: Fleet, device: DeviceFacts, tags: Mapping[str, str]) -> s
         f"device {name}",
         d=device,
         tags=tags,
+        version=version,
         wrong=[problem for problem in facts.problems if problem.subject == name],
         parts=[part for part in parts if part[1]],
         partners=run.groups.get(name, ()) if run else (),

@@ -175,8 +175,9 @@ class StatusServer:
         if device is None:
             return Response("no such device\n", status_code=404)
         tags = self._snapshot.tags_of([name]).get(name, {})
+        version = self._snapshot.version_of(facts.shown(), name)
         text = self._pages.once(
-            facts, ("device", name), lambda: html.device_page(facts, device, tags)
+            facts, ("device", name), lambda: html.device_page(facts, device, tags, version)
         )
         return Response(text, media_type="text/html")
 

@@ -166,8 +166,8 @@ def next_phase(
 
 def members(row: RolloutRow, progress: Progress, devices: Iterable[str]) -> set[str]:
     """Those of ``devices`` that the phase adds to the phase before."""
-    before = progress.bounds[-2] if len(progress.bounds) > 1 else -1
-    return {name for name in devices if before < rank(row, name) <= progress.bounds[-1]}
+    before, last = (-1, *progress.bounds)[-2:]
+    return {name for name in devices if before < rank(row, name) <= last}
 
 
 def away(store: RolloutRows, devices: Set[str], since: float) -> set[str]:

@@ -26,10 +26,10 @@ class RolloutPlan(msgspec.Struct, frozen=True):
 
     ``bundle`` is the name of the new bundle.
 
-    A phase lasts at least ``hold_s``, until ``min_devices`` of the devices that it adds have succeeded. If it
-    adds fewer, all have to that are online or were heard from within ``hold_s``, at least one. The rollout
-    is aborted if the share of its devices that fail exceeds that of the other devices by more than
-    ``abort_at``, or if a metric falls by more than ``worse_by`` compared with the other devices.
+    A phase lasts at least ``hold_s``, until ``min_devices`` of the devices that it adds have succeeded. If
+    it adds fewer, all of them that are online or were heard from within ``hold_s`` have to, at least one.
+    The rollout is aborted if the share of its devices that fail exceeds that of the other devices by more
+    than ``abort_at``, or if a metric falls by more than ``worse_by`` compared with the other devices.
     """
 
     phases: tuple[float, ...]
@@ -46,8 +46,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     ``bounds`` has the largest rank (``rank``) of the devices in each phase begun so far, and ``sizes``
     their numbers. Its first orders are in ``first_round`` or later. ``failed`` devices are back on their
-    previous bundle, and ``succeeded`` counts those whose update was accepted. The rollout was aborted, or its
-    last phase was over, when it ``ended`` (wall clock; 0: not yet).
+    previous bundle, and ``succeeded`` counts those whose update was accepted. The rollout was aborted, or
+    its last phase was over, when it ``ended`` (wall clock; 0: not yet).
     """
 
     since: float

@@ -13,6 +13,7 @@ tests/system/test_seen.py does the same without the clock.
 import os
 import shutil
 import signal
+import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from tools.bench.harness import Figure, Result, at_most, bench
 from tools.bench.parts.real_fleet import wait_until
 from tools.bench.watched_fleet import PATIENCE_S, Problem, Sighting, Watched
 
+from sedge_cloud.facts.problems import DEPLOYED
 from sedge_export.exporter import export
 from sedge_export.models import mlp
 
@@ -38,6 +40,17 @@ time.time = lambda: 1_600_000_000.0
 from sedge_edge.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
+
+
+def enrolled_long_ago(home: Path, device: str) -> None:
+    """A device that was enrolled just now could not have connected yet, and is no problem."""
+    with closing(sqlite3.connect(home / "state" / "sedge.sqlite", timeout=30)) as db, db:
+        db.execute("UPDATE meta SET value = value + 1 WHERE key = 'change'")
+        sql = (
+            "UPDATE devices SET enrolled = enrolled - ?, "
+            "changed = (SELECT value FROM meta WHERE key = 'change') WHERE device = ?"
+        )
+        db.execute(sql, (DEPLOYED.total_seconds(), device))
 
 
 def while_a_run_goes_on(fleet: Watched, bundle: Path) -> None:
@@ -113,6 +126,7 @@ def beside_good_devices(fleet: Watched, bundle: Path) -> None:
 
     def elsewhere() -> None:
         fleet.add_device("elsewhere", 9)
+        enrolled_long_ago(home, "elsewhere")
         config = home / "elsewhere" / "edge.toml"
         config.write_text(config.read_text().replace('fleet = "test"', 'fleet = "home"'))
         fleet.start_agent("elsewhere")

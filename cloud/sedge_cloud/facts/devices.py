@@ -62,6 +62,7 @@ class KnownDevice:
             state=self._state(running),
             since=when(session.since),
             heard=when(session.heard),
+            enrolled=when(self.row.enrolled),
             version="" if hello is None else printable(hello.version),
             backends=() if hello is None else tuple(map(printable, hello.backends)),
             memory_mb=0 if hello is None else hello.memory_mb,

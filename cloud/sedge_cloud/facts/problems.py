@@ -31,6 +31,8 @@ SOON_FULL_DAYS = 30.0
 RECENT = timedelta(minutes=10)
 # While a run is going on, a device that owes nothing is reported missing after this long.
 LOST = timedelta(minutes=10)
+# A device that has never connected is reported this long after its enrolment, time enough to set it up.
+DEPLOYED = timedelta(hours=1)
 # A device gets worse when its accuracy before training falls by more than this.
 WORSE = 0.05
 # A round is stuck when it takes this many times as long as usual, and at least this many seconds.
@@ -204,16 +206,26 @@ def device_problems(facts: Fleet) -> Iterator[Problem]:
 
 
 def _never_connected(facts: Fleet) -> Iterator[Problem]:
-    """A few are named; many are one line, as a fleet is often enrolled before it is deployed."""
+    """A few are named; many are one line, as a fleet is often enrolled before it is deployed.
+
+    Of devices that are counted and not read, as in large fleets, nobody knows for how long.
+    """
     never = [device for device in facts.devices if device.state == "never"]
-    names = [device.device for device in never if not _is_unheard(facts, device)]
-    count = len(names) + facts.states["never"] - len(never)
+    overdue = [device for device in never if _is_overdue(facts, device)]
+    count = len(overdue) + facts.states["never"] - len(never)
     if count <= MAX_NAMED:
-        for name in names:
-            yield _problem("device_never", name, NEVER, severity="warning")
+        for device in overdue:
+            name, since = device.device, device.enrolled
+            yield _problem("device_never", name, NEVER, since, severity="warning")
     else:
         text = f"{count} enrolled devices are not yet deployed: none of them has ever connected"
         yield _problem("device_never", "devices", text, severity="warning")
+
+
+def _is_overdue(facts: Fleet, device: DeviceFacts) -> bool:
+    """Whether a device that has never connected could have by now."""
+    recent = device.enrolled is not None and facts.at - device.enrolled < DEPLOYED
+    return not (recent or _is_unheard(facts, device))
 
 
 def _is_unheard(facts: Fleet, device: DeviceFacts) -> bool:

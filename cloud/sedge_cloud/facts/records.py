@@ -156,12 +156,14 @@ class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     all closed rounds. ``seconds`` is how long its last training took. ``doing`` is how far it is with its
     last ``order``, by run and round: asked, fetching something, of which it has ``done`` of ``total``
     chunks, training or sending. ``trouble`` is why its last update did not count, or not in full.
+    ``enrolled`` is when it last got a secret from the coordinator.
     """
 
     device: str
     state: DeviceState
     since: datetime | None = None
     heard: datetime | None = None
+    enrolled: datetime | None = None
     version: str = ""
     backends: tuple[str, ...] = ()
     memory_mb: int = 0

@@ -69,6 +69,8 @@ def device_line(device: DeviceFacts, at: datetime) -> str:
     """A device's row below ``DEVICES``; at its end what holds it up, or its last error."""
     error = f"{device.error} ({age(device.error_since, at)} ago)" if device.error else ""
     what = f"waits: {device.waits}" if device.waits else error
+    if device.state == "never" and device.enrolled and not what:
+        what = f"enrolled {age(device.enrolled, at)} ago"
     backend = ",".join(device.backends)
     before, after = (value_text(v, device.metric) for v in (device.before, device.after))
     return (

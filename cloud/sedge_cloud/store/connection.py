@@ -208,6 +208,10 @@ class Database:
         sql = "UPDATE meta SET value = value + 1 WHERE key = 'change' RETURNING value"
         return int(db.execute(sql).fetchone()[0])
 
+    def _now(self, db: Dialect) -> float:
+        """The database's clock, in seconds since 1970."""
+        return float(db.execute(f"SELECT {db.clock}").fetchone()[0])
+
     def _put(
         self, db: Dialect, table: str, *rows: msgspec.Struct, keys: int = 1, sets: str = ""
     ) -> None:

@@ -123,10 +123,10 @@ class Devices(Database):
     ) -> None:
         """Enrol devices with their tags, all or none. Raises ``ConfigError`` when an id is taken."""
         with self._transaction() as db:
-            changed = self._enrol(db)
+            changed, now = self._enrol(db), self._now(db)
             for device in sorted(self.devices_named(secrets)):
                 raise ConfigError("device", device, "an id that is not enrolled yet")
-            rows = (DeviceRow(*each, False, 0, None, changed) for each in secrets.items())
+            rows = (DeviceRow(*each, False, 0, None, changed, now) for each in secrets.items())
             db.insert(
                 "devices", map(msgspec.structs.astuple, rows), len(DeviceRow.__struct_fields__)
             )
@@ -153,11 +153,11 @@ class Devices(Database):
         Raises ``ConfigError`` when there is no such device.
         """
         sql = (
-            "UPDATE devices SET secret = ?, revoked = 0, incarnation = 0, hello = NULL, changed = ?"
-            " WHERE device = ?"
+            "UPDATE devices SET secret = ?, revoked = 0, incarnation = 0, hello = NULL, changed = ?,"
+            " enrolled = ? WHERE device = ?"
         )
         with self._transaction() as db:
-            if not db.execute(sql, (secret, self._enrol(db), device)).rowcount:
+            if not db.execute(sql, (secret, self._enrol(db), self._now(db), device)).rowcount:
                 raise ConfigError("device", device, "an enrolled device")
             for table in ("abilities", "renewals"):
                 db.execute(f"DELETE FROM {table} WHERE device = ?", (device,))

@@ -152,6 +152,3 @@ class Leases(Database):
         for process in self.processes():
             if process.token != self._token and is_gone(process, now):
                 db.execute("DELETE FROM processes WHERE token = ?", (process.token,))
-
-    def _now(self, db: Dialect) -> float:
-        return float(db.execute(f"SELECT {db.clock}").fetchone()[0])

@@ -7,9 +7,18 @@ Until the last step the device is heard under its old secret.
 
 from collections.abc import Collection, Iterable
 
+import msgspec
+
 from sedge_cloud.store.joins import Joins
-from sedge_cloud.store.rows import AccountRow, RenewalRow
+from sedge_cloud.store.rows import RenewalRow
 from sedge_cloud.store.selector import Condition
+
+
+class _AccountRow(msgspec.Struct, frozen=True):
+    """A device's account at the broker: the secret that its password follows from."""
+
+    device: str
+    secret: bytes
 
 
 class Renewals(Joins):
@@ -62,7 +71,7 @@ class Renewals(Joins):
             " FROM devices d LEFT JOIN renewals r ON r.device = d.device"
             " WHERE d.revoked = 0 AND d.device IN ({})"
         )
-        return {row.device: row.secret for row in self._named(AccountRow, sql, names)}
+        return {row.device: row.secret for row in self._named(_AccountRow, sql, names)}
 
     def give_passwords(self, rows: Iterable[RenewalRow]) -> None:
         """Note that the broker has the new passwords of these devices."""

@@ -33,6 +33,7 @@ class DeviceRow(msgspec.Struct, frozen=True):
     incarnation: int
     hello: bytes | None
     changed: int = 0
+    enrolled: float = 0.0  # when it last got a secret, by the store's clock; 0 before schema 9
 
     def read_hello(self) -> Hello | None:
         """The hello of its last start; None if there is none, or if it cannot be read."""
@@ -302,8 +303,7 @@ class JoinRow(msgspec.Struct, frozen=True):
 class RenewalRow(msgspec.Struct, frozen=True):
     """A device that has been due to change its secret since ``asked``.
 
-    ``secret`` is the secret that it has offered, by its public key; both are empty before that. ``account``
-    says whether the broker has its new password.
+    ``secret`` is the one it offered by its key ``point``, empty before; ``account``: the broker has it.
     """
 
     device: str
@@ -311,13 +311,6 @@ class RenewalRow(msgspec.Struct, frozen=True):
     point: bytes
     secret: bytes
     account: bool
-
-
-class AccountRow(msgspec.Struct, frozen=True):
-    """A device's account at the broker: the secret that its password follows from."""
-
-    device: str
-    secret: bytes
 
 
 class TrafficRow(msgspec.Struct, frozen=True):

@@ -12,13 +12,16 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.wire.topics import SHARD_NAMES
 
 # Grows with every change of the tables; ``MIGRATIONS`` has what leads from each schema to the next.
-SCHEMA = 8
+SCHEMA = 9
+_DEVICES_8 = """CREATE TABLE devices (
+    device TEXT PRIMARY KEY, secret BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0,
+    incarnation INTEGER NOT NULL DEFAULT 0, hello BLOB, changed INTEGER NOT NULL DEFAULT 0)"""
+_ENROLLED = "enrolled REAL NOT NULL DEFAULT 0"
 # Every table and index, by name. Times are seconds on the wall clock, 0 for unknown.
 OBJECTS: Mapping[str, str] = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
-    "devices": """CREATE TABLE devices (
-    device TEXT PRIMARY KEY, secret BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0,
-    incarnation INTEGER NOT NULL DEFAULT 0, hello BLOB, changed INTEGER NOT NULL DEFAULT 0)""",
+    # As SQLite writes it after the migration: a store's check compares the text.
+    "devices": f"{_DEVICES_8[:-1]}, {_ENROLLED})",
     "runs": """CREATE TABLE runs (
     run TEXT PRIMARY KEY, status TEXT NOT NULL, config BLOB NOT NULL, bundle BLOB NOT NULL,
     state BLOB NOT NULL, created REAL NOT NULL, narrower BLOB NOT NULL, frozen BLOB NOT NULL,
@@ -131,8 +134,8 @@ TABLES = ";".join([
 ])  # fmt: skip
 
 
-def _rebuilt(table: str, added: str) -> tuple[str, ...]:
-    """What gives a table its new columns: ``added`` are their values.
+def _rebuilt(table: str, added: str, text: str = "") -> tuple[str, ...]:
+    """What gives a table its new columns: ``added`` are their values, ``text`` an earlier form of it.
 
     Its text in SQLite, and the name of its index in PostgreSQL, are then as in a new store.
     """
@@ -140,7 +143,7 @@ def _rebuilt(table: str, added: str) -> tuple[str, ...]:
     return (
         f"CREATE TABLE {old} AS SELECT * FROM {table}",
         f"DROP TABLE {table}",
-        OBJECTS[table],
+        text or OBJECTS[table],
         f"INSERT INTO {table} SELECT *, {added} FROM {old}",
         f"DROP TABLE {old}",
     )
@@ -158,7 +161,7 @@ _EMPTY = "CAST('' AS BLOB)"
 _PHASE = "CASE open WHEN 1 THEN 'open' ELSE 'closed' END"
 MIGRATIONS: Mapping[int, str] = {
     3: ";".join([
-        *_rebuilt("devices", "0"),
+        *_rebuilt("devices", "0", _DEVICES_8),
         *_rebuilt("runs", f"'', 0, {_EMPTY}, {_EMPTY}"),
         # When a round opened and until when it goes on is in no row: it begins anew.
         *_rebuilt("rounds", f"{_PHASE}, 0, 0, 0, 0, '', 0, 0, {_EMPTY}, 0"),
@@ -174,6 +177,7 @@ MIGRATIONS: Mapping[int, str] = {
     5: ";".join(OBJECTS[name] for name in _NEW_IN_6),
     6: ";".join(OBJECTS[name] for name in ("ability_versions", "renewals")),
     7: ";".join([*_rebuilt("orders", _EMPTY), OBJECTS["rollouts"]]),
+    8: f"ALTER TABLE devices ADD COLUMN {_ENROLLED}",
 }  # fmt: skip
 # The updates that client models build on, and those of open rounds. The cross join makes SQLite look up
 # rounds first; otherwise it would scan all updates ever received.

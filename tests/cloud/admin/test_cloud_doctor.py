@@ -144,7 +144,7 @@ def damage(home: Path) -> None:
 def another_schema(home: Path) -> None:
     """A database of a later version."""
     store = open_store(home / "state")
-    store._db.execute("PRAGMA user_version = 9")
+    store._db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     store.close()
 
 
@@ -195,7 +195,7 @@ PROBLEMS: dict[str, tuple[Edit, str, str]] = {
     "no certificates": (change("mqtt://", "mqtts://"), "broker", "cannot reach mqtts://"),
     "bad authority": (change("[broker]", '[broker]\nca_file = "none.crt"'), "broker", ""),
     "damaged": (damage, "store", "file is not a database"),
-    "another schema": (another_schema, "store", f"schema 9, this version uses {SCHEMA}"),
+    "another schema": (another_schema, "store", f"schema {SCHEMA + 1}, this version uses {SCHEMA}"),
     "bundle gone": (without_bundle, "store", "No such file"),
     "run of another version": (unreadable_run, "store", "run run: its row cannot be read"),
     "strategy gone": (lost_strategy, "store", "strategy: found 'tests.cloud.given:Gone'"),

@@ -180,7 +180,7 @@ def test_a_device_is_issued_anew(store: Store, tmp_path: Path, revoked: bool) ->
     folder = reissue_device(store, cloud, "pi-1", tmp_path / "new")
     (row,) = store.devices()
     assert (
-        row == DeviceRow("pi-1", row.secret, False, 0, None, row.changed)
+        row == DeviceRow("pi-1", row.secret, False, 0, None, row.changed, row.enrolled)
         and row.secret != old.secret
     )
     assert parse_secret((folder / "secret").read_text(), "") == row.secret

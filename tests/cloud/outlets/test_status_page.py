@@ -138,8 +138,9 @@ def test_an_operators_questions_are_answered(lived: Seen) -> None:
     assert "▲ learns: +" in tiles and "in 5 rounds" in tiles
     assert " in 30 days" in tiles and "over " not in tiles
     # Who is new, and what happened last night?
-    assert "new has never been heard" in text_of(page, "problems")
+    assert "new" not in text_of(page, "problems")  # it can hardly have been started
     day = text_of(page, "day")
+    assert re.search(r"enrolled: a1, .* and \d+ more", day)
     assert "6 rounds closed" in day and f"{GONE} went offline" in day
     assert f"run, round 6 : distrusted: {HOSTILE}" in day
     # What runs where, and is it safe to upgrade?

@@ -26,7 +26,7 @@ from sedge_cloud.store.sqlite import Sqlite
 from sedge_protocol.errors import StorageError
 
 BEFORE = Path(__file__).with_name("before")
-KEPT = [3, 4, 8]
+KEPT = [3, 4, 8, 9]
 
 
 def unpacked(folder: Path, schema: int) -> Path:
@@ -115,6 +115,17 @@ def test_it_is_kept_in_postgresql_too(tmp_path: Path) -> None:
                 rows = old.execute(f"SELECT * FROM {table}").fetchall()
                 store._db.insert(table, rows, len(rows[0]) if rows else 1)
     holds_what_was_asked(open_store(tmp_path / "server"))
+
+
+def test_devices_have_been_enrolled_since_schema_9_at_a_time(tmp_path: Path) -> None:
+    with closing(open_folder(unpacked(tmp_path, 8) / "state")) as store:
+        assert {row.enrolled for row in store.devices()} == {0.0}
+        before = store.clock()
+        store.add_device("new", bytes(32))
+        store.reissue_device("never", bytes(32))
+        known = store.devices_named(["a", "new", "never"])
+        assert known["a"].enrolled == 0.0
+        assert before <= known["new"].enrolled <= known["never"].enrolled <= store.clock()
 
 
 def test_todays_schema_has_a_folder() -> None:

@@ -1,7 +1,7 @@
 """What the page says in a few words, worked out from the facts: direction, cost, versions, the last day."""
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -180,11 +180,17 @@ def _events(facts: Fleet) -> Iterator[Event]:
             text = out_of_the_ordinary(it)
             if it.closed is not None and text:
                 yield Event(it.closed, text, run.run, it.round)
+    enrolled = defaultdict[datetime, dict[str, datetime]](dict)  # by the hour: many come at a time
     for device in facts.devices:
+        if device.enrolled is not None:
+            hour = device.enrolled.replace(minute=0, second=0, microsecond=0)
+            enrolled[hour][device.device] = device.enrolled
         if device.state == "offline" and device.since is not None:
             yield Event(device.since, f"{device.device} went offline")
         if device.error and device.error_since is not None:
             yield Event(device.error_since, f"{device.device}: {device.error}")
+    for came in enrolled.values():
+        yield Event(max(came.values()), f"enrolled: {_named(came)}")
 
 
 def out_of_the_ordinary(it: RoundFacts) -> str:

@@ -1,4 +1,4 @@
-"""What is seen of a run: its rounds as results, who was late, and the bytes of each round."""
+"""Observes a run: its rounds as results, late devices, and the bytes of each round."""
 
 import time
 from collections import Counter, defaultdict
@@ -21,8 +21,8 @@ from sedge_protocol.wire.messages import TRAIN
 class Totals:
     """Bytes so far: up and down of each device, and what the coordinator sent and received.
 
-    ``payload_up``, ``payload_down`` and ``resent`` are parts of the devices' bytes, where they are known,
-    and ``billed`` are each device's messages and the units of 5 KB that these make, both ways.
+    ``payload_up``, ``payload_down`` and ``resent`` are parts of the devices' bytes, if known, and
+    ``billed`` are each device's messages and the units of 5 KB in them, both ways.
     """
 
     devices: Mapping[str, tuple[int, int]]
@@ -34,12 +34,12 @@ class Totals:
 
     @property
     def up(self) -> int:
-        """What all devices have sent."""
+        """The bytes that all devices have sent."""
         return sum(up for up, _ in self.devices.values())
 
     @property
     def down(self) -> int:
-        """What all devices have received."""
+        """The bytes that all devices have received."""
         return sum(down for _, down in self.devices.values())
 
     @property
@@ -53,7 +53,7 @@ class Totals:
         return sum(units for _, units in self.billed.values())
 
     def without(self, devices: Set[str]) -> "Totals":
-        """Those of the other devices alone."""
+        """The totals of the other devices only."""
         moved = {d: self.devices[d] for d in self.devices.keys() - devices}
         return replace(
             self, devices=moved, billed={d: b for d, b in self.billed.items() if d in moved}
@@ -64,9 +64,9 @@ class Watch:
     """Follows the coordinator's events.
 
     ``clock`` gives the run's own seconds, virtual or not, from 0; ``totals`` gives the bytes so far, and
-    ``groups`` with whom each device learns now. ``partners`` counts the rounds of training after which each
-    device had been made to learn with each other one.
-    ``failure`` says why the run did not end well, and is empty otherwise.
+    ``groups`` the devices that each one now learns with. ``partners`` counts the rounds of training after
+    which each device had been made to learn with each other one. ``failure`` says why the run did not end
+    well, and is empty otherwise.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Watch:
         self._groups = groups
         self.partners: dict[str, Counter[str]] = defaultdict(Counter)
         self._counted = Totals({})
-        # Devices that have answered an order, now and when the round opened, and how many of them have
-        # sent their first update since the last round of training closed.
+        # Devices that have answered an order, now and when the round opened, and the number of those that
+        # have sent their first update since the last round of training closed.
         self._known: set[str] = set()
         self._known_before: Set[str] = frozenset()
         self._newcomers = 0
@@ -105,7 +105,7 @@ class Watch:
             self._progress.note(f"{jobs} jobs are done already; playing back to where it ended")
 
     def observe(self, event: Event) -> None:
-        """One event."""
+        """Handle one event."""
         self.last_event_s = self._clock()
         match event:
             case RoundOpened():

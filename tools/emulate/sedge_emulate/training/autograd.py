@@ -1,7 +1,7 @@
 """One device after another by autograd, on one core each: the trainer of convolutions on a CPU.
 
-Batches are trimmed to their rows of weight one: padding is never computed, and the mean over the rest is
-the weighted mean that a device's program computes.
+Batches are trimmed to their rows of weight one: padding is never computed, and the mean over the other rows
+is the weighted mean that a device's program computes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ class AutogradTrainer:
         )  # fmt: skip
 
     def _given(self, guidance: Guidance | None) -> dict[str, Tensor] | None:
-        """What a guided loss takes: its models are stored already."""
+        """The inputs of a guided loss, with its models already stored."""
         if guidance is None:
             return None
         arrays = {n: torch.from_numpy(a).to(self._device) for n, a in guidance.arrays.items()}

@@ -1,8 +1,7 @@
 """Many trainings side by side: the same step of each, in tensors of one fixed shape.
 
-Devices are sorted by their number of steps, so that those of a block end together. A block that is not
-full has empty places, with weight zero. A device's results are read after its own last step; later steps of
-its place are ignored.
+Devices are sorted by their number of steps, so that those of a block end together. Unused places of a block
+have weight zero. A device's results are read after its own last step; later steps of its place are ignored.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +31,7 @@ _Item = TypeVar("_Item")
 
 
 class Resident:
-    """Examples on the training device. Each array is copied there once and stays while it lives."""
+    """Examples on the training device. Each array is copied there once and stays as long as it lives."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -118,7 +117,7 @@ class Block:
 
 
 def stacked_thetas(thetas: Sequence[Theta], width: int, device: torch.device) -> Tensor:
-    """(width, n); empty places hold the first theta, so that their numbers stay finite."""
+    """(width, n); empty places hold the first theta, so their numbers stay finite."""
     filled = [*thetas, *[thetas[0]] * (width - len(thetas))]
     return torch.from_numpy(np.stack(filled)).to(device)
 
@@ -128,7 +127,7 @@ End: TypeAlias = tuple[Theta, list[float], Theta | None, Theta | None]
 
 
 class Ends:
-    """The results of a block's devices, each as it was after its own last step.
+    """The results of a block's devices, each taken after its own last step.
 
     They stay on the training device until ``read``: a step that copied them would wait for it.
     """
@@ -169,7 +168,7 @@ class Ends:
 
 
 def _kept(kept: Tensor | None, values: Tensor, places: Sequence[int]) -> Tensor | None:
-    """What is kept (D, n), with the values (D, n) of some places."""
+    """The kept values (D, n), updated with the values (D, n) of some places."""
     if kept is None and places:
         kept = torch.empty_like(values)
     for place in places:
@@ -181,9 +180,9 @@ def _read(kept: Tensor | None) -> Theta | None:
     return None if kept is None else kept.cpu().numpy()
 
 
-# Trains one block of tasks, which differ in theta, anchor and examples only.
+# Trains one block of tasks, which differ only in theta, anchor and examples.
 RunBlock = Callable[[Sequence[Task], Block], Ends]
-# What the tasks of a block have in common: how they train, and whether they want a gradient.
+# The properties that tasks of a block share: how they train, and whether they want a gradient.
 _Kind: TypeAlias = tuple[bytes, bool]
 
 

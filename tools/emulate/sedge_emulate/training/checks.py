@@ -4,9 +4,9 @@ The gradient check gives it one step of plain SGD on a batch, whole or ragged. T
 which the exporter's yardstick judges (``sedge_export.verification.yardstick``): the user's own model in
 float64, and in float32 in either memory format, as torch's channels-last batch norm is 30 times less exact
 than its contiguous one. A gradient that is lost, doubled or of another element is an error of the order of
-1. What is made of gradients is the same loop of steppers for all trainers, which has tests of its own.
-The composition check trains devices of ragged sizes, plainly and with momentum and prox, and then in other
-groups, and requires the same bits.
+1. All trainers apply gradients by the same loop of steppers, which has its own tests. The composition check
+trains devices of ragged sizes, plainly and with momentum and prox, and then in other groups, and requires
+the same bits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,12 +32,12 @@ from sedge_protocol.layout import Theta
 from sedge_protocol.wire.training import Training
 from sedge_protocol.wire.update import Metrics
 
-# The share of a tensor's largest gradient that it may be off by in any trainer, beyond what eager float32
-# is off by. TF32 has ten bits. In bf16 single elements are off by half of it; what is lost or elsewhere is
+# The share of a tensor's largest gradient by which any trainer may be off, beyond the error of eager
+# float32. TF32 has ten bits. In bf16 single elements are off by half of it; a lost or misplaced gradient is
 # off by all of it.
 TOLERANCE: dict[Precision, float] = {"fp32": 2e-3, "bf16": 0.6}
-# What a move in float32 does not keep of a gradient, as a share of the largest of all; as much is left of a
-# gradient that is 0, such as that of a bias in front of a normalisation.
+# The part of a gradient that a move in float32 loses, as a share of the largest of all; the same error
+# remains for a gradient that is 0, such as that of a bias in front of a normalisation.
 _KEPT = 1e-5
 _CASES = 3
 # Cases that may be replaced because of a kink.
@@ -51,12 +51,12 @@ _PULLED = Training(local_epochs=1, learning_rate=0.02, momentum=0.7, prox=0.1)
 
 
 class Wrong(SedgeError):
-    """A trainer computes something else than torch."""
+    """A trainer computes something different from torch."""
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A training of one step, its batch as the trainer meets it, and what torch makes of it."""
+    """A training of one step, its batch as the trainer receives it, and torch's result for it."""
 
     task: Task
     batch: Batch
@@ -65,7 +65,7 @@ class _Case:
 
 @dataclass
 class References:
-    """What eager torch computes for the check's cases, and the trainings that are done in company."""
+    """Eager torch's results for the check's cases, and the trainings that are done in groups."""
 
     problem: Problem
     tasks: tuple[Task, ...]
@@ -74,7 +74,7 @@ class References:
     _made: list[_Case] = field(default_factory=list["_Case"])
 
     def cases(self) -> Iterator[_Case]:
-        """Case after case, without end; each is made once."""
+        """Case after case, endlessly; each is made once."""
         for index in count():
             if index == len(self._made):
                 self._made.append(self._next())
@@ -87,7 +87,7 @@ class References:
             theta = before.task.request.theta
             self.yardstick.gradient(
                 theta, before.batch
-            )  # a kink may have been looked for meanwhile
+            )  # a kink may have been searched for meanwhile
             theta = self.yardstick.descend(_MOVE * _rate(theta, before.truth))
         examples = self._devices[index % len(self._devices)]
         task = Task(TrainRequest(theta, _PLAIN, index), examples)
@@ -126,7 +126,7 @@ def references(problem: Problem) -> References:
 
 
 def _first_batch(problem: Problem, task: Task) -> Batch:
-    """The only batch of a task of no more rows than one batch has."""
+    """The only batch of a task with at most one batch of rows."""
     batch = next(problem.batches(task))
     rows, weights = torch.from_numpy(batch.indices), torch.from_numpy(batch.weights)
     x, y = torch.from_numpy(task.examples.inputs), torch.from_numpy(task.examples.targets)
@@ -180,13 +180,13 @@ def _check_evaluation(
     truth = wanted.yardstick.evaluation(theta, whole, tolerance)
     weight = truth.right["weight_sum"]
     sums: dict[str, Vector] = {"loss_sum": found.loss * weight}
-    if wanted.problem.objective.metric is not cross_entropy:  # a perplexity is no mean
+    if wanted.problem.objective.metric is not cross_entropy:  # a perplexity is not a mean
         sums["metric_sum"] = found.metric * weight
     truth.of(*sums).check(sums, tolerance)
 
 
 def _pool(problem: Problem) -> Samples:
-    """Rows to draw from: random ones, or the sample's where the model takes no others."""
+    """Rows to draw from: random ones, or the sample's if the model takes no others."""
     row, rng = problem.input, torch.Generator().manual_seed(0)
     sample = torch.zeros(2, *row.shape) if row.dtype == "float32" else _tokens(row.shape)
     if problem.sample is not None:
@@ -200,7 +200,7 @@ def _pool(problem: Problem) -> Samples:
 
 
 def _tokens(shape: tuple[int, ...]) -> torch.Tensor:
-    """Rows of zeros and ones, which every vocabulary has."""
+    """Rows of zeros and ones, which are in every vocabulary."""
     return torch.stack(
         [torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.int64)]
     )
@@ -233,6 +233,6 @@ def _check_grouping(trainer: FleetTrainer, tasks: Sequence[Task]) -> None:
 
 
 def _ends(trainer: FleetTrainer, tasks: Sequence[Task]) -> list[bytes | None]:
-    """Each training's bits; None where it diverges, which data may make it do in torch as well."""
+    """Each training's bits; None if it diverges, which data may cause in torch as well."""
     ends = trainer.train(tasks)
     return [None if isinstance(end, TrainingDiverged) else end.theta.tobytes() for end in ends]

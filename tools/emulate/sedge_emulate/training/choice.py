@@ -1,4 +1,4 @@
-"""Which trainer a run has: by rule, from the fleet file, the model and the device, never by a measurement.
+"""Chooses a run's trainer by rule, from the fleet file, the model and the device, never by a measurement.
 
     [trainer] backend    device    model                  trainer       devices at once
     auto                 cpu       without convolutions   onnx          1
@@ -6,10 +6,10 @@
     auto                 cuda      any                    vectorised    ``fitting.fitting_width``
     a name               either    any                    that one
 
-So a run's bits depend on nothing but what its result names. "auto" is CUDA where it can be used for the
-model, otherwise the CPU, with a line that says why. A tensor of three or more axes is a
-convolution's. Where there are no programs, or a replay shuffles in another way than devices, autograd takes
-the place of onnx. tools/bench/RESULTS.md has each trainer beside autograd on the shipped examples.
+So a run's bits depend only on settings that its result names. "auto" is CUDA if it can be used for the
+model, otherwise the CPU, with a line that says why. A tensor of three or more axes indicates a convolution.
+If there are no programs, or a replay shuffles differently from devices, autograd replaces onnx.
+tools/bench/RESULTS.md compares each trainer with autograd on the shipped examples.
 """
 
 import warnings
@@ -66,10 +66,10 @@ def open_trainer(
     (``sedge_emulate.config.TrainerConfig``), and ``processes`` share a GPU. The number of threads is
     torch's present one; several processes of one thread are faster than one process of several.
 
-    With ``checked`` it has passed them before. Where "auto" finds a GPU that cannot be used, ``note`` says
-    so and the CPU trains. Raises
-    ``ConfigError`` for an unknown name or device, or for an option that cannot train this model there,
-    ``Wrong`` when the trainer fails its checks, ``ExportError`` for a model that no device can train.
+    With ``checked`` it has passed them before. If "auto" finds a GPU that cannot be used, ``note`` receives
+    the reason and the CPU trains. Raises ``ConfigError`` for an unknown name or device, or for an option
+    that cannot train this model there, ``Wrong`` when the trainer fails its checks, ``ExportError`` for a
+    model that no device can train.
     """
     if name not in (AUTO, *NAMES):
         raise ConfigError("trainer", name, f"one of {AUTO}, {', '.join(NAMES)}")
@@ -103,7 +103,7 @@ def open_trainer(
 
 
 class _Unusable(ConfigError):
-    """A device or trainer that is there and cannot be used for this model."""
+    """A device or trainer exists but cannot be used for this model."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class _Options:
     convolutions: Convolutions = "grouped"
 
     def check(self, name: str, device: torch.device) -> None:
-        """Raise ``ConfigError`` for an option that this trainer or this device does not have."""
+        """Raise ``ConfigError`` for an option that this trainer or this device does not support."""
         if device.type == "cpu":
             if self.precision != "fp32":
                 raise ConfigError("trainer.precision", self.precision, "fp32 on a CPU")
@@ -142,14 +142,14 @@ def ruled(device: str, layout: Layout, programs: bool) -> str:
 
 
 def _checks() -> ModuleType:
-    """The checks, which import all of torch's tracing: half a second for a trainer that needs none."""
+    """The checks, imported here because they load torch's tracing, half a second."""
     from sedge_emulate.training import checks
 
     return checks
 
 
 def _device(name: str) -> torch.device:
-    """The device, once it has computed something."""
+    """The device, after a test computation on it."""
     try:
         device = torch.device(name)
         torch.ones(1, device=device).add_(1).item()
@@ -161,7 +161,7 @@ def _device(name: str) -> torch.device:
 
 
 def _first_line(error: Exception) -> str:
-    """What an error of torch says; a CUDA error goes on with advice to programmers."""
+    """The text of a torch error; CUDA errors continue with advice for programmers."""
     return str(error).partition("\n")[0]
 
 

@@ -1,12 +1,11 @@
 """A convolution as one product of matrices for each device, instead of as a grouped convolution.
 
 vmap makes one grouped convolution of many devices' convolutions. Here the input's patches are laid out as
-columns, and the filters, different on every device, are multiplied with them:
+columns and multiplied by the filters, which differ between devices:
 
     y (O, B L) = w (O, C k) @ columns (C k, B L)     L: places of the output, k: elements of a filter
 
-The columns are k times as large as the input. On the CPU they are slower; ``docs/emulator.md`` says what a
-GPU showed.
+The columns are k times as large as the input. On the CPU this is slower; ``docs/emulator.md`` covers GPUs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +29,8 @@ def forms(convolutions: Convolutions) -> AbstractContextManager[object]:
 class Unfolded(TorchFunctionMode):
     """In this context 1-D and 2-D convolutions, wherever a model calls them, are products of matrices.
 
-    Transposed convolutions stay as they are. A 3-D one raises ``Unsupported``, as torch cannot lay out its
-    patches.
+    Transposed convolutions are unchanged. A 3-D one raises ``Unsupported``, because torch cannot lay out
+    its patches.
     """
 
     def __torch_function__(
@@ -74,7 +73,7 @@ def _product(
             input.shape[2:], pads, reaches, size, steps, strict=True
         )
     ]
-    if axes == 1:  # as images of one row
+    if axes == 1:  # treat it as images of one row
         input, size = input.unsqueeze(2), (1, *size)
         steps, reaches, pads = (1, *steps), (1, *reaches), (0, *pads)
     columns = functional.unfold(input, size, reaches, pads, steps)  # (B, C k, L)

@@ -1,10 +1,10 @@
 """The digest of everything that an export, or a trainer's check, depends on.
 
-It is of the model as an object, with its weights and every other attribute; of the user's code that it
-refers to, with the values in its modules, classes and functions; of the source of all the user's modules,
-and of those beside them; of Sedge's own source; of the installed packages, as their RECORD has them; and of
-the processor. A model that refers to something that cannot be pickled, such as an open file, has no digest.
-What a model reads from files while it computes is not in it.
+It covers the model as an object, with its weights and every other attribute; the user's code that it refers
+to, with the values in its modules, classes and functions; the source of all the user's modules and of the
+files next to them; Sedge's own source; the installed packages, by their RECORD files; and the processor. A
+model that refers to something that cannot be pickled, such as an open file, has no digest. Files that a
+model reads while it computes are not covered.
 """
 
 import builtins
@@ -43,18 +43,18 @@ _PYTHON = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
 _CPU = Path("/proc/cpuinfo")
 _Memo = type(cache(len))
-# Left on a class by pickle, abc and annotations: it changes, and no result depends on it.
+# Attributes that pickle, abc and annotations leave on a class: they change, and no result depends on them.
 _ASIDE = ("__slotnames__", "_abc_impl", "__annotations__")
 
 
 def fingerprint(
     module: nn.Module, *recipe: object, note: Callable[[str], object] = lambda line: None
 ) -> bytes | None:
-    """The digest (32 bytes) of a model and of what is done with it; None for a model that has none.
+    """The digest (32 bytes) of a model and of the work done with it; None for a model that has none.
 
-    ``recipe`` is of values that pickle to the same bytes in every process: no sets of texts. ``note`` takes
-    a line on why there is no digest. What the model imports while it computes is not in it yet: what was
-    made is kept only where the digest is the same afterwards.
+    ``recipe`` consists of values that pickle to the same bytes in every process: no sets of texts. ``note``
+    takes a line on why there is no digest. Modules that the model imports while it computes are not covered
+    yet: a product is kept only if the digest is the same afterwards.
     """
     digest = hashlib.sha256()
     try:
@@ -62,7 +62,7 @@ def fingerprint(
         _Pickler(_Sink(digest.update), users).dump((module, recipe))
         for part in _surroundings(users):
             digest.update(len(part).to_bytes(8, "little") + part)
-    except Exception as exc:  # pickle asks the user's objects, which may raise anything
+    except Exception as exc:  # pickle calls the user's objects, which may raise anything
         why = str(exc).partition("\n")[0] or type(exc).__name__
         note(f"cache: not used for this model: {why}")
         return None
@@ -71,15 +71,15 @@ def fingerprint(
 
 @dataclass
 class _Sink:
-    """What a pickler writes to."""
+    """The file that a pickler writes to."""
 
     write: Callable[[bytes], object]
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors by their digests, as torch's own pickles hold addresses; sets in order; ``users``' code.
+    """Pickles tensors by their digests, as torch's own pickles hold addresses; sets in order; user code.
 
-    Of the user's modules, and what they define, pickle itself would have no more than names.
+    For the user's modules and their definitions, pickle itself would store only names.
     """
 
     def __init__(self, file: _Sink, users: dict[str, ModuleType]) -> None:
@@ -114,7 +114,7 @@ class _Pickler(pickle.Pickler):
                     users[name],
                 )
             case type(__module__="builtins") if not hasattr(builtins, value.__name__):
-                return value.__name__  # as mappingproxy, which pickle looks for there
+                return value.__name__  # such as mappingproxy, under which pickle looks for it
             case FunctionType():
                 home = users.get(value.__globals__.get("__name__", ""))
                 if home is None and value.__module__ not in users and _is_found(value):
@@ -123,7 +123,7 @@ class _Pickler(pickle.Pickler):
                 given = value.__defaults__, value.__kwdefaults__, cells, vars(value)
                 return value.__qualname__, value.__code__, given, home
             case CodeType():
-                names = set(value.co_names)  # also of modules that the code imports
+                names = set(value.co_names)  # including those of modules that the code imports
                 found = [users[name] for name in users if names & {name, name.rpartition(".")[2]}]
                 return value.co_code, value.co_consts, value.co_names, found
             case property():
@@ -139,7 +139,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _is_found(function: FunctionType) -> bool:
-    """Whether a function can be found by its name, as pickle asks."""
+    """Whether a function can be found by its name, as pickle requires."""
     try:
         found = attrgetter(function.__qualname__)(sys.modules[function.__module__])
     except (AttributeError, KeyError):  # made by another one
@@ -186,7 +186,7 @@ def _users() -> dict[str, ModuleType]:
 
 
 def _place(module: ModuleType) -> Path:
-    """A module's file, or the folder of a package that has none; Path() for one that is built in."""
+    """A module's file, or the folder of a package without a file; Path() for a built-in module."""
     own = vars(module)  # getattr would ask torch.classes, which raises
     return Path(own.get("__file__") or next(iter(own.get("__path__") or ()), ""))
 

@@ -1,13 +1,13 @@
-"""How many devices train at once: on a GPU as many as its memory holds, up to a limit.
+"""Computes how many devices train at once: on a GPU as many as its memory holds, up to a limit.
 
-All memory is that of the places, in proportion. A place has, in vectors of 4 n bytes:
+Memory is proportional to the number of places. A place has, in vectors of 4 n bytes:
 
-    training      12 vectors, or 8 and twice what autograd keeps of a batch and twice the largest of that
-    evaluation    1 vector, and three times the largest tensor, at an evaluation's rows
+training 12 vectors, or 8 and twice what autograd keeps of a batch and twice the largest of that evaluation
+1 vector, and three times the largest tensor, at an evaluation's rows
 
 12 are theta, start, anchor, correction, two moments, the gradient whole and in pieces, theta and gradient
-as they end, and two that an optimizer's step needs in between, for the training that asks for all. What
-is kept counts twice, as torch.func keeps the backward pass as well. The tests count the live bytes of every
+as they end, and two that an optimizer's step needs in between, for the training that asks for all. What is
+kept counts twice, as torch.func keeps the backward pass as well. The tests count the live bytes of every
 step and hold this against them (``on_a_card``).
 
 A device's bits may depend on the width, which therefore follows from model, batch, card and number of
@@ -23,14 +23,14 @@ from sedge_emulate.training.problem import Problem
 from sedge_emulate.training.tasks import Convolutions, Unsupported
 from sedge_export.subject.network import copied
 
-# Devices at once at most: on a CPU more only spill its cache.
+# The most devices at once: on a CPU more would only spill its cache.
 WIDTHS = {"cpu": 8, "cuda": 128}
 # The fewest rows in an evaluation's batch.
 EVALUATION_ROWS = 64
 _VECTORS = 12
 _VECTORS_BACKWARD = 8
-# Of a GPU's memory, what a process takes before any tensor (its context, cuBLAS), and the share that is
-# left to examples, workspaces of cuDNN, and gaps.
+# The GPU memory that a process takes before any tensor (its context, cuBLAS), and the share left to
+# examples, workspaces of cuDNN, and gaps.
 _CONTEXT_BYTES = 2**30
 _LEFT = 0.1
 
@@ -42,9 +42,9 @@ def fitting_width(
     graphs: bool = False,
     processes: int = 1,
 ) -> int:
-    """How many devices train at once on a device that so many processes share.
+    """The number of devices that train at once on a device shared by this many processes.
 
-    Raises ``Unsupported`` where not a single one fits.
+    Raises ``Unsupported`` if not even one fits.
     """
     limit = WIDTHS[device.type]
     if device.type == "cpu":
@@ -65,7 +65,7 @@ def fitting_width(
 def most_devices(
     problem: Problem, memory: int, convolutions: Convolutions = "grouped", graphs: bool = False
 ) -> int:
-    """How many devices fit at once into this many bytes of GPU memory."""
+    """The number of devices that fit at once into this many bytes of GPU memory."""
     usable = (1 - _LEFT) * memory - _CONTEXT_BYTES
     return max(0, int(usable // place_bytes(problem, convolutions, graphs)))
 
@@ -103,6 +103,6 @@ def kept_bytes(problem: Problem, convolutions: Convolutions) -> list[int]:
 
     x = torch.zeros(problem.batch_size, *problem.input.shape, dtype=dtype)
     with torch.enable_grad(), forms(convolutions), saved_tensors_hooks(pack, lambda kept: kept):
-        output = model(x)  # held, so that nothing kept is freed and its place used again
+        output = model(x)  # held, so that the memory of kept tensors is not reused
     del output
     return list(sizes.values())

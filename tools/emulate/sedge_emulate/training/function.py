@@ -1,4 +1,4 @@
-"""The user's own training function, one device after another, in the backend that real devices use."""
+"""Runs the user's own training function for one device after another, in the backend of real devices."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ _End = TypeVar("_End")
 
 
 class FunctionFleet:
-    """``FleetTrainer`` over "module:function", looked for in ``folder``.
+    """``FleetTrainer`` over "module:function", found from ``folder``.
 
-    A device on which the function fails declines, and the others go on. Raises ``ConfigError`` for a
-    function that cannot be imported.
+    If the function fails for a device, that device declines and the others continue. Raises ``ConfigError``
+    for a function that cannot be imported.
     """
 
     width = 1
@@ -41,7 +41,7 @@ class FunctionFleet:
 
 
 def _alone(work: Callable[[], _End]) -> _End:
-    """What the function makes of one device; its failure ends that device's part alone."""
+    """The function's result for one device; its failure ends only that device's part."""
     try:
         return work()
     except (ConfigError, CodecError) as exc:

@@ -16,7 +16,7 @@ from sedge_emulate.training.tasks import Unsupported
 
 Function: TypeAlias = Callable[..., Sequence[Tensor]]
 
-# Runs before a capture, in which libraries choose their kernels and make their workspaces.
+# Runs before a capture, in which libraries choose their kernels and allocate their workspaces.
 _WARM_UP = 3
 
 

@@ -28,7 +28,7 @@ class Module:
                 module.register_forward_pre_hook(_with_gradient)
         self._objective, self._device = problem.objective, device
         self._half = precision == "bf16"
-        # (O, C, H, W) filters as (O, H, W, C), which is how channels-last kernels want them.
+        # (O, C, H, W) filters as (O, H, W, C), the layout that channels-last kernels want.
         orders = {t.name: Order(t.shape, (0, 2, 3, 1)) for t in layout.tensors if len(t.shape) == 4}
         self.storage = Storage(layout, orders)
         self._flat = FlatModule(model, layout, self._named, device)
@@ -38,10 +38,10 @@ class Module:
         self, values: Tensor, x: Tensor, y: Tensor, noise: Tensor,
         guidance: Mapping[str, Tensor] | None,
     ) -> Differentiated:  # fmt: skip
-        """Gradient (n,) of the mean loss of x and y (B, ...) at values (n,), as these are stored.
+        """Gradient (n,) of the mean loss of x and y (B, ...) at values (n,), in the order of storage.
 
-        ``noise`` (K,) are the random numbers of the forward pass. With ``guidance``, whose
-        models (n,) are stored as these, it is that of the guided loss.
+        ``noise`` (K,) are the random numbers of the forward pass. With ``guidance``, whose models (n,) are
+        stored in the same order, it is the gradient of the guided loss.
         """
         rows = self._flat.rows(self._objective, x, y, guidance, self._outputs)
 
@@ -52,7 +52,7 @@ class Module:
         return self._flat.differentiate(values, mean_loss)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """The model's outputs (B, C, ...) in float32, running statistics as they are."""
+        """The model's outputs (B, C, ...) in float32, with unchanged running statistics."""
         self._flat.module.eval()
         return self._outputs(x)
 
@@ -70,9 +70,9 @@ class Module:
 
 
 def _with_gradient(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-    """Let a GroupNorm's input need a gradient, as it does not behind frozen layers.
+    """Make a GroupNorm's input require a gradient, which it does not behind frozen layers.
 
-    torch's channels-last kernel on the CPU (2.13) crashes the process where it is not asked for one.
+    torch's channels-last kernel on the CPU (2.13) crashes the process if no gradient is required.
     """
     if not torch.is_grad_enabled() or any(x.requires_grad for x in inputs):
         return None

@@ -1,4 +1,4 @@
-"""What is trained: the model, its loss, and how its batches are made. Backends are opened on it."""
+"""A training problem: the model, its loss, and how its batches are made. Backends are opened on it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ LABELS = TensorSpec("int64", ())
 class Problem:
     """A model for rows of the shape and type of ``input``, trained in batches of ``batch_size``.
 
-    ``target`` is a row of y, None where that is the input; ``parts`` is what an input holds, where it is
-    several. ``sample`` (N, ...) are real inputs, for a model that does not take any numbers.
+    ``target`` is a row of y, None if that is the input; ``parts`` are the parts of an input, if it has
+    several. ``sample`` (N, ...) are real inputs, for a model that does not take arbitrary numbers.
     """
 
     module: nn.Module
@@ -37,19 +37,19 @@ class Problem:
 
     @cached_property
     def network(self) -> Network:
-        """The layout and the traced functions. Raises ``ExportError`` for what theta cannot hold."""
+        """The layout and the traced functions. Raises ``ExportError`` for values that theta cannot hold."""
         return Network(self.module, self.objective)
 
     @cached_property
     def noise(self) -> int:
-        """How many random numbers a step takes."""
+        """The number of random numbers that a step takes."""
         dtype: torch.dtype = getattr(torch, self.input.dtype)
         return random_numbers(
             self.module, torch.zeros(self.batch_size, *self.input.shape, dtype=dtype)
         )
 
     def batches(self, task: Task) -> Iterator[Batch]:
-        """The steps of a task, as a device makes them."""
+        """The steps of a task, the same as on a device."""
         training = task.request.training
         return batches(
             len(task.examples.targets),

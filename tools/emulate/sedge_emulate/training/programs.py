@@ -14,7 +14,7 @@ from sedge_protocol.wire.update import Metrics
 
 
 class OnnxFleet:
-    """``FleetTrainer`` over a device's trainer; ``Unsupported`` where programs are not the problem's."""
+    """``FleetTrainer`` over a device's trainer; ``Unsupported`` if the programs do not fit the problem."""
 
     name = "onnx"
     width = 1

@@ -38,7 +38,7 @@ class Storage:
             stored.copy_(plain.permute(order.axes))
 
     def read(self, vector: Tensor) -> Theta:
-        """theta (n,) from the vector (n,) that it is stored in."""
+        """theta (n,) from the vector (n,) that stores it."""
         for order, stored, plain in self._pairs(vector):
             plain.copy_(stored.permute(order.back))
         return self._theta.numpy().copy()

@@ -41,7 +41,7 @@ class FleetTrainer(Protocol):
     """
 
     name: str
-    """Its name for ``open_trainer``; on a GPU followed by what else a device's bits may depend on."""
+    """Its name for ``open_trainer``; on a GPU with everything else that a device's bits may depend on."""
 
     width: int
     """How many tasks it trains at once; calls with a multiple of it waste nothing."""

@@ -2,8 +2,9 @@
 
 The traced step is the exporter's own (``sedge_export.subject.network``), so models, momentum, prox and
 running statistics are exactly what devices run. vmap turns convolutions into grouped ones and products into
-bmm. Data stay on the device and all shapes are fixed. How many devices train at once follows from the model
-and its batch alone, as a device's bits may depend on it. On a CPU this pays for the smallest models only.
+bmm. Data stay on the device and all shapes are fixed. The number of devices at once depends only on the
+model and its batch, because a device's bits may depend on it. On a CPU this pays for the smallest models
+only.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,8 +54,8 @@ _Answer = TypeVar("_Answer")
 class VectorisedTrainer:
     """``FleetTrainer`` on any torch device.
 
-    ``tf32``, ``graphs`` and ``convolutions`` are those of the fleet file's ``[trainer]``; ``processes``
-    is how many share the device. Raises ``Unsupported`` where its memory is too small.
+    ``tf32``, ``graphs`` and ``convolutions`` are those of the fleet file's ``[trainer]``; ``processes`` is
+    the number that share the device. Raises ``Unsupported`` if its memory is too small.
     """
 
     name = "vectorised"
@@ -135,7 +136,7 @@ class VectorisedTrainer:
             self._device.type,
             torch.bfloat16,
             enabled=self._precision == "bf16",
-            cache_enabled=False,  # a graph would keep what the cache has let go
+            cache_enabled=False,  # a graph would keep the tensors that the cache has released
         )
         try:
             with torch.no_grad(), repeatable(self._device, self._tf32), half:
@@ -189,9 +190,9 @@ class VectorisedTrainer:
         return found
 
     def _by_step(self, value: Callable[[int, int], float], counts: Sequence[int]) -> Tensor:
-        """What follows from a step and the number of steps, for every step at each place, (S, width, 1).
+        """Values that follow from a step and the number of steps, for every step and place, (S, width, 1).
 
-        Places that have ended have their last.
+        Places that have ended have their last value.
         """
         counts = [*counts, *[counts[0]] * (self.width - len(counts))]
         values = [
@@ -231,13 +232,13 @@ class VectorisedTrainer:
 
 
 def _is_single(request: TrainRequest) -> bool:
-    """Whether a training is of more than a block of models has room for."""
+    """Whether a training involves more models than a block has room for."""
     kept = request.training.keeps_state or request.guidance is not None
     return request.second is not None or kept
 
 
 def _in_float32(rows: Rows) -> Rows:
-    """The same of outputs that bf16 has made."""
+    """The same for outputs in bf16."""
 
     def widened(output: Tensor, y: Tensor) -> Tensor:
         return rows(output.float(), y)
@@ -257,7 +258,7 @@ def _make_batching(norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> No
         assert norm.running_mean is not None
         assert norm.running_var is not None
         mean, variance = norm.running_mean.clone(), norm.running_var.clone()
-        # In float32, also where autocast has made x of bf16, as it does by itself for other norms.
+        # In float32, even if autocast has made x bf16; autocast does so by itself for other norms.
         output: Tensor = torch.native_batch_norm(
             x.float(), norm.weight, norm.bias, mean, variance, norm.training, momentum, norm.eps
         )[0].to(x.dtype)

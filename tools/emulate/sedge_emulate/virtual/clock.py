@@ -7,7 +7,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-# An actor that is due at once acts this much later, together with all else that happens until then.
+# An actor that is due at once acts this much later, together with everything else that happens until then.
 MOMENT_S = 0.001
 
 
@@ -20,11 +20,11 @@ class Clock:
         self._numbers = itertools.count()
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Schedule an action; at once where the time has passed."""
+        """Schedule an action; immediately if the time has passed."""
         heapq.heappush(self._queue, (max(when, self.now), next(self._numbers), action))
 
     def step(self) -> bool:
-        """Let the next event happen. False when there is none."""
+        """Let the next event happen. False if there is none."""
         if not self._queue:
             return False
         self.now, _, action = heapq.heappop(self._queue)
@@ -41,7 +41,7 @@ class Alarm:
         self._due: float | None = None
 
     def set(self, when: float | None) -> None:
-        """Ring at a time, or not at all; an earlier one that is already set stays."""
+        """Ring at this time, or (None) not at all; an earlier time that is already set stays."""
         if when is None or (self._due is not None and self._due <= when):
             return
         self._due = max(when, self._clock.now + MOMENT_S)

@@ -3,10 +3,10 @@
     plan ── power, cuts, full disks ──> VirtualDevice ──> Agent (sedge_edge)
     agent ── Send, Subscribe ──> MemoryBroker       agent ── StartJob ──> WorkerPool
 
-Without power only what its agent had committed is left of the device. A job ends when the plan says so in
-virtual time, however long this host needs for it; only then is its result waited for. A job follows from
-the order and from what the device keeps, so workers begin it as soon as the device has its order: they
-train while the model is still being transferred.
+A power cut leaves only the state that the device's agent had committed. A job ends when the plan says so in
+virtual time, however long this host needs for it; only then does the device wait for its result. A job
+depends only on the order and on the device's kept state, so workers begin it as soon as the device has its
+order: they train while the model is still being transferred.
 """
 
 import logging
@@ -39,20 +39,20 @@ from sedge_protocol.errors import CodecError, ConfigError, DataError, LocalError
 from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.messages import Order
 
-# What our brokers take (cloud/mosquitto.conf).
+# The limits of our brokers (cloud/mosquitto.conf).
 MAX_PACKET_BYTES = 400_000
-# From a link to a connection: TCP and MQTT, a few round trips.
+# The time from a link to a connection: TCP and MQTT, a few round trips.
 CONNECT_S = 0.2
 
 
 class MemoryRecord:
-    """What an agent has committed, in memory: it survives a power cut of the device, not this process."""
+    """An agent's committed state, in memory: it survives the device's power cuts, not this process."""
 
     def __init__(self) -> None:
         self._value: AgentState | None = None
 
     def load(self) -> AgentState | None:
-        """What was last committed."""
+        """The last committed value."""
         return self._value
 
     def commit(self, value: AgentState) -> None:
@@ -62,9 +62,9 @@ class MemoryRecord:
 
 @dataclass(frozen=True)
 class World:
-    """What all virtual devices of a fleet share.
+    """The state that all virtual devices of a fleet share.
 
-    ``name`` stands for data, trainer and versions in the names of jobs; ``steps`` gives the number of
+    ``name`` identifies data, trainer and versions in the names of jobs; ``steps`` gives the number of
     training steps of a device's order. ``attack`` says which devices are hostile.
     """
 
@@ -193,9 +193,9 @@ class VirtualDevice:
             self._alarm.set(self._agent.timer())
 
     def _look_ahead(self, state: AgentState) -> None:
-        """Begin the job of an order that has just come, where this host can get what it needs.
+        """Begin the job of an order that has just arrived, if this host can get its inputs.
 
-        If the device asks for another job after all, this one was done for nothing.
+        If the device asks for another job after all, this one was done in vain.
         """
         if self._at_work or state.orders is self._orders:
             return
@@ -212,7 +212,7 @@ class VirtualDevice:
         world.clock.at(world.clock.now + begun.seconds, finish)
 
     def _begin(self, job: Job) -> "_StartedJob":
-        """The job, begun now unless it was already, even before a power cut: no job is done twice."""
+        """The job, begun now unless it has already begun, even before a power cut: no job is done twice."""
         world, order = self._world, job.order
         attack = world.attack.of(self.number)
         key = job_key(world.name, self.identity.device, job, attack)
@@ -253,9 +253,9 @@ class VirtualDevice:
             )
 
     def _let_go(self, coming: "_StartedJob | None" = None) -> None:
-        """Replace the job that was begun by another one or none, and release the files held for it alone.
+        """Replace the job that was begun by another one or none, and release the files held only for it.
 
-        Where a worker is still at it, they are released with a later job, once the worker has ended.
+        If a worker is still busy with it, they are released with a later job, once the worker has ended.
         """
         past = self._past if self._begun is None else [*self._past, self._begun]
         self._begun = coming
@@ -266,13 +266,13 @@ class VirtualDevice:
                 self._clear(begun, begun.key in busy)
 
     def _clear(self, begun: "_StartedJob", again: bool) -> None:
-        """Release a job's files; not those that it wrote, where it is being done ``again``."""
+        """Release a job's files, but not those that it wrote if it is being done ``again``."""
         disk, future = self._world.disk, begun.future
         for name in begun.holds:
             disk.release(name)
         if again or future.cancelled() or future.exception() is not None:
             return
-        # Not what is named by its content: another job may have found it here and rely on it.
+        # Files named by their content stay: another job may have found them here and rely on them.
         own = msgspec.structs.replace(future.result().outcome.kept, mask=None, patch=None)
         for vector in own.names():
             disk.drop(vector)
@@ -280,7 +280,7 @@ class VirtualDevice:
     def _finish(self, order: Order, key: bytes, future: "Future[Finished]", life: int) -> None:
         """The job's time is over: take its result, unless the device has restarted since.
 
-        Raises errors of this host: of its disk, its processes, our own code.
+        Raises this host's errors: those of its disk, its processes and our own code.
         """
         if life != self._life or self._agent is None:
             return
@@ -306,7 +306,7 @@ class VirtualDevice:
         self._do(self._agent.finished(finished.outcome, now))
 
     def _keep(self, order: Order, finished: Finished) -> None:
-        """Make what the job left on the host's disk the device's own."""
+        """Turn the files that the job left on the host's disk into the device's own."""
         self._disk.write(finished.update)
         for name in (order.model_hash, *finished.outcome.kept.names()):
             self._disk.take(name)
@@ -314,7 +314,7 @@ class VirtualDevice:
 
 @dataclass(frozen=True)
 class _StartedJob:
-    """A job under way or done; ``holds`` are the files that are held for it."""
+    """A job in progress or done; ``holds`` are the files that are held for it."""
 
     key: bytes
     future: "Future[Finished]"

@@ -12,12 +12,12 @@ overwritten, which takes a sixteenth of the time of a new file. Shared files do 
 written over another one, and spare/ would grow without end. Updates wait for their receipts in memory, as
 they are small. Worker processes read and write the same folders (workers/job_disk.py).
 
-Workers may begin a job before its device has fetched what it needs. The blob is then copied from
-``source``, the coordinator's store, and the device later fetches what this host has already.
+Workers may begin a job before its device has fetched its blobs. A missing blob is then copied from
+``source``, the coordinator's store, and the device later fetches a blob that this host already has.
 
 While a run is replayed up to where it was killed, no job writes its files again, so no file may be deleted
-either: one that was released and later needed again would be missing. ``go_live`` ends that. Updates come
-from the cache meanwhile and are released as ever: all updates of a run do not fit into memory.
+either: one that was released and later needed again would be missing. ``go_live`` ends that. Meanwhile
+updates come from the cache and are released as usual, because all updates of a run do not fit into memory.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from sedge_protocol.wire.transfer import Manifest
 
 
 class HostDisk:
-    """The shared files below ``folder``, and who holds how many of them."""
+    """The shared files below ``folder``, with the number of devices that hold each."""
 
     def __init__(self, folder: Path, live: bool = True, source: WholeBlobs | None = None) -> None:
         self._live = live
@@ -54,7 +54,7 @@ class HostDisk:
         self._parts: dict[bytes, dict[int, bytes]] = {}
 
     def hold(self, name: bytes) -> None:
-        """Count one more device that holds this."""
+        """Count one more device that holds this file."""
         self._holders[name] += 1
         self._released.discard(name)
 
@@ -65,7 +65,7 @@ class HostDisk:
             self._remove(self._released.pop())
 
     def release(self, name: bytes) -> None:
-        """Count one device less that holds this; the file goes with the last one."""
+        """Count one device fewer that holds this file; the last one's release deletes it."""
         self._holders[name] -= 1
         if self._holders[name] > 0:
             return
@@ -76,7 +76,7 @@ class HostDisk:
             self._released.add(name)
 
     def drop(self, name: bytes) -> None:
-        """Delete a file that a job has left here, unless a device has taken it."""
+        """Delete a file that a job has left here, unless a device has taken it over."""
         self.hold(name)
         self.release(name)
 
@@ -97,7 +97,7 @@ class HostDisk:
             vector.rename(self.spare / vector.name)
 
     def remember(self, data: bytes) -> bytes:
-        """Keep a blob in memory; gives its SHA-256."""
+        """Keep a blob in memory. Returns its SHA-256."""
         name = hashlib.sha256(data).digest()
         self._memory[name] = data
         return name
@@ -115,7 +115,7 @@ class HostDisk:
         return sha256 in self._memory or sha256 in self._files
 
     def bring(self, name: bytes) -> bool:
-        """Get a blob that no device has fetched yet. False when the source does not have it."""
+        """Get a blob that no device has fetched yet. False if the source does not have it."""
         if self.has(name):
             return True
         if self._source is None or not self._source.has(name):
@@ -128,7 +128,7 @@ class HostDisk:
         self._parts.setdefault(manifest.sha256, {})[index] = data
 
     def join(self, manifest: Manifest) -> bool:
-        """Make a blob of its chunks. False when some are missing or the whole has another hash."""
+        """Assemble a blob from its chunks. False if some are missing or the whole has another hash."""
         parts = self._parts.pop(manifest.sha256, {})
         if len(parts) < manifest.count:
             return False
@@ -148,7 +148,7 @@ class HostDisk:
 
 
 class DeviceDisk:
-    """One device's part of the host's disk. While ``full`` is set every write is refused."""
+    """One device's part of the host's disk. While ``full`` is set, every write is refused."""
 
     def __init__(self, host: HostDisk) -> None:
         self.host = host
@@ -157,23 +157,23 @@ class DeviceDisk:
         self._parts: dict[bytes, set[int]] = {}
 
     def take(self, name: bytes) -> None:
-        """The device holds this from now on."""
+        """From now on the device holds this file."""
         if name not in self._names:
             self._names.add(name)
             self.host.hold(name)
 
     def write(self, data: bytes) -> bytes:
-        """Store a blob; gives its SHA-256."""
+        """Store a blob. Returns its SHA-256."""
         self._require_room()
         name = self.host.remember(data)
         self.take(name)
         return name
 
     def settle(self) -> None:
-        """Nothing to do: a virtual power cut takes no file of this host."""
+        """Nothing to do: a virtual power cut destroys no file of this host."""
 
     def has(self, sha256: bytes) -> bool:
-        """Whether the device holds this."""
+        """Whether the device holds this file."""
         return sha256 in self._names
 
     def read(self, sha256: bytes) -> bytes:
@@ -186,7 +186,7 @@ class DeviceDisk:
         return self.read(sha256)[offset : offset + length]
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """Which chunks have arrived already."""
+        """The chunks that have arrived already."""
         return set(self._parts.get(manifest.sha256, ()))
 
     def write_part(self, owner: str, manifest: Manifest, index: int, data: bytes) -> None:
@@ -201,7 +201,7 @@ class DeviceDisk:
             self.host.put_chunk(manifest, index, data)
 
     def finish_part(self, owner: str, manifest: Manifest) -> bool:
-        """Make a complete part a blob. False, and no part, when it is not whole."""
+        """Turn a complete part into a blob. False, and the part is dropped, if it is not whole."""
         self._require_room()
         whole = self.host.has(manifest.sha256) or self.host.join(manifest)
         if whole:

@@ -1,7 +1,7 @@
 """One strategy on a fleet in virtual time: real cores, an in-memory broker, worker processes that train.
 
-The whole run is a function of its description and keeps no state of its own. Killed anywhere and played
-again, it finds the finished jobs in the cache and ends with the same bytes.
+The whole run is a function of its description and keeps no state of its own. If it is killed anywhere and
+replayed, it finds the finished jobs in the cache and ends with the same bytes.
 """
 
 import gc
@@ -37,11 +37,11 @@ from sedge_protocol.wire.effects import Note, Send, Subscribe, Unsubscribe
 from sedge_protocol.wire.keys import DeviceKeys
 from sedge_protocol.wire.messages import Order
 
-# Requests for a blob are gathered for as long as devices need to ask.
+# Requests for a blob are gathered for as long as devices take to ask.
 GATHER_S = 0.5
 # Chunks that the coordinator may send at once; each device's link has its own rate.
 ROOM = 1024
-# A run in which nothing happens for this many deadlines never ends.
+# A run in which nothing happens for this many deadlines would never end.
 SILENT_DEADLINES = 100
 
 
@@ -87,8 +87,8 @@ class VirtualCloud:
 class VirtualFleet:
     """A fleet in virtual time and one run on it.
 
-    ``name`` stands for data, trainer and versions in the names of jobs; ``draw`` chooses the devices of
-    a round.
+    ``name`` identifies data, trainer and versions in the names of jobs; ``draw`` chooses the devices of a
+    round.
     """
 
     def __init__(
@@ -157,9 +157,9 @@ class VirtualFleet:
             device.close()
 
     def _cache_name(self) -> str:
-        """The cache of these settings: with another run's results in it, it would never be caught up.
+        """The cache of these settings: with another run's results in it, it would never catch up.
 
-        The number of rounds is left out, so that a run that gets more rounds goes on from its results.
+        The number of rounds is left out, so that a run that gets more rounds continues from its results.
         """
         settings = msgspec.json.encode(msgspec.structs.replace(self._run, num_rounds=1))
         return hashlib.sha256(self._name + settings).hexdigest()
@@ -212,7 +212,7 @@ class VirtualFleet:
         self.store.close()
 
     def _identity(self, number: int) -> Identity:
-        """A device's name and keys. They protect nothing here, so the secret follows from the name."""
+        """A device's name and keys. They protect nothing here, so the secret is derived from the name."""
         device = self._shares.name(number)
         secret = hashlib.sha256(f"emulated/{device}".encode()).digest()
         self.store.add_device(device, secret)
@@ -226,7 +226,7 @@ class VirtualFleet:
         return Identity(device, "emulated", DeviceKeys.of(secret), hello)
 
     def _steps(self, number: int, order: Order) -> int:
-        """How many steps a device's order takes; the last, partial batch of an epoch counts as one.
+        """The number of steps of a device's order; the last, partial batch of an epoch counts as one.
 
         Steps of a narrower model count for less, in proportion to its parameters.
         """
@@ -250,4 +250,4 @@ class VirtualFleet:
             for packed, width in zip(run.bundles, run.widths, strict=True)
         }
         whole = run.manifest.layout.size
-        return Fraction(sizes.get(bundle, whole), whole)  # a rollout's has the layout of the whole
+        return Fraction(sizes.get(bundle, whole), whole)  # a rollout's bundle has the whole layout

@@ -1,6 +1,6 @@
 """The broker of a virtual fleet: routes frames between agents and coordinator under virtual time.
 
-It gives what MQTT gives while a connection lives: order, and one copy for each subscriber. The plan adds
+It gives MQTT's guarantees within a connection: order, and one copy for each subscriber. The plan adds
 loss, damage, duplicates, delays, rates and cuts. Frames to or from a device are lost when its link breaks.
 Nothing is kept for a device that is away: Sedge requires no more of a broker.
 """
@@ -15,9 +15,9 @@ from sedge_emulate.virtual.clock import Clock
 from sedge_emulate.virtual.plan import Direction, LinkPlan, Queue
 from sedge_protocol.wire import topics
 
-# What a broker at hand needs to pass a frame on.
+# The time that a nearby broker needs to pass a frame on.
 BROKER_S = 0.0005
-# A device that vanishes without a word is missed after one and a half keepalives of 30 s.
+# A device that vanishes without a goodbye is missed after one and a half keepalives of 30 s.
 MISSED_S = 45.0
 
 Receive = Callable[[str, bytes], None]
@@ -43,7 +43,7 @@ class Port:
     )
 
     def opened(self) -> None:
-        """Begin a new connection, which does not wait for frames of the one before."""
+        """Begin a new connection, which does not wait for frames of the previous one."""
         self.session += 1
         self.up = True
         self.queue = Queue()
@@ -81,7 +81,7 @@ class MemoryBroker:
         self._ports[topics.down(self._fleet, port.device)] = port
 
     def connect(self, port: Port, will: tuple[str, bytes]) -> None:
-        """The device has a new connection; the one before ends with its will."""
+        """The device has a new connection; the previous one ends with its will."""
         self._publish_will(port)
         port.opened()
         self._wills[port.device] = will
@@ -90,7 +90,7 @@ class MemoryBroker:
         self.subscribe(port, topics.hint(self._fleet, topics.shard_of(port.device)))
 
     def cut(self, port: Port) -> None:
-        """The link is gone; the broker notices when the keepalive runs out."""
+        """The link is gone; the broker notices when the keepalive expires."""
         if not port.up:
             return
         port.up = False

@@ -4,9 +4,9 @@
                                        ├ events()                  power, cuts, full disks, leaving
                                        └ link   LinkPlan.transit() what becomes of one message
 
-Every answer depends on the seed, the device's number and the arguments alone, never on earlier calls: each
-draw is a hash of its name. So a plan costs a device a few hundred bytes however long it runs, and the
-order of the calls changes nothing. Times are virtual seconds, from 0.
+Every answer depends only on the seed, the device's number and the arguments, never on earlier calls: each
+draw is a hash of its name. So a plan costs a device a few hundred bytes however long it runs, and the order
+of the calls changes nothing. Times are virtual seconds, from 0.
 """
 
 import math
@@ -29,7 +29,7 @@ from sedge_emulate.device_classes import (
     LinkConfig,
 )
 
-# How long a device that restarts is without power.
+# How long a restarting device is without power.
 REBOOT_S = 5.0
 PERFECT = ClassConfig("device")
 # Steps of the golden ratio fill [0, 1) evenly however many there are (Weyl).
@@ -40,7 +40,7 @@ Interval: TypeAlias = tuple[float, float]
 
 
 class EventKind(Enum):
-    """What may happen to a device. After LEAVE it is gone for good, whether it had power or not."""
+    """Events that may happen to a device. After LEAVE it is gone for good, whether it had power or not."""
 
     POWER_ON = auto()
     POWER_OFF = auto()
@@ -87,7 +87,7 @@ class Queue:
     down_s: float = 0.0
 
     def take(self, direction: Direction, needed_s: float, now: float) -> float:
-        """Send for ``needed_s`` after what is still being sent; returns the seconds until that is done."""
+        """Send for ``needed_s`` after everything queued. Returns the seconds until that is done."""
         if direction is Direction.UP:
             self.up_s = max(self.up_s, now) + needed_s
             return self.up_s - now
@@ -97,7 +97,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class _Draws:
-    """Random numbers by name: the same name, the same numbers."""
+    """Random numbers by name: the same name gives the same numbers."""
 
     key: bytes
 
@@ -120,7 +120,7 @@ class LinkPlan:
         """The fate of the ``number``-th message of that direction, sent now.
 
         ``size_bytes`` matters only where the link has a rate; then messages wait for each other in
-        ``queue``. A lost message takes its time on the link, a second copy takes none.
+        ``queue``. A lost message takes up time on the link, a second copy takes none.
         """
         link = self.config
         if link == _PERFECT_LINK:
@@ -156,7 +156,7 @@ class DevicePlan:
         return self.config.name
 
     def job_s(self, run: str, round: int, steps: int) -> float:
-        """Seconds that a job of that many training steps takes in this round."""
+        """Seconds that a job of this many training steps takes in this round."""
         kind = self.config
         seconds = (kind.start_ms + steps * kind.step_ms) / 1000
         if not kind.jitter and not kind.straggler_share:
@@ -197,7 +197,7 @@ class DevicePlan:
         yield PlanEvent(leave_s, EventKind.LEAVE)
 
     def _power(self) -> Iterator[PlanEvent]:
-        """POWER_ON, then OFF and ON for each time without power."""
+        """POWER_ON, then OFF and ON for each period without power."""
         join, phase, *_ = self._draws("join")
         join_s = join * self._churn.join_within_s
         duty = self.config.duty
@@ -219,7 +219,7 @@ class DevicePlan:
     def _intervals(
         self, name: str, every_s: float, lasting_s: float, from_s: float
     ) -> Iterator[Interval]:
-        """Endless intervals of the named fault; none where ``every_s`` is 0."""
+        """Endless intervals of the named fault; none if ``every_s`` is 0."""
         end_s = from_s
         for number in count() if every_s else ():
             wait, length, *_ = self._draws(f"{name}/{number}")
@@ -258,7 +258,7 @@ class Plan:
         return self._churn.join_within_s + max(periods, default=0.0)
 
     def _class_of(self, number: int) -> ClassConfig:
-        """Classes are spread evenly over the numbers, so that small fleets have a share of each."""
+        """Classes are spread evenly over the numbers, so that small fleets contain a share of each."""
         at = (self._offset + number * _GOLDEN) % 1 * self._total
         for kind in self._classes:
             at -= kind.share
@@ -298,7 +298,7 @@ def _nights(duty: DutyConfig, phase: float, from_s: float) -> Iterator[Interval]
 
 
 def _united(intervals: Iterable[Interval]) -> Iterator[Interval]:
-    """Intervals in order of their beginning; those that touch become one."""
+    """Intervals in order of their beginning; touching ones are merged."""
     begin_s = end_s = -math.inf
     for next_begin_s, next_end_s in intervals:
         if next_begin_s > end_s:

@@ -1,9 +1,9 @@
 """The results of finished jobs, from which a killed emulation goes on.
 
-A virtual run is a pure function of its description: played again from the beginning it asks for the same
-jobs in the same order. Only training costs time, so its outcomes are kept, one file each, written whole
-before anything depends on them. A replay takes the finished jobs from here, is where the run was killed
-within seconds, and continues to the same bytes.
+A virtual run is a pure function of its description: replayed from the beginning, it requests the same jobs
+in the same order. Only training costs time, so its outcomes are kept, one file each, written whole before
+anything depends on them. A replay takes the finished jobs from here, reaches the point where the run was
+killed within seconds, and continues to the same bytes.
 
 A job is named by the hash of everything that its outcome depends on. Files are MessagePack, written and
 read by this program alone.
@@ -21,7 +21,7 @@ from sedge_protocol.host.disk import translated
 
 
 def job_key(fleet: bytes, device: str, job: Job, attack: Attack | None = None) -> bytes:
-    """The name (32 bytes) of a job; ``fleet`` stands for the data, the trainer and the versions used."""
+    """The name (32 bytes) of a job; ``fleet`` identifies the data, the trainer and the versions used."""
     parts = (fleet, device.encode(), msgspec.msgpack.encode((job, attack)))
     return hashlib.sha256(
         b"".join(len(part).to_bytes(4, "little") + part for part in parts)
@@ -29,7 +29,7 @@ def job_key(fleet: bytes, device: str, job: Job, attack: Attack | None = None) -
 
 
 class ResultCache:
-    """Outcomes below ``folder``. A replay keeps each again, and so knows when it has caught up."""
+    """Outcomes below ``folder``. A replay keeps each one again, and thereby knows when it has caught up."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -45,7 +45,7 @@ class ResultCache:
 
     @property
     def caught_up(self) -> bool:
-        """Whether the run is where it was killed: all outcomes of an earlier start were kept again."""
+        """Whether the run has caught up with where it was killed: all earlier outcomes were kept again."""
         return not self._ahead
 
     def find(self, key: bytes) -> Finished | None:
@@ -60,13 +60,13 @@ class ResultCache:
             data = path.read_bytes()
         try:
             return self._decoder.decode(data)
-        except msgspec.MsgspecError:  # it was not flushed when the power went
+        except msgspec.MsgspecError:  # it was not flushed before a power cut
             with translated("remove", path):
                 path.unlink()
             return None
 
     def keep(self, key: bytes, done: Finished) -> None:
-        """Store an outcome, whole or not at all; nothing where it is stored already."""
+        """Store an outcome, whole or not at all; does nothing if it is already stored."""
         path = self._path(key)
         self._ahead.discard(path.name)
         if path.exists():

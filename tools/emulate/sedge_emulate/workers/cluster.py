@@ -1,11 +1,11 @@
 """The worker processes of a Ray cluster: as many as it has processors, or as share its GPUs.
 
     this host     data, bundle, blobs and versions of the global model, put into Ray's store once
-    each host     gets what its tasks name, once, and maps it: workers have no files of their own
+    each host gets the files that its tasks name, once, and maps them: workers have no files of their own
     the answer    brings the vectors that the jobs keep; they become files of this host (virtual/disk.py)
 
-Ray does the tasks of a host that is lost on another one. A job's bytes depend on its order and on what
-its device keeps, so it does not matter where it is done, nor how often, where the hosts train alike:
+Ray repeats the tasks of a lost host on another one. A job's bytes depend only on its order and on its
+device's kept state, so it does not matter where or how often it is done, as long as the hosts train alike:
 each worker compares its trainer, versions and model code with those of this process.
 """
 
@@ -35,13 +35,14 @@ from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.wire.bundle import Bundle, load
 
 KEY = "--ray"
-# Files that stay in Ray's store after their last use: a round's models, and those of stragglers.
+# The number of files that stay in Ray's store after their last use: a round's models, and those of
+# stragglers.
 PLACED = 16
 
 
 @dataclass(frozen=True)
 class Placed:
-    """What every worker needs, in Ray's store; ``versions`` are those of what computes here."""
+    """The setup of every worker, in Ray's store; ``versions`` are those of the computing packages here."""
 
     setup: WorkerSetup
     shares: Shares
@@ -66,7 +67,7 @@ class ClusterWorkers:
             share = max(1, processors // gpus)
             self.count, each = share * gpus, {"num_gpus": math.floor(1e4 / share) / 1e4}
             setup = replace(setup, processes=share)
-        # A GPU's worker stays, as do others, and chooses its card itself.
+        # A GPU's worker stays, as do the others, and chooses its card itself.
         environment = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
         self._task = ray.remote(
             num_cpus=1, max_calls=0, scheduling_strategy="SPREAD", runtime_env=environment, **each
@@ -98,7 +99,7 @@ class ClusterWorkers:
         )
 
     def close(self) -> None:
-        """Leave the cluster; what it does for this process ends."""
+        """Leave the cluster; its work for this process ends."""
         self._ray.shutdown()
         for future in list(self._pending):
             future.cancel()
@@ -141,7 +142,7 @@ class ClusterWorkers:
 
 
 def versions_of(setup: WorkerSetup) -> dict[str, str]:
-    """What a job's bits depend on in this process, besides its order and its trainer."""
+    """Everything in this process that a job's bits depend on, besides its order and its trainer."""
     packages = {package: version(package) for package in VERSIONS}
     backend = code_hash(setup.trainer.backend, setup.model.base)
     code = {"model.factory": setup.model.code, "trainer.backend": backend}
@@ -149,7 +150,7 @@ def versions_of(setup: WorkerSetup) -> dict[str, str]:
 
 
 def _files_of(request: Request) -> Iterator[tuple[bytes, Path]]:
-    """The names of what a job may read, and where it lies on this host if it does."""
+    """The names of the files that a job may read, and their paths on this host if they are here."""
     order, blobs = request.job.order, JobBlobs(request.home)
     for manifest in named_blobs(order):
         yield manifest.sha256, blobs.path(manifest.sha256)
@@ -164,7 +165,7 @@ def _files_of(request: Request) -> Iterator[tuple[bytes, Path]]:
 
 
 def _keep(home: Path, answers: Answers, written: dict[bytes, Any]) -> Answers:
-    """Lay the vectors that a group has written on this host's disk."""
+    """Write the vectors that a group has produced to this host's disk."""
     for name, (is_shared, data) in written.items():
         JobVectors(home, name, {}).lay(name, memoryview(data), is_shared)
     return answers
@@ -182,7 +183,7 @@ def _in_worker(
     names: tuple[bytes, ...],
     *files: Any,
 ) -> tuple[Any, dict[bytes, Any]]:
-    """Call a function of ``worker`` here, with these files; its result, and what jobs have written."""
+    """Call a function of ``worker`` here, with these files. Returns its result and the jobs' vectors."""
     worker.use(_worker_here(placed[0], trainer))
     carried = Carried(dict(zip(names, files, strict=True)))
     if function is worker.perform:
@@ -209,7 +210,7 @@ def _worker_here(placed: Any, trainer: str) -> Worker:
 
 
 def _require_same(given: Placed) -> None:
-    """Raise ``ConfigError`` where this host may compute other bits."""
+    """Raise ``ConfigError`` if this host may compute different bits."""
     for name, found in versions_of(given.setup).items():
         if found != given.versions[name]:
             expected = f"{given.versions[name]}, as where the emulation runs"

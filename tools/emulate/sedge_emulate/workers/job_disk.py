@@ -1,6 +1,6 @@
-"""What one job reads and writes on the host's disk (virtual/disk.py), from a worker process.
+"""One job's access to the host's disk (virtual/disk.py), from a worker process.
 
-Blobs that it makes stay in memory until the answer takes them along; vectors go to files at once. On
+Blobs that it makes stay in memory until the answer carries them back; vectors go to files at once. On
 another host (``Carried``) files come with the job, and vectors go back with the answer.
 """
 
@@ -18,7 +18,7 @@ from sedge_protocol.host.disk import opened, translated, write_at
 from sedge_protocol.layout import Layout, Theta
 from sedge_protocol.wire.work import Step
 
-# Decoded global models kept in a worker: the round's, and those that stragglers still start from.
+# The decoded global models kept in a worker: the round's, and those that stragglers still start from.
 KEPT_VERSIONS = 4
 
 
@@ -30,7 +30,7 @@ class JobBlobs:
         self._written: dict[bytes, bytes] = {}
 
     def path(self, sha256: bytes) -> Path:
-        """Where a blob lies, if it is here."""
+        """The path of a blob, if it is here."""
         return self._folder / sha256.hex()
 
     def has(self, sha256: bytes) -> bool:
@@ -46,7 +46,7 @@ class JobBlobs:
             return path.read_bytes()
 
     def write(self, data: bytes) -> bytes:
-        """Keep a blob for ``read``; gives its SHA-256."""
+        """Keep a blob for ``read``. Returns its SHA-256."""
         name = hashlib.sha256(data).digest()
         self._written[name] = data
         return name
@@ -55,7 +55,7 @@ class JobBlobs:
 class JobVectors:
     """One job's view of the host's vectors.
 
-    A vector that only its device keeps is named by the job and not by its content: the same job makes the
+    A vector that only its device keeps is named by the job instead of its content: the same job makes the
     same vectors, and hashing each would take as long as coding the update. ``versions`` are the global
     models that this process has decoded.
     """
@@ -73,9 +73,9 @@ class JobVectors:
         return name in self._versions or self._lies(name)
 
     def read(self, name: bytes, layout: Layout) -> Theta:
-        """A vector (n,), not to be written to."""
+        """A vector (n,), read-only."""
         if name in self._versions:
-            # Another process may read it next, and its file may have gone with its last holder.
+            # Another process may read it next, and its file may have been deleted with its last holder.
             self.lay(name, self._versions[name].data, True)
             return self._versions[name]
         theta = self._vector(name)
@@ -84,14 +84,14 @@ class JobVectors:
         return theta
 
     def keep(self, theta: Theta) -> bytes:
-        """Keep theta (n,); gives its name."""
+        """Keep theta (n,). Returns its name."""
         self._kept += 1
         name = hashlib.sha256(self._key + bytes([self._kept])).digest()
         self.lay(name, theta.data.cast("B"), False)
         return name
 
     def _take_spare(self, path: Path) -> None:
-        """Rename a file that nobody needs any more to this path; do nothing where there is none."""
+        """Rename a file that nobody needs any more to this path; do nothing if there is none."""
         with os.scandir(self._spare) as spares:
             for spare in spares:
                 try:
@@ -120,7 +120,7 @@ class JobVectors:
         return name
 
     def path(self, name: bytes) -> Path:
-        """Where a vector or mask lies, if it is here."""
+        """The path of a vector or mask, if it is here."""
         own = self._folder / name.hex()
         return own if own.exists() else self._shared / name.hex()
 
@@ -132,10 +132,11 @@ class JobVectors:
         path = self._folder / name.hex()
         with translated("write vector", path):
             self._take_spare(path)
-            # Under its own name at once: before the job's outcome is in the cache nobody reads this.
+            # Under its final name at once: nobody reads this before the job's outcome is in the cache.
             with opened(path, os.O_WRONLY | os.O_CREAT) as descriptor:
-                # Room for a new file at once takes ext4 a tenth of the time that it takes page by page.
-                if hasattr(os, "posix_fallocate"):  # neither macOS nor Windows has it
+                # Allocating a new file's space at once takes ext4 a tenth of the time of growing it page by
+                # page.
+                if hasattr(os, "posix_fallocate"):  # missing on macOS and Windows
                     os.posix_fallocate(descriptor, 0, data.nbytes)
                 write_at(descriptor, data, 0)
                 os.ftruncate(descriptor, data.nbytes)
@@ -197,7 +198,7 @@ class CarriedVectors(JobVectors):
         return bytes(_carried(self._carried, name))
 
     def lay(self, name: bytes, data: memoryview, is_shared: bool) -> None:
-        """Write a vector or mask, where the host of the emulation does not have it."""
+        """Write a vector or mask, if the host of the emulation does not have it."""
         if name not in self._carried.files:
             self._carried.written[name] = is_shared, np.frombuffer(data, np.uint8)
 

@@ -26,5 +26,5 @@ class LocalWorkers:
         return self.submit(worker.perform, requests)
 
     def close(self) -> None:
-        """End the processes, also in the midst of a job: what it has written so far nobody names."""
+        """End the processes, even during a job: nothing refers to the files that it has written so far."""
         self._processes.close()

@@ -1,6 +1,6 @@
 """The local trainings of many devices side by side: equal requests go to the trainer as one batch.
 
-What a device does with one order is a generator of requests (``sedge_edge.training.local_training``).
+A device's work on one order is a generator of requests (``sedge_edge.training.local_training``).
 The emulator's trainers are fastest with many devices, so the generators of a group wait for each other at
 every evaluation and every training. A device's result does not depend on the others in its group.
 """
@@ -22,10 +22,10 @@ from sedge_emulate.training.tasks import FleetTrainer, Task
 
 
 class LocalRun:
-    """One device's local training under way: its present ``request``, or its ``result``.
+    """One device's local training in progress: its present ``request``, or its ``result``.
 
-    ``held`` are the examples that a device holds out to pick its start by. What is evaluated on the test
-    examples is evaluated on those of ``central`` as well, and their metrics are ``on_central``, in order.
+    ``held`` are the examples that a device holds out for picking its start. Every evaluation on the test
+    examples is repeated on those of ``central``, with the metrics in ``on_central``, in order.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class LocalRun:
         self.result: LocalResult | TrainingDiverged | None = None
 
     def resume(self, answer: Answer | TrainingDiverged) -> None:
-        """Go on with the answer, up to the next request or the end."""
+        """Continue with the answer, up to the next request or the end."""
         self.request = None
         if isinstance(answer, TrainingDiverged):
             self.result = answer
@@ -83,7 +83,7 @@ _Asked = list[tuple[LocalRun, Q]]
 
 
 def _evaluate_on_central(asked: _Asked[Evaluate], trainer: FleetTrainer) -> None:
-    """Note the metrics of what is tested, for the runs that have a central test set."""
+    """Record the metrics on the test examples, for the runs that have a central test set."""
     wanted = [
         (run, request.theta, run.central)
         for run, request in asked

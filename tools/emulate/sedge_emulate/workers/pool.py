@@ -1,10 +1,10 @@
-"""The queue of the jobs of virtual devices, and which of them go to a worker together.
+"""The queue of the jobs of virtual devices, which also groups the jobs that go to a worker together.
 
 Jobs wait here until a worker is free. The largest goes first, so that no worker is left alone with it at
-the end. In virtual time (``hold``) that holds only for jobs far above the average and for the last few.
-Of the others the smallest goes first: its device ends first in virtual time, and its update is processed
-while the next jobs train. So jobs of one size are next to each other, which suits trainers that work on
-several devices at once.
+the end. In virtual time (``hold``) this applies only to jobs far above the average and to the last few. Of
+the others the smallest goes first: its device ends first in virtual time, and its update is processed while
+the next jobs train. So jobs of one size are adjacent, which suits trainers that work on several devices at
+once.
 """
 
 import itertools
@@ -33,7 +33,7 @@ from sedge_protocol.errors import (
 )
 from sedge_protocol.layout import Theta
 
-# In virtual time too, a job this many times as large as the average waiting one goes first.
+# In virtual time, too, a job this many times as large as the average waiting one goes first.
 LARGE = 2.0
 _ERRORS: dict[str, type[SedgeError]] = {
     kind.__name__: kind
@@ -64,7 +64,7 @@ class WorkerPool:
 
     ``hold`` keeps jobs back until they fill a group, or until ``flush``.
     ``failure`` is what every job raises once a worker has died. ``notes`` say why the trainer is not on the
-    device that was wished for.
+    requested device.
 
     Raises the trainer's ``ConfigError`` and ``LinkError`` when a worker cannot start.
     """
@@ -84,7 +84,7 @@ class WorkerPool:
         self._draining = False
         self._peaks: dict[int, int] = {}
         try:
-            # Each opens its trainer here, and not in the middle of a round.
+            # Each worker opens its trainer here, and not in the middle of a round.
             opened = [workers.submit(worker.describe) for _ in range(self.workers)]
             answers = [one.result() for one in opened]
             self.trainer, self._width, self.notes = answers[0]
@@ -97,11 +97,11 @@ class WorkerPool:
 
     @property
     def peak_rss(self) -> int:
-        """The most memory that the workers ever had, in bytes, added up."""
+        """The peak memory of all workers, in bytes, added up."""
         return sum(self._peaks.values())
 
     def submit(self, request: Request, size: int) -> Future[Finished]:
-        """Queue a job; ``size`` is its number of steps. The future raises what the job raises."""
+        """Queue a job; ``size`` is its number of steps. The future raises the job's exceptions."""
         future: Future[Finished] = Future()
         with self._lock:
             insort(self._waiting, _Waiting(size, next(self._numbers), request, future))
@@ -129,7 +129,7 @@ class WorkerPool:
             requests = [waiting.request for waiting in group]
             try:
                 done = self._processes.perform(requests)
-            except RuntimeError as exc:  # broken, or closed in this moment
+            except RuntimeError as exc:  # broken, or closed just now
                 self._give_up(group, exc)
             else:
                 done.add_done_callback(partial(self._take, group))
@@ -168,7 +168,7 @@ class WorkerPool:
         return not self._hold or last or self._waiting[-1].size > LARGE * self._steps / waiting
 
     def _largest(self) -> "_Waiting":
-        """The earliest of equals."""
+        """The earliest of equal ones."""
         size = self._waiting[-1].size
         return self._taken(bisect_left(self._waiting, size, key=lambda waiting: waiting.size))
 
@@ -200,7 +200,7 @@ class WorkerPool:
                 waiting.future.set_result(answer)
 
     def _give_up(self, group: list["_Waiting"], error: BaseException) -> None:
-        """Fail a group that no worker will do, and all that wait where no worker is left."""
+        """Fail a group that no worker will do, and all waiting jobs if no worker is left."""
         with self._lock:
             self._busy -= 1
             shown = self._shown(error)
@@ -214,8 +214,8 @@ class WorkerPool:
                 waiting.future.set_exception(shown)
 
     def _shown(self, error: BaseException) -> BaseException:
-        """The error as it is shown: that of the executor does not say what to do."""
-        if isinstance(error, LinkError):  # says itself what it is
+        """The error to show: the executor's own does not say what to do."""
+        if isinstance(error, LinkError):  # it explains itself
             self.failure = self.failure or error
         elif not isinstance(error, BrokenProcessPool):
             return error
@@ -228,14 +228,14 @@ class WorkerPool:
 
 
 def raised(failed: Failed) -> SedgeError:
-    """A job's error with its class and text alone; a ``ConfigError`` has no other parts here."""
+    """A job's error as its class and text only; a ``ConfigError`` has no other parts here."""
     kind = _ERRORS.get(failed.kind, LocalError)
     return kind.__new__(kind, failed.text)
 
 
 @dataclass(frozen=True, order=True)
 class _Waiting:
-    """A waiting job; ordered by size, and equals by arrival."""
+    """A waiting job; ordered by size, and among equals by arrival."""
 
     size: int
     number: int

@@ -1,7 +1,7 @@
-"""What is done once before the workers begin: the model is exported, and its trainer passes its checks.
+"""The preparation before the workers begin: the model is exported, and its trainer passes its checks.
 
-Both are taken from the cache where an earlier emulation has done them for the same model, data and
-versions. It runs in a process of its own, which has torch.
+Both are taken from the cache if an earlier emulation has done them for the same model, data and versions.
+The preparation runs in a separate process, which loads torch.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from sedge_protocol.wire.bundle import load
 
 @dataclass(frozen=True)
 class Prepared:
-    """Whether all exports are from the cache, and what to tell about it."""
+    """Whether all exports are from the cache, and notes to show."""
 
     from_cache: bool
     notes: list[str]
@@ -32,17 +32,17 @@ def prepare(
     forms: Sequence[tuple[float, Path]],
     fresh: bool = False,
 ) -> Prepared:
-    """Export the model into the folder of each of its forms, which lack so large a share of the channels.
+    """Export the model into the folder of each of its forms, each without its share of the channels.
 
-    With ``fresh`` nothing is taken from the cache. Raises ``DataError`` for doubtful data, and what
-    exporting a model and opening its trainer raise.
+    With ``fresh`` nothing is taken from the cache. Raises ``DataError`` for doubtful data, and the errors
+    of exporting a model and opening its trainer.
     """
     notes: list[str] = []
     cache = None if setup.cache is None else Cache(setup.cache, notes.append, fresh)
     if cache is None:
         notes.append("cache: not used: neither $XDG_CACHE_HOME nor a home folder is known")
     cached = [_exported(setup, cache, sample, seed, dropped, folder) for dropped, folder in forms]
-    if setup.trainer.device == "cpu":  # a GPU's checks depend on more than a digest can have
+    if setup.trainer.device == "cpu":  # a GPU's checks depend on more than a digest can cover
         for _, folder in forms:
             trainer_for(setup, load(folder)[0], sample.rows, notes.append, cache)
     return Prepared(all(cached), list(dict.fromkeys(notes)))

@@ -1,8 +1,9 @@
 """Processes that compute, by loky.
 
-On Linux each of them is a fork of one server, which has imported torch and has computed nothing. So torch
-costs its second and a half of processor time once, however many processes there are, and they share the
-memory of its code. Forks are not safe on macOS, and Windows has none: there each is a fresh interpreter.
+On Linux each of them is a fork of one server, which has imported torch and has computed nothing. So
+importing torch costs its second and a half of processor time only once, however many processes there are,
+and they share the memory of its code. Forks are not safe on macOS, and Windows has none: there each process
+is a fresh interpreter.
 """
 
 import multiprocessing
@@ -27,7 +28,8 @@ from sedge_protocol.errors import LinkError
 ENVIRONMENT = {
     # Each process computes on one core; more threads would only wait for each other.
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
-    # loky replaces a process that grows by 300 MB, mapped data included; ours would open its trainer again.
+    # loky replaces a process that grows by 300 MB, mapped data included; ours would have to open its
+    # trainer again.
     "LOKY_MAX_MEMORY_LEAK_SIZE": str(2**63),
 }
 # onnxruntime is not among them: importing it starts a thread, which a fork would lack.
@@ -40,7 +42,7 @@ class Processes:
     def __init__(
         self, count: int, begin: Callable[..., object] | None = None, *arguments: object
     ) -> None:
-        # Its other end is closed when this process ends, however that happens: loky's would stay.
+        # Its other end is closed when this process ends, in whatever way; loky's processes would stay.
         ended, self._open = Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
             count,
@@ -56,14 +58,14 @@ class Processes:
         return future
 
     def close(self) -> None:
-        """End the processes, also in the midst of a call."""
+        """End the processes, even during a call."""
         self._executor.shutdown(kill_workers=True)
 
 
 def in_process(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function in a separate process. Returns or raises what it does.
+    """Call a function in a separate process. Returns its result or raises its exception.
 
-    Raises ``LinkError`` when the process dies.
+    Raises ``LinkError`` if the process dies.
     """
     with closing(Processes(1)) as processes:
         try:
@@ -74,10 +76,10 @@ def in_process(function: Callable[..., Any], *arguments: object) -> Any:
 
 @cache
 def start_server() -> BaseContext | None:
-    """The context whose server forks processes, the server started; None where there is none.
+    """The context whose server forks processes, with the server started; None if there is none.
 
-    The server keeps the environment and the folder in which it was started. There is none, either, where
-    the name of the folder for temporary files is too long for a socket.
+    The server keeps the environment and the folder in which it was started. There is also none if the path
+    of the folder for temporary files is too long for a socket.
     """
     if sys.platform != "linux":
         return None
@@ -107,7 +109,7 @@ def _environment() -> Generator[None]:
 def _begin(
     ended: Connection, begin: Callable[..., object] | None, arguments: tuple[object, ...]
 ) -> None:
-    """Begin a process, which ends when the other end of the pipe ``ended`` is closed."""
+    """Begin a process that ends when the other end of the pipe ``ended`` is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     Thread(target=_follow, args=(ended,), daemon=True).start()
     if begin is not None:

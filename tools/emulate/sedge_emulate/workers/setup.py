@@ -1,4 +1,4 @@
-"""What a worker process is given, and the trainer that it opens."""
+"""The setup of a worker process, and the trainer that it opens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from sedge_emulate.training.tasks import FleetTrainer
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.wire.bundle import Bundle
 
-# Packages on which a job's outcome depends besides its order: another version may compute other bits.
+# The packages that a job's outcome depends on besides its order: another version may compute other bits.
 VERSIONS = ("sedge-fl", "numpy", "torch", "onnxruntime")
 
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What every worker needs: where shares and exported bundle lie, and how to train.
+    """The setup of every worker: the paths of shares and exported bundle, and how to train.
 
     ``shuffles`` replaces the order of a device's examples, to repeat a published run. ``processes`` workers
     share a GPU. ``cache`` is the folder with the checks that trainers have passed, None for none.
@@ -45,7 +45,7 @@ def trainer_for(
 ) -> FleetTrainer:
     """The trainer that the fleet file asks for; ``sample`` (N, ...) are some of the data's inputs.
 
-    ``note`` takes a line on what the choice of a device left out. A trainer of the CPU that has passed its
+    ``note`` takes a line on a device that could not be chosen. A trainer of the CPU that has passed its
     checks in ``cache`` (by default the setup's) is not checked again.
     """
     if ":" in setup.trainer.backend:
@@ -96,7 +96,7 @@ def trainer_for(
 
 
 def _function_trainer(setup: WorkerSetup, bundle: Bundle) -> FleetTrainer:
-    """The trainer of "module:function", which computes as the user says, on the CPU."""
+    """The trainer of "module:function", which computes with the user's code, on the CPU."""
     from sedge_emulate.training.function import FunctionFleet
 
     usual = TrainerConfig(setup.trainer.backend)

@@ -1,4 +1,4 @@
-"""A worker process: it does the devices' jobs, several at once where the trainer works on several.
+"""A worker process: it does the devices' jobs, several at once if the trainer supports that.
 
 A job is the agent's own code (``sedge_edge.training.job`` and ``local_training``). Only the requests to the
 trainer are batched over the jobs of a group (``lockstep.py``). All of this runs in the worker process;
@@ -49,8 +49,8 @@ class Request:
 
     On another host its files are ``carried``.
 
-    ``seconds`` is the duration to report, in virtual time; None reports the real one. ``attack`` is what a
-    hostile device does to its update.
+    ``seconds`` is the duration to report, in virtual time; None reports the real one. ``attack`` falsifies
+    a hostile device's update.
     """
 
     device: int
@@ -132,7 +132,7 @@ class Worker:
                 took = train_s / len(ready) if seconds is None else seconds
                 outcome = self._completed(one, result, took)
                 if isinstance(one.there.blobs, BlobFolder):
-                    one.there.blobs.settle()  # the agent, in another process, does not know of them
+                    one.there.blobs.settle()  # the agent, in another process, does not know about them
                 update = one.there.blobs.read(outcome.update)
                 answers[one.place] = Finished(outcome, update, central)
             except SedgeError as exc:
@@ -145,7 +145,7 @@ class Worker:
         train, test = self._examples_of(request.device)
         blobs, vectors = self._disk(request)
         bundle = self._bundle(blobs, request.job.order.bundle.sha256)
-        # A virtual device predicts nothing, so its own model is kept only where the next order needs it.
+        # A virtual device makes no predictions, so its own model is kept only if the next order needs it.
         work = request.job.order.work
         personal = work.own_model is not None and not work.own_model.mixes
         earlier = work.keep or work.scoring or work.blend or work.loss
@@ -218,7 +218,7 @@ class Worker:
         """What a hostile device finds out by doing its order with others' examples, and with wrong ones."""
         prepared, number, manifest = one.prepared, one.request.device, one.prepared.manifest
         lessons = attack.lessons(number, self._examples_of, manifest.num_classes)
-        row, held = rows_of(prepared.test, np.arange(1)), prepared.held_out  # no test is asked for
+        row, held = rows_of(prepared.test, np.arange(1)), prepared.held_out  # no test is requested
         shares = [fitting(train, manifest) for train in lessons]
         runs = [LocalRun(prepared.local_training, share, row, held) for share in shares]
         results = [learned, *train_together(runs, self.trainer(self._bundles[one.bundle]))]
@@ -262,7 +262,7 @@ class _Ready:
 
 
 def _before_and_after(metrics: Sequence[float]) -> tuple[float, float] | None:
-    """The first two of a job's evaluations; a third is of the critical elements alone."""
+    """The first two of a job's evaluations; a third one is of the critical elements only."""
     return (metrics[0], metrics[1]) if len(metrics) > 1 else None
 
 
@@ -280,7 +280,7 @@ def _within_reach(job: Job, blobs: WholeBlobs) -> Job:
 
 
 def _failed(error: SedgeError) -> Failed:
-    if isinstance(error, LocalError):  # our own bug: not something to tell a coordinator
+    if isinstance(error, LocalError):  # our own bug: not for a coordinator
         raise error
     return Failed(type(error).__name__, str(error))
 
@@ -294,7 +294,7 @@ def start(setup: WorkerSetup) -> None:
 
 
 def use(worker: Worker) -> None:
-    """Let this worker do what the functions below are asked for."""
+    """Set this process up as a worker for the functions below."""
     global _worker
     _worker = worker
 
@@ -306,7 +306,7 @@ def describe() -> tuple[str, int, list[str]]:
 
 
 def judge(theta: Theta) -> float | None:
-    """The metric of a whole model (n,) on the central test set, found in this process."""
+    """The metric of a whole model (n,) on the central test set, computed in this process."""
     return _this().judge(theta)
 
 

@@ -16,7 +16,7 @@ WAITING = $(subst -n 2,-n 4,$(PARALLEL))
 FLEETS = tests/system tests/android tests/test_examples.py tests/edge/backends tests/emulate tests/bench \
 	tests/reproduce tests/test_windows.py tests/test_output.py tests/cloud tests/hunt
 
-.PHONY: demo dist docs spec native test test-fleet test-slow hunt test-arm64 pi-boot android deb test-deb pack mutation check mypy pyright figures bench-gpu reproduce reproduce-all clean
+.PHONY: demo dist docs spec native test test-fleet test-slow hunt chaos test-arm64 pi-boot android deb test-deb pack mutation check mypy pyright figures bench-gpu reproduce reproduce-all clean
 
 demo: $(VENV)/demo.ready
 	$(BIN)/sedge-emulate run examples/phones.toml --out runs/demo
@@ -35,6 +35,11 @@ test-slow: $(VENV)/dev.ready
 # SEEDS=0:10000 or HUNT="--minutes 30".
 hunt: $(VENV)/dev.ready
 	$(BIN)/python -m tests.hunt --seeds $(or $(SEEDS),0:) $(HUNT)
+
+# Three coordinators, their servers and sixty devices as real processes, each host a network namespace, and a fault
+# in the middle of a round: eight faults, thirteen times each. Root; 12 minutes a seed: CHAOS="--seeds 1".
+chaos: $(VENV)/dev.ready
+	$(BIN)/python -m tools.bench three_hosts $(or $(CHAOS),--seeds 13)
 
 # The agent on emulated Raspberry Pi processors, and on an emulated machine of 512 MB that is killed and goes
 # on. They say which packages they need; what they build is kept below runs/arm64.

@@ -92,6 +92,19 @@ def test_what_cannot_be_played_is_a_row_and_leaves_its_log(
     assert "no PostgreSQL" in (tmp_path / "error.log").read_text()
 
 
+def test_a_table_says_how_soon_each_fault_is_over() -> None:
+    def row(fault: str, seconds: float | None, lost: int = 0) -> __main__.Row:
+        return __main__.Row(fault, 0, 90, lost, 0, True, seconds, 5)
+
+    given = [row("a", 1.0), row("a", 4.0), row("b", None, lost=2), row("a", 2.0), row("b", None)]
+    lines = [line.split() for line in __main__.by_fault(given)]
+    assert lines[1:] == [
+        ["a", "3", "0", "0", "0", "2.0", "4.0"],
+        ["b", "2", "2", "2", "0", "-", "-"],
+        ["all", "5", "2", "2", "0", "2.0", "4.0"],
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(network.missing() is not None, reason="needs root and network namespaces")
 @pytest.mark.parametrize("hosts", ["1", "3"])

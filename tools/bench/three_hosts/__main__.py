@@ -13,6 +13,8 @@ bytes   whether every round of both runs has the bytes that one undisturbed proc
 s       from the fault to the next accepted update of the devices that it concerned, or from the return of
         what nobody can do without
 
+A second table has for each fault how often it was played, what failed, and the seconds.
+
 One that fails is named with its seed, and leaves its files and logs in the folder of ``--keep``; the others
 go on. Eight faults with three hosts and sixty devices take about twelve minutes a seed.
 
@@ -27,10 +29,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 from tools.bench.three_hosts import checks
 from tools.bench.three_hosts.faults import FAULTS
@@ -50,6 +53,7 @@ from tools.bench.three_hosts.watch import wait_for
 from sedge_cloud.store.opening import open_store
 
 TARGET_S = 15.0
+ALL = "all"  # in place of a fault
 UNDISTURBED_ROUNDS = 64
 # Seconds without a further round after which an undisturbed fleet is taken for stuck.
 STUCK_S = 60.0
@@ -86,6 +90,18 @@ class Row:
 
 
 HEAD = f"{'fault':<20} {'seed':>4} {'receipts':>8} {'lost':>5} {'twice':>5} {'bytes':>7} {'s':>6} rounds"
+
+
+def by_fault(rows: Sequence[Row]) -> Iterator[str]:
+    """A table with a line for each fault, and one for all."""
+    yield f"{'fault':<20} played failed {'lost':>5} {'twice':>5} median s  most s"
+    for fault in (*dict.fromkeys(row.fault for row in rows), ALL):
+        some = [row for row in rows if fault in (row.fault, ALL)]
+        seconds = [row.seconds for row in some if row.seconds is not None]
+        times = f"{median(seconds):>8.1f} {max(seconds):>7.1f}" if seconds else f"{'-':>8} {'-':>7}"
+        failed, lost = sum(not row.good for row in some), sum(row.lost for row in some)
+        twice = sum(row.twice for row in some)
+        yield f"{fault:<20} {len(some):>6} {failed:>6} {lost:>5} {twice:>5} {times}"
 
 
 def undisturbed(
@@ -209,6 +225,7 @@ def main() -> int:
         return status
     with tempfile.TemporaryDirectory(prefix="sedge-hosts-") as name:
         rows = list(play(options, Path(name)))
+    print("", *by_fault(rows), sep="\n")
     work = {"devices": options.devices, "hosts": options.hosts, "runs": RUNS, "target_s": TARGET_S}
     print(json.dumps({"bench": "three_hosts", **work, "rows": [asdict(row) for row in rows]}))
     return int(not all(row.good for row in rows))

@@ -534,6 +534,14 @@ public class VectorsTest {
         });
     }
 
+    /** A name in a program is the peer's, and what is logged of it is one line. */
+    @Test
+    public void aRefusedProgramIsOneLine() {
+        byte[] program = Hex.decode("3a070a052203610a62"); // a graph of one node, whose operator is a, a line feed, b
+        RemoteError error = assertThrows(RemoteError.class, () -> OnnxProgram.check(program));
+        assertTrue(error.getMessage(), error.getMessage().endsWith("operator '.a?b', which programs may not use"));
+    }
+
     @Test
     public void bundlesAndPrograms() {
         all(SPEC, "bundles", given -> {

@@ -20,6 +20,8 @@ public final class OnnxProgram {
     private static final String BODY = "body";
     private static final String SEQUENCES = "num_scan_inputs";
 
+    private static final int MAX_TEXT = 200;
+
     private int fields;
     private int nodes;
     private long constantBytes;
@@ -29,6 +31,12 @@ public final class OnnxProgram {
     /** Throws {@code CodecError} for a program that no runtime should see. */
     public static void check(byte[] program) throws CodecError {
         new OnnxProgram().model(program);
+    }
+
+    /** In one line, whatever is in the names of a program. */
+    private static CodecError refused(String text) {
+        String line = text.replaceAll("[^ -~]", "?");
+        return new CodecError("program: " + line.substring(0, Math.min(line.length(), MAX_TEXT)));
     }
 
     private static final class Field {
@@ -53,7 +61,7 @@ public final class OnnxProgram {
         final Map<String, Attribute> attributes = new HashMap<>();
 
         CodecError error(String text) {
-            return new CodecError("program: " + operator + ": " + text);
+            return refused(operator + ": " + text);
         }
     }
 
@@ -78,7 +86,7 @@ public final class OnnxProgram {
 
         void define(String name, long kind) throws CodecError {
             if (name.isEmpty() || kinds.containsKey(name) || (around != null && around.kinds.containsKey(name))) {
-                throw new CodecError("program: '" + name + "' is defined again, or a name without text");
+                throw refused("'" + name + "' is defined again, or a name without text");
             }
             kinds.put(name, kind);
         }
@@ -86,7 +94,7 @@ public final class OnnxProgram {
         long kind(String name) throws CodecError {
             Long kind = kinds.get(name);
             if (kind == null && around == null) {
-                throw new CodecError("program: input '" + name + "' is defined nowhere before");
+                throw refused("input '" + name + "' is defined nowhere before");
             }
             return kind == null ? around.kind(name) : kind;
         }
@@ -105,12 +113,12 @@ public final class OnnxProgram {
             } else if (field.number == 8) {
                 Map<Integer, Field> opset = only(OnnxTables.OPSET_ID, field.data);
                 if (!text(opset.get(1)).isEmpty() || value(opset.get(2)) != OnnxTables.OPSET) {
-                    throw new CodecError("program: expected opset " + OnnxTables.OPSET + " of ONNX's own domain and no other");
+                    throw refused("expected opset " + OnnxTables.OPSET + " of ONNX's own domain and no other");
                 }
             }
         }
         if (!seen[7] || !seen[8]) {
-            throw new CodecError("program: no graph, or no opset");
+            throw refused("no graph, or no opset");
         }
     }
 
@@ -269,7 +277,7 @@ public final class OnnxProgram {
             }
         }
         if (++nodes > OnnxTables.MAX_NODES || !domain.isEmpty() || !OnnxTables.OPERATORS.contains(node.operator)) {
-            throw new CodecError("program: more than " + OnnxTables.MAX_NODES + " nodes, or operator '" + domain + "."
+            throw refused("more than " + OnnxTables.MAX_NODES + " nodes, or operator '" + domain + "."
                     + node.operator + "', which programs may not use");
         }
         boolean holds = node.attributes.containsKey(BODY) && node.attributes.get(BODY).fields.containsKey(6);
@@ -321,7 +329,7 @@ public final class OnnxProgram {
         }
         constantBytes += Math.min(elements(constant.dims) * elementBytes(constant.kind), OnnxTables.MAX_CONSTANT_BYTES + 1);
         if (constantBytes > OnnxTables.MAX_CONSTANT_BYTES) {
-            throw new CodecError("program: more than " + OnnxTables.MAX_CONSTANT_BYTES + " bytes of constants");
+            throw refused("more than " + OnnxTables.MAX_CONSTANT_BYTES + " bytes of constants");
         }
         return constant;
     }
@@ -336,12 +344,12 @@ public final class OnnxProgram {
         for (Field field : read(OnnxTables.SHAPE, bytes(tensor.get(2)))) {
             Field extent = only(OnnxTables.DIMENSION, field.data).get(1);
             if (extent == null) {
-                throw new CodecError("program: an input or output without a fixed shape");
+                throw refused("an input or output without a fixed shape");
             }
             dims.add(extent.value);
         }
         if (elements(dims) > OnnxTables.MAX_ELEMENTS) {
-            throw new CodecError("program: an input or output of more than " + OnnxTables.MAX_ELEMENTS + " elements");
+            throw refused("an input or output of more than " + OnnxTables.MAX_ELEMENTS + " elements");
         }
         Constant declared = new Constant();
         declared.name = text(value.get(1));
@@ -352,7 +360,7 @@ public final class OnnxProgram {
     /** The product of extents, which are unsigned; more than all limits where it does not fit. */
     private static long elements(List<Long> dims) throws CodecError {
         if (dims.size() > OnnxTables.MAX_RANK) {
-            throw new CodecError("program: more than " + OnnxTables.MAX_RANK + " dimensions");
+            throw refused("more than " + OnnxTables.MAX_RANK + " dimensions");
         }
         double product = dims.contains(0L) ? 0 : 1;
         for (long extent : dims) {
@@ -363,7 +371,7 @@ public final class OnnxProgram {
 
     private static long elementBytes(long kind) throws CodecError {
         if (kind != 1 && kind != 7 && kind != 9) {
-            throw new CodecError("program: element type " + kind + ", expected float32, int64 or bool");
+            throw refused("element type " + kind + ", expected float32, int64 or bool");
         }
         return kind == 1 ? 4 : kind == 7 ? 8 : 1;
     }
@@ -391,14 +399,14 @@ public final class OnnxProgram {
             boolean fits = packed || entry.charAt(0) == (wire == 0 ? 'v' : wire == 2 ? 's' : wire == 5 ? 'f' : '?');
             if (++fields > OnnxTables.MAX_FIELDS || !fits
                     || (!seen.add(field.number) && !entry.endsWith("*") && !entry.endsWith("+"))) {
-                throw new CodecError("program: field " + field.number + " is not allowed there, or one too many");
+                throw refused("field " + field.number + " is not allowed there, or one too many");
             }
             if (wire == 0) {
                 field.value = varint(data, at);
             } else {
                 long length = wire == 5 ? 4 : varint(data, at);
                 if (length < 0 || length > data.length - at[0]) {
-                    throw new CodecError("program: cut off");
+                    throw refused("cut off");
                 }
                 field.data = Arrays.copyOfRange(data, at[0], at[0] + (int) length);
                 at[0] += (int) length;
@@ -420,7 +428,7 @@ public final class OnnxProgram {
                 return value;
             }
         }
-        throw new CodecError("program: no varint of at most 64 bits");
+        throw refused("no varint of at most 64 bits");
     }
 
     private static String text(Field field) {

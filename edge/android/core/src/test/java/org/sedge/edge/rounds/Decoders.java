@@ -1,0 +1,85 @@
+package org.sedge.edge.rounds;
+
+import org.sedge.edge.SedgeException;
+import org.sedge.edge.SedgeException.RemoteError;
+import org.sedge.edge.codec.SparseVector;
+import org.sedge.edge.wire.Bundle;
+import org.sedge.edge.wire.Frame;
+import org.sedge.edge.wire.Kind;
+import org.sedge.edge.wire.Messages.Order;
+import org.sedge.edge.wire.OnnxProgram;
+import org.sedge.edge.wire.PinnedKeys;
+import org.sedge.edge.wire.Update;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+
+/** Every decoder of bytes that a peer chooses, by the names of tests/protocol/test_fuzz.py, which has damaged ones. */
+final class Decoders {
+    private static final int POLICY_HEAD_BYTES = 72;
+    private static final String KEY = String.join("", Collections.nCopies(32, "00"));
+    private static final int SIZE = 300;
+
+    private Decoders() {}
+
+    /** Throws nothing but {@code RemoteError}, whatever the bytes. */
+    static void decode(String target, byte[] data) throws RemoteError {
+        switch (target) {
+            case "frame":
+                Frame.open(data, "topic", null, Frame.VERSIONS);
+                break;
+            case "body":
+                body(data);
+                break;
+            case "vector":
+                SparseVector.decode(data, SIZE);
+                break;
+            case "update":
+                Update.decode(data);
+                break;
+            case "program":
+                OnnxProgram.check(data);
+                break;
+            case "bundle":
+                Bundle.unpack(data);
+                break;
+            case "policy":
+                policy(data);
+                break;
+            default:
+                throw new AssertionError(target);
+        }
+    }
+
+    /** The first byte chooses the kind. */
+    private static void body(byte[] data) throws RemoteError {
+        List<Kind> kinds = new ArrayList<>();
+        for (Kind kind : Kind.values()) {
+            if (kind.schema != null) {
+                kinds.add(kind);
+            }
+        }
+        int first = data.length == 0 ? 0 : data[0] & 0xff;
+        byte[] rest = data.length == 0 ? data : Arrays.copyOfRange(data, 1, data.length);
+        new Frame(kinds.get(first % kinds.size()), rest, 1, 1, null, 0).message();
+    }
+
+    /** Of any key and signature; only one that is cut off is refused before it is read. */
+    private static void policy(byte[] data) throws RemoteError {
+        try {
+            Trust trust = new Trust(new PinnedKeys(Collections.singletonList(KEY)), null, null, null);
+            Order order = Order.SCHEMA.empty().with(Order.POLICY, data);
+            if (data.length > POLICY_HEAD_BYTES) {
+                trust.policyOf(order);
+            } else {
+                trust.check(order);
+            }
+        } catch (RemoteError error) {
+            throw error;
+        } catch (SedgeException error) { // of a key, or a disk
+            throw new AssertionError(error);
+        }
+    }
+}

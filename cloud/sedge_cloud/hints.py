@@ -1,7 +1,7 @@
-"""Immediate messages between ingest and leader; where both are in one process, nothing is left to guess.
+"""Immediate messages between ingest and leader, so that within one process neither has to poll the rows.
 
-Every hint may be lost: its rows say the same, and whoever needs it reads them when another process has
-changed something. On the right is who reads what.
+Every hint may be lost: rows say the same, and are read when another process has changed something. The
+columns show which rows those are, and who reads them.
 
     DeviceOnline    sessions (online, waits), devices (hello, incarnation)   leader
     Left       sessions (online)                                        leader
@@ -12,7 +12,7 @@ changed something. On the right is who reads what.
     Ordered    rounds (open), orders                                    ingest
     Over       rounds (open), runs (status)                             ingest
     Begun      runs (status, config)                                    ingest
-    LeftOut    (said to a device and the log, and nowhere else; another process is told by a signal)
+    LeftOut    (told to a device and logged, not stored; another process gets a signal)
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from sedge_protocol.wire.messages import Order
 
 @dataclass(frozen=True)
 class DeviceOnline:
-    """A device has said hello; ``renewed``: its agent has started anew, or can do other things."""
+    """A device has said hello; ``renewed`` says that its agent has restarted or has other abilities."""
 
     device: str
     renewed: bool
@@ -40,7 +40,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Answered:
-    """A device has a receipt for an order, new or repeated; ``counts``: of an update that was taken."""
+    """A device has a receipt for an order, new or repeated; ``counts`` says that it accepts the update."""
 
     run: str
     round: int
@@ -60,7 +60,7 @@ class Declined:
 
 @dataclass(frozen=True)
 class Lacking:
-    """Devices of a process lack chunks of a blob for all: ``missing`` is a bitmap of them."""
+    """Devices of a process lack chunks of a shared blob: ``missing`` is a bitmap of these."""
 
     asker: str
     sha256: bytes
@@ -70,15 +70,16 @@ class Lacking:
 
 @dataclass(frozen=True)
 class DiskFailed:
-    """The ingest's disk has refused something: it may be full."""
+    """The ingest has had a disk error: the disk may be full."""
 
 
 @dataclass(frozen=True)
 class Ordered:
     """Orders of an open round are to be sent, for the first time or again.
 
-    ``orders`` are all of the round's, of which those of ``settled`` are answered; those of the devices
-    ``to`` are to be sent, of which ``made`` are made already. ``is_new``: the round has just opened.
+    ``orders`` has all of the round's orders; ``settled`` devices have answered theirs. The orders of the
+    devices in ``to`` are to be sent; ``made`` has those that are made already. ``is_new`` says that the
+    round has just opened.
     """
 
     row: RoundRow
@@ -91,7 +92,7 @@ class Ordered:
 
 @dataclass(frozen=True)
 class Over:
-    """A run has no open round any more; ``why`` tells the devices that still work for it, unless empty."""
+    """A run's open round is over; unless empty, ``why`` is sent to devices that still work for it."""
 
     run: str
     why: str = ""
@@ -99,14 +100,14 @@ class Over:
 
 @dataclass(frozen=True)
 class Begun:
-    """A run goes on, for the first time or again, perhaps with another configuration."""
+    """A run starts or resumes, perhaps with another configuration."""
 
     run: str
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A device lacks what its order of a run would need."""
+    """A device lacks features that its order of a run would need."""
 
     run: str
     device: str

@@ -23,15 +23,15 @@ from sedge_protocol import VERSION
 from sedge_protocol.wire.messages import Hello
 
 UNSEEN = SessionRow("")
-# A release among other words.
+# A release number within a version text.
 _NUMBERS = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
-# The number of values in one mean.
+# The number of values to average.
 RECENT = 3
 
 
 @dataclass
 class KnownDevice:
-    """A reader's knowledge of a device; the run that was accounted last is the last of ``pasts``."""
+    """A reader's knowledge of a device; the most recently accounted run is the last in ``pasts``."""
 
     row: DeviceRow
     hello: Hello | None = None
@@ -40,16 +40,16 @@ class KnownDevice:
     is_paused: bool = False
 
     def take_row(self, row: DeviceRow) -> None:
-        """Its row has changed."""
+        """Take in its changed row."""
         self.row, self.hello = row, row.read_hello()
 
     def take_history(self, row: HistoryRow) -> None:
-        """Its history in a run has changed."""
+        """Take in its changed history in a run."""
         self.pasts.pop(row.run, None)
         self.pasts[row.run] = msgspec.msgpack.decode(row.past, type=DevicePast)
 
     def forget(self, runs: Iterable[str]) -> None:
-        """These runs are gone."""
+        """Drop its histories in these deleted runs."""
         for run in runs:
             self.pasts.pop(run, None)
 
@@ -114,7 +114,7 @@ class KnownDevice:
 
 
 def versions_of(counts: Mapping[str, int]) -> tuple[AgentVersion, ...]:
-    """The versions of agents by how many devices have each, the commonest first."""
+    """The agents' versions with the number of devices that have each, most common first."""
     order = sorted(counts, key=lambda version: (-counts[version], version))
     return tuple(
         AgentVersion(version=printable(one), devices=counts[one], behind=_is_behind(one))
@@ -145,7 +145,7 @@ def states_of(census: Census, running: bool) -> dict[DeviceState, int]:
 
 
 def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
-    """The existing ones among these devices, by id, from their current rows."""
+    """Those of these devices that exist, by id, from their current rows."""
     known = {name: KnownDevice(row) for name, row in store.devices_named(names).items()}
     paused = store.paused() if known else set[str]()
     for device in known.values():
@@ -161,7 +161,7 @@ def read_devices(store: Seen, names: Collection[str]) -> dict[str, KnownDevice]:
 def lots_of(
     store: Seen, names: Sequence[str], running: bool, size: int
 ) -> Iterator[list[DeviceFacts]]:
-    """The facts about these devices, in lots; each lot is a consistent snapshot."""
+    """The facts about these devices, in batches; each batch is a consistent snapshot."""
     for start in range(0, len(names), size):
         some = names[start : start + size]
         with store.reading():
@@ -170,7 +170,7 @@ def lots_of(
 
 
 def change(past: DevicePast) -> float | None:
-    """How much the mean of the last values improves on the best earlier mean; None if there are few."""
+    """How much the mean of the last values improves on the best earlier mean; None with too few values."""
     ends = range(RECENT, len(past.before) + 1)
     means = [sum(past.before[end - RECENT : end]) / RECENT for end in ends]
     if len(means) <= RECENT:

@@ -1,4 +1,4 @@
-"""The disk of the state folder: what it holds, how fast that grows, and when it is full."""
+"""The disk of the state folder: how much is used, how fast that grows, and when the disk will be full."""
 
 import shutil
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _DAY_S, _HOUR_S = 86_400.0, 3600.0
 def disk_of(
     row: CoordinatorRow, running: bool, folder: Path, measured: Sequence[DiskRow]
 ) -> DiskFacts:
-    """The disk as the service has measured it; one that is silent may be so because the disk is full."""
+    """The disk as the service measured it, or as measured here if the service is not running."""
     free, total = row.free, row.total
     if not running:
         disk = shutil.disk_usage(folder)
@@ -33,9 +33,9 @@ def disk_of(
 
 
 def daily_growth(samples: Sequence[tuple[float, int]]) -> tuple[float | None, float]:
-    """The slope of (time, bytes) samples of the last week, in bytes a day, and how long they watch, in s.
+    """The slope of the last week's (time, bytes) samples, in bytes per day, and the time they span, in s.
 
-    None for less than an hour: garbage that has not been collected yet would count as growth.
+    None if they span less than an hour: garbage that has not been collected yet would count as growth.
     """
     if not samples:
         return None, 0.0

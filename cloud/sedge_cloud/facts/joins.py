@@ -1,4 +1,4 @@
-"""Who asks to join the fleet by a token, and which tokens have refused somebody of late."""
+"""The devices that ask to join the fleet by a token, and the tokens that have recently refused one."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from sedge_cloud.facts.records import Code, Problem, when
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rows import JoinRow
 
-# More devices than these are one line.
+# More devices than this are summed up in one line.
 MAX_NAMED = 8
 # An accepted device has its account at the broker within this many seconds.
 ACCOUNT_S = 30.0

@@ -1,4 +1,4 @@
-"""What an open round, or a run between rounds, is waiting for: who, why, and since when."""
+"""Which devices an open round, or a run between rounds, is waiting for, why, and since when."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from sedge_cloud.store.rows import RoundRow, RunRow
 from sedge_cloud.store.selector import parse
 
 NEVER = "has never been heard: is its agent running, with this fleet's name, this broker and a right clock?"
-# A message that was dropped so soon before its device went offline is why.
+# A message dropped this shortly before its device went offline counts as the reason.
 RESOLUTION = timedelta(seconds=2)
 # A device is slow once half of the cohort has answered and it has taken this much longer than they did.
 SLOW_TIMES, SLOW_S = 3.0, 3.0
@@ -29,9 +29,9 @@ class _Took(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Waits:
-    """How a run's open round stands now, by the wall clock; ``unable`` are devices without work in it.
+    """The state of a run's open round ``now``, by the wall clock; ``unable`` devices have no work in it.
 
-    ``devices`` gives the facts of devices by id, these among others.
+    ``devices`` gives the facts of at least these devices, by id.
     """
 
     terms: Terms
@@ -40,7 +40,7 @@ class Waits:
     now: float
 
     def open_round(self, store: Seen, run: RunRow, row: RoundRow) -> RoundFacts:
-        """The round that is open in the store; a finished run serves newcomers, one that ended is void."""
+        """The open round in the store; a finished run's serves newcomers, any other ended run's is void."""
         orders, came = store.answers(row.run, row.round), store.received(row.run, row.round)
         updates = came.counted
         rejected = {
@@ -126,7 +126,7 @@ class Waits:
 def _doing(
     device: DeviceFacts, order: tuple[str, int], opened: datetime | None
 ) -> tuple[str, datetime | None]:
-    """How far an online device is with its order, and since when, as part of a sentence."""
+    """An online device's progress with its order, as part of a sentence, and since when."""
     if device.order != order:
         return "has not been asked yet", opened
     match device.doing.split(" ", 1):
@@ -143,7 +143,7 @@ def _doing(
 def run_waits(
     terms: Terms, devices: Iterable[DeviceFacts], unable: Mapping[str, str], store: Seen
 ) -> str:
-    """Why a running run has no open round, as far as its devices are the reason."""
+    """Why a running run has no open round, if its devices are the reason."""
     online = [device for device in devices if device.state == "online"]
     which = "online"
     if terms.select:
@@ -162,7 +162,7 @@ def run_waits(
 
 
 def last_message_dropped(device: DeviceFacts) -> bool:
-    """Whether the last that came of a device was dropped: it may believe that it is connected."""
+    """Whether a device's last message was dropped: the device may believe that it is connected."""
     if device.error_since is None:
         return False
     return device.since is None or device.error_since >= device.since - RESOLUTION

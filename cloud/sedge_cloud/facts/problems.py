@@ -1,7 +1,7 @@
 """The problems of a fleet, from its facts: what is stuck, dead, hostile or full, each with its reason.
 
-Every rule is here, and each names its code (records.py); what commands, page, alerts and notices show is
-this list.
+Every rule is here, and each names its code (records.py). Commands, page, alerts and notices all show this
+list.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,15 +29,15 @@ FULL_BYTES = 64 * 2**20
 SOON_FULL_DAYS = 30.0
 # How long an error of the coordinator, or a dropped message, is shown.
 RECENT = timedelta(minutes=10)
-# While a run is going on, a device that owes nothing is reported missing after this long.
+# While a run is active, a device that owes no answer is reported missing after this long.
 LOST = timedelta(minutes=10)
 # A device that has never connected is reported this long after its enrolment, time enough to set it up.
 DEPLOYED = timedelta(hours=1)
-# A device gets worse when its accuracy before training falls by more than this.
+# A device counts as worse when its accuracy before training falls by more than this.
 WORSE = 0.05
 # A round is stuck when it takes this many times as long as usual, and at least this many seconds.
 STUCK_TIMES, STUCK_S = 5.0, 60.0
-# At most this many devices are named that keep a round from its quorum or have never connected.
+# The most devices to name that keep a round from its quorum, or that have never connected.
 MAX_NAMED = 4
 # A device with one of these is at work; with any other code, no update can be expected for now.
 _COMING: frozenset[Code] = frozenset({"device_working", "device_slow"})
@@ -52,9 +52,9 @@ _MILD: frozenset[Code] = frozenset({"device_waits", "device_slow"})
 
 
 def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple[Problem, ...]:
-    """Everything that is wrong, errors first, then by how long.
+    """All problems, errors first, then by duration.
 
-    ``of_devices`` is what ``device_problems`` has found, if that is known.
+    ``of_devices`` is the result of ``device_problems``, if already known.
     """
     found = [*_of_coordinator(facts), *_of_disk(facts)]
     named = set[tuple[str, str]]()
@@ -68,7 +68,7 @@ def problems(facts: Fleet, of_devices: Iterable[Problem] | None = None) -> tuple
 
 
 def health(found: Sequence[Problem]) -> str:
-    """All of them in a few words: ``Everything works``, ``1 error, 3 warnings``."""
+    """The problems in a few words: ``Everything works``, ``1 error, 3 warnings``."""
     errors = sum(problem.severity == "error" for problem in found)
     counts = ((errors, "error"), (len(found) - errors, "warning"))
     words = [f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counts if n]
@@ -152,7 +152,7 @@ def _of_open(facts: Fleet, it: RoundFacts) -> Iterator[Problem]:
 
 
 def _below_quorum(it: RoundFacts, reachable: int, now: datetime) -> str:
-    """Who keeps the round from its quorum of updates, and when it closes anyway."""
+    """Which devices keep the round from its quorum of updates, and when it closes anyway."""
     absent = [f"{name} declined" for name in it.declined]
     absent += [f"{name} was rejected" for name in it.rejected]
     absent += [f"{w.device} {_ABSENT[w.code]}" for w in it.waiting if w.code in _ABSENT]
@@ -206,9 +206,9 @@ def device_problems(facts: Fleet) -> Iterator[Problem]:
 
 
 def _never_connected(facts: Fleet) -> Iterator[Problem]:
-    """A few are named; many are one line, as a fleet is often enrolled before it is deployed.
+    """Name a few devices, but sum up many in one line, as a fleet is often enrolled before deployment.
 
-    Of devices that are counted and not read, as in large fleets, nobody knows for how long.
+    For devices that are only counted, as in large fleets, the time since enrolment is unknown.
     """
     never = [device for device in facts.devices if device.state == "never"]
     overdue = [device for device in never if _is_overdue(facts, device)]
@@ -229,7 +229,7 @@ def _is_overdue(facts: Fleet, device: DeviceFacts) -> bool:
 
 
 def _is_unheard(facts: Fleet, device: DeviceFacts) -> bool:
-    """Whether a message of the device was dropped a short while ago."""
+    """Whether a message from the device was dropped recently."""
     recent = device.error_since is not None and facts.at - device.error_since < RECENT
     return recent and (device.state == "never" or last_message_dropped(device))
 

@@ -1,4 +1,4 @@
-"""The processes that serve a fleet, from their rows: which shards each has, who leads, what they count."""
+"""The processes that serve a fleet, from their rows: their shards, which one leads, and their counters."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,8 +20,9 @@ def processes_of(
     coordinators: Sequence[CoordinatorRow],
     now: float,
 ) -> tuple[ProcessFacts, ...]:
-    """Every process whose lease is not over, the oldest first, and one that gives signs of life."""
-    heard = {row.id for row in coordinators if _is_heard(row, now)}  # who is alone renews no lease
+    """Every process whose lease has not expired or that gives signs of life, oldest first."""
+    # A process that is alone renews no lease.
+    heard = {row.id for row in coordinators if _is_heard(row, now)}
     shards = Counter(lease.token for lease in leases if lease.name != LEADER)
     leaders = {lease.token for lease in leases if lease.name == LEADER}
     return tuple(
@@ -39,7 +40,7 @@ def processes_of(
 
 
 def coordinator_of(rows: Sequence[CoordinatorRow], now: float) -> CoordinatorFacts:
-    """The process that leads, and what all of them have counted."""
+    """The leading process, with the counters of all processes summed up."""
     row, counters = rows[0], Counter[str]()
     running = _is_heard(row, now)
     for one in rows:

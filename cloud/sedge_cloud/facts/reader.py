@@ -1,7 +1,7 @@
-"""Reads the facts about a fleet from its store: rows of one moment, bundles, free space on disk.
+"""Reads the facts about a fleet from its store: a consistent set of rows, bundles, free space on disk.
 
-A reader keeps what it has read, and asks for what has changed since: of an idle fleet, nothing. It works
-beside a running service, in its process or in another, and only reads.
+A reader keeps the rows that it has read, and asks only for later changes: for an idle fleet, none. It works
+alongside a running service, in the same process or another, and is read-only.
 """
 
 import statistics
@@ -45,21 +45,21 @@ from sedge_cloud.store.rows import (
 from sedge_cloud.store.selector import ALL, Choice, Condition, parse
 from sedge_protocol.errors import StorageError
 
-# Device problems also change with time alone, so they are looked for again after this long.
+# Device problems also change with time alone, so they are computed again after this long.
 AGAIN_S = 60.0
-# So many closed rounds of a run are read, the last ones.
+# The number of a run's most recent closed rounds to read.
 LAST_ROUNDS = 400
-# The rounds whose time says how long one usually takes.
+# The number of recent rounds whose durations tell how long a round usually takes.
 _USUAL = 9
 _ALL = 2**31 - 1
-# Of a larger fleet a reader knows so many devices, those of which something was seen last, and counts all
-# of them again after so long.
+# In a larger fleet a reader knows only the MAX_DEVICES most recently changed devices, and counts all
+# devices again every COUNT_S.
 MAX_DEVICES = 20_000
 COUNT_S = 10.0
 
 
 class _State(msgspec.Struct, frozen=True):
-    """The field of a run's state that says who learns with whom."""
+    """The field of a run's state that says which devices learn with which."""
 
     groups: bytes = b""
 
@@ -75,13 +75,13 @@ class _KnownRun:
     terms: Terms = field(default_factory=Terms)
     unable: dict[str, str] = field(default_factory=dict[str, str])
     groups: tuple[bytes, dict[str, tuple[str, ...]]] = (b"", {})
-    # Why it has no open round, and the devices of which that was found.
+    # Why it has no open round, and the devices from which that was determined.
     waits: tuple[tuple[DeviceFacts, ...] | None, str] = (None, "")
 
 
 @dataclass(frozen=True)
 class _Wrong:
-    """Problems of devices as they were last worked out, and what they were worked out from."""
+    """The devices' problems as last computed, and the inputs that they were computed from."""
 
     devices: tuple[DeviceFacts, ...]
     runs: list[tuple[str, str, bool]]
@@ -93,7 +93,7 @@ class _Wrong:
 class Reader:
     """The facts about the fleet with this name, whose state is in ``folder``; ``store`` is opened on it.
 
-    Of each run it reads the ``last`` closed rounds; None is all of them.
+    Of each run it reads the ``last`` closed rounds; None means all of them.
     """
 
     fleet: str
@@ -105,7 +105,7 @@ class Reader:
     _runs: dict[str, _KnownRun] = field(default_factory=dict[str, _KnownRun])
     _devices: dict[str, KnownDevice] = field(default_factory=dict[str, KnownDevice])
     _facts: dict[str, DeviceFacts] = field(default_factory=dict[str, DeviceFacts])
-    # All of them, made anew when one has changed.
+    # The facts of all devices, rebuilt when one has changed.
     _all: tuple[DeviceFacts, ...] = ()
     _wrong: "_Wrong | None" = None
     _states: dict[DeviceState, int] = field(default_factory=dict[DeviceState, int])
@@ -137,18 +137,18 @@ class Reader:
         return msgspec.structs.replace(facts, problems=found)
 
     def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-        """The wanted devices, by id, and how many on all pages; at most ``MAX_DEVICES``.
+        """The wanted devices, at most ``MAX_DEVICES``, and their number on all pages.
 
-        Raises ``ConfigError`` for a condition that is none, or names a tag that no device has.
+        Raises ``ConfigError`` for an invalid condition, or for a tag that no device has.
         """
         most = min(wanted.limit or MAX_DEVICES, MAX_DEVICES)
         lots, found = self.lots(facts, msgspec.structs.replace(wanted, limit=most))
         return next(lots, []), found
 
     def lots(self, facts: Fleet, wanted: Wanted) -> tuple[Iterator[list[DeviceFacts]], int]:
-        """As ``choose``, but all of them, in lots of ``MAX_DEVICES``.
+        """As ``choose``, but all of the devices, in batches of ``MAX_DEVICES``.
 
-        Which they are is as of now, and what is so of them as of when their lot is read.
+        The devices are selected now; their facts are as of the time when their batch is read.
         """
         running, condition = facts.coordinator.running, ALL
         if wanted.where:
@@ -164,12 +164,12 @@ class Reader:
         return lots_of(self.store, names, running, MAX_DEVICES), found
 
     def device(self, name: str) -> DeviceFacts | None:
-        """One device, also of a large fleet."""
+        """One device, in a large fleet too."""
         with self.store.reading():
             return self._facts_of([name]).get(name)
 
     def _matching(self, facts: Fleet, condition: Condition) -> Sequence[DeviceFacts]:
-        """The devices of a fleet that is not large that match."""
+        """The matching devices of a fleet that is not large."""
         if condition is ALL:
             return facts.devices
         choice = Choice(None, "", facts.coordinator.running, condition)
@@ -177,7 +177,7 @@ class Reader:
         return [device for device in facts.devices if device.device in names]
 
     def _count(self, running: bool, now: float) -> dict[DeviceState, int]:
-        """How many devices are in each state; and, counted as well, of each version."""
+        """The number of devices in each state; the numbers by version are updated as well."""
         if len(self._devices) < MAX_DEVICES:
             states: Counter[DeviceState] = Counter(device.state for device in self._all)
             self._states = {state: states[state] for state in get_args(DeviceState)}
@@ -202,7 +202,7 @@ class Reader:
         return last.found
 
     def _read_devices(self, running: bool, runs: set[str]) -> set[str]:
-        """Read the devices that have changed; the names of those with a new row."""
+        """Read the devices that have changed. Returns the names of those with a new row."""
         gone, since = self._runs.keys() - runs, self._since
         for name in gone:
             del self._runs[name]
@@ -228,7 +228,7 @@ class Reader:
         for history in accounted:
             if history.device in self._devices:
                 self._devices[history.device].take_history(history)
-        for name in drawn:  # what has changed last is given up last
+        for name in drawn:  # the last changed are evicted last
             if name in self._devices:
                 self._devices[name] = self._devices.pop(name)
         changed = set(names) | self._take(fresh[-MAX_DEVICES:])
@@ -238,7 +238,7 @@ class Reader:
         return changed & self._devices.keys()
 
     def _take(self, names: Collection[str]) -> set[str]:
-        """Read devices that are not known yet; which of them there are."""
+        """Read devices that are not known yet. Returns those that exist."""
         known = read_devices(self.store, names)
         self._devices.update((name, known[name]) for name in names if name in known)
         return set(known)
@@ -256,7 +256,7 @@ class Reader:
             self._all = tuple(self._facts.values())
 
     def _facts_of(self, names: Sequence[str]) -> Mapping[str, DeviceFacts]:
-        """The facts of these devices among others."""
+        """The facts of at least these devices."""
         missing = [name for name in names if name not in self._facts]
         if missing:
             self._take(missing)
@@ -281,7 +281,8 @@ class Reader:
             current = Waits(terms, self._facts_of, unable, now).open_round(self.store, row, opened)
             current = msgspec.structs.replace(current, usual_s=_usual(known.closed))
         if running and current is None:
-            if terms.select or known.waits[0] is not self._all:  # a tag is no news of a device
+            # A new tag does not change the facts of a device.
+            if terms.select or known.waits[0] is not self._all:
                 known.waits = self._all, run_waits(terms, self._all, unable, self.store)
             why = known.waits[1]
         elif row.status in ("failed", "finished"):
@@ -306,7 +307,7 @@ class Reader:
         )
 
     def _find_unable(self, known: _KnownRun, changed: set[str]) -> None:
-        """The devices that lack something for a run, among those whose hello or run is new."""
+        """Find the devices that lack something for a run, among those whose hello or run is new."""
         for name in changed:
             device = self._devices[name]
             lacks = [] if device.hello is None else known.terms.missing(device.hello)
@@ -316,12 +317,12 @@ class Reader:
                 known.unable.pop(name, None)
 
     def _read_rounds(self, row: RunRow, known: _KnownRun) -> RoundRow | None:
-        """Take the rounds over that have closed since; the one that is open."""
+        """Take in the rounds that have closed since the last reading. Returns the open one."""
         most = _ALL if self.last is None else self.last + 1
         for one in self.store.last_rounds(row.run, known.read, most):
             if one.open:
                 return one
-            if one.closed and not one.parts:  # of an earlier version, and not accounted for yet
+            if one.closed and not one.parts:  # closed by an earlier version, not accounted for yet
                 return None
             known.read = one.round
             if one.parts:  # otherwise it served newcomers
@@ -362,7 +363,7 @@ def _closed(row: RoundRow) -> RoundFacts:
 
 
 def _usual(closed: Sequence[RoundFacts]) -> float | None:
-    """The median time of the last rounds, in seconds; None where it is not known."""
+    """The median duration of the last rounds, in seconds; None if unknown."""
     took = [
         (r.closed - r.opened).total_seconds()
         for r in closed[-_USUAL:]

@@ -1,7 +1,7 @@
 """The facts about a fleet, as records: what commands, page, JSON, metrics and notices all read.
 
-Times are aware datetimes, durations seconds, sizes bytes, accuracies shares of 1. Fields may be added; none
-changes its meaning. A record of a closed round never changes.
+Times are aware datetimes, durations are in seconds, sizes in bytes, and accuracies are shares of 1. Fields
+may be added; none changes its meaning. The record of a closed round never changes.
 """
 
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from sedge_cloud.store.records import RoundParts, RunSums
 from sedge_cloud.store.rollouts import RolloutState
 from sedge_protocol.wire.objective import ACCURACY, Metric
 
-# Everything that can be wrong, by name: labels of metrics, and what notices and filters go by. The last one
-# is no problem: a round waits for a device that is at work.
+# The names of all problems, used as labels of metrics and by notices and filters. The last one is not a
+# problem: a round waits for a device that is at work.
 Code = Literal[
     "coordinator_silent",
     "coordinator_error",

@@ -14,7 +14,7 @@ Sort = Literal["device", "state", "before", "change", "updates", "seconds", "byt
 # Values of one key compare with each other.
 Key: TypeAlias = Callable[[DeviceFacts], Any]
 _STATES = get_args(DeviceState)
-# The device that most needs a look comes first; those of which a value is not known come last.
+# The devices that most need attention come first; those with an unknown value come last.
 _KEYS: Mapping[Sort, Key] = {
     "device": lambda d: natural(d.device),
     "state": lambda d: -_STATES.index(d.state),
@@ -28,10 +28,10 @@ _KEYS: Mapping[Sort, Key] = {
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which devices: in this ``state``, with ``search`` in their id, that match the condition ``where``.
+    """A selection: devices in this ``state``, with ``search`` in their id, that match ``where``.
 
-    Of these ``limit`` (None: all), from the one at ``offset`` on. ``sort`` puts those first that most need
-    a look by it; a fleet of more than 20,000 devices is always sorted by id.
+    Of these it takes ``limit`` (None: all), from ``offset`` on. ``sort`` puts the devices first that most
+    need attention by that key; a fleet of more than 20,000 devices is always sorted by id.
     """
 
     state: DeviceState | None = None
@@ -43,7 +43,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def choose(devices: Sequence[DeviceFacts], wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-    """The matching devices, ``where`` aside, and their number on all pages; as they come unless sorted."""
+    """The matching devices, ignoring ``where``, in the given order unless sorted, and their number."""
     text = wanted.search.lower()
     found = [
         device

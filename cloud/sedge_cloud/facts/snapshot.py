@@ -1,7 +1,7 @@
-"""The facts as they were last read, shared by everything that looks at them from the service's process.
+"""The facts as last read, shared by everything in the service's process that uses them.
 
-Reading takes the interpreter, which the coordinator's loop needs. So the facts of a large fleet are read
-less often: reading them and what is made of them take at most ``SHARE`` of a processor.
+Reading occupies the interpreter, which the coordinator's loop needs. So the facts of a large fleet are read
+less often: reading and processing them takes at most ``SHARE`` of a processor.
 """
 
 import threading
@@ -13,16 +13,16 @@ from sedge_cloud.facts.records import ChangeKey, DeviceFacts, Fleet, RunFacts, c
 from sedge_cloud.facts.rollouts import version_of
 from sedge_cloud.facts.selection import Wanted
 
-# Facts are at least this old before they are read again, however many look,
+# Facts are read again at this age at the earliest, however many readers ask;
 FRESH_S = 1.0
-# and so much older that all who look take at most this share of a processor, but never older than this.
+# later if readers would take more than SHARE of a processor, but at STALE_S in any case.
 SHARE, STALE_S = 0.005, 3.0
 
 
 class Snapshot:
     """The facts of a fleet, and how often they have changed. Threads may share it.
 
-    ``open_reader`` is called once, by the first thread that looks; any may then use the reader's store.
+    ``open_reader`` is called once, by the first thread that asks; any thread may then use its store.
     """
 
     def __init__(self, open_reader: Callable[[], Reader]) -> None:
@@ -33,11 +33,11 @@ class Snapshot:
         self._change_key: ChangeKey | None = None
         self._at = 0.0
         self._spent = 0.0  # processor time since the last reading, in seconds
-        self._cpu: dict[int, float] = {}  # each thread's at its last look
+        self._cpu: dict[int, float] = {}  # by thread, at its last look
         self._changes = 0
 
     def facts(self) -> Fleet:
-        """The facts, ``FRESH_S`` old, or ``STALE_S`` of a large fleet. Raises ``SedgeError``."""
+        """The facts, up to ``FRESH_S`` old, or ``STALE_S`` for a large fleet. Raises ``SedgeError``."""
         return self.look()[0]
 
     def look(self) -> tuple[Fleet, int]:
@@ -54,12 +54,12 @@ class Snapshot:
             return self._facts, self._changes
 
     def choose(self, facts: Fleet, wanted: Wanted) -> tuple[list[DeviceFacts], int]:
-        """The wanted devices by id, and how many there are on all pages. Raises ``SedgeError``."""
+        """The wanted devices, and their number on all pages. Raises ``SedgeError``."""
         with self._lock:
             return self._opened().choose(facts, wanted)
 
     def device(self, name: str) -> DeviceFacts | None:
-        """One device, also of a large fleet. Raises ``SedgeError``."""
+        """One device, in a large fleet too. Raises ``SedgeError``."""
         with self._lock:
             return self._opened().device(name)
 
@@ -74,7 +74,7 @@ class Snapshot:
             return version_of(self._opened().store, run, device) if run else ""
 
     def expire(self) -> None:
-        """Read again at the next look: something was done."""
+        """Read again at the next look, after an action has changed something."""
         with self._lock:
             self._at = 0.0
 
@@ -90,7 +90,7 @@ class Snapshot:
         return self._reader
 
     def _charge(self) -> None:
-        """Count what this thread has done since its last look: it has drawn, encoded, or read the facts."""
+        """Count the time that this thread has spent on reading and processing facts since its last look."""
         thread, now = threading.get_ident(), time.thread_time()
         self._spent += now - self._cpu.get(thread, now)
         self._cpu[thread] = now

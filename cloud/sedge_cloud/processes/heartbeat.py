@@ -1,8 +1,8 @@
 """Renews a process's lease in a thread, because a step of the loop may last longer than a lease.
 
-Planning and closing a round of many devices is one step. Without this a leader would be replaced in the
-middle of it, its commit refused, and the next leader's, too. A loop that hangs is not vouched for: its
-lease ends as if it had been killed.
+Planning or closing a round of many devices is one step. Without this a leader would be replaced in the
+middle of it and its commit refused, and so would the next leader's. The lease of a loop that hangs is not
+renewed: it ends as if the process had been killed.
 """
 
 import logging
@@ -14,7 +14,7 @@ from sedge_cloud.processes.membership import Membership
 from sedge_cloud.store.leases import RENEW_S, Leases
 from sedge_protocol.errors import StorageError
 
-# A step of the loop that lasts longer is taken for one that hangs.
+# A step of the loop that lasts longer counts as hanging.
 LONGEST_STEP_S = 900.0
 
 
@@ -29,7 +29,7 @@ class Heartbeat:
         self._thread.start()
 
     def close(self) -> None:
-        """End it; the loop renews what it still has."""
+        """Stop the thread; the loop itself renews any lease that it still has."""
         self._ended.set()
         self._thread.join()
 
@@ -40,5 +40,5 @@ class Heartbeat:
                     "the main loop hangs; the lease is not renewed"
                 )
                 return
-            with suppress(StorageError):  # the loop says so
+            with suppress(StorageError):  # the loop reports it
                 self._store.vouch(self._members.token)

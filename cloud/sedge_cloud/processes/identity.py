@@ -8,7 +8,7 @@ from pathlib import Path
 from sedge_cloud.store.leases import ProcessRow
 
 _PROC = Path("/proc")
-# In /proc/PID/stat, after the name in brackets: the state, and the start in ticks since the host's.
+# In /proc/PID/stat, after the name in brackets: the state, and the start in ticks since the host's boot.
 _STATE, _STARTED = 0, 19
 
 
@@ -19,9 +19,9 @@ def this_process() -> ProcessRow:
 
 
 def has_ended(process: ProcessRow, mine: ProcessRow) -> bool:
-    """Whether a process is known to have ended: it was one of this host's, and of this start of it.
+    """Whether a process is known to have ended: only for one of this host and its current boot.
 
-    Of any other nobody here can tell. ``mine`` is this process.
+    For any other process, this host cannot tell. ``mine`` is this process.
     """
     if (process.host, process.boot) != (mine.host, mine.boot):
         return False
@@ -32,13 +32,13 @@ def has_ended(process: ProcessRow, mine: ProcessRow) -> bool:
         os.kill(process.pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # somebody else's
+    except PermissionError:  # it belongs to another user
         return False
-    return bool(process.started)  # it was seen in /proc then, and is a zombie now
+    return bool(process.started)  # if it was seen in /proc at its start, it is a zombie now
 
 
 def _boot() -> str:
-    """The host's boot and the namespace of a pid: a container's processes have another."""
+    """The host's boot and the pid namespace: a container's processes have another one."""
     parts = list[str]()
     with suppress(OSError):
         parts.append((_PROC / "sys/kernel/random/boot_id").read_text().strip())
@@ -48,7 +48,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """When a process began; None if there is none that runs, or this host does not say."""
+    """When a process started; None if it is not running, or this host cannot tell."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,8 @@
 """This process's membership among those that serve the fleet: renews its lease, learns its shards.
 
-Between two looks at the store it trusts what it has seen, but never for longer than a lease lasts: a
-process that wakes after a pause drops what comes until it has looked. Its writes need no such care: the
-store refuses those of a process that was replaced.
+Between two checks of the store it trusts the last one, but never for longer than a lease lasts: a process
+that wakes after a pause drops incoming frames until it has checked. Its writes need no such care: the store
+refuses writes by a process that was replaced.
 """
 
 import logging
@@ -29,12 +29,12 @@ SKEW_S = 60.0
 
 
 class Membership:
-    """One process of the fleet's, which has joined once this is made; ``now`` is the loop's clock.
+    """One of the fleet's processes, which joins when this object is made; ``now`` is the loop's clock.
 
-    ``shards`` are those that it has, and it ``leads`` or not. It is the heir of ``coming``, of which it has
-    yet to say of the ``unready`` that it listens; its own that are ``going`` have an heir that does. It was
-    last asked to ``poll`` at ``polled_at``. Where nobody else can serve (``alone``: this process holds the
-    store's lock) it takes the place of whoever is there, whatever the row says of time and host.
+    The process has ``shards``, and ``leads`` or not. It is the heir of the ``coming`` shards; for the
+    ``unready`` ones it has yet to report that it listens. Its own shards that are ``going`` have an heir
+    that listens. ``poll`` was last called at ``polled_at``. If no other process can serve (``alone``: this
+    process holds the store's lock), it replaces any registered process, whatever that row's time and host.
     """
 
     def __init__(self, store: Leases, now: float, alone: bool) -> None:
@@ -43,7 +43,7 @@ class Membership:
         self.shards = self.coming = self.going = self.unready = frozenset[str]()
         self.leads = False
         self.notes: list[Note] = []
-        self._ahead = 0.0  # of the database's clock before the loop's
+        self._ahead = 0.0  # how far the database's clock is ahead of the loop's
         self._renewed_at = self._trusts_at = self._look_at = self.polled_at = now
         self._others: dict[int, ProcessRow] = {}
         self._is_in = self._leaves = False
@@ -51,23 +51,23 @@ class Membership:
 
     @property
     def token(self) -> int:
-        """Its number, which no other process has had."""
+        """This process's token, which no other process has had."""
         return self._process.token
 
     def wall(self, now: float) -> float:
-        """The database's clock, at a time of the loop."""
+        """The time on the database's clock for a time of the loop."""
         return now + self._ahead
 
     def is_sure(self, now: float) -> bool:
-        """Whether nobody can have replaced this process yet."""
+        """Whether no other process can have replaced this one yet."""
         return self._is_in and (self._alone or now < self._renewed_at + LEASE_S)
 
     def timer(self) -> float:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called."""
         return self._look_at
 
     def poll(self, now: float) -> bool:
-        """Renew and look, when it is time; whether it has other shards now, or leads, or no longer.
+        """Renew the lease and check the store, when due. Returns whether shards or the lead have changed.
 
         Raises ``LeaseLost`` when it must serve alone and another process has replaced it.
         """
@@ -102,12 +102,12 @@ class Membership:
         return notes
 
     def listens(self) -> None:
-        """This process listens to the shards that are ``coming``."""
+        """Report that this process listens to the ``coming`` shards."""
         self._change(lambda lease: replace(lease, ready=lease.ready or lease.heir == self.token))
         self.unready = frozenset()
 
     def hand_over(self) -> None:
-        """Everything that came to this process under the shards that are ``going`` is done."""
+        """Hand over the ``going`` shards: all frames that arrived for them are processed."""
         going = self.going
         self._change(
             lambda lease: (
@@ -118,9 +118,9 @@ class Membership:
         )
 
     def retire(self, leaves: bool) -> None:
-        """Take no more shards, and hand over what there is, if there is anybody; or take some again.
+        """Take no more shards and hand over all, if other processes exist; or start taking shards again.
 
-        The next ``poll`` that reaches the store says so there.
+        The next ``poll`` that reaches the store records this there.
         """
         self._leaves, self._look_at = leaves, 0.0
 
@@ -131,7 +131,7 @@ class Membership:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else could have what it hands over."""
+        """Whether there is no other process to hand anything over to."""
         return not any(not process.leaves for process in self._others.values())
 
     @property
@@ -149,16 +149,16 @@ class Membership:
         self._look(now)
 
     def _renew(self, now: float) -> None:
-        if self._alone:  # by the store's lock: a write would be in vain, and a full disk refuses it
+        if self._alone:  # it holds the store's lock: a write is needless, and fails on a full disk
             self._seen(now)
         ahead = (self._store.clock() if self._alone else self._store.renew()) - now
-        # Others may have been away for the same reason, and a clock that was set says nothing of them.
+        # Others may have been away for the same reason, and a clock that was set says nothing about them.
         if not self.is_sure(now) or abs(ahead - self._ahead) > LEASE_S / 2:
             self._trusts_at = now + LEASE_S
         self._ahead, self._renewed_at = ahead, now
 
     def _look(self, now: float) -> None:
-        """See which shards it has; change leases if there is something to change."""
+        """Check which shards this process has; change leases if necessary."""
         gone, living, leases = self._seen(now)
         if gone or plan(self.token, living, leases):
             self._store.settle(partial(plan, self.token), self._is_gone)
@@ -177,10 +177,10 @@ class Membership:
         return gone, [process for process in processes if process not in gone], leases
 
     def _is_gone(self, process: ProcessRow, now: float) -> bool:
-        """Whether a process has ended, or is silent though this one has long been in touch itself."""
+        """Whether a process has ended, or is silent although this one has been in touch for long enough."""
         if self._alone:
             return True
-        # Later than any lease ends: before a power cut the database's host had another time.
+        # Or it expires later than any lease can: the database's clock was different before a power cut.
         is_silent = not now <= process.expires <= now + 2 * LEASE_S
         return (is_silent and self._renewed_at >= self._trusts_at) or has_ended(
             process, self._process
@@ -218,7 +218,7 @@ class Membership:
         self.leads = leads
 
     def _change(self, changed: Callable[[LeaseRow], LeaseRow]) -> None:
-        """Change leases; the next look sees what became of them."""
+        """Change leases; the next check sees the result."""
 
         def changes(living: Sequence[ProcessRow], leases: Sequence[LeaseRow]) -> list[LeaseRow]:
             return [new for lease in leases if (new := changed(lease)) != lease]
@@ -226,7 +226,7 @@ class Membership:
         self._look_at = 0.0
         try:
             self._store.settle(changes, lambda process, now: False)
-        except StorageError as exc:  # the next look sees how it is, and what is still to do
+        except StorageError as exc:  # the next check sees the state, and what is still to do
             self._note(logging.ERROR, str(exc))
 
     def _forget(self) -> None:

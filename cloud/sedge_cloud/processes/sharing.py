@@ -1,12 +1,12 @@
-"""How processes share the shards of a fleet: evenly, and with as few as possible that change hands.
+"""Shares a fleet's shards among its processes: evenly, and with as few changes of owner as possible.
 
-Each process plans for itself alone: it takes what is free, up to its share, and names heirs for what it has
-beyond that, or for everything when it leaves. A shard changes hands without losing what is on its way:
+Each process plans only for itself: it takes free shards, up to its share, and names heirs for its surplus,
+or for all its shards when it leaves. A shard changes hands without losing frames that are on their way:
 
     owner   names an heir                                     (the heir's share has room)
-    heir    listens to the shard, keeps what comes, and says that it is ready
-    owner   listens no longer, processes what had come, and hands over
-    heir    is the owner: it processes what it has kept
+    heir    listens to the shard, keeps the frames, and says that it is ready
+    owner   stops listening, processes the frames that had arrived, and hands over
+    heir    is the owner: it processes the frames that it has kept
 """
 
 from collections.abc import Collection, Sequence
@@ -36,13 +36,13 @@ def plan(token: int, processes: Sequence[ProcessRow], leases: Sequence[LeaseRow]
 
 
 def shares(tokens: Sequence[int]) -> dict[int, int]:
-    """How many shards each of these processes is to have, the oldest first."""
+    """The number of shards that each of these processes, oldest first, is to have."""
     each, more = divmod(SHARDS, len(tokens) or 1)
     return {token: each + (place < more) for place, token in enumerate(sorted(tokens))}
 
 
 def without_gone(lease: LeaseRow, living: Collection[int], staying: Collection[int]) -> LeaseRow:
-    """The lease without an owner that is gone, and without an heir that takes nothing more."""
+    """The lease, cleared of an owner that is gone and of an heir that takes nothing more."""
     if lease.token not in living:
         lease = msgspec.structs.replace(lease, token=0)
     if lease.heir not in staying:
@@ -51,7 +51,7 @@ def without_gone(lease: LeaseRow, living: Collection[int], staying: Collection[i
 
 
 def _lead(token: int, lease: LeaseRow, staying: Sequence[int]) -> LeaseRow:
-    """The lead goes to whoever comes first, and from who leaves to the oldest; all it needs is in rows."""
+    """A free lead goes to the first process to ask, a leaving leader's to the oldest process."""
     if not lease.token and token in staying:
         return msgspec.structs.replace(lease, token=token)
     if lease.token == token and token not in staying:
@@ -60,7 +60,7 @@ def _lead(token: int, lease: LeaseRow, staying: Sequence[int]) -> LeaseRow:
 
 
 def _room(staying: Sequence[int], leases: Sequence[LeaseRow]) -> dict[int, int]:
-    """How many shards more each process is to have; below 0: how many fewer."""
+    """The number of shards that each process has room for; negative for a surplus."""
     room = shares(staying)
     for lease in leases:
         owner = lease.heir or lease.token
@@ -70,7 +70,7 @@ def _room(staying: Sequence[int], leases: Sequence[LeaseRow]) -> dict[int, int]:
 
 
 def _take(token: int, lease: LeaseRow, room: dict[int, int]) -> LeaseRow:
-    """A shard once this process has taken it, or named its heir; ``room`` changes with it."""
+    """The shard's lease after this process has taken it or named an heir; updates ``room``."""
     if not lease.token and lease.heir in (0, token):
         if not lease.heir and room.get(token, 0) <= 0:
             return lease

@@ -1,7 +1,7 @@
 """Signals between a fleet's coordinators through the broker: changed rows, chunks to send.
 
-Every signal may be lost: everybody looks at the rows anyway, and devices ask again. So a signal changes
-nothing by itself; it is authenticated all the same, with what only the fleet's coordinators know.
+Every signal may be lost: every process checks the rows anyway, and devices ask again. So a signal changes
+nothing by itself; it is authenticated all the same, with a secret that only the fleet's coordinators know.
 
     8 bytes   the sender's token, little endian
     16 bytes  HMAC-SHA256(key, topic || token || body)[:16]
@@ -24,7 +24,7 @@ _TOKEN_BYTES, _HEAD_BYTES = 8, 24
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """Rows have changed: orders are there, an update came, a device came or went."""
+    """Rows have changed: there are orders, an update has arrived, or a device has come or gone."""
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
@@ -39,7 +39,7 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Lacks(msgspec.Struct, frozen=True, array_like=True):
-    """A device lacks what its order of a run would need: the process that has it tells it."""
+    """A device lacks something that its order of a run would need; its own process notifies it."""
 
     run: str
     device: str
@@ -67,7 +67,7 @@ class Signals:
         return Send(topic, sender + self._mac(topic, sender, body) + body)
 
     def open(self, token: int, topic: str, payload: bytes) -> tuple[int, Signal | None]:
-        """Another process's token and signal; None for our own, and for messages of no coordinator."""
+        """Another process's token and signal; None for our own, and for messages not from a coordinator."""
         sender, mac = payload[:_TOKEN_BYTES], payload[_TOKEN_BYTES:_HEAD_BYTES]
         body = payload[_HEAD_BYTES:]
         other = int.from_bytes(sender, "little")

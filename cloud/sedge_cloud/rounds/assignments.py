@@ -1,4 +1,4 @@
-"""What a strategy assigns to a device, checked and completed: nothing that the device would have to refuse.
+"""Checks and completes a strategy's assignments, so that no device would have to refuse its order.
 
 n = elements of the device's form of the model, k = elements of a patch.
 """
@@ -72,7 +72,7 @@ def check_assignment(run: Run, device: str, assignment: Assignment) -> Work:
 
 
 def _require_choice(where: str, assignment: Assignment) -> None:
-    """Raise ``StrategyError`` for a choice of the strategy's own, or one that nothing is chosen by."""
+    """Raise ``StrategyError`` if the strategy sets a choice itself, or a holdout without a use."""
     if assignment.work.choice is not None:
         raise StrategyError(f"{where}: a choice, which follows from the holdout")
     alone = assignment.work.scoring is None and assignment.work.own_model is None

@@ -1,7 +1,7 @@
-"""Disk errors, which are logged, counted and mended where possible, and the collection of garbage.
+"""Logs, counts and, where possible, repairs disk errors, and collects garbage.
 
-Unreferenced blobs are collected at the start, when rounds close, and after a disk error, since a full disk
-would keep rounds from closing. A collection looks at every blob, so it does not run every time.
+Unreferenced blobs are collected at startup, when rounds close, and after a disk error, since a full disk
+would keep rounds from closing. A collection examines every blob, so it does not run every time.
 """
 
 import logging
@@ -31,7 +31,7 @@ class Housekeeping:
         return disk_error(self._counters, error, run)
 
     def schedule(self) -> None:
-        """Collect soon: the operator has deleted a run, or a disk has refused something."""
+        """Collect soon: the operator has deleted a run, or a disk access has failed."""
         self._wanted = True
 
     def started(self) -> list[Note]:
@@ -43,11 +43,11 @@ class Housekeeping:
         return self._collect(lambda: self._garbage.collect_if_due(orders))
 
     def timer(self) -> float | None:
-        """When ``poll`` next wants to be called."""
+        """The time at which ``poll`` must next be called; None if nothing is due."""
         return self._collect_at if self._wanted else None
 
     def poll(self, now: float) -> list[Note]:
-        """Log what the disk has lost, and collect if that is due."""
+        """Log client models that the disk has lost, and collect if that is due."""
         notes = [Note(logging.WARNING, text) for text in self._run_store.take_losses()]
         if self._wanted and now >= self._collect_at:
             self._wanted, self._collect_at = False, now + DISK_RETRY_S
@@ -55,7 +55,7 @@ class Housekeeping:
         return notes
 
     def reject_lost(self, accepted: Iterable[tuple[UpdateRow, OrderRow]]) -> Iterator[UpdateRow]:
-        """Reject the updates that the disk has lost, or whose start it has lost; yields them.
+        """Reject, and yield, the updates that the disk has lost, or whose start it has lost.
 
         The round's own model is not checked: without it no update could count.
         """

@@ -1,4 +1,4 @@
-"""A round of a run with [privacy]: its updates as one, clipped and noised before a strategy sees them."""
+"""Rounds with [privacy]: merges the updates into one, clipped and noised, before a strategy sees them."""
 
 import hashlib
 
@@ -12,7 +12,7 @@ from sedge_protocol.errors import StorageError
 def noised(run: Run, context: Context, given: RoundUpdates) -> Update:
     """The noised mean of a round's updates. Raises ``StorageError`` for a run without a budget.
 
-    What devices keep to themselves or do not train stays still: nobody needs noise there.
+    Elements that devices keep to themselves or do not train do not move, and need no noise.
     """
     config, budget = run.config.privacy, run.state.budget
     if config is None or budget is None:
@@ -29,7 +29,7 @@ def noised(run: Run, context: Context, given: RoundUpdates) -> Update:
 
 
 def exhausted(run: Run) -> str:
-    """Why there can be no further round of training; empty while there can."""
+    """Why there can be no further round of training; empty if there can be one."""
     config, budget = run.config.privacy, run.state.budget
     if config is None or budget is None or budget.left > 0:
         return ""

@@ -3,10 +3,10 @@
     declined once       invited to the next round
     the 2nd, 3rd … time in a row, for the same reason
                         invited again after 2, 4 … rounds, at most ``MAX_ROUNDS``
-    another reason, an update that counts, a new start of the agent, other abilities
-                        as if it had never declined
+    another reason, an update that counts, a restart of the agent, other abilities
+                        treated as if it had never declined
 
-The orders in the store say who has declined what, so a restart of the coordinator changes nothing.
+The orders in the store record all declines, so a restart of the coordinator changes nothing.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,7 +20,7 @@ MAX_ROUNDS = 32
 
 @dataclass(frozen=True)
 class _Declined:
-    """The round of a device's last decline, why, and how many in a row had this reason."""
+    """The round of a device's last decline, its reason, and how many in a row had this reason."""
 
     round: int
     reason: str
@@ -35,14 +35,14 @@ class Resting:
 
     @staticmethod
     def of(declines: Iterable[tuple[str, int, str]]) -> "Resting":
-        """From (device, round, reason) of each device's declines since its last update, oldest first."""
+        """Built from (device, round, reason) of the declines since each device's last update, in order."""
         resting = Resting()
         for decline in declines:
             resting._decline(*decline)
         return resting
 
     def closed(self, orders: Iterable[OrderRow], trained: Collection[str]) -> None:
-        """Note who has declined in a round that is over, and who has trained."""
+        """Note which devices have declined in a round that is over, and which have trained."""
         for order in orders:
             if order.declined:
                 self._decline(order.device, order.round, order.declined)
@@ -50,7 +50,7 @@ class Resting:
                 self.renew(order.device)
 
     def renew(self, device: str) -> None:
-        """A device may be able now to do what it has declined."""
+        """Invite a device again: it may now be able to carry out orders that it declined."""
         self._declined.pop(device, None)
 
     def devices(self, number: int) -> set[str]:

@@ -1,10 +1,10 @@
-"""Carries rollouts out: which bundle a device gets in a round, and whether a rollout goes on.
+"""Carries out rollouts: which bundle a device gets in a round, and whether a rollout proceeds.
 
-Before a round is planned the leader looks at what the devices with the new bundle have answered, and
-compares them with those of the same rounds that have another one.
+Before a round is planned, the leader compares the answers of the devices with the new bundle with those of
+devices that had another bundle in the same rounds.
 
-A device belongs to a phase by its rank, a hash of its id: the same devices stay in when a phase adds more.
-One that fails gets the bundle before from its next order on, whatever becomes of the rollout.
+A device's rank, a hash of its id, decides its phase, so devices stay in when a phase adds more. A device
+that fails gets its previous bundle from its next order on, whatever the outcome of the rollout.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow, Rollou
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.update import Metrics
 
-# Rounds before a rollout in which the devices' earlier metrics are looked up.
+# The number of rounds before a rollout in which devices' earlier metrics are looked up.
 EARLIER_ROUNDS = 5
-# A device that leaves so many orders of the new bundle without an answer has failed.
+# A device that leaves this many orders with the new bundle unanswered has failed.
 MAX_SILENT = 3
 NO_ANSWER = "no answer"
 # Declines that say nothing of a bundle: the device's own limits, its link, and its revocation.
@@ -36,7 +36,7 @@ def rank(row: RolloutRow, device: str) -> int:
 
 
 class BundleVersions:
-    """Which bundle the devices of a run get, by its rollouts, the newest first."""
+    """Decides which bundle a run's devices get, by its rollouts, newest first."""
 
     def __init__(self, run: str, store: RolloutRows) -> None:
         self._given = list[tuple[RolloutRow, Progress, frozenset[str] | None]]()
@@ -47,7 +47,7 @@ class BundleVersions:
                 self._given.append((row, row.read_progress(), among))
 
     def bundle(self, device: str) -> bytes:
-        """The blob of a device's bundle; empty for the run's own."""
+        """The blob of a device's bundle; empty for the run's own bundle."""
         for row, progress, among in self._given:
             bound = progress.bounds[-1] if progress.bounds else -1
             is_in = device not in progress.failed and rank(row, device) <= bound
@@ -58,16 +58,16 @@ class BundleVersions:
 
 @dataclass
 class Group:
-    """What devices with one bundle have answered: those that succeeded, and why the others failed."""
+    """The answers of devices with one bundle: which succeeded, and why the others failed."""
 
     succeeded: set[str] = field(default_factory=set[str])
     failed: dict[str, str] = field(default_factory=dict[str, str])
     changes: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """By how much each device's metric before and after training has changed."""
+    """The change of each device's metric before and after training."""
 
     @property
     def share(self) -> float:
-        """The share that failed of those that are through."""
+        """The share of devices that failed among those with an outcome."""
         return len(self.failed) / max(1, len(self.failed) + len(self.succeeded))
 
 
@@ -77,7 +77,7 @@ class _Scores(msgspec.Struct):
 
 
 def compare(bundle: bytes, orders: Iterable[Tried], since: int) -> tuple[Group, Group]:
-    """The devices that had ``bundle`` from a round on, and those that had another in these rounds."""
+    """The devices that had ``bundle`` since a round, and those that had another in the same rounds."""
     groups, silent = (Group(), Group()), dict[tuple[str, bool], int]()
     first, last = dict[str, tuple[float, float]](), dict[tuple[str, bool], tuple[float, float]]()
     for order in orders:
@@ -111,7 +111,7 @@ def compare(bundle: bytes, orders: Iterable[Tried], since: int) -> tuple[Group, 
 
 
 def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
-    """Let the run's rollout begin its next phase, or end, if it is time (wall clock); what was done."""
+    """Start the next phase of the run's rollout, or end it, if it is due; yields notes of what was done."""
     row = next((row for row in store.rollouts(run.name) if row.state == "in_progress"), None)
     if row is None:
         return
@@ -153,7 +153,7 @@ def next_phase(
     phase = len(progress.bounds)
     ranks = sorted(rank(row, device) for device in devices)
     size = min(len(ranks), max(1, math.ceil(round(plan.phases[phase] * len(ranks), 6))))
-    # Whoever joins during the last phase gets the new bundle as well.
+    # Devices that join during the last phase get the new bundle as well.
     bound = 2**63 - 1 if plan.phases[phase] >= 1 else ranks[size - 1] if ranks else -1
     return msgspec.structs.replace(
         progress,

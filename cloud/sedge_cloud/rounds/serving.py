@@ -1,13 +1,13 @@
-"""What a finished run still gives: its last model, to devices that took no part in the last round.
+"""Serves a finished run's last model to devices that took no part in the last round.
 
     hello of such a device -> one order of the round after the last, to train from the final model
     its update             -> the device's client model; nothing is aggregated
 
-A device that has lost what it kept says so in its hello, and is served like one that took no part; one that
-loses it again gets the same order, from its ingest (open_orders.py).
-That round stays open, with one order for each device that came. Other devices have the final model, or one
-of their own from it. Of several finished runs the newest serves, and none while a run is running: newcomers
-take part in that one, and a device predicts with what it trained last.
+A device that has lost its kept data says so in its hello, and is served like one that took no part; if it
+loses the data again, its ingest sends the same order (open_orders.py).
+That round stays open, with one order for each device that came. All other devices have the final model, or
+their own model trained from it. Of several finished runs the newest serves, and none does while a run is
+running: newcomers take part in that run, and a device predicts with the model that it trained last.
 """
 
 import math
@@ -36,7 +36,7 @@ def serving_run(rows: Sequence[RunRow]) -> RunRow | None:
 
 
 def resume_serving(run: Run, run_store: RunStore, now: float, wall: Wall) -> OpenRound | None:
-    """The round after the last, if a device has come for it already."""
+    """The round after the last, if it already has an order for a device."""
     current = resume(run, run_store.store, now, wall)
     return None if current is None else _serving(current)
 
@@ -50,12 +50,12 @@ def with_newcomer(
     now: float,
     wall: Wall,
 ) -> OpenRound | None:
-    """The round after the last, with an order for this device, stored; None if it needs or can do none.
+    """The round after the last, stored with an order for this device; None if it needs or can do none.
 
-    Raises ``StrategyError`` for an assignment that cannot be used.
+    Raises ``StrategyError`` for an unusable assignment.
     """
     store, last = run_store.store, run.state.round
-    if current is not None and device in current.orders:  # its ingest asks it, again if need be
+    if current is not None and device in current.orders:  # its ingest sends the order
         return None
     has_model = store.took_part(run.name, device, last) and keeps_model(
         fleet.hello(device), run.name

@@ -63,7 +63,7 @@ def summarise(
 
 
 def _commonest(reasons: Sequence[str]) -> str:
-    """The reason that most gave, in the words of the first of them; empty without any."""
+    """The most common reason, in the words of the first that gave it; empty without reasons."""
     if not reasons:
         return ""
     ((kind, count),) = Counter(map(without_numbers, reasons)).most_common(1)

@@ -1,7 +1,7 @@
 """From a torch model to a bundle folder: inspect, trace, lower, verify, write.
 
-Nothing is written unless every program agrees with eager torch. ``stages`` has what one stage hands to the
-next.
+Nothing is written unless every program agrees with eager torch. ``stages`` has the types that the stages
+pass on.
 """
 
 import sys
@@ -55,7 +55,7 @@ def export(
     """Write the model's bundle. Returns its manifest.
 
     ``sample_input`` (B, ...) sets type and shape of a row; a dict of tensors by name is for a model whose
-    ``forward`` takes them by these names, and ``real_data``'s x then is one too. ``loss`` is one of
+    ``forward`` takes them by these names; ``real_data``'s x is then a dict, too. ``loss`` is one of
     ``objective.LOSSES`` or maps outputs (B, C, ...) and targets to one number per row; by default it is
     cross entropy, or the squared error when ``num_classes`` is 0. ``target`` describes a row of y: by
     default a label, or numbers like the outputs; with "none" the input is the target. Several labels in a
@@ -67,8 +67,8 @@ def export(
     order of the whole model's, and are slices of them. ``backends`` are the runtimes that get programs,
     names of ``lowering.target.TARGETS``. With ``measure`` the memory of a step is measured in each, which
     takes a second or more (``writing.step_memory``). ``labels`` are the classes' names. ``frozen`` is the
-    precision of the tensors that are not trained (``defaults.FROZEN_PRECISIONS``); what another one than
-    float32 costs is measured on ``real_data``, where there are any (``subject.precision``). ``guided`` is a
+    precision of the tensors that are not trained (``defaults.FROZEN_PRECISIONS``); the cost of any other
+    than float32 is measured on ``real_data``, if there are any (``subject.precision``). ``guided`` is a
     second loss, which an order may ask for (``sedge_edge.backends.guided``).
 
     Raises ``ExportError``, naming the operator and its module, for a model that cannot be lowered, and
@@ -87,7 +87,7 @@ def export(
         row = target if isinstance(target, TensorSpec) else None
         cost = ""
         if frozen != "float32":
-            # What is refused anyway, such as a row with an unknown token, is not trained on first.
+            # Rows that are refused anyway, such as one with an unknown token, are not trained on first.
             inspect(subject, dropped=0.0, target=row, seed=seed)
             subject, cost = in_precision(subject, frozen, seed)
         inspected = inspect(subject, dropped=dropped, target=row, seed=seed)
@@ -112,7 +112,7 @@ def _uncompiled() -> Generator[None]:
 
 @contextmanager
 def _one_reason() -> Generator[None]:
-    """Turn whatever the user's model raises into one ``ExportError`` that says where."""
+    """Turn any exception of the user's model into one ``ExportError`` that says where it was raised."""
     try:
         yield
     except SedgeError:

@@ -1,4 +1,4 @@
-"""The file formats of models for apps, by ending: how a model is compiled, and what runs it.
+"""The file formats of models for apps, by ending: how a model is compiled, and which runtime runs it.
 
 A model takes x (B, ...) and gives logits (B, C); its weights are constants of the file.
 """
@@ -37,7 +37,7 @@ class Format(Protocol):
     name: str
 
     def check_installed(self) -> None:
-        """Raise ``ExportError``, saying what to install, when a package is missing."""
+        """Raise ``ExportError``, saying what to install, if a package is missing."""
         ...
 
     def compiled(self, model: nn.Module, x: Tensor, where: Where) -> bytes:
@@ -50,11 +50,11 @@ class Format(Protocol):
     def quantized(
         self, model: nn.Module, x: Tensor, where: Where, batches: Iterable[Tensor]
     ) -> bytes:
-        """The same in int8; ``batches`` show the range of its activations."""
+        """The same in int8; ``batches`` are used to find the range of its activations."""
         ...
 
     def load(self, data: bytes) -> Run:
-        """The model out of its file, in its own runtime on one thread: x (B, ...) to logits (B, C)."""
+        """The model loaded from its file, in its own runtime on one thread: x (B, ...) to logits (B, C)."""
         ...
 
 
@@ -105,7 +105,7 @@ def _options() -> Any:
 
 
 def _constants_folded(program: bytes) -> bytes:
-    """The program after onnxruntime's basic optimisation, which keeps to operators of ONNX."""
+    """The program after onnxruntime's basic optimisation, which uses only operators of ONNX."""
     options, ort = _options(), library()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with TemporaryDirectory() as folder:
@@ -154,7 +154,7 @@ def _pte(model: nn.Module, x: Tensor) -> bytes:
 
 @contextmanager
 def _refused(name: str) -> Generator[None]:
-    """Turn whatever a runtime's tools raise, which has no common base, into an ``ExportError``."""
+    """Turn any exception of a runtime's tools, which share no base class, into an ``ExportError``."""
     try:
         with runtime.quiet():
             yield

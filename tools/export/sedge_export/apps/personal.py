@@ -34,7 +34,7 @@ from sedge_protocol.wire.objective import IGNORED
 TOLERANCE = 1e-4
 # The gate needs this many held-out rows whatever loss it allows.
 MIN_HELD_OUT = 20
-# More rows hardly change the ranges of activations, and take long.
+# More rows hardly change the ranges of activations, and take a long time.
 MAX_CALIBRATION_ROWS = 512
 # The median of these is the time of a batch.
 TIMED_BATCHES = 20
@@ -51,7 +51,7 @@ class Quality:
 
     @property
     def loss(self) -> float:
-        """What int8 costs: accuracy lost, or error gained."""
+        """The cost of int8: accuracy lost, or error gained."""
         return (self.float32 - self.int8) * (1 if self.classifies else -1)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a file costs: its bytes, and the seconds of a processor for a batch."""
+    """The cost of a file: its bytes, and the processor seconds for a batch."""
 
     size: int
     seconds: float
@@ -100,12 +100,12 @@ def export_personal(
     """Write a model with the given weights as .onnx or .pte, for batches of one size.
 
     ``sample`` (B, ...) sets type and shape of a row. With ``data`` (x, y) the file is in int8: one half of
-    the rows sets the ranges of activations, the other half measures what int8 costs. y are labels, (N,) or
+    the rows sets the ranges of activations, the other half measures the cost of int8. y are labels, (N,) or
     (N, ...), or the outputs of a regression (N, C, ...).
 
     Raises ``ConfigError`` for another ending, ``ExportError`` for weights that are not this model's, a
     model that cannot be compiled, a file that disagrees with eager torch, and int8 that costs more than
-    ``largest_loss``; ``DataError`` for data that are not the model's.
+    ``largest_loss``; ``DataError`` for data that do not fit the model.
     """
     if out.suffix not in FORMATS:
         raise ConfigError("--out", str(out), "a name that ends in .onnx or .pte")
@@ -253,7 +253,7 @@ def _quality(run: Run, model: nn.Module, x: Tensor, y: Tensor, batch_size: int) 
 
 
 def _seconds(run: Run, x: Tensor) -> float:
-    """The processor's seconds for a batch: the median of a few, after the first."""
+    """The processor seconds for a batch: the median of a few, after the first."""
     batch, times = x.numpy(), list[float]()
     for _ in range(TIMED_BATCHES + 1):
         started = time.process_time()

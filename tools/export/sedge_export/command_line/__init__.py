@@ -1,1 +1,1 @@
-"""``sedge-export``: its options, what it does without torch, and what with it."""
+"""``sedge-export``: its options, and its commands without and with torch."""

@@ -23,7 +23,7 @@ def _row_shape(text: str) -> tuple[int, ...]:
 
 
 class InputRow(NamedTuple):
-    """One row of an input: the name, empty for the only one; the shape; of integers what they are below."""
+    """One row of an input: the name, empty for an only input; the shape; for integers their upper bound."""
 
     name: str
     shape: tuple[int, ...]
@@ -104,7 +104,7 @@ def _tolerance(text: str) -> float:
 
 def _number(text: str) -> int:
     number = int(text)
-    if not 0 <= number < 2**63:  # torch takes no larger one
+    if not 0 <= number < 2**63:  # torch takes no larger ones
         raise ValueError(text)
     return number
 
@@ -136,7 +136,7 @@ def _names(text: str) -> tuple[str, ...]:
 def objective(
     parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> tuple[int, TensorSpec | TargetKind | None]:
-    """Number of classes and target, where they say enough; otherwise ends with an error."""
+    """Number of classes and target, if they are sufficient; otherwise ends with an error."""
     classes: int = options.num_classes or 0
     target = cast(TargetKind | None, options.target)
     if options.num_classes is None and target in (None, "class"):
@@ -149,7 +149,7 @@ def objective(
 
 
 def inputs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tuple[InputRow, ...]:
-    """The rows of the model's inputs; ends with an error for what does not go together."""
+    """The rows of the model's inputs; ends with an error for options that do not go together."""
     rows = cast(list[InputRow], options.sample_shape)
     names = [row.name for row in rows]
     if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
@@ -322,7 +322,7 @@ def _add_personal(commands: Commands) -> None:
     parser.add_argument(
         "--seed", type=_number, default=0, help="seed of what the weights leave out"
     )
-    parser.set_defaults(parser=parser)  # which ends with an error for what does not go together
+    parser.set_defaults(parser=parser)  # it ends with an error for options that do not go together
 
 
 def _add_show(commands: Commands) -> None:

@@ -1,4 +1,4 @@
-"""What ``sedge-export`` does with torch: exports bundles, and models for apps."""
+"""The commands of ``sedge-export`` that need torch: exporting bundles, and models for apps."""
 
 import argparse
 import importlib
@@ -25,7 +25,7 @@ from sedge_protocol.wire.objective import LOSSES, Loss, own_metric
 
 
 def export_bundles(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """Write a bundle for each width; what there is to say of them.
+    """Write a bundle for each width. Returns the lines to print.
 
     Raises ``ConfigError`` and ``ExportError``.
     """
@@ -70,7 +70,7 @@ def export_bundles(parser: argparse.ArgumentParser, options: argparse.Namespace)
 
 @contextmanager
 def _random_sample(given: bool) -> Generator[None]:
-    """Say of a sample that was not given, and that the model refuses, where it came from."""
+    """If the model refuses a default sample, explain where the sample came from."""
     try:
         yield
     except ExportError as exc:
@@ -85,7 +85,7 @@ def _random_sample(given: bool) -> Generator[None]:
 
 
 def _loss(options: argparse.Namespace) -> Loss | Rows | None:
-    """The loss that is asked for; None for the target's usual one."""
+    """The requested loss; None for the target's usual one."""
     adjusted = bool(options.label_smoothing or options.class_weights)
     name = options.loss or ("cross_entropy" if adjusted else None)
     if name is None:
@@ -100,7 +100,7 @@ def _loss(options: argparse.Namespace) -> Loss | Rows | None:
 
 
 def _metric(options: argparse.Namespace) -> str | OwnMetric | None:
-    """The metric that is asked for; None for the usual one."""
+    """The requested metric; None for the usual one."""
     named: str | None = options.metric
     own = own_metric(named) if named else None
     if own is None:
@@ -109,7 +109,7 @@ def _metric(options: argparse.Namespace) -> str | OwnMetric | None:
 
 
 def personal_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """Write a model for apps; what there is to say of it.
+    """Write a model for apps. Returns the lines to print.
 
     Raises ``ConfigError`` and ``ExportError``.
     """
@@ -141,7 +141,7 @@ def personal_model(parser: argparse.ArgumentParser, options: argparse.Namespace)
 
 
 def _data(path: str) -> tuple[Given, Tensor]:
-    """The user's rows; x is a dict by name where a model has several inputs."""
+    """The user's rows; x is a dict by name if a model has several inputs."""
     expected = "module:function that returns (x, y) and takes no arguments"
     value = _called("--data", path, expected)
     try:
@@ -152,12 +152,12 @@ def _data(path: str) -> tuple[Given, Tensor]:
         else:
             given = _tensor(x)
         return given, _tensor(y)
-    except Exception as exc:  # whatever the user's code returned
+    except Exception as exc:  # any return value of the user's code
         raise ConfigError("--data", path, f"{expected} ({exc})") from exc
 
 
 def _tensor(rows: object) -> Tensor:
-    """Rows as a tensor; those of pandas and its like give arrays."""
+    """Rows as a tensor; objects such as those of pandas are turned into arrays first."""
     to_numpy: Callable[[], object] | None = getattr(rows, "to_numpy", None)
     return torch.as_tensor(rows if to_numpy is None else to_numpy())
 
@@ -187,7 +187,7 @@ def _model(path: str) -> nn.Module:
 
 
 def _called(key: str, path: str, expected: str) -> object:
-    """What the user's function returns. Raises ``ConfigError`` with ``expected`` when it fails."""
+    """The return value of the user's function. Raises ``ConfigError`` with ``expected`` if it fails."""
     function = _found(key, path, expected)
     try:
         return cast(Callable[[], object], function)()
@@ -196,7 +196,7 @@ def _called(key: str, path: str, expected: str) -> object:
 
 
 def _found(key: str, path: str, expected: str) -> object:
-    """The user's object at "module:name". Raises ``ConfigError`` with ``expected`` without one."""
+    """The user's object at "module:name". Raises ``ConfigError`` with ``expected`` if there is none."""
     module_name, _, attribute = path.partition(":")
     if "" not in sys.path:  # find a module in the working folder, as python -m does
         sys.path.insert(0, "")

@@ -1,4 +1,4 @@
-"""``sedge-export bundle``: a bundle without programs, for devices that train with code of their own.
+"""``sedge-export bundle``: a bundle without programs, for devices that train with their own code.
 
 The user's function, called without arguments, returns the initial parameters: a list of arrays, or a dict
 of named ones, in the order in which the devices' functions get them. A name that ends in ``running_mean``
@@ -19,15 +19,15 @@ from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire.bundle import FORMAT, Bundle, BundleManifest, TensorSpec, save
 from sedge_protocol.wire.objective import ACCURACY, LOSS, Loss, Metric
 
-# What a model without labels minimises, the devices' own code knows.
+# Only the devices' own code knows what a model without labels minimises.
 _OWN_LOSS = "own:loss"
 _STATISTICS = ("running_mean", "running_var")
 
 
 def write_parameters(options: argparse.Namespace) -> str:
-    """Write the bundle that the options of ``bundle`` ask for. Returns what to say of it.
+    """Write the bundle for the options of ``bundle``. Returns the lines to print.
 
-    Raises ``ConfigError`` and ``StorageError``, as ``write_bundle``.
+    Raises ``ConfigError`` and ``StorageError``, as ``write_bundle`` does.
     """
     classes: int = options.num_classes
     shape: tuple[int, ...] | None = options.target_shape

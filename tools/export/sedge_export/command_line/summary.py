@@ -82,7 +82,7 @@ def _verification_rows(checked: Verification | None) -> list[tuple[str, str]]:
 
 
 def _program_rows(manifest: BundleManifest, folder: Path) -> list[tuple[str, str]]:
-    """Each file with its programs, its size, and what they cost."""
+    """Each file with its programs, its size, and their cost."""
     rows: list[tuple[str, str]] = []
     for file, group in groupby(manifest.programs, lambda program: program.file):
         programs = list(group)
@@ -95,7 +95,7 @@ def _program_rows(manifest: BundleManifest, folder: Path) -> list[tuple[str, str
 
 
 def _cost_rows(manifest: BundleManifest, program: Program) -> list[tuple[str, str]]:
-    """What training costs a device: a step, and a job where its memory is known."""
+    """The cost of training on a device: of a step, and of a job if its memory is known."""
     rows = [("a step", f"{program.multiply_adds / 1e6:,.1f} million multiply-adds")]
     sgd, adam = (
         manifest.memory_mb([program.backend], Work().vectors(Training(optimizer=name)))

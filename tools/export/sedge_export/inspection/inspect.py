@@ -1,7 +1,8 @@
-"""The first stage: the model runs eagerly, and is found fit to be compiled or refused.
+"""The first stage: runs the model eagerly, and accepts or refuses it for compilation.
 
 Two copies run, each in evaluation mode and then in training mode. The first is watched, operator by
-operator (``operators``). The second sees other data first, and must give what the first gave (``survey``).
+operator (``operators``). The second sees other data first, and must give the same results as the first
+(``survey``).
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from sedge_protocol.wire.objective import LOSSES
 
 @dataclass(frozen=True)
 class _Seen:
-    """What running a subject has shown; ``recorder.model`` may run again."""
+    """Observations from running a subject; ``recorder.model`` may run again."""
 
     recorder: OperatorRecorder
     outputs: tuple[int, ...]
@@ -34,7 +35,7 @@ class _Seen:
 def inspect(subject: Subject, *, dropped: float, target: TensorSpec | None, seed: int) -> Inspected:
     """Inspect the subject, and narrow it by the share ``dropped`` of the channels of every axis.
 
-    ``target`` is a row of y where it is not what the objective's kind of target says. Raises
+    ``target`` is a row of y if it is not the objective's usual kind of target. Raises
     ``ExportError`` for a model that fails, whose outputs do not fit, that has randomness or state which a
     program could not repeat, or that cannot be narrowed.
     """
@@ -66,7 +67,7 @@ def _seen(subject: Subject, labels: tuple[int, ...]) -> _Seen:
 
 
 def _row_target(subject: Subject, outputs: tuple[int, ...]) -> TensorSpec | None:
-    """A row of y by default: a label, numbers like the outputs, or None where the input is the target."""
+    """A row of y by default: a label, numbers like the outputs, or None if the input is the target."""
     choice, x = subject.choice, subject.x
     if choice.target == "class":
         return TensorSpec("int64", ())
@@ -84,7 +85,7 @@ def _row_target(subject: Subject, outputs: tuple[int, ...]) -> TensorSpec | None
 def _sources(
     subject: Subject, seen: _Seen, row: TensorSpec | None, rng: torch.Generator
 ) -> tuple[Samples, ...]:
-    """Rows to verify programs on: random ones, or the sample's where the model takes no others."""
+    """Rows to verify programs on: random ones, or the sample's if the model takes no others."""
     x = subject.x
     samples = random_samples(x, row, subject.num_classes, len(x), rng, subject.parts)
     if not accepts(seen.recorder.model, samples.x):
@@ -97,7 +98,7 @@ def _sources(
     if subject.num_classes:
         _require_classes(subject.real.y, subject.num_classes)
     if row is not None and subject.choice.loss.name not in LOSSES:
-        # Numbers of a row may be of several kinds, which only a loss of the user's takes apart.
+        # Numbers of a row may be of several kinds, which only the user's own loss can tell apart.
         drawn = torch.randint(len(subject.real.y), (len(samples.x),), generator=rng)
         samples = Samples(samples.x, subject.real.y[drawn])
     return samples, subject.real

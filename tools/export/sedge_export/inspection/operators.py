@@ -134,7 +134,7 @@ def inspect_model(
 ) -> tuple[OperatorRecorder, tuple[int, ...]]:  # fmt: skip
     """Run the model, by default in both modes. Returns the record and the shape of a row of its output.
 
-    ``labels`` is the shape of a row's labels, and ``label`` what a message calls x.
+    ``labels`` is the shape of a row's labels, and ``label`` the name of x in messages.
 
     Raises ``ExportError`` when the model fails on x, returns anything but float32 (B, C, ...), draws random
     numbers, or changes a tensor that is not a running statistic.
@@ -159,7 +159,7 @@ def inspect_model(
 
 
 def _why(exc: Exception, x: Tensor) -> str:
-    """The reason of an error in the model, and what to write instead where that is known."""
+    """The reason for an error in the model, and what to write instead if that is known."""
     frames = traceback.extract_tb(exc.__traceback__)
     if any(Path(frame.filename) == _AUTOGRAD for frame in frames):
         return _DIFFERENTIATES
@@ -171,7 +171,7 @@ def _why(exc: Exception, x: Tensor) -> str:
 
 
 def _way_out(model: nn.Module) -> str:
-    """What to write for random numbers that torch does not draw."""
+    """What to write instead of random numbers that do not come from torch."""
     configs = (getattr(module, "config", None) for module in model.modules())
     if any(getattr(config, "apply_spec_augment", False) for config in configs):
         return "give the model's config apply_spec_augment=False and layerdrop=0"
@@ -179,7 +179,7 @@ def _way_out(model: nn.Module) -> str:
 
 
 def accepts(model: nn.Module, x: Tensor) -> bool:
-    """Whether the model takes these values; it has taken others of their shape."""
+    """Whether the model takes these values, having taken others of the same shape."""
     model.eval()
     try:
         with torch.no_grad():
@@ -222,7 +222,7 @@ def _check_output(
 
 
 def _one_output(output: object) -> str:
-    """What to write for an output that is no tensor, such as those of Hugging Face's models."""
+    """What to write for an output that is not a tensor, such as those of Hugging Face's models."""
     held: object = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
     items = cast(Mapping[object, object], held)
     names = [name for name, value in items.items() if isinstance(value, Tensor)]
@@ -234,7 +234,7 @@ def _one_output(output: object) -> str:
 
 
 def _hint(row: tuple[int, ...], num_classes: int, labels: tuple[int, ...]) -> str:
-    """What to write instead, where a row of outputs is of another shape than its labels."""
+    """What to write instead, if a row of outputs has another shape than its labels."""
     hint = f", one output for each label 0 to {num_classes - 1}"
     for axis in (0, len(row) - 1):
         rest = row[:axis] + row[axis + 1 :]

@@ -1,10 +1,10 @@
 """Two surveys of a model for hidden randomness and hidden state, which a program would bake in.
 
-Tracing keeps what Python's dice said, or what a counter stood at, for ever. So the model runs eagerly, in
-both modes, and neither of two surveys may find anything. ``Watch`` looks at the sources: the generators of
-random numbers that a forward pass can reach. ``survey`` looks at the results: a model that has seen other
-data, and runs under other seeds, must give the same bits as a fresh one, and then leave its attributes and
-buffers as they are. A cache that is filled once passes.
+Tracing freezes the values that Python's generators drew, or that a counter had. So the model runs eagerly,
+in both modes, and neither of two surveys may find anything. ``Watch`` looks at the sources: the generators
+of random numbers that a forward pass can reach. ``survey`` looks at the results: a model that has seen
+other data, and runs under other seeds, must give the same bits as a fresh one, and then leave its
+attributes and buffers as they are. A cache that is filled once passes.
 """
 
 import io
@@ -28,7 +28,7 @@ from sedge_export.subject.network import BATCH_NORMS
 from sedge_export.tracing.trace import plain_kernels
 from sedge_protocol.errors import ExportError
 
-# The sum of each module's output by its name, in order of their ends.
+# The sum of each module's output by its name, in the order in which they finish.
 Sums: TypeAlias = list[tuple[str, object]]
 
 _SYMPY = f"{os.sep}sympy{os.sep}"  # einx, among others, solves its shapes with it
@@ -37,7 +37,7 @@ _ADVICE = "a program would repeat one outcome for ever"
 
 @dataclass(frozen=True)
 class Run:
-    """A model's output, its modules' by name in order of their ends, and how many numbers it drew."""
+    """A model's output, its modules' sums by name in order of completion, and how many numbers it drew."""
 
     output: object
     outputs: list[tuple[str, Tensor]]
@@ -52,7 +52,7 @@ class Run:
 
 
 class Watch:
-    """Notices the first random number that is drawn while it is watching, by any generator it knows."""
+    """Detects the first random number drawn while it watches, by any generator it knows."""
 
     def __init__(self, model: nn.Module, here: Callable[[], str]) -> None:
         self._here = here
@@ -61,7 +61,7 @@ class Watch:
         self.drawn: str | None = None
 
     def look(self) -> None:
-        """Compare the states of all generators with those of the last look."""
+        """Compare the states of all generators with those at the last check."""
         now = self._now()
         if now != self._states and self.drawn is None:
             changed = next(name for name, state in now.items() if state != self._states[name])
@@ -70,7 +70,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Generator[None]:
-        """Notice calls of Python's own generators as they happen."""
+        """Detect calls of Python's own generators as they happen."""
         before = sys.getprofile()
         sys.setprofile(self._called)
         try:
@@ -98,9 +98,9 @@ class Watch:
 
 
 def _of_a_library(frame: FrameType | None) -> bool:
-    """Whether a library draws while it is loaded, a UUID is made, or sympy shuffles what it tries.
+    """Whether a library draws while it is loaded, a UUID is made, or sympy shuffles candidates.
 
-    None of it is meant for a tensor, and ``survey`` finds what reaches one all the same.
+    None of these is meant for a tensor, and ``survey`` finds any that reaches one.
     """
     while frame is not None:
         name = frame.f_code.co_filename
@@ -131,10 +131,10 @@ def _state(generator: Any) -> object:
 
 
 def survey(model: nn.Module, x: Tensor, expected: Mapping[bool, Sums]) -> None:
-    """Compare a fresh copy with what another copy gave for x, in training mode (True) or evaluation mode.
+    """Compare a fresh copy with another copy's results for x, in training (True) or evaluation mode.
 
-    The copy sees other data first. Raises ``ExportError``, naming the module, when there is hidden
-    randomness or state.
+    The copy sees other data first. Raises ``ExportError``, naming the module, if there is hidden randomness
+    or state.
     """
     other = x * 0.5 if x.is_floating_point() else x[torch.arange(len(x)) // 2]
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
@@ -194,7 +194,7 @@ def _compare(expected: Sums, found: Sums) -> None:
 
 
 def _attributes(model: nn.Module) -> dict[tuple[str, str], bytes]:
-    """What every module holds besides parameters and submodules, by module and attribute."""
+    """The attributes of every module besides parameters and submodules, by module and attribute."""
     found: dict[tuple[str, str], bytes] = {}
     for name, module in model.named_modules():
         held = dict(vars(module)) | (
@@ -211,7 +211,7 @@ def _is_hook(key: str) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes tensors by their values alone."""
+    """Pickles tensors by their values alone."""
 
     def reducer_override(self, value: object) -> Any:
         """A tensor as its bytes, everything else as usual."""
@@ -222,7 +222,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _bytes(value: object) -> bytes:
-    """Equal bytes for an unchanged value; none for what cannot be written, such as a function."""
+    """Equal bytes for an unchanged value; none for a value that cannot be pickled, such as a function."""
     file = io.BytesIO()
     try:
         _Pickler(file).dump(value)

@@ -1,4 +1,4 @@
-"""Refuses an operator that a runtime does not have, and says what to write instead where that is known."""
+"""Refuses an operator that a runtime does not have, and says what to write instead if that is known."""
 
 from torch._ops import OpOverload
 
@@ -14,7 +14,7 @@ _MATRICES = (
     "programs add and multiply matrices, but do not decompose, invert or solve those that depend on the"
     " input or on parameters: compute it from a constant, or write it with products"
 )
-# Decompositions of torch.linalg that have other names than their function.
+# Decompositions of torch.linalg whose names differ from their functions'.
 _OF_MATRICES = ("linalg_", "cholesky", "triangular_solve", "lu_unpack", "householder_product")
 
 

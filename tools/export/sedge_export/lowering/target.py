@@ -1,4 +1,4 @@
-"""The runtimes that programs are made for: a row each, by the name of the device's backend."""
+"""The runtimes that programs are compiled for, by the name of the device's backend."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -20,7 +20,7 @@ _INSTALL = "pip install 'sedge-fl[export]'"
 
 
 class Target(Protocol):
-    """One runtime: how programs are lowered to it, and run in it to verify them."""
+    """One runtime: how programs are lowered to it, and run in it for verification."""
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ class Target(Protocol):
         ...
 
     def check_installed(self) -> None:
-        """Load the runtime. Raises ``ExportError``, saying what to install, when a package is missing."""
+        """Load the runtime. Raises ``ExportError``, saying what to install, if a package is missing."""
         ...
 
     def lower(
@@ -45,7 +45,7 @@ class Target(Protocol):
         ...
 
     def load(self, data: bytes, signature: Signature) -> Program:
-        """A program out of its file, as a function. Raises ``ExportError`` for one that is refused."""
+        """A program loaded from its file, as a function. Raises ``ExportError`` if it is refused."""
         ...
 
 

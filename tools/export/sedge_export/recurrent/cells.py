@@ -1,4 +1,4 @@
-"""The steps of RNN, GRU and LSTM over time, with their gradients: loops of which the products are few.
+"""The steps of RNN, GRU and LSTM over time, with their gradients: loops with few products.
 
 A cell takes a (T, B, ...), the products of its weights with the input of every step, biases included. Its
 loop has the products with the state h alone. Backwards a loop passes on the gradient of the state, which is
@@ -85,7 +85,7 @@ def _gru_backward(states: Tensors, slices: Tensors, constants: Tensors) -> tuple
 
 
 class _Gru(Function):
-    """Gives h, and what the gradient needs: the gates r and z, n, and u = W_n h + b_n."""
+    """Returns h, and the values that the gradient needs: the gates r and z, n, and u = W_n h + b_n."""
 
     @staticmethod
     def forward(

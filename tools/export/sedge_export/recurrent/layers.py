@@ -1,4 +1,4 @@
-"""The layers RNN, GRU and LSTM: what a trace puts in the place of torch's functions.
+"""The layers RNN, GRU and LSTM: replacements for torch's functions in a trace.
 
 The products with the input are taken for all steps at once, in front of the loop (``cells``). A packed
 sequence (``packed``) is one of all steps. An LSTM with projected states stays as it is.
@@ -27,7 +27,7 @@ def _layers(
     input: Tensor, hx: Tensor | Tensors, params: Tensors, has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...] | None:  # fmt: skip
-    """Outputs and last states of a stack of layers, each of one or two directions with so many gates."""
+    """Outputs and last states of a stack of layers, each with one or two directions and this many gates."""
     if not input.numel():
         return None
     first = [hx] if isinstance(hx, Tensor) else hx
@@ -105,7 +105,7 @@ def _any(layers: Layers) -> Layers:
     return call
 
 
-# The functions of torch that its layers call, and what replaces each; None leaves a call as it is.
+# The torch functions that its layers call, with their replacements; None leaves a call unchanged.
 RECURRENT: dict[Callable[..., Any], Layers] = {
     torch.rnn_tanh: _any(partial(_layers, partial(_rnn, "rnn_tanh"), 1)),
     torch.rnn_relu: _any(partial(_layers, partial(_rnn, "rnn_relu"), 1)),

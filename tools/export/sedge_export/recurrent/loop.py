@@ -41,8 +41,8 @@ def loop(
 ) -> list[Tensor]:
     """The states after the last step, then all that the steps collected, each (T, ...).
 
-    ``sequences`` (T, ...) are read, and what is collected is written, from the last step to the first if
-    ``reverse``. It is one operator of a graph that is being traced.
+    ``sequences`` (T, ...) are read, and the collected outputs are written, from the last step to the first
+    if ``reverse``. It is one operator of a graph that is being traced.
     """
     found: list[Tensor] = LOOP(step, states, sequences, constants, reverse)
     return found

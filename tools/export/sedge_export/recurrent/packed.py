@@ -1,7 +1,7 @@
 """Packed sequences whose lengths are all the whole number of steps: a program's loops have one length.
 
 torch packs data (T, B, ...) as (T B, ...), with the number of rows at each step. Here each step has B rows,
-and ``Sizes`` says so in numbers of Python.
+which ``Sizes`` holds as Python numbers.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Convolutions of any rank and their gradients, as matrix products.
 
 Letters: B batch, G groups, C input and O output channels of a group, T taps of the kernel, K = B x output
-positions. Activations are channels last inside. ``_columns`` lays out what every window reads, (G, K, T C),
-one axis after the other, so the taps of the last axis are the outermost.
+positions. Activations are channels last inside. ``_columns`` lays out the elements that every window reads,
+(G, K, T C), one axis after the other, so the taps of the last axis are the outermost.
 """
 
 import math
@@ -20,7 +20,7 @@ from sedge_export.lowering.rules.windows import Axis
 
 aten = torch.ops.aten
 
-# With fewer channels a tap's rows are too short to copy one by one, and taps go in front of everything.
+# With fewer channels a tap's rows are too short to copy one by one, so taps become the first axis.
 MIN_CHANNELS_LAST = 8
 
 
@@ -88,7 +88,7 @@ def _rows(x: Tensor, groups: int) -> Tensor:
 
 
 def _columns(x: Tensor, window: Window, groups: int, positions: Sequence[int]) -> Tensor:
-    """What every window reads of x (B, ..., G C), as matrices (G, K, T C)."""
+    """The elements that every window reads of x (B, ..., G C), as matrices (G, K, T C)."""
     axes = _axes(window, x.shape[1:-1], positions)
     channels = x.shape[-1] // groups
     if x.shape[-1] >= MIN_CHANNELS_LAST:

@@ -1,4 +1,4 @@
-"""Loops over time, step by step: ExecuTorch has none."""
+"""Unrolls loops over time, because ExecuTorch has none."""
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ MAX_STEPS = 32
 def short_loop(
     step: str, states: Tensors, sequences: Tensors, constants: Tensors, reverse: bool
 ) -> list[Tensor]:
-    """Every step in the graph. Raises ``ExportError`` for many."""
+    """Every step in the graph. Raises ``ExportError`` if there are too many."""
     count = len(sequences[0])
     if count > MAX_STEPS:
         raise ExportError(

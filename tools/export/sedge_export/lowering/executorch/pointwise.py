@@ -31,7 +31,7 @@ def remainder(x: Tensor, y: Tensor | int | float) -> Tensor:
 
 @replaces(aten.gelu.default)
 def gelu(x: Tensor, approximate: str = "none") -> Any:
-    """x Phi(x); XNNPACK takes the exact one for the approximate one."""
+    """x Phi(x); XNNPACK would use the approximate form for the exact one."""
     if approximate == "none":
         return NotImplemented  # the kernel's own
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
@@ -52,12 +52,12 @@ def new_empty(
     x: Tensor, size: Sequence[int], _stride: Sequence[int], dtype: torch.dtype | None = None,
     **_where: object,
 ) -> Tensor:  # fmt: skip
-    """Zeros of the type of x: what is written into an assigned slice covers all of it."""
+    """Zeros of the type of x: the values written into an assigned slice cover all of it."""
     return torch.zeros(size, dtype=dtype or x.dtype)
 
 
 @replaces(aten.view.default, aten._unsafe_view.default)
 def view(x: Tensor, size: Sequence[int]) -> Tensor:
-    """x with another shape; the rules may have left it in an order that torch cannot view."""
+    """x with another shape; the rules may have left it in a memory order that torch cannot view."""
     copy: Tensor = aten.view_copy(x, size)
     return copy

@@ -1,6 +1,6 @@
 """Matrix products and sums along axes, as the batched products that XNNPACK takes.
 
-Its products of plain matrices want one constant side, and theta is an input here.
+Its products of plain matrices need one constant side, and theta is an input here.
 """
 
 from collections.abc import Sequence

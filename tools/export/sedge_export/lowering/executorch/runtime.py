@@ -1,4 +1,4 @@
-"""ExecuTorch's own Python package: loaded late, kept quiet, and the runtime that programs are verified in.
+"""ExecuTorch's own Python package: loads it late, keeps it quiet, and verifies programs in its runtime.
 
 The package is large and optional. Importing it adds a handler to the root logger, compiling warns, and its
 C++ side writes to Python's standard streams.
@@ -25,7 +25,7 @@ INSTALL = "pip install 'sedge-fl[export-executorch]'"
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Without warnings, log records and output; exceptions pass."""
+    """Suppresses warnings, log records and output; exceptions pass."""
     root, nowhere = logging.getLogger(), io.StringIO()
     handlers, disabled = root.handlers[:], root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -40,7 +40,7 @@ def quiet() -> Generator[None]:
 
 @cache
 def library() -> Any:
-    """The package's bindings of the runtime, on one thread. Raises ``ExportError`` when it is missing."""
+    """The package's bindings of the runtime, on one thread. Raises ``ExportError`` if it is missing."""
     with quiet():
         try:
             bindings = import_module("executorch.extension.pybindings.portable_lib")
@@ -79,7 +79,7 @@ def load(data: bytes, method: str, inputs: Sequence[str], outputs: Sequence[str]
                 results = module.run_method(method, tensors)
         except RuntimeError as exc:
             raise ExportError(f"program {method!r}: executorch cannot run it: {exc}") from exc
-        assert data  # see above
+        assert data  # keeps the bytes in place, see above
         return {name: result.numpy() for name, result in zip(outputs, results, strict=True)}
 
     return run

@@ -2,7 +2,7 @@
 
 ExecuTorch has no strides: each view, transpose and slice is a copy, and every tensor is contiguous. So a
 transpose is moved behind the element-wise operators and sums that follow it, until it meets its inverse or
-something that needs the other order. A product with a large transposed matrix becomes the transpose of a
+an operator that needs the other order. A product with a large transposed matrix becomes the transpose of a
 product with small ones. Equal nodes are one node.
 """
 
@@ -33,7 +33,7 @@ MAX_JOINED = 5  # tensors of one concatenation in XNNPACK
 
 
 def simplified(module: fx.GraphModule) -> fx.GraphModule:
-    """An equal module in the form that ExecuTorch and XNNPACK run fast."""
+    """An equivalent module in the form that ExecuTorch and XNNPACK run fast."""
     return Simplifier(module).run()
 
 
@@ -143,7 +143,7 @@ class Simplifier:
         return self.permute(self.emit(SLICE, source, order[axis], start, stop), order)
 
     def join(self, parts: Sequence[fx.Node], axis: int) -> fx.Node:
-        """The parts one after the other, at most five in one node; what is copied twice is small."""
+        """The parts concatenated, at most five in one node; parts that are copied twice are small."""
         orders = {tuple(self.transposed(part)[1]) for part in parts}
         if len(orders) == 1:
             order = list(orders.pop())

@@ -1,8 +1,8 @@
 """From traced ATen graphs to one ExecuTorch file (.pte) with a method for each program.
 
 Each graph is traced once more through the rules of ``table``, simplified, and handed to ExecuTorch's own
-compiler, which gives to XNNPACK what it takes and plans the memory of the rest. An operator that is left
-must be one that ExecuTorch's runtime has a kernel for.
+compiler, which delegates supported parts to XNNPACK and plans the memory of everything else. Any operator
+left must have a kernel in ExecuTorch's runtime.
 """
 
 import operator
@@ -89,7 +89,7 @@ def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:
     partition: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     config = exir.EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
     try:
-        # Its successor decomposes twice more, and gives the same file in twice the time.
+        # Its successor decomposes twice more, and produces the same file in twice the time.
         edge = exir.to_edge(programs, compile_config=config)
         with _one_pass():
             edge = edge.to_backend(partition.XnnpackPartitioner())
@@ -104,7 +104,7 @@ def _compiled(programs: dict[str, torch.export.ExportedProgram]) -> bytes:
 
 @contextmanager
 def _one_pass() -> Generator[None]:
-    """With XNNPACK's one pass that helps here: a clamp becomes part of the product in front of it.
+    """With only the XNNPACK pass that helps here: a clamp becomes part of the product before it.
 
     The others look for patterns that these graphs do not have, in each of many delegates; two of them first
     compile examples of what they look for. Together they took nine tenths of the time.

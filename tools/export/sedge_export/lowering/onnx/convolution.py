@@ -29,7 +29,7 @@ from sedge_export.lowering.onnx.weight_gradient import Window, seen_by_taps, wei
 
 aten = torch.ops.aten
 
-# Up to this many positions one product over the batch is faster, and backward where a stride is 1.
+# Up to this many positions one product over the batch is faster, and backward if a stride is 1.
 SMALL_MAP = 8
 SMALL_MAP_BACKWARD = 49
 
@@ -159,7 +159,7 @@ def _input_gradient(
 
 
 def _mirrored(graph: Graph, grad: Value, weight: Value, window: Window) -> Value:
-    """The convolution of the gradient with the mirrored kernel, where the map keeps its size.
+    """The convolution of the gradient with the mirrored kernel, if the map keeps its size.
 
     The padding is then the same on the way back.
     """
@@ -176,7 +176,8 @@ def _laid_over(
 ) -> Value:
     """Every tap's share of the gradient from one product, shifted to the tap's position and added up.
 
-    Meanwhile each spatial axis is two, whole strides and what is within one: every shift is then a pad.
+    Meanwhile each spatial axis is split in two, whole strides and the offset within one, so that every
+    shift is a pad.
     """
     batch, positions, inputs = grad.shape[0], grad.shape[2:], shape[1]
     last = graph.transpose(grad, _channels_last(grad))  # (B, ..., O)
@@ -206,6 +207,6 @@ def _laid_over(
 
 
 def _whole_strides(window: Window, positions: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """How many strides of each axis hold the last tap of the last position, and the input's end."""
+    """The number of strides on each axis up to the last tap of the last position, and the input's end."""
     spans = zip(positions, window.kernel, window.dilation, window.stride, ends, strict=True)
     return [max(n + d * (k - 1) // s, -(-end // s)) for n, k, d, s, end in spans]

@@ -1,8 +1,8 @@
 """A small builder of ONNX graphs in which every value has a static shape.
 
-It tracks shapes and element types, so that a lowering need not ask a runtime for them, and a wrong one is
-found where it is made. It does not fuse operators: onnxruntime does that when it loads the program. The
-body of a loop is a graph of its own, in which every value of the graph around it may be used.
+It tracks shapes and element types, so that a lowering need not ask a runtime for them, and a wrong shape is
+found where it arises. It does not fuse operators: onnxruntime does that when it loads the program. The body
+of a loop is a graph of its own, in which every value of the graph around it may be used.
 """
 
 import itertools
@@ -51,7 +51,7 @@ class Value:
         return math.prod(self.shape)
 
 
-# Their last output costs time where it is asked for.
+# Their last output costs time if it is requested.
 _WITH_OPTIONAL_OUTPUTS = {"MaxPool"}
 
 
@@ -74,7 +74,7 @@ class Graph:
         return self._inputs[name]
 
     def unnamed_input(self, shape: tuple[int, ...], dtype: ElementType) -> Value:
-        """An input of a body, which is known by its place."""
+        """An input of a body, identified by its position."""
         return self.input(self._new(shape, dtype).name, shape, dtype)
 
     def constant(self, array: Array) -> Value:
@@ -91,7 +91,7 @@ class Graph:
         return self.constant(np.array(number, dtype))
 
     def ints(self, numbers: Sequence[int]) -> Value:
-        """A constant int64 vector, as shapes, axes and pads are given to ONNX."""
+        """A constant int64 vector, the form in which ONNX takes shapes, axes and pads."""
         return self.constant(np.array(numbers, np.int64))
 
     def full(self, shape: tuple[int, ...], number: Scalar, dtype: ElementType = FLOAT) -> Value:
@@ -134,7 +134,7 @@ class Graph:
         return made
 
     def is_output_of(self, kind: str, value: Value) -> bool:
-        """Whether a node of this kind makes the value."""
+        """Whether a node of this kind produces the value."""
         return self._kinds.get(value.name) == kind
 
     def unary(self, kind: str, x: Value, **attributes: Attribute) -> Value:
@@ -190,7 +190,7 @@ class Graph:
         return self.op("Reshape", x, self.ints(shape), shape=shape, dtype=x.dtype)
 
     def transpose(self, x: Value, axes: Sequence[int]) -> Value:
-        """x with its axes in another order; a transpose of a transpose is one or none."""
+        """x with its axes in another order; a transpose of a transpose becomes one or none."""
         source, before = self.untransposed(x)
         order = tuple(before[axis] for axis in axes)
         if order == tuple(range(x.rank)):
@@ -223,7 +223,7 @@ class Graph:
         return self.reduce("ReduceMean", x, axes, keep)
 
     def slice(self, x: Value, axes: Sequence[int], ranges: Sequence[tuple[int, int, int]]) -> Value:
-        """x[start:stop:step] on each of some axes; free when it is all of x."""
+        """x[start:stop:step] on each of some axes; free if it is all of x."""
         shape = list(x.shape)
         for axis, bounds in zip(axes, ranges, strict=True):
             shape[axis] = len(range(x.shape[axis])[slice(*bounds)])
@@ -234,7 +234,7 @@ class Graph:
         return self.op("Slice", x, starts, stops, self.ints(axes), steps, **kind, dtype=x.dtype)
 
     def concat(self, parts: Sequence[Value], axis: int) -> Value:
-        """The parts one after the other along an axis."""
+        """The parts concatenated along an axis."""
         if len(parts) == 1:
             return parts[0]
         shape = list(parts[0].shape)

@@ -42,7 +42,7 @@ def slice_scatter(
     bounds = range(extent)[start:end:step]
     if step != 1:
         return put(graph, x, axis, graph.constant(np.array(bounds, np.int64)), source)
-    parts = [  # the part before, source, the part after: plain copies
+    parts = [  # the part before, source, and the part after: plain copies
         graph.slice(x, [axis], [(0, bounds.start, 1)]) if bounds.start > 0 else None,
         source,
         graph.slice(x, [axis], [(bounds.stop, extent, 1)]) if bounds.stop < extent else None,
@@ -150,7 +150,7 @@ def index_put(
 def _merged(
     graph: Graph, shape: tuple[int, ...], indices: Sequence[Value | None]
 ) -> tuple[int, Value, tuple[int, ...]]:
-    """The first indexed axis, the index into all indexed axes merged, and the shape with them merged."""
+    """The first indexed axis, the merged index into all indexed axes, and the shape with them merged."""
     given = {axis: value for axis, value in enumerate(indices) if value is not None}
     axis, count = min(given), len(given)
     if list(given) != list(range(axis, axis + count)) or any(

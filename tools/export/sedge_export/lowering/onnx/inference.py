@@ -1,6 +1,6 @@
 """Lowering a model that only predicts, with constant weights: ONNX's plain operators.
 
-Runtimes fuse and quantise these. Those of training suit batches and gradients.
+Runtimes fuse and quantise these. The operators for training suit batches and gradients.
 """
 
 import operator
@@ -31,7 +31,7 @@ PLAIN_LOWERINGS: dict[OpOverload, Lowering] = {
 def fold_batch_norms(module: fx.GraphModule) -> None:
     """Write every batch normalisation of a convolution's output into the convolution's weight and bias.
 
-    onnxruntime 1.31 does not do it by itself at opset 20.
+    onnxruntime 1.31 does not do this by itself at opset 20.
     """
     for norm in module.graph.find_nodes(op="call_function", target=BATCH_NORM):
         source = norm.args[0]
@@ -45,7 +45,7 @@ def fold_batch_norms(module: fx.GraphModule) -> None:
 
 
 def _constants(module: fx.GraphModule, given: Sequence[object]) -> list[Tensor | None] | None:
-    """The tensors behind nodes, None for an argument that is none; None when one is computed."""
+    """The tensors behind nodes, None for a missing argument; None for all if one is computed."""
     found: list[Tensor | None] = []
     for node in given:
         if not isinstance(node, fx.Node):

@@ -1,4 +1,4 @@
-"""Normalisation for ONNX: the order in which it suits onnxruntime, and layer normalisation.
+"""Normalisation for ONNX: an order of axes that suits onnxruntime, and layer normalisation.
 
 One affine pass over x with a factor and an offset per channel is ONNX's BatchNormalization with mean 0
 and variance 1: 0.18 ms for 1.6 M elements, against 0.51 ms for Mul and Add. In the rules' graphs it is one
@@ -82,8 +82,8 @@ def layer_norm(
 ) -> tuple[Value, Value, Value]:  # fmt: skip
     """Output, and mean and 1 / deviation of each row.
 
-    Equal values have to come out as 0: the mean's own rounding is a share of them, and is divided by
-    sqrt(eps). So the mean is corrected by that of what it leaves.
+    Equal values have to come out as 0: the mean's own rounding error is a share of them, and is divided by
+    sqrt(eps). So the mean is corrected by the mean of the residuals.
     """
     axes = list(range(x.rank - len(shape), x.rank))
     rough = graph.mean(x, axes, keep=True)

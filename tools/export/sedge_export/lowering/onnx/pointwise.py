@@ -18,7 +18,7 @@ _NARROW = {torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32}
 DTYPES = {torch.float32: FLOAT, torch.int64: INT, torch.bool: BOOL, **dict.fromkeys(_NARROW, INT)}
 # Type promotion among the three types that programs have.
 _RANK = {BOOL: 0, INT: 1, FLOAT: 2}
-# The operators whose result may leave the range of a narrower integer.
+# The operators whose result may exceed the range of a narrower integer.
 _LEAVING = {
     aten.abs, aten.add, aten._to_copy, aten.copy, aten.cumsum, aten.mul, aten.neg, aten.pow, aten.sub,
     aten.sum,
@@ -59,7 +59,7 @@ def element_type(dtype: torch.dtype) -> ElementType:
 
 
 def wrapped(graph: Graph, operator: OpOverload, result: Value, dtype: torch.dtype) -> Value:
-    """An operator's result, of this type in torch, where that overflows: modulo 2 to its bits."""
+    """An operator's result in its torch type if that overflows: modulo 2 to the number of its bits."""
     bits = _NARROW.get(dtype)
     if bits is None or operator.overloadpacket not in _LEAVING:
         return result
@@ -78,7 +78,7 @@ def operands(graph: Graph, x: Operand, y: Operand) -> tuple[Value, Value]:
 
 
 def kind_of(side: Operand) -> ElementType:
-    """The element type of a value or of a number as torch takes it."""
+    """The element type of a value, or of a number as torch treats it."""
     if isinstance(side, Value):
         return side.dtype
     return BOOL if isinstance(side, bool) else INT if isinstance(side, int) else FLOAT
@@ -94,7 +94,7 @@ def _unary(kind: str, graph: Graph, x: Value) -> Value:
 
 def _compare(kind: str, graph: Graph, x: Operand, y: Operand) -> Value:
     left, right = operands(graph, x, y)
-    if left.dtype == BOOL and kind != "Equal":  # ONNX puts only numbers in an order
+    if left.dtype == BOOL and kind != "Equal":  # ONNX orders only numbers
         left, right = _as(graph, left, INT), _as(graph, right, INT)
     return graph.compare(kind, left, right)
 
@@ -113,7 +113,7 @@ def not_equal(graph: Graph, x: Value, y: Operand) -> Value:
 
 @lowers(aten.isnan.default)
 def isnan(graph: Graph, x: Value) -> Value:
-    """Whether x is no number."""
+    """Whether x is NaN."""
     return not_equal(graph, x, x)
 
 
@@ -287,7 +287,7 @@ def identity(graph: Graph, x: Value, memory_format: torch.memory_format | None =
 
 @lowers(aten.copy.default)
 def copy(graph: Graph, x: Value, source: Value, non_blocking: bool = False) -> Value:
-    """source in the shape and type of x, as an assignment to a slice makes it."""
+    """source in the shape and type of x, as an assignment to a slice converts it."""
     return graph.expand(graph.cast(source, x.dtype), x.shape)
 
 
@@ -328,8 +328,8 @@ def elu(
 def threshold_backward(graph: Graph, grad: Value, x: Value, threshold: Scalar) -> Value:
     """grad where x > threshold, else 0.
 
-    A product with a mask: onnxruntime's Where makes three passes and takes twice the time. Relu hands
-    its output, which is never negative, so there x != 0 is the mask and a cast computes it.
+    A product with a mask: onnxruntime's Where makes three passes and takes twice the time. For Relu x is
+    its output, which is never negative, so x != 0 is the mask and a cast computes it.
     """
     if threshold == 0 and graph.is_output_of("Relu", x):
         above = graph.cast(x, BOOL)

@@ -27,7 +27,7 @@ def max_pool(
         "MaxPool", x, outputs=((shape, FLOAT), (shape, INT)), kernel_shape=kernel, strides=strides,
         pads=[*pads, *pads], dilations=gaps, ceil_mode=int(ceil_mode),
     )  # fmt: skip
-    # ONNX's indices run through the whole tensor. Where nothing reads them, none are computed.
+    # ONNX's indices run through the whole tensor. If nothing reads them, none are computed.
     return largest, graph.sub(flat, _plane_starts(graph, x.shape))
 
 

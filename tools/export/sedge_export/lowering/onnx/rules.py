@@ -1,4 +1,4 @@
-"""What ONNX has no good operator for, lowered by the rules that ExecuTorch has too.
+"""Operators for which ONNX has no good counterpart, lowered by the rules shared with ExecuTorch.
 
 A rule is traced for the shapes it meets, and its graph is lowered in the operator's place. The gradients of
 pools by rule, against onnxruntime's indices, MaxUnpool and ScatterElements (batch 32, one thread, AVX-512):
@@ -23,7 +23,7 @@ _TYPES = {FLOAT: torch.float32, INT: torch.int64, BOOL: torch.bool}
 
 
 def by_rule(rule: Rule) -> Lowering:
-    """The lowering that a rule gives. It is traced once for the same shapes and settings."""
+    """The lowering by a rule. It is traced once for the same shapes and settings."""
     known: dict[str, fx.GraphModule] = {}
 
     def lower(graph: Graph, *arguments: Any, **settings: Any) -> Lowered:

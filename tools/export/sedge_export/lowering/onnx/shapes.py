@@ -1,4 +1,4 @@
-"""Operators that move, cut, join and make tensors."""
+"""Operators that move, split, join and create tensors."""
 
 import math
 from collections.abc import Sequence
@@ -71,14 +71,14 @@ def unsqueeze(graph: Graph, x: Value, dim: int) -> Value:
 
 @lowers(aten.cat.default)
 def cat(graph: Graph, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """The tensors one after the other; torch leaves out empty vectors of any rank."""
+    """The tensors concatenated; torch leaves out empty vectors of any rank."""
     parts = [tensor for tensor in tensors if tensor.shape != (0,)]
     return graph.concat(parts, dim % parts[0].rank)
 
 
 @lowers(aten.split_with_sizes.default)
 def split(graph: Graph, x: Value, sizes: Sequence[int], dim: int = 0) -> tuple[Value, ...]:
-    """x cut into parts of the given extents."""
+    """x split into parts of the given extents."""
     return graph.split(x, sizes, dim % x.rank)
 
 
@@ -99,7 +99,7 @@ def slice_tensor(
 
 @lowers(aten.select.int)
 def select(graph: Graph, x: Value, dim: int, index: int) -> Value:
-    """x[index] along an axis, which goes away."""
+    """x[index] along an axis, which disappears."""
     axis = dim % x.rank
     place = index % x.shape[axis]
     part = graph.slice(x, [axis], [(place, place + 1, 1)])
@@ -108,7 +108,7 @@ def select(graph: Graph, x: Value, dim: int, index: int) -> Value:
 
 @lowers(aten.constant_pad_nd.default)
 def constant_pad(graph: Graph, x: Value, pad: Sequence[int], value: Scalar = 0) -> Value:
-    """x with margins, given from the last axis backwards; a negative margin cuts."""
+    """x with margins, given from the last axis backwards; a negative margin crops."""
     before, after = [0] * x.rank, [0] * x.rank
     for place in range(len(pad) // 2):
         before[-1 - place], after[-1 - place] = pad[2 * place], pad[2 * place + 1]
@@ -155,7 +155,7 @@ def new_empty(
     graph: Graph, x: Value, size: Sequence[int], _stride: Sequence[int],
     dtype: torch.dtype | None = None, **_placement: object,
 ) -> Value:  # fmt: skip
-    """Zeros of the type of x: what is written into an assigned slice covers all of it."""
+    """Zeros of the type of x: the values written into an assigned slice cover all of it."""
     return graph.full(tuple(size), 0, element_type(dtype) if dtype else x.dtype)
 
 

@@ -43,7 +43,7 @@ def lowered(
     graph: Graph, module: fx.GraphModule, inputs: Sequence[Value], where: Where,
     table: Mapping[OpOverload, Lowering] = LOWERINGS,
 ) -> list[Value]:  # fmt: skip
-    """The results of a traced graph, of these inputs, as values of ``graph``."""
+    """The results of a traced graph for these inputs, as values of ``graph``."""
     remaining = iter(inputs)
     values: dict[fx.Node, Lowered] = {}
     for node in module.graph.nodes:

@@ -40,7 +40,7 @@ class Window:
         }
 
     def positions(self, extents: Sequence[int]) -> tuple[int, ...]:
-        """How often the kernel fits."""
+        """The number of positions of the kernel."""
         spans = zip(extents, self._reaches(), self.stride, self.padding, strict=True)
         return tuple((e + 2 * p - r) // s + 1 for e, r, s, p in spans)
 
@@ -135,6 +135,6 @@ def _by_convolution(
         group=groups,
         **exchanged.attributes,
     )
-    # There are taps after the kernel's last when the stride did not reach all rows.
+    # There are taps after the kernel's last if the stride did not reach all rows.
     taps = graph.slice(result, range(2, x.rank), [(0, size, 1) for size in shape[2:]])
     return graph.transpose(taps, swapped)

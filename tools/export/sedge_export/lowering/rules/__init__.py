@@ -1,1 +1,1 @@
-"""What several runtimes compute alike, in torch's own operators: the table of rules, windows, pools."""
+"""Rules that several runtimes share, in torch's own operators: the table of rules, windows, pools."""

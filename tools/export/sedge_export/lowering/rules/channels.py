@@ -1,4 +1,4 @@
-"""Images with their channels last, which is the order of rules that work along rows."""
+"""Images with their channels last, the order for rules that work along rows."""
 
 from torch import Tensor
 

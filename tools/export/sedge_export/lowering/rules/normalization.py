@@ -3,8 +3,8 @@
 All centre x over some set of M elements (d = x - mean), divide by the set's deviation, and scale by
 channel. Variances come from d, in two passes, so a large mean costs no digits. The gradient is
     dx = a g + b d + c,   a = gamma r,  b = -r^3 sum(gamma g d) / M,  c = -r sum(gamma g) / M,
-with r = 1 / sqrt(variance + eps) and the sums over the same set. A runtime says how it lays x out, sums and
-scales (``Order``).
+with r = 1 / sqrt(variance + eps) and the sums over the same set. Each runtime defines how it lays x out,
+sums and scales (``Order``).
 """
 
 from collections.abc import Callable, Sequence
@@ -88,7 +88,7 @@ class Normalization:
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
         running_var: Tensor | None, training: bool, momentum: float, eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Output, mean and 1 / deviation; without running statistics, as instance normalisation has it."""
+        """Output, mean and 1 / deviation; without running statistics, as in instance normalisation."""
         if running_mean is not None or running_var is not None or not training:
             raise ExportError("running statistics outside of a BatchNorm module")
         laid = self.order.laid(x)
@@ -98,7 +98,7 @@ class Normalization:
     def _by_channel(
         self, x: Tensor, channels: int, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Output, mean, biased variance and 1 / deviation of each channel of x as it is laid out."""
+        """Output, mean, biased variance and 1 / deviation of each channel of the laid-out x."""
         order, share = self.order, channels / x.numel()
         mean = order.column_sums(x) * share
         centred = x - order.each(mean, x)

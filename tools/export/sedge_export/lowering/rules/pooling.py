@@ -1,6 +1,6 @@
 """Pooling and its gradients, one axis after the other, for both runtimes.
 
-On ties, as of a flat image background or of anything after ReLU, any other choice than torch's is a wrong
+On ties, for example in a flat image background or after ReLU, any other choice than torch's gives a wrong
 gradient, and ties are common. ExecuTorch's kernel for the gradient of max pooling is wrong (1.4.1 and
 1.5.1), and average pooling's is missing. Max pooling's gradient goes to the first largest element of a
 window, as in torch: along an axis, masks hand the gradient on until a tap equals the maximum. Columns are
@@ -22,7 +22,7 @@ from sedge_protocol.errors import ExportError
 
 aten = torch.ops.aten
 
-# Every normal float32 above 0 times this is at least 1; smaller numbers are rounding anyway.
+# Every normal float32 above 0 times this is at least 1; smaller numbers are rounding errors anyway.
 STEEP = 2.0**126
 LOWEST = -1e38  # margins of a maximum: finite, so that no difference from them is NaN
 
@@ -34,13 +34,13 @@ def positive(x: Tensor) -> Tensor:
 
 
 def pair(given: Sequence[int], default: Sequence[int] = ()) -> list[int]:
-    """A setting of both axes, of which one number may be given for both, or none."""
+    """A setting of both axes; it may be given as one number for both, or not at all."""
     values = list(given) or list(default)
     return values * 2 if len(values) == 1 else values
 
 
 def count_of(extent: int, kernel: int, stride: int, margin: int, gap: int, ceil_mode: bool) -> int:
-    """How many windows an axis has."""
+    """The number of windows on an axis."""
     room = extent + 2 * margin - gap * (kernel - 1) - 1
     if not ceil_mode:
         return room // stride + 1
@@ -146,7 +146,7 @@ def _shared(
 
 
 def counted(axis: Axis, with_margin: bool) -> list[float]:
-    """The elements of each window, with those in the margin or without; none counts beyond the margin."""
+    """The number of elements in each window, with or without those in the margin; beyond it none count."""
     far = axis.padding if with_margin else 0
     starts = [at * axis.stride - axis.padding for at in range(axis.count)]
     return [
@@ -168,7 +168,7 @@ def adaptive_avg_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
 
 
 def even_windows(extents: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """The windows of an adaptive pooling. Raises ``ExportError`` where they overlap."""
+    """The windows of an adaptive pooling. Raises ``ExportError`` if they overlap."""
     pairs = list(zip(extents, counts, strict=True))
     if any(extent % count for extent, count in pairs):
         raise ExportError(

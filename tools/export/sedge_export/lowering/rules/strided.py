@@ -1,4 +1,4 @@
-"""Views of memory by stride and offset, which slices and their gradients are, for both runtimes."""
+"""Views of memory by stride and offset, such as slices and their gradients, for both runtimes."""
 
 import math
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def _written(x: Tensor, source: Tensor, ranges: Sequence[Range], axis: int) -> T
 def _as_slices(
     shape: Sequence[int], size: Sequence[int], stride: Sequence[int], offset: int
 ) -> list[Range] | None:
-    """A view of contiguous memory as a range of each axis, or None if it is no such view."""
+    """A view of contiguous memory as a range on each axis, or None if it is not such a view."""
     wanted = [(e, s) for e, s in zip(size, stride, strict=True) if e != 1]
     ranges: list[Range] = []
     for axis, extent in enumerate(shape):

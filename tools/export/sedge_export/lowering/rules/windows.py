@@ -1,8 +1,8 @@
-"""Windows that move along one axis: the parts of a tensor that they read, and the sum of what they write.
+"""Windows that move along one axis: the parts of a tensor that they read, and the sums that they write.
 
-Convolution and pooling over several axes are one axis after the other. XNNPACK slices with step 1 only, so
-with stride s an axis of N s elements is viewed as (N, s): tap t of every window is a run of blocks at phase
-t mod s.
+Convolution and pooling over several axes are done one axis after the other. XNNPACK slices with step 1
+only, so with stride s an axis of N s elements is viewed as (N, s): tap t of every window is a run of blocks
+at phase t mod s.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Axis:
 
     @property
     def blocks(self) -> int:
-        """How many blocks of ``stride`` elements all windows read."""
+        """The number of blocks of ``stride`` elements that all windows read."""
         return self.places[-1][0] + self.count
 
     def taps(self, x: Tensor, fill: float = 0.0) -> list[Tensor]:
@@ -56,7 +56,7 @@ class Axis:
         return seen
 
     def sum(self, taps: Sequence[Tensor]) -> Tensor:
-        """The gradient of ``taps``: every tap's elements laid where it read them, and added up."""
+        """The gradient of ``taps``: every tap's elements placed where it read them, and added up."""
         if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
             return taps[0]
         phases = [self._phase(taps, phase) for phase in range(self.stride)]
@@ -101,6 +101,6 @@ def _split(x: Tensor, axis: int, inner: int) -> Tensor:
 
 
 def _merged(x: Tensor, axis: int) -> Tensor:
-    """x with an axis and the next one as one."""
+    """x with an axis and the next one merged."""
     before, after = x.shape[:axis], x.shape[axis + 2 :]
     return x.reshape(*before, x.shape[axis] * x.shape[axis + 1], *after)

@@ -104,7 +104,7 @@ def export(
 
 @contextmanager
 def _uncompiled() -> Generator[None]:
-    """Run what is under torch.compile as it is written, as no trace can look into compiled code."""
+    """Run functions under torch.compile as written, because no trace can look into compiled code."""
     compiler = sys.modules.get("torch._dynamo")  # half a second, if nothing has imported it
     with torch.compiler.set_stance("force_eager") if compiler else nullcontext():
         yield

@@ -1,4 +1,4 @@
-"""What the exporter's stages hand on: inspection, tracing, lowering, verification, writing.
+"""The types that the exporter's stages pass on: inspection, tracing, lowering, verification, writing.
 
 Each stage is a folder with one function, named in brackets below. ``exporter.export`` calls them in order.
 
@@ -37,8 +37,8 @@ Lowered: TypeAlias = Mapping[str, Mapping[str, File]]
 class Subject:
     """A model of one input, the batch x (B, ...) that it is traced with, and its objective.
 
-    ``parts`` is what a row of x holds where the user's model has several inputs; ``real`` are the user's
-    rows, where these were given.
+    ``parts`` are the parts of a row of x if the user's model has several inputs; ``real`` are the user's
+    rows, if given.
     """
 
     model: nn.Module
@@ -54,8 +54,8 @@ class Subject:
 class Inspected:
     """The subject at the width that is exported. ``outputs`` is the shape of a row of its outputs.
 
-    ``noise`` is how many random numbers a batch takes in training; integers of x are below
-    ``vocabulary``, where that is not 0. ``target`` is a row of y, or None where the input is the target;
+    ``noise`` is the number of random numbers that a batch takes in training; integers of x are below
+    ``vocabulary``, unless that is 0. ``target`` is a row of y, or None if the input is the target;
     ``sources`` are rows for verification, random ones first. ``axes`` says how the model can be narrowed,
     if it can; ``dropped`` is the share of the channels that is left out.
     """

@@ -1,1 +1,1 @@
-"""The model run eagerly, before anything is compiled: what no program could express is refused here."""
+"""Runs the model eagerly before compilation, and refuses anything that no program could express."""

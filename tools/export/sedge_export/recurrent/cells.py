@@ -137,7 +137,7 @@ def _lstm_backward(states: Tensors, slices: Tensors, constants: Tensors) -> tupl
 
 
 class _Lstm(Function):
-    """Gives h, the last c, and what the gradient needs: all c, the gates i and f, g, o, and tanh(c)."""
+    """Returns h, the last c, and values for the gradient: all c, the gates i and f, g, o, and tanh(c)."""
 
     @staticmethod
     def forward(

@@ -1,1 +1,1 @@
-"""What is exported: the user's model as one input and one flat vector, its objective, and rows for it."""
+"""The subject of an export: the user's model on one input and one flat vector, its objective, its rows."""

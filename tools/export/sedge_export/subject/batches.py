@@ -41,9 +41,9 @@ def random_samples(
 ) -> Samples:  # fmt: skip
     """Random rows whose values are drawn from the sample's, so that indices stay valid.
 
-    Every other row is constant in one half: real images are full of equal neighbours, and these are what a
-    wrong max pooling gets wrong. A constant float sample is replaced by normally distributed values.
-    Without a target y is x. Each of ``parts`` is drawn by itself.
+    Every other row is constant in one half: real images are full of equal neighbours, on which a faulty max
+    pooling fails. A constant float sample is replaced by normally distributed values. Without a target y is
+    x. Each of ``parts`` is drawn by itself.
     """
     count = DRAWN_BATCHES * batch_size
     if parts:
@@ -70,9 +70,9 @@ def some_ignored(samples: Samples, rng: Generator) -> Samples:
 
 
 def whole_rows(sample: Tensor, like: Samples, rng: Generator) -> Samples:
-    """As many rows as ``like`` has, each as it is in the sample (B, ...).
+    """As many rows as ``like`` has, each taken unchanged from the sample (B, ...).
 
-    For a model whose rows are not numbers of one kind: a category's code is no index in another column.
+    For a model whose rows mix kinds of numbers: a category's code is not an index in another column.
     """
     x = sample[torch.randint(len(sample), (len(like.x),), generator=rng)]
     return Samples(x, x if like.y is like.x else like.y)

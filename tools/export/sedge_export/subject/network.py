@@ -4,7 +4,7 @@ theta, shape (n,), holds in model order every parameter that requires a gradient
 statistic that training mode moves. All others are ``frozen`` (m,): parameters that require no gradient, and
 the statistics of a BatchNorm that is in evaluation mode even after ``model.train()``. The gradient is that
 of sum(w row_loss) / sum(w). The optimizer is the device's own (``sedge_edge.training.optimizers``).
-Statistics have gradient 0; those that training mode leaves are an output of their own. This module knows
+Statistics have gradient 0; their values after training mode are a separate output. This module knows
 nothing about ONNX.
 """
 
@@ -130,7 +130,7 @@ class Network:
         self, theta: Tensor, x: Tensor, y: Tensor, w: Tensor, noise: Tensor | None = None,
         frozen: Tensor | None = None, **given: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """As ``gradient``, of the guided loss, ``given`` what its ``Guide`` lists."""
+        """As ``gradient``, for the guided loss; ``given`` holds the inputs that its ``Guide`` lists."""
         loss = self.objective.guided
         assert loss is not None
         seen = Seen({n: self._reference(given[n], frozen, x) for n in loss.guide.models}, given)
@@ -236,7 +236,8 @@ def _differentiate(
 ) -> tuple[dict[str, Tensor], Aux]:
     """The gradient of a function's first result, and its results.
 
-    It is autograd's, which runs a ``Function`` of the user's as it is. Under vmap only torch.func's can be.
+    The gradient is autograd's, which runs the user's own ``Function`` unchanged. Under vmap only
+    torch.func's works.
     """
     if torch._C._are_functorch_transforms_active():
         return grad_and_value(function, has_aux=True)(of)
@@ -253,9 +254,9 @@ def _differentiate(
 
 
 def random_numbers(model: nn.Module, x: Tensor) -> int:
-    """How many random numbers the model's forward pass takes for a batch x (B, ...) in training.
+    """The number of random numbers that the model takes for a batch x (B, ...) in training.
 
-    0 for a model that fails on x, which is found out elsewhere.
+    0 for a model that fails on x, which is detected elsewhere.
     """
     with draws(None) as source, torch.no_grad(), suppress(Exception):
         copied(model).train()(x)
@@ -264,7 +265,7 @@ def random_numbers(model: nn.Module, x: Tensor) -> int:
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy on the CPU that shares nothing with the model. Raises ``ExportError`` when copying fails."""
+    """A copy on the CPU that shares nothing with the model. Raises ``ExportError`` if copying fails."""
     require_exportable(model)
     try:
         return copy.deepcopy(model).cpu()
@@ -301,7 +302,7 @@ def _make_functional(name: str, norm: nn.BatchNorm1d | nn.BatchNorm2d | nn.Batch
         with replaced(functional, "batch_norm", batch_norm):
             return own(norm, *inputs)
 
-    # It counts for a momentum that changes, and would be changed in place.
+    # It counts batches for a changing momentum, and would be changed in place.
     norm.num_batches_tracked = None
     vars(norm)["forward"] = forward
 
@@ -312,7 +313,7 @@ def _views(layout: Layout, vector: Tensor) -> dict[str, Tensor]:
 
 
 def _moving_statistics(model: nn.Module) -> set[str]:
-    """The running statistics that a forward pass of the model, as it is, changes."""
+    """The running statistics that a forward pass of the unmodified model changes."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()

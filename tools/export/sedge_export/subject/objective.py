@@ -1,4 +1,4 @@
-"""The choice of target, loss and metric of an export, by name or by what suits the model."""
+"""Chooses target, loss and metric of an export, by name or to suit the model."""
 
 from typing import NamedTuple
 
@@ -20,14 +20,14 @@ from sedge_protocol.wire.objective import (
 
 
 class OwnMetric(NamedTuple):
-    """A metric of the user's: by name, and as a function of outputs and targets."""
+    """The user's own metric: its name, and a function of outputs and targets."""
 
     metric: Metric
     rows: Rows
 
 
 class Choice(NamedTuple):
-    """What a bundle is trained for: by name, for its manifest, and as functions."""
+    """A bundle's objective: by name, for its manifest, and as functions."""
 
     target: TargetKind
     loss: Loss
@@ -42,7 +42,7 @@ def chosen(
     metric: str | OwnMetric | None,
     guided: GuidedLoss | None = None,
 ) -> Choice:
-    """The choice, with defaults for what is None. Raises ``ExportError`` for what does not go together."""
+    """The choice, with defaults for None. Raises ``ExportError`` for choices that do not go together."""
     kind = target if isinstance(target, str) else default_target(num_classes)
     if isinstance(target, TensorSpec) and num_classes and target.dtype != "int64":
         raise ExportError(f"target: {target.dtype} with {num_classes} classes, expected int64")
@@ -66,7 +66,7 @@ def objective_of(
     manifest: BundleManifest, own_loss: Rows | None, own_metric: Rows | None,
     guided: GuidedLoss | None = None,
 ) -> Objective:  # fmt: skip
-    """A bundle's loss and metric, with the user's own where the bundle names them, and its guided loss."""
+    """A bundle's loss and metric, the user's own if the bundle names them, and its guided loss."""
     return _functions(manifest.loss, manifest.metric, own_loss, own_metric, guided)
 
 

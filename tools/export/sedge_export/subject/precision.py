@@ -1,7 +1,7 @@
-"""Frozen tensors in fewer bits than float32, and what that costs in accuracy.
+"""Frozen tensors in fewer bits than float32, and the cost in accuracy.
 
 Rounding happens before a program is traced and verified, so the rounded model is the one that is exported:
-its values are what every device has, bit for bit, and travel without a further loss.
+every device has its values, bit for bit, and they travel without further loss.
 """
 
 from collections.abc import Callable
@@ -24,9 +24,10 @@ from sedge_protocol.wire.objective import Metric
 # examples/pretrained.py); with an eighth 14.7 MB and .2, with a sixth 14.1 MB and .5. Blocks of 64 values
 # with a scale for each, which are int8 as well, take 21.9 MB and lose .2.
 LEVELS = 16
-# What a base may lose, as a share of held-out rows or, where the metric is no share, of its value.
+# The loss that a base may cause, as a share of held-out rows or, if the metric is not a share, of its
+# value.
 LARGEST_LOSS = 0.005
-# Below this number of held-out rows one of them is more than that.
+# Below this number of held-out rows a single row exceeds that share.
 MIN_HELD_OUT = 200
 MAX_HELD_OUT = 1000
 # The gate's training: enough for a head and adapters to depend on the base.
@@ -41,7 +42,7 @@ def _int8(values: Theta) -> Theta:
     return _bf16(on_own_grid(values, LEVELS))
 
 
-# How a tensor of two and more dimensions is rounded. The others, such as biases, are few, and are bf16.
+# The rounding of a tensor of two or more dimensions. The others, such as biases, are few, and become bf16.
 ROUNDED: dict[str, Callable[[Theta], Theta]] = {"bf16": _bf16, "int8": _int8}
 
 
@@ -57,7 +58,7 @@ class Cost:
 
     @property
     def loss(self) -> float:
-        """What is lost, as a share of 1 or, where the metric is none, of its value."""
+        """The loss, as a share of 1 or, if the metric is not a share, of its value."""
         lost = self.exact - self.rounded
         lost = lost if self.metric.better == "higher" else -lost
         return lost if self.metric.share else lost / max(abs(self.exact), 1e-12)
@@ -68,23 +69,23 @@ class Cost:
 
 
 def in_precision(subject: Subject, precision: str, seed: int) -> tuple[Subject, str]:
-    """The subject with its frozen tensors rounded, and what that costs on its real rows; empty without any.
+    """The subject with its frozen tensors rounded, and the cost on its real rows; empty without any.
 
-    Raises ``ExportError`` for a model without frozen tensors, for too few rows, and where it costs more
-    than ``LARGEST_LOSS``.
+    Raises ``ExportError`` for a model without frozen tensors, for too few rows, and if the cost exceeds
+    ``LARGEST_LOSS``.
     """
     rounded = round_frozen(subject, precision)
     if subject.real is None:
         return rounded, ""
     cost = measured_cost(subject, rounded, precision, seed)
-    if not cost.loss <= LARGEST_LOSS:  # NaN, too, is refused
+    if not cost.loss <= LARGEST_LOSS:  # NaN is refused, too
         lost = f"it loses more than {LARGEST_LOSS:g}, expected another precision"
         raise ExportError(f"frozen in {cost}: {lost}")
     return rounded, str(cost)
 
 
 def round_frozen(subject: Subject, precision: str) -> Subject:
-    """The subject with its frozen tensors rounded. Raises ``ExportError`` where it has none."""
+    """The subject with its frozen tensors rounded. Raises ``ExportError`` if it has none."""
     if subject.network.frozen is None:
         expected = "parameters with requires_grad=False to round"
         raise ExportError(f"frozen in {precision}: every parameter is trained, expected {expected}")
@@ -126,7 +127,7 @@ def measured_cost(exact: Subject, rounded: Subject, precision: str, seed: int) -
 
 
 def _trained(subject: Subject, batches: list[Tensor]) -> Tensor:
-    """Theta (n,) after a step of Adam on each of the batches, which are places in the real rows."""
+    """Theta (n,) after a step of Adam on each of the batches, given as indices of the real rows."""
     network, real = subject.network, subject.real
     assert real is not None
     theta = torch.from_numpy(network.theta.copy())
@@ -164,7 +165,7 @@ def _metric(subject: Subject, theta: Tensor, real: Samples, rows: Tensor) -> flo
 
 
 def require_finite(subject: Subject) -> None:
-    """Raise ``ExportError`` for a frozen tensor that holds NaN or inf, which does not travel."""
+    """Raise ``ExportError`` for a frozen tensor that holds NaN or inf, which cannot be transferred."""
     frozen, tensors = subject.network.frozen, _tensors(subject.model)
     for name in () if frozen is None else frozen.by_name:
         if not tensors[name].isfinite().all():

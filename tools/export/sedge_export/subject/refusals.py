@@ -1,4 +1,4 @@
-"""Models that are refused before anything runs: their kind, or tensors that no program can have."""
+"""Refuses models before anything runs: for their kind, or for tensors that no program can have."""
 
 from collections.abc import Iterator
 from typing import Any

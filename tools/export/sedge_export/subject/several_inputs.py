@@ -18,9 +18,9 @@ Given: TypeAlias = Tensor | Mapping[str, Tensor]
 
 
 def one_input(model: nn.Module, sample: Given) -> tuple[nn.Module, Tensor, tuple[InputPart, ...]]:
-    """The model of one input, a sample of it (N, ...), and what that holds: nothing of one input.
+    """The model of one input, a sample of it (N, ...), and its parts; no parts for a single input.
 
-    Raises ``ExportError`` for inputs that cannot travel as float32.
+    Raises ``ExportError`` for inputs that cannot be represented as float32.
     """
     if not isinstance(sample, Mapping):
         return model, sample, ()

@@ -1,4 +1,4 @@
-"""Where in a user's source an error or an operator comes from, in a few words."""
+"""Describes briefly where in the user's source an error or an operator comes from."""
 
 import re
 import traceback

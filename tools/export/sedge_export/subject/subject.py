@@ -81,7 +81,7 @@ def require_like(label: str, found: Tensor, like: Tensor) -> None:
 
 
 def require_known(label: str, x: Tensor, vocabulary: int) -> None:
-    """Raise ``ExportError`` for a token (N, ...) that the model does not know; 0 knows all."""
+    """Raise ``ExportError`` for a token (N, ...) that the model does not know; 0 accepts all."""
     try:
         check_tokens(x.detach().cpu().numpy(), vocabulary, label)
     except DataError as exc:

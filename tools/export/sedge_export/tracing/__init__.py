@@ -1,1 +1,1 @@
-"""From a pure function to one ATen graph, which leaves whole what ``lowering`` has a table for."""
+"""Traces a pure function to one ATen graph, keeping operators whole that ``lowering`` has in a table."""

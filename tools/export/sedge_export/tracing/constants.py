@@ -1,7 +1,7 @@
-"""Computes at once what a forward pass makes without its input: masks, positions, index arithmetic.
+"""Computes values that do not depend on the input at once: masks, positions, index arithmetic.
 
-The inputs of a trace are fake tensors, which have no data. Everything else keeps its values, so that
-``if mask.all():`` has an answer, and enters the graph as a constant when an input first meets it.
+The inputs of a trace are fake tensors, which have no data. Everything else keeps its values, so that ``if
+mask.all():`` has an answer, and enters the graph as a constant when an input first meets it.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -59,7 +59,7 @@ _INDEXED = {aten.index.Tensor, aten.index_put.default}
 
 
 def _places(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Indices with the places that hold in each mask whose values are known."""
+    """Indices with masks of known values replaced by the places where they hold."""
     found: list[Tensor | None] = []
     for index in indices:
         if index is None or index.dtype != torch.bool or _is_fake(index):
@@ -76,7 +76,7 @@ def _is_fake(value: object) -> bool:
 
 @contextmanager
 def functionalised(origins: Origins) -> Generator[None]:
-    """Turn operators that write in place into others. It works below autograd, on ``lifted`` tensors."""
+    """Turns operators that write in place into others. It works below autograd, on ``lifted`` tensors."""
     _private._enable_functionalization(reapply_views=True)
     try:
         with Constants(origins):
@@ -100,7 +100,7 @@ def _lifted(tensor: Tensor) -> Tensor:
 
 
 def values(tensor: Tensor) -> Tensor:
-    """The values of a lifted tensor. Raises torch's error where they depend on a fake one."""
+    """The values of a lifted tensor. Raises torch's error if they depend on a fake one."""
     _private._functionalize_sync(tensor)
     with suspend_functionalization(), _disable_current_modes():
         held: Tensor = _private._from_functional_tensor(tensor).detach()
@@ -119,19 +119,19 @@ def known(tensor: Tensor) -> bool:
 
 
 def unlifted(tensor: Tensor) -> Tensor:
-    """What the wrapper holds now."""
+    """The tensor that the wrapper holds now."""
     _private._functionalize_sync(tensor)
     held: Tensor = _private._from_functional_tensor(tensor)
     return held.detach()
 
 
 def compact(module: fx.GraphModule) -> None:
-    """Keep each constant of a traced graph once, and of an axis along which it repeats only the first."""
+    """Store each constant of a traced graph once, and repeats along an axis as their first part."""
     names: dict[tuple[object, ...], str] = {}
     for node in module.graph.find_nodes(op="get_attr"):
         whole: Tensor = getattr(module, str(node.target)).detach()
         if whole.dtype not in (torch.float32, torch.int64, torch.bool):
-            continue  # refused by name, where it is lowered
+            continue  # refused by name when it is lowered
         first = _without_repeats(whole)
         key = first.dtype, first.shape, first.numpy().tobytes()
         node.target = names.setdefault(key, f"constant_{len(names)}")

@@ -1,7 +1,7 @@
 """Fourier transforms of a fixed length as products with constant matrices: no runtime has complex numbers.
 
-A ``Spectrum`` is a pair of real tensors. It knows the functions that lead back to real numbers, products,
-and changes of shape; others are refused, with the user's line.
+A ``Spectrum`` is a pair of real tensors. It supports the functions that lead back to real numbers,
+products, and changes of shape; others are refused, with the user's line.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch.nn import functional
 from sedge_export.subject.source import here
 from sedge_protocol.errors import ExportError
 
-MAX_ELEMENTS = 2**22  # of a matrix; as float32 16 MiB
+MAX_ELEMENTS = 2**22  # of a matrix; 16 MiB as float32
 _SHAPING = {
     "contiguous", "flatten", "movedim", "narrow", "permute", "reshape", "squeeze", "transpose", "unflatten",
     "unsqueeze", "view",
@@ -33,7 +33,7 @@ class Spectrum:
         self.shape, self.ndim, self.size = real.shape, real.ndim, real.size
 
     def abs(self) -> Tensor:
-        """Magnitudes, with the gradient 0 at 0, as torch has it."""
+        """Magnitudes, with the gradient 0 at 0, as in torch."""
         square = self.real * self.real + self.imag * self.imag
         zero = square == 0
         return torch.where(zero, 0.0, torch.where(zero, 1.0, square).sqrt())
@@ -130,7 +130,7 @@ def _forward(
 
 
 def _to_real(input: Any, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """``irfft``: all but the ends of half a spectrum stand for two."""
+    """``irfft``: every element of half a spectrum, except at its ends, stands for two."""
     given = input if isinstance(input, Spectrum) else Spectrum(input, torch.zeros_like(input))
     length = n or 2 * (given.shape[dim] - 1)
     count = length // 2 + 1
@@ -165,7 +165,7 @@ def _to_real_axes(
 
 
 def _sizes_and_axes(input: Any, s: Any, dim: Any) -> tuple[list[int | None], list[int]]:
-    """The length of each transformed axis, where given, and which axis it is; by default all."""
+    """The length of each transformed axis, if given, and the axis itself; by default all axes."""
     if dim is None:
         count = input.ndim if s is None else 1 if isinstance(s, int) else len(s)
         dim = range(-count, 0)
@@ -180,7 +180,7 @@ def _frames(
     normalized: bool = False, onesided: bool | None = None, return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> Any:  # fmt: skip
-    """``stft``: one convolution, of which the kernels are the window's waves."""
+    """``stft``: one convolution whose kernels are the window's waves."""
     x = input.reshape(-1, 1, input.shape[-1])
     if center:
         x = functional.pad(x, (n_fft // 2, n_fft // 2), mode=pad_mode)
@@ -218,7 +218,7 @@ def _refused(name: str) -> Callable[..., Any]:
 
 
 def _of_spectra(function: Callable[[Spectrum], Any]) -> Callable[[Any], Any]:
-    """The function of a spectrum; None, which leaves the call as it is, of real numbers."""
+    """The function of a spectrum; None, which leaves the call unchanged, for real numbers."""
     return lambda input: function(input) if isinstance(input, Spectrum) else None
 
 
@@ -226,7 +226,7 @@ _OTHERS = ["hfft", "ihfft"]
 _PLANE = (-2, -1)
 _ABS = _of_spectra(Spectrum.abs)
 
-# The functions of torch that lead to complex numbers and back.
+# The torch functions that lead to complex numbers and back.
 FOURIER: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.fft.fft: partial(_forward, False, False),
     torch.fft.ifft: partial(_forward, False, True),

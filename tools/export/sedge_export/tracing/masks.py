@@ -1,6 +1,6 @@
 """Boolean masks as indices: a write through one is a ``where``, and a read has no fixed shape.
 
-A program's shapes are fixed, and how many elements a mask chooses depends on the data.
+A program's shapes are fixed, but the number of elements that a mask selects depends on the data.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ def _is_mask(part: object) -> bool:
 def _written(x: Tensor, key: Any, value: Any) -> Tensor | None:
     """x with ``value`` where the mask among its indices holds.
 
-    None where no mask is, and where a value for each element goes to places that are known (``constants``).
+    None if there is no mask, and if one value per element goes to known places (``constants``).
     """
     parts: Sequence[Any] = key if isinstance(key, tuple) else (key,)
     masks = [part for part in parts if _is_mask(part)]
@@ -43,7 +43,7 @@ def _written(x: Tensor, key: Any, value: Any) -> Tensor | None:
 
 
 def _view(x: Tensor, parts: Sequence[Any], rank: int) -> tuple[Tensor, int]:
-    """x with only the plain indices taken, and on which of its axes the mask of this rank begins."""
+    """x with only the plain indices applied, and the axis on which the mask of this rank begins."""
     plain: list[Any] = []
     for part in parts:
         plain += [slice(None)] * rank if _is_mask(part) else [part]
@@ -57,12 +57,12 @@ def _view(x: Tensor, parts: Sequence[Any], rank: int) -> tuple[Tensor, int]:
 
 
 def _is_one_each(value: Tensor, after: int) -> bool:
-    """Whether a value has a row for each of the chosen elements."""
+    """Whether a value has a row for each selected element."""
     return value.ndim > after and value.shape[-1 - after] != 1
 
 
 def _laid(value: Tensor, after: int, rank: int) -> Tensor:
-    """A value with the mask's axes in place of the one of chosen elements."""
+    """A value with the mask's axes in place of the axis of selected elements."""
     axis = value.ndim - 1 - after
     if axis < 0:
         return value
@@ -86,7 +86,7 @@ def _scattered_into(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 
 def _fixed(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function, refused where its result has as many elements as the data says."""
+    """The function, refused if the size of its result depends on the data."""
 
     def call(*args: Any, **kwargs: Any) -> Tensor:
         result = function(*args, **kwargs)
@@ -111,7 +111,7 @@ def _where(*args: Any, **kwargs: Any) -> Any:
     return _fixed("torch.where(mask)", torch.where)(*args, **kwargs) if alone else None
 
 
-# The functions of torch that masks go to; None leaves a call as it is.
+# The torch functions that accept masks, with their replacements; None leaves a call unchanged.
 MASKS: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.__setitem__: _written,
     Tensor.__getitem__: _taken,

@@ -15,7 +15,7 @@ from sedge_protocol.wire.programs import GUIDED
 
 
 def trace_programs(inspected: Inspected) -> Traced:
-    """The graphs of all programs. Raises what ``trace`` raises."""
+    """The graphs of all programs. Raises the errors of ``trace``."""
     network, x = inspected.subject.network, inspected.subject.x
     functions: dict[str, Function] = {
         "gradient": network.gradient,
@@ -30,7 +30,7 @@ def trace_programs(inspected: Inspected) -> Traced:
         "y": inspected.sources[0].y[: len(x)],
         "w": torch.ones(len(x)),
         "noise": torch.full((inspected.noise,), 0.5),
-        "start": theta.clone(),  # a trace tells tensors apart, not values
+        "start": theta.clone(),  # a trace distinguishes tensors, not values
         "previous": theta.clone(),
         CONSTANTS: torch.ones(0 if inspected.guide is None else inspected.guide.constants),
         COUNTS: torch.ones(inspected.subject.num_classes),
@@ -48,7 +48,7 @@ def trace_programs(inspected: Inspected) -> Traced:
 
 
 def _where(model: Where, origins: Origins) -> Where:
-    """Where an operator of the model comes from, and where one of the user's loss or metric does."""
+    """The origin of an operator in the model, or in the user's loss or metric."""
     lines = {bare_name(operator): line for operator, line in origins.items() if line}
 
     def where(operator: OpOverload) -> str:
@@ -61,5 +61,5 @@ def _where(model: Where, origins: Origins) -> Where:
 def _ordered(
     function: Callable[..., Tensor | tuple[Tensor, ...]], names: Sequence[str]
 ) -> Function:
-    """The function of its arguments in the order of these names."""
+    """The function with its arguments in the order of these names."""
     return lambda *inputs: function(**dict(zip(names, inputs, strict=True)))

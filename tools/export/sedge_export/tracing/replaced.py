@@ -1,7 +1,7 @@
 """Functions of torch that a trace replaces by others with the same values and gradients.
 
-They are those whose gradient is an operator without a decomposition, masks as indices (``masks``), products
-and running extremes (``scans``), Fourier transforms (``fourier``), and the layers that are loops
+They are functions whose gradient is an operator without a decomposition, masks as indices (``masks``),
+products and running extremes (``scans``), Fourier transforms (``fourier``), and the layers that are loops
 (``recurrent``). Their replacements are ordinary torch, so that autograd finds the gradient of each, and any
 runtime gets simple operators. Verification compares with the functions themselves.
 """
@@ -28,7 +28,7 @@ Matrix = NDArray[np.float64]
 
 
 class Replacing(TorchFunctionMode):
-    """Replaces the functions of the table; a replacement that returns None leaves the call as it is."""
+    """Replaces the functions of the table; a replacement that returns None leaves the call unchanged."""
 
     def __torch_function__(
         self,
@@ -152,7 +152,7 @@ def _places(extent: int, count: int, step: float, corners: bool) -> NDArray[np.f
 
 
 def _cubic(extent: int, count: int, step: float, corners: bool) -> Matrix:
-    """Keys' convolution with torch's a = -0.75; places beyond the ends are the ends."""
+    """Keys' convolution with torch's a = -0.75; places beyond an end take the value at that end."""
     at = _places(extent, count, step, corners)
     below = np.floor(at).astype(np.int64)
     a, found = -0.75, np.zeros((count, extent))
@@ -238,7 +238,7 @@ def _response_norm(
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor | None:
-    """torch's own asks for the smallest and the largest class."""
+    """torch's own function needs the smallest and the largest class."""
     if num_classes < 0:
         return None
     return (tensor[..., None] == torch.arange(num_classes)).to(torch.int64)
@@ -256,7 +256,7 @@ def _list(tensor: Tensor) -> list[Any]:
 _private: Any = torch  # packing is not part of its typed interface
 
 _TABLE: dict[Callable[..., Any], Callable[..., Any]] = {
-    # These three read the memory of a tensor, and a traced one has none.
+    # These three read a tensor's memory, which a traced tensor does not have.
     Tensor.__array__: _array,
     Tensor.numpy: _array,
     Tensor.tolist: _list,

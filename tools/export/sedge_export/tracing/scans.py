@@ -1,7 +1,7 @@
-"""Products and running extremes along an axis, in steps of which the number grows with the logarithm.
+"""Products and running extremes along an axis, in a number of steps that grows logarithmically.
 
 No runtime has them all, and torch's gradient of a product depends on where it is 0. These steps are exact
-there too: what autograd makes of them has no quotient.
+there too: their gradient by autograd has no quotient.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def _counted(x: Tensor) -> torch.dtype:
 
 
 def _running(join: Join, x: Tensor, axis: int) -> Tensor:
-    """join over all elements up to each one."""
+    """join applied to all elements up to each one."""
     step, extent = 1, x.shape[axis]
     while step < extent:
         head, tail = x.narrow(axis, 0, step), x.narrow(axis, step, extent - step)
@@ -55,7 +55,7 @@ def _running_product(input: Tensor, dim: int, *, dtype: torch.dtype | None = Non
 
 
 def _running_extreme(join: Join, input: Tensor, dim: int) -> Any:
-    """Values, and the last place where each was met, as torch has it; it alone gets the gradient."""
+    """Values, and the last place where each occurred, as in torch; only that place gets the gradient."""
     axis, held = dim % input.ndim, input.detach()
     places = torch.arange(input.shape[axis]).reshape(-1, *[1] * (input.ndim - axis - 1))
     met = torch.where(held == _running(join, held, axis), places, 0)
@@ -67,7 +67,7 @@ def _running_extreme(join: Join, input: Tensor, dim: int) -> Any:
 _largest = partial(_running_extreme, torch.maximum)
 _smallest = partial(_running_extreme, torch.minimum)
 
-# The functions of torch that are computed so.
+# The torch functions that are computed this way.
 SCANS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.prod: _product,
     Tensor.prod: _product,

@@ -1,4 +1,4 @@
-"""Tracing: from a pure function of tensors to one ATen graph, rewritten where that pays on any runtime."""
+"""Tracing: from a pure function of tensors to one ATen graph, with rewrites that help on any runtime."""
 
 import functools
 import warnings
@@ -36,7 +36,7 @@ def trace(
     """The ATen graph of function(*inputs), with static shapes and no in-place operators or dead code.
 
     The user's line that first called each operator is added to ``origins``. An operator is decomposed only
-    when the table has no lowering for it. Raises ``ExportError`` when the function cannot run on tensors
+    when the table has no lowering for it. Raises ``ExportError`` if the function cannot run on tensors
     without data, because its path or shapes depend on their values.
     """
     with plain_kernels():
@@ -68,12 +68,12 @@ def _traced_value(node: fx.Node) -> object:
 
 @contextmanager
 def plain_kernels() -> Generator[None]:
-    """Decompose attention into products and softmax, and what is left of LSTM into steps."""
+    """Decompose attention into products and softmax, and any remaining LSTM into steps."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
-            # Setting any of oneDNN's flags sets them all, and one warns about Intel GPUs.
+            # Setting any of oneDNN's flags sets them all, and one of them warns about Intel GPUs.
             warnings.filterwarnings("ignore", "TF32 acceleration", UserWarning)
             with torch.backends.mkldnn.flags(enabled=False):
                 yield
@@ -90,7 +90,7 @@ def _decompositions() -> dict[OpOverload, Function]:
 def _put_where(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """A number written through a mask, as a ``backward`` of the user's does: there it is an operator."""
+    """A number written through a mask, as in a ``backward`` of the user's: there it is an operator."""
     *before, mask = indices
     plain = not accumulate and values.numel() == 1 and all(each is None for each in before)
     if mask is None or mask.dtype != torch.bool or not plain:
@@ -131,7 +131,7 @@ _DEPENDS = (
 
 
 def _depends(exc: Exception) -> bool:
-    """Whether a tensor's values were asked for, which it does not have while it is traced."""
+    """Whether a tensor's values were requested, which it does not have while it is traced."""
     known = isinstance(exc, GuardOnDataDependentSymNode | DataDependentOutputException)
     return known or "data pointer" in str(exc) or "tensor subclasses" in str(exc)
 

@@ -1,7 +1,7 @@
 """The reference for verification: the user's own model in plain eager torch, in float64 or float32.
 
 It uses autograd and torch.optim.SGD on real rows only, and shares no code with the tracing. In float64 it
-says what is right; in float32, how near to that float32 comes.
+gives the correct result; in float32 it shows how close float32 comes.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -119,7 +119,7 @@ class Eager:
 
     @contextmanager
     def _computing(self) -> Generator[None]:
-        """Compute in float64, if that is the kind, also what the model itself makes in float32."""
+        """Compute in float64, if that is the kind, including the model's own float32 values."""
         if self._kind != torch.float64:
             yield
             return
@@ -142,7 +142,7 @@ class _InFloat64(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the function on what float64 makes of its arguments."""
+        """Call the function with float64 versions of its arguments."""
         wide = torch.Tensor.double if func is torch.Tensor.float else func
         arguments, keywords = tree_map(_widened, (args, dict(kwargs or {})))
         return wide(*arguments, **keywords)
@@ -163,7 +163,7 @@ def exact(
     batch: Batch,
     given: Guidance | None = None,
 ) -> Eager:
-    """A reference in float64, or in float32 where the model computes in no other; it has this gradient."""
+    """A reference in float64, or in float32 if the model supports no other; its gradient is this one."""
     found = Eager(model, layout, objective, kind=torch.float64, given=given)
     try:
         found.differentiate(batch)

@@ -1,8 +1,8 @@
-"""Where a model has a kink within float32's rounding: an activation next to 0, two near equals in a window.
+"""Finds kinks of a model within float32's rounding: an activation near 0, near equals in a window.
 
-On one side of a kink the gradient is another, and rounding decides the side. There a right program may
-disagree with torch, by any amount, and a wrong one too; so the batch says nothing. ``found`` proves a kink
-from the model alone: it runs it in float64 and in float32, and compares the distance to each kink in
+The gradient differs between the sides of a kink, and rounding decides the side. There a correct program may
+disagree with torch, by any amount, and so may a wrong one, so the batch proves nothing. ``found`` proves a
+kink from the model alone: it runs it in float64 and in float32, and compares the distance to each kink in
 float64 with the rounding of the tensor that it is read from.
 """
 
@@ -46,7 +46,7 @@ def _from_bounds(x: Tensor, *bounds: object, **named: object) -> list[Tensor]:
 
 
 def _gap(rows: Tensor) -> list[Tensor]:
-    """The distance of the largest of each row to the next, of rows (N, M)."""
+    """The distance from the largest element of each row to the next, for rows (N, M)."""
     if rows.shape[1] < 2:
         return []
     first, second = rows.topk(2, dim=1).values.unbind(1)
@@ -109,7 +109,7 @@ def _of_running(x: Tensor, dim: int, *_: object) -> list[Tensor]:
 def _from_whole(
     x: Tensor, *_: object, dtype: torch.dtype | None = None, **_named: object
 ) -> list[Tensor]:
-    """The distance to whole numbers, of what becomes one."""
+    """The distance to whole numbers, for values that are rounded to one."""
     return [x - x.round()] if dtype is None or not dtype.is_floating_point else []
 
 
@@ -188,7 +188,7 @@ def found(exact: Eager, plain: Eager, batch: Batch) -> str | None:
         if name != other or right.shape != rounded.shape or not right.numel():
             return None
         rounding = (right - rounded).abs().max()
-        # An exact tie in both is the model's own, such as the 0 that a ReLU hands to the next.
+        # An exact tie in both is the model's own, such as the 0 that a ReLU passes on.
         near = (right.abs() <= NEAR * rounding) & ~((right == 0) & (rounded == 0))
         if bool(near.any()):
             return name

@@ -1,8 +1,8 @@
 """The fourth stage: compare every program with eager torch in float64 (``yardstick``), on one epoch.
 
-A batch on which a program disagrees is replaced by another only where a kink is proven, a few times, and
-the manifest names each. Every step of the epoch starts from float64's theta, because two free trajectories
-diverge.
+A batch on which a program disagrees is replaced by another only if a kink is proven, a few times at most,
+and the manifest names each. Every step of the epoch starts from float64's theta, because two free
+trajectories diverge.
 """
 
 from collections.abc import Generator, Mapping
@@ -30,19 +30,20 @@ from sedge_protocol.wire.programs import GUIDED
 Programs: TypeAlias = Mapping[str, Program]
 
 STEPS = 4
-# Batches that may be replaced in these steps.
+# The most batches that may be replaced in these steps.
 MAX_RETRIES = 8
 # The steepest parameter's first move, as a share of the largest value: far above the rounding of theta
 # itself (6e-8), far below where training becomes chaotic.
 FIRST_MOVE = 0.02
-# How far float32's rounding may move a row's loss in a batch of another size; mixed rows move it further.
+# How far float32's rounding may change a row's loss in a batch of another size; if rows affect each other,
+# the change is larger.
 MIXED = 1e-4
 
 
 def verify(inspected: Inspected, lowered: Lowered, tolerance: float, seed: int) -> Verification:
-    """The largest errors over all runtimes and sources of rows. All runtimes meet the same batches.
+    """The largest errors over all runtimes and sources of rows. All runtimes get the same batches.
 
-    Raises ``ExportError`` when one is too large, or when a runtime refuses a program.
+    Raises ``ExportError`` if one is too large, or if a runtime refuses a program.
     """
     loaded = {backend: _loaded(inspected, backend, files) for backend, files in lowered.items()}
     measured = _Measured()
@@ -67,7 +68,7 @@ def verify(inspected: Inspected, lowered: Lowered, tolerance: float, seed: int) 
 
 
 def _given(guide: Guide, theta: Theta, classes: int, rng: np.random.Generator) -> Guidance:
-    """Reference models near theta (n,), constants from 0.5 to 1.5, and counts of which some are 0."""
+    """Reference models near theta (n,), constants from 0.5 to 1.5, and counts, some of which are 0."""
     models: dict[str, Theta] = {
         name: theta * rng.uniform(0.9, 1.1, theta.size).astype(np.float32) for name in guide.models
     }
@@ -199,7 +200,7 @@ class _Epoch:
 
 
 def _outputs(programs: Programs, theta: Theta, batch: Batch) -> Answers:
-    """What ``evaluate`` and ``predict`` return."""
+    """The results of ``evaluate`` and ``predict``."""
     feed = {"theta": theta, **_arrays(batch)}
     sums = programs["evaluate"](feed)
     logits = programs["predict"]({"theta": theta, "x": feed["x"]})["logits"]

@@ -1,12 +1,11 @@
 """The yardstick for any computation of a model's gradient or evaluation: eager torch in float64.
 
-How far an answer may be off, follows from eager torch's own float32: where that is inexact, a right
-program is as inexact, as the two differ in no more than their order of summation. So an answer, such as
-one tensor's gradient, may be off by a share of its largest value, and by a small multiple of eager
-float32's own error.
+Eager torch's own float32 determines how far an answer may be off: where that is inexact, a correct program
+is as inexact, because the two differ only in their order of summation. So an answer, such as one tensor's
+gradient, may be off by a share of its largest value, and by a small multiple of eager float32's own error.
 
 An activation on the kink of ReLU, or a tie of a max pool, is decided by rounding, and eager float32 at the
-same values tells nothing about it. So a batch on which an answer is off is computed again from theta's
+same values says nothing about it. So a batch on which an answer is off is computed again from theta's
 float32 neighbours; beyond that, ``kink`` proves whether the batch says anything.
 """
 
@@ -33,20 +32,20 @@ Answers: TypeAlias = Mapping[str, Vector]
 # beyond the two floors, an answer's error was at most 2.2 times the largest error of eager torch's float32,
 # except on two batches of MobileNetV2, each with a proven kink, where it was 65 to 510 times that.
 FACTOR = 4.0
-# The share of the largest of all gradients, or statistics, that any of them may be off by: two right
-# computations of what is 0, such as the gradient of a bias in front of a normalisation, share no digit.
+# The share of the largest gradient, or statistic, that any of them may be off by: two correct computations
+# of a zero, such as the gradient of a bias in front of a normalisation, share no digit.
 FLOOR = 1e-7
-# How often eager torch computes a batch again on which an answer is off, from neighbours of theta. The
-# fewer, the more batches are replaced: with three, every sixth of MobileNetV2's was.
+# How often eager torch recomputes a batch on which an answer is off, from neighbours of theta. The fewer,
+# the more batches are replaced: with three, one in six of MobileNetV2's was.
 SHAKEN = 16
 GRADIENT, STATISTIC = "gradient of", "statistic"
 
 
 @dataclass
 class Truth:
-    """The answers of eager torch in float64, and those that it gives in float32.
+    """The answers of eager torch in float64, and its answers in float32.
 
-    ``spare`` is what an answer may be off by besides; ``more`` gives further answers in float32, for when
+    ``spare`` is an additional error that an answer may have; ``more`` gives further answers in float32, if
     the first do not suffice.
     """
 
@@ -56,7 +55,7 @@ class Truth:
     more: Callable[[], Sequence[Answers]] | None = None
 
     def error(self, name: str) -> float:
-        """How far the worst of float32's answers is from the right one."""
+        """How far the worst of float32's answers is from the correct one."""
         return max(largest(one[name] - self.right[name]) for one in self.rounded)
 
     def allowed(self, name: str, tolerance: float) -> float:
@@ -77,7 +76,7 @@ class Truth:
     def _check(self, found: Answers, tolerance: float) -> None:
         for name, right in self.right.items():
             error, allowed = largest(found[name] - right), self.allowed(name, tolerance)
-            if not error <= allowed:  # NaN is an error too
+            if not error <= allowed:  # NaN is an error, too
                 how = "wrong" if found[name].any() else "zero"
                 raise ExportError(
                     f"the {name} is {how}: off by {error:.2g} of {largest(right):.2g}, expected at most"
@@ -92,7 +91,7 @@ class Truth:
         )
 
     def sparing(self, kind: str, more: float) -> "Truth":
-        """The same, with more to spare for all answers of a kind."""
+        """The same, with a larger allowance for all answers of a kind."""
         names = [name for name in self.right if name.startswith(kind)]
         spare = {name: self.spare.get(name, 0.0) + more for name in names}
         return replace(self, spare={**self.spare, **spare})
@@ -110,9 +109,9 @@ class Truth:
 
 
 class Yardstick:
-    """A model in eager torch, in float64 and in float32, there in each of some memory formats.
+    """A model in eager torch, in float64, and in float32 in each of several memory formats.
 
-    The last format is the least exact: neighbours of theta are tried in it, and kinks are looked for.
+    The last format is the least exact: neighbours of theta and the search for kinks use it.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class Yardstick:
             raise ExportError("model: torch's gradient on a sample batch is 0")
 
     def gradient(self, theta: Theta, batch: Batch) -> Truth:
-        """The gradients of a batch at theta (n,), its loss, and the statistics that it leaves."""
+        """The gradients of a batch at theta (n,), its loss, and the statistics after it."""
 
         def more() -> list[Answers]:
             rng = np.random.default_rng(0)
@@ -154,7 +153,7 @@ class Yardstick:
         return self._exact.theta.astype(np.float32)
 
     def answers(self, gradient: NDArray[Any], loss: float, statistics: NDArray[Any]) -> Answers:
-        """A gradient (n,), a loss and statistics (s,), by what they are."""
+        """A gradient (n,), a loss and statistics (s,), by kind."""
         answers = {"loss": np.array([loss])}
         offset = 0
         for tensor in self._layout.tensors:
@@ -166,7 +165,7 @@ class Yardstick:
         return answers
 
     def statistics(self, theta: NDArray[Any]) -> NDArray[Any]:
-        """The statistics (s,) of theta (n,), one after the other."""
+        """The statistics (s,) of theta (n,), concatenated."""
         tensors = [t for t in self._layout.tensors if t.name in self._layout.statistics]
         return np.concatenate([np.zeros(0), *(theta[tensor.slice] for tensor in tensors)])
 
@@ -176,7 +175,7 @@ class Yardstick:
         return self.answers(eager.gradient, loss, self.statistics(eager.theta))
 
     def kink(self, theta: Theta, batch: Batch) -> str | None:
-        """The operator with a kink within rounding of the batch, which proves that it says nothing."""
+        """The operator with a kink within rounding of the batch, which makes the batch inconclusive."""
         for eager in (self._exact, self._plain[-1]):
             eager.place(theta)
         return kinks.found(self._exact, self._plain[-1], batch)
@@ -199,7 +198,7 @@ class Yardstick:
         return {"logits": output.double().numpy(), **named}
 
     def _undecided(self, logits: Vector, batch: Batch, gap: float) -> float:
-        """The weight of what is counted by logits (B, ...) so near that float32 may exchange them."""
+        """The weight of rows counted by logits (B, ...) so close that float32 may swap them."""
         w = batch.w.numpy()
         if self._metric is label_accuracy:
             near = np.abs(logits) <= gap

@@ -2,7 +2,7 @@
 
 Every dimension of every tensor starts as a stream of its own. A walk over the operators ties the dimensions
 that must have the same channels, and fixes those that cannot change: the input's channels, the outputs,
-kernels, concatenated or cut channels, and everything that meets an operator without a rule.
+kernels, concatenated or cut channels, and everything that reaches an operator without a rule.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class FoundAxes:
 
 
 def find_axes(network: Network, x: Tensor) -> FoundAxes:
-    """The axes of a network that takes x (B, ...). Raises ``ExportError`` when it cannot be traced."""
+    """The axes of a network that takes x (B, ...). Raises ``ExportError`` if it cannot be traced."""
     names = [tensor.name for tensor in network.layout.tensors]
 
     def forward(*values: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def find_axes(network: Network, x: Tensor) -> FoundAxes:
 
 
 def _first_labels(network: Network, streams: Streams) -> list[Labels]:
-    """A stream for each dimension of each tensor, fixed when its module cannot be resized."""
+    """A stream for each dimension of each tensor, fixed if its module cannot be resized."""
     labels = [
         Labels(
             streams.fresh(extent, f"dimension {number} of {tensor.name!r}")
@@ -94,7 +94,7 @@ def _called(node: fx.Node, streams: Streams, values: Values) -> list[Labels]:
         source, index = cast(tuple[fx.Node, int], node.args)
         return [values[source][index]]
     if node.target is EXPAND and all(_broadcasts(user) for user in node.users):
-        return values[node.all_input_nodes[0]]  # its users broadcast themselves, at any width
+        return values[node.all_input_nodes[0]]  # its users broadcast it themselves, at any width
     names = [argument.name for argument in node.target._schema.arguments]
     arguments = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     labels = cast(dict[str, Any], tree_map_only(fx.Node, lambda n: values[n][0], arguments))

@@ -1,4 +1,4 @@
-"""One rule per ATen operator: what it does to streams of channels. Arguments are named as in its schema.
+"""One rule per ATen operator: its effect on streams of channels. Arguments are named as in its schema.
 
 A rule gets the labels of the tensors among its arguments (``self`` and ``input`` become ``x``), ties the
 dimensions that must have the same channels, and returns the labels of each result. An operator without a
@@ -318,7 +318,7 @@ def _pad(step: Step, /, *, x: Labels, pad: Sequence[int], **_: object) -> list[L
 
 @_rule(aten.index.Tensor, aten._unsafe_index.Tensor)
 def _index(step: Step, /, *, x: Labels, indices: Sequence[Labels | None]) -> list[Labels]:
-    """Dimensions before the first indexed one are kept; all from there on become plain."""
+    """Dimensions before the first indexed one are kept; all from that one on become plain."""
     indexed = [number for number, index in enumerate(indices) if index is not None]
     first = indexed[0]
     if indexed != list(

@@ -22,8 +22,8 @@ MAX_REASONS = 3
 def narrowed(module: nn.Module, sample: Tensor, dropped: float) -> nn.Module:
     """A copy with ceil((1 - dropped) c) of the c channels of every axis; ``sample`` has shape (B, ...).
 
-    Raises ``ExportError`` when nothing can be narrowed, when a normalisation would be left with a broken
-    group, and when the narrower form does not run, for instance because its forward pass hard-codes sizes.
+    Raises ``ExportError`` if nothing can be narrowed, if a normalisation would be left with an incomplete
+    group, and if the narrower form does not run, for instance because its forward pass hard-codes sizes.
     """
     network = Network(module, REGRESSION)
     return cut(module, sample, network.layout, find_axes(network, sample), dropped)

@@ -24,7 +24,7 @@ def resizable(module: nn.Module) -> bool:
 
 
 def resize(name: str, module: nn.Module) -> None:
-    """Make a layer's attributes agree with its tensors. Raises ``ExportError`` when they cannot."""
+    """Make a layer's attributes agree with its tensors. Raises ``ExportError`` if they cannot."""
     if reset := _of_table(module):
         reset(name, module)
 
@@ -72,7 +72,7 @@ def _instance_norm(_name: str, module: nn.Module) -> None:
 
 
 def _group_norm(name: str, module: nn.Module) -> None:
-    """Groups of as many channels as before or, if that leaves a rest, the fewest that are not larger."""
+    """Groups of as many channels as before or, with a remainder, the fewest that are not larger."""
     layer = cast(nn.GroupNorm, module)
     if not layer.affine:
         return

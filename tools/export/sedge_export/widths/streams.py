@@ -15,7 +15,7 @@ Dim: TypeAlias = tuple[Part, ...]
 
 
 class Stream:
-    """Channels that can be left out; ``parts`` is what it was resolved to, None while it is free."""
+    """Channels that can be left out; ``parts`` is its resolution, None while it is free."""
 
     def __init__(self, extent: int, name: str) -> None:
         self.extent = extent
@@ -43,7 +43,7 @@ class Streams:
         return resolved(dim)
 
     def tie(self, first: Dim, second: Dim, why: str) -> Dim:
-        """Unify two dimensions. Where they do not match, both are fixed for the reason ``why``."""
+        """Unify two dimensions. If they do not match, both are fixed for the reason ``why``."""
         one, other = _unlike(resolved(first), resolved(second))
         for free, bound in ((other, one), (one, other)):
             if len(free) == 1 and isinstance(free[0], Stream) and _streams(bound):
@@ -70,7 +70,7 @@ class Streams:
                 elif size % extent == 0:
                     taken.append(extent)
                     flat, extent = (size // extent, *rest), 1
-                else:  # neither divides the other, so no boundary stays where it was
+                else:  # neither divides the other, so no boundary is preserved
                     for dim in dims:
                         self.fix(dim, why)
                     return [resolved((wanted,)) for wanted in shape]

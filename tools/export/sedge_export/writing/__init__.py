@@ -1,1 +1,1 @@
-"""What goes into a bundle besides its programs."""
+"""The parts of a bundle besides its programs."""

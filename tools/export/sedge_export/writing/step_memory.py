@@ -1,11 +1,11 @@
-"""The memory that a runtime takes in a job, measured in a separate process. Linux only.
+"""Measures the memory that a runtime takes in a job, in a separate process. Linux only.
 
     python -m sedge_export.writing.step_memory FOLDER BACKEND PROGRAM
 
 prints the bytes by which the process's peak (VmHWM) in a training with the program, gradient or guided,
 between two evaluations exceeds what it held before the programs were opened, without the vectors that the
-training itself holds: sessions, and the tensors within a step. What runs is the device's own trainer, on
-rows that the programs were verified on, as a model need not have a loss on any others. The figure varies by
+training itself holds: sessions, and the tensors within a step. It runs the device's own trainer on rows
+that the programs were verified on, because a model need not have a loss on any others. The figure varies by
 a per cent.
 """
 
@@ -41,19 +41,19 @@ from sedge_protocol.wire.programs import GUIDED, Signature
 from sedge_protocol.wire.training import Training
 
 MEASURED = ("gradient", GUIDED)
-# The training's own: the model that moves, the velocity and the gradient.
+# The training's own vectors: the model that moves, the velocity and the gradient.
 _VECTORS = 3
-# Steps that hardly move the model: a rate that suits its data is not known here.
+# With this rate steps hardly move the model: a rate that suits its data is not known here.
 _TRAINING = Training(learning_rate=1e-30)
 _BUNDLE, _ROWS = "bundle", "rows.npz"
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def with_memory(bundle: Bundle, theta: Theta, examples: Examples) -> Bundle:
-    """The bundle, whose programs that train say what memory they take; as it is on another system.
+    """The bundle, with the memory needs of its training programs; unchanged on other systems than Linux.
 
-    ``examples`` are two batches on which the model's loss is finite. Raises ``ExportError`` when
-    a program cannot be measured.
+    ``examples`` are two batches on which the model's loss is finite. Raises ``ExportError`` if a program
+    cannot be measured.
     """
     if not _STATUS.exists():
         return bundle
@@ -95,7 +95,7 @@ def main(folder: str, backend: str, program: str) -> None:
         guidance = sample_guidance(bundle.manifest, theta * np.float32(0.95))
     request = TrainRequest(theta, _TRAINING, 0, guidance=guidance)
     with suppress(OSError):
-        _RESET.write_text("5")  # the peak of the imports is not the job's
+        _RESET.write_text("5")  # the peak of the imports does not belong to the job
     before = _kernel("VmRSS")
     trainer = BundleTrainer(bundle, programs)
     trainer.evaluate(theta, examples)
@@ -105,7 +105,7 @@ def main(folder: str, backend: str, program: str) -> None:
 
 
 def _programs(bundle: Bundle, backend: str) -> tuple[LoadProgram, int]:
-    """What loads the programs, and how many copies of the gradient it takes that a device does not."""
+    """The loader of the programs, and the number of extra copies of the gradient compared with a device."""
     if backend == ONNXRUNTIME:
         from sedge_edge.backends.onnx_runtime import OnnxProgram
         from sedge_protocol.host.onnx_runtime import library
@@ -124,7 +124,7 @@ def _programs(bundle: Bundle, backend: str) -> tuple[LoadProgram, int]:
 
 
 class _Program:
-    """``LoadedProgram`` in the exporter's runtime, which is closed after the last run, as a device's is."""
+    """``LoadedProgram`` in the exporter's runtime; as on a device, it is closed after the last run."""
 
     def __init__(self, opened: Callable[[], Program], outputs: tuple[str, ...]) -> None:
         self._opened, self._outputs = opened, outputs

@@ -130,7 +130,7 @@ class Simplifier:
         return self.emit(PERMUTE, source, order)
 
     def transposed(self, x: fx.Node) -> tuple[fx.Node, list[int]]:
-        """What x is a transpose of, and its order of axes; x itself and the identity otherwise."""
+        """The value that x is a transpose of, and its order of axes; else x itself and the identity."""
         if x.target is PERMUTE:
             return cast(fx.Node, x.args[0]), list(cast(Sequence[int], x.args[1]))
         return x, list(range(len(shape_of(x))))
@@ -165,7 +165,7 @@ class Simplifier:
     def _pointwise(
         self, target: OpOverload, args: list[Any], keywords: dict[str, Any], shape: tuple[int, ...]
     ) -> fx.Node:
-        """The operator on what its operands are transposes of, and the transpose behind it."""
+        """The operator on the values behind its operands' transposes, with the transpose after it."""
         operands = [arg for arg in args if isinstance(arg, fx.Node)]
         order = list(range(len(shape)))
         for operand in sorted(operands, key=_size):

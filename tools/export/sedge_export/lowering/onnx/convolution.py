@@ -113,7 +113,7 @@ def _as_product(graph: Graph, x: Value, weight: Value, bias: Value | None, windo
 def _product(
     graph: Graph, seen: Sequence[Value], weight: Value, bias: Value | None, shape: Sequence[int]
 ) -> Value:
-    """What each tap sees, (K, C), by weight (T C, O): a map of O channels, of ``shape`` (B, ...)."""
+    """Each tap's input (K, C) times weight (T C, O): a map of O channels, of ``shape`` (B, ...)."""
     rows = gemm(graph, graph.concat(seen, 1), weight, bias)  # (K, O)
     shaped = graph.reshape(rows, (*shape, weight.shape[1]))
     return graph.transpose(shaped, _channels_first(shaped))

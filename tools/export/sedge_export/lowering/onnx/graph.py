@@ -201,7 +201,7 @@ class Graph:
         return made
 
     def untransposed(self, x: Value) -> tuple[Value, tuple[int, ...]]:
-        """What x is a transpose of, and its order of axes; x itself and the identity otherwise."""
+        """The value that x is a transpose of, and its order of axes; else x itself and the identity."""
         return self._transposes.get(x.name, (x, tuple(range(x.rank))))
 
     def reduce(self, kind: str, x: Value, axes: Sequence[int], keep: bool = False) -> Value:

@@ -52,7 +52,7 @@ _COMPARISONS = {
 
 
 def element_type(dtype: torch.dtype) -> ElementType:
-    """The ONNX element type of a torch type. Raises ``ExportError`` for one that programs do not have."""
+    """The ONNX element type of a torch type. Raises ``ExportError`` for one that programs lack."""
     if dtype not in DTYPES:
         raise ExportError(f"element type {dtype}, expected float32, bool or an integer")
     return DTYPES[dtype]

@@ -39,7 +39,7 @@ class Axis:
         return self.places[-1][0] + self.count
 
     def taps(self, x: Tensor, fill: float = 0.0) -> list[Tensor]:
-        """What each tap reads in every window: x with ``count`` elements on the axis, for each tap."""
+        """The elements that each tap reads over all windows: x with ``count`` elements on the axis."""
         if self.kernel == self.stride == 1 and not self.padding and self.extent == self.count:
             return [x]
         # A margin at the far end may be negative: elements that no window reads.

@@ -66,7 +66,7 @@ def make_token(
     secret, now = os.urandom(SECRET_BYTES), time.time()
     row = TokenRow(
         f"{TOKEN_PREFIX}{token_hex(6)}", secret, device, tags_coded(tags or {}), uses, accepts,
-        now, now + expires_s,
+        now, now + expires_s, account=cloud.broker.device_password_file is not None,
     )  # fmt: skip
     if cloud.broker.device_password_file is not None:
         with as_caller():
@@ -94,12 +94,16 @@ def settle(store: Store, cloud: CloudConfig) -> int:
     """Create the broker's accounts of accepted devices, and delete those of used tokens.
 
     Devices that change their secret get their new passwords. Returns how many devices may now be
-    told. Killed at any point, it does the rest the next time. Where the broker's passwords are not kept
-    here, whoever keeps them has to do it. Raises ``StorageError``.
+    told. Killed at any point, it does the rest the next time. A coordinator that does not keep the
+    broker's passwords leaves them to the one that does, and tells devices whose accounts are made by hand.
+    Raises ``StorageError``.
     """
     now = time.time()
     joins, spent = store.joins(["accepted"]), [row.token for row in store.spent_tokens(now)]
     renewals = store.renewals_due()
+    if cloud.broker.device_password_file is None:
+        by_hand = {row.token for row in store.tokens() if not row.account} if joins else set[str]()
+        joins, spent, renewals = [join for join in joins if join.token in by_hand], [], []
     if not joins and not spent and not renewals:
         return 0
     if cloud.broker.device_password_file is not None:

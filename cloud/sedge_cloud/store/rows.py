@@ -266,8 +266,8 @@ class TokenRow(msgspec.Struct, frozen=True):
 
     ``device`` is the id of the only device that it is for, or empty, and ``tags`` is MessagePack of the
     tags that devices get. With ``accepts`` they are accepted without a person's approval. ``expires`` is on
-    the coordinator's wall clock. ``account`` says whether the broker has the account, and ``refused`` why
-    the token last refused a device.
+    the coordinator's wall clock. ``account`` says whether a coordinator keeps its account at the broker, or
+    whoever made it by hand, and ``refused`` why the token last refused a device.
     """
 
     token: str

@@ -32,10 +32,10 @@ def cloud(tmp_path: Path) -> CloudConfig:
     return CloudConfig("bench", str(tmp_path / "state"), broker=broker)
 
 
-def opens(cloud: CloudConfig, secret: bytes) -> bool:
-    """Whether the broker lets device a in with the password of this secret."""
+def opens(cloud: CloudConfig, secret: bytes, name: str = "a") -> bool:
+    """Whether the broker lets a device in with the password of this secret."""
     lines = Path(cloud.broker.device_password_file or "").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith("a:"))
+    (line,) = (line for line in lines if line.startswith(f"{name}:"))
     _, _, count, salt, digest = line.split("$")
     password = DeviceKeys.of(secret).password.encode()
     found = hashlib.pbkdf2_hmac("sha512", password, base64.b64decode(salt), int(count))
@@ -54,10 +54,10 @@ def offer(store: Store) -> None:
     store.offer_secret("a", b"p", OFFERED)
 
 
-def join(store: Store, cloud: CloudConfig) -> JoinRow:
-    """Device a joins by a token for it, which accepts at once."""
-    token = make_token(store, cloud, accepts=True, device="a")
-    asked = JoinRow(b"k" * 65, token.token, "a", JOINED, "pending", 0.0)
+def join(store: Store, cloud: CloudConfig, name: str = "a") -> JoinRow:
+    """A device joins by a token for it, which accepts at once."""
+    token = make_token(store, cloud, accepts=True, device=name)
+    asked = JoinRow(b"k" * 65, token.token, name, JOINED, "pending", 0.0)
     row = store.ask_to_join(asked, time.time())
     assert row.state == "accepted"
     return row
@@ -142,3 +142,32 @@ def test_a_join_that_a_reissue_overtakes(store: Store, cloud: CloudConfig) -> No
     assert present(store) != JOINED and opens(cloud, present(store))
     known = store.join_of(row.point)
     assert known is not None and known.state == "admitted"  # nobody waits for an account
+
+
+def test_only_the_brokers_host_gives_passwords(store: Store, cloud: CloudConfig) -> None:
+    """Coordinators elsewhere, of the same fleet, leave to it what needs an account."""
+    elsewhere = msgspec.structs.replace(cloud, broker=BrokerConfig())
+    offer(store)
+    store.add_device("b", OLD)
+    row = join(store, cloud, "b")
+    gone = make_token(store, cloud)
+    store.revoke_token(gone.token)
+    assert settle(store, elsewhere) == 0
+    assert [due.device for due in store.renewals_due()] == ["a"]
+    assert store.joins(["accepted"]) == [row]
+    assert [spent.token for spent in store.spent_tokens(time.time())] == [gone.token]
+    assert settle(store, cloud) == 1
+    assert opens(cloud, OFFERED) and opens(cloud, JOINED, "b")
+    assert not store.renewals_due() and not store.joins(["accepted"])
+    assert gone.token not in Path(cloud.broker.device_password_file or "").read_text()
+
+
+def test_a_broker_whose_accounts_are_made_by_hand(store: Store, cloud: CloudConfig) -> None:
+    """Devices are told that they have joined, and no token waits for anybody to end its account."""
+    elsewhere = msgspec.structs.replace(cloud, broker=BrokerConfig())
+    store.add_device("a", OLD)
+    row = join(store, elsewhere)
+    assert settle(store, elsewhere) == 1
+    assert store.joins(["admitted"]) == [msgspec.structs.replace(row, state="admitted")]
+    store.revoke_token(row.token)
+    assert store.spent_tokens(time.time()) == []

@@ -3,11 +3,12 @@
     theta' = sum_i (m_i / m) theta_i,   m = sum_i m_i        (McMahan et al. 2017, Algorithm 1)
            = theta + sum_i m_i (theta_i - theta) / m
 
-The second form costs as much as the updates are long: a device that sent k elements is equal to the
-global model everywhere else. The sum runs in float64, where the product of a float32 and a count below
+The cost of the second form grows with the length of the updates: a device that sent k elements is equal to
+the global model everywhere else. The sum runs in float64, where the product of a float32 and a count below
 2**29 is exact (24 + 29 = 53 bits), so the order of the updates affects only the rounding of the additions.
-Equal updates in equal order give equal bits. Where a run asks for a coordinate-wise rule (``robust.py``),
-it replaces the mean. Nothing here decides who takes part or what is personal. n = parameters.
+Equal updates in equal order give equal bits. If a run asks for a coordinate-wise rule (``robust.py``), it
+replaces the mean. Which devices take part, and which elements are personal, is decided elsewhere.
+n = parameters.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,7 +30,7 @@ BLOCK_BYTES = 64 * 2**20
 def average_change(context: Context, updates: Iterable[Update]) -> Change:
     """The change (n,) from the global model to the mean of the trained ones by ``num_examples``.
 
-    Where the run's ``robust`` says so, a coordinate-wise rule replaces the mean. Raises ``StrategyError``
+    If the run's ``robust`` says so, a coordinate-wise rule replaces the mean. Raises ``StrategyError``
     for an update of another shape or a negative weight.
     """
     if context.robust.rule in COORDINATE_RULES:

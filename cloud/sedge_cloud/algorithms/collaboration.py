@@ -1,4 +1,4 @@
-"""Who learns with whom: devices whose critical elements lie at the same places.
+"""Decides which devices learn with each other: those whose critical elements are at the same places.
 
 With m_i the critical elements of device i, of |m_i| elements, after round t (Wu et al. 2023, FedCAC):
 
@@ -8,8 +8,8 @@ With m_i the critical elements of device i, of |m_i| elements, after round t (Wu
     d_i  = the mean over i and C_i               on m_i; the strategy decides what is averaged
 
 In the papers every device takes part in every round. Here only the round's updates are paired. An absent
-device keeps its last group, whose trusted members (``strategy.ClientModel``) count with what they sent
-last. After round beta no device has a group, and one without critical elements is in none.
+device keeps its last group, whose trusted members (``strategy.ClientModel``) count with their last updates.
+After round beta no device has a group, and a device without critical elements is in none.
 
 Masks are bitmaps of n bits in words of 64, compared by XOR and popcount: 0.06 s for 100 devices of
 n = 582,026, 6 s for 1000; from about 1500 on a cluster may do it (``slices.py``). Models of more than
@@ -39,7 +39,7 @@ Words: TypeAlias = NDArray[np.uint64]
 
 # Words compared at once: 4 MB with 1000 devices, which fits in a processor's cache.
 _BLOCK = 512
-# Pairs times words from which it pays to work elsewhere (tools/bench/overlaps.py), and in how many slices.
+# The pairs times words from which a cluster pays off (tools/bench/overlaps.py), and the number of slices.
 _LARGE = 2 * 10**10
 _SLICES = 32
 _SEED = 5
@@ -57,7 +57,7 @@ class Grouped(Strategy, frozen=True):
 
     @property
     def codec(self) -> Codec:
-        """Everything that is sent; the order or the update says which elements are, or are critical."""
+        """Code every element that is sent; the order or the update says which are sent, or critical."""
         return EVERY_ELEMENT
 
     @property
@@ -201,7 +201,7 @@ def places(vector: SparseVector) -> Places:
 
 
 def trained_models(clients: Iterable[ClientModel]) -> Iterator[tuple[Theta, SparseVector]]:
-    """The models (n,) of the clients with an update, each with what it sent."""
+    """The models (n,) of the clients with an update, each with the change that it sent."""
     for client in clients:
         if client.trained is not None and client.sent is not None:
             yield client.trained, client.sent
@@ -212,8 +212,8 @@ def group_mean(
 ) -> NDArray[np.float32]:
     """d (k,): the mean of the models (n,) at the first one's ``critical`` places (k,).
 
-    Each model comes with the places that its device sent, None for all. What was not sent counts as zero
-    or, if ``counted``, not at all. The first device must have sent all of its critical elements.
+    Each model comes with the places that its device sent, None for all. Elements that were not sent count
+    as zero or, if ``counted``, not at all. The first device must have sent all of its critical elements.
     """
     total, count = np.zeros(critical.size, np.float64), np.zeros(critical.size, np.float64)
     for theta, sent in models:

@@ -1,7 +1,7 @@
 """Expressing one model in the neurons of another: optimal transport along a network's axes, in order.
 
-The plan T of an axis says which channels of the source model become which of the target's. It follows
-from the distance of their features, once the plans of the axes before it are known:
+The plan T of an axis maps channels of the source model to channels of the target. It follows from the
+distances between their features, once the plans of the axes before it are known:
 
     W^   = the tensors that make the axis's channels, their inputs carried along by the earlier plans
     C_jk = || W^_j - W_k ||,  features of channel j: what it has in all of W^, biases and norms among them
@@ -57,7 +57,7 @@ class Aligned(NamedTuple):
 
 @dataclass(frozen=True)
 class Aligner:
-    """Aligns models with each other's neurons."""
+    """Aligns one model with another's neurons."""
 
     solver: Solver = "emd"
     reg: float = 0.01
@@ -77,7 +77,7 @@ class Aligner:
         return Aligned(made, _cover(form, plans))
 
     def axis_plan(self, cost: Matrix) -> AxisPlan:
-        """The plan for an axis with this cost (M, m), normalised for either side."""
+        """The plan for an axis with this cost (M, m), normalised for each side."""
         plan = plan_between(cost, self.solver, self.reg)
         makes = _shares(plan, plan.sum(axis=0))
         if self.normalisation == "literal":

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism on a round's updates, whole devices being what is protected.
+"""The Gaussian mechanism on a round's updates, protecting whole devices.
 
     sum     S = sum_i c_i min(1, C / |c_i|) + N(0, (z C)^2 I)     c_i = theta_i - theta, C the clip    (n,)
     change  S / m                                                 m fixed before the run begins
@@ -6,7 +6,7 @@
 
 (McMahan et al. 2018, Learning differentially private recurrent language models, with a fixed denominator.)
 Each device counts the same, and one that does not answer counts as no change. So a device moves S by at
-most C, however it codes and whatever it claims: what is clipped is what the coordinator has decoded.
+most C, however it codes and whatever it claims: the coordinator clips the decoded update.
 
 Coins and noise are functions of the run's secret. The noise also depends on the updates that it covers: a
 round that is aggregated again after a crash gets the same bytes, but the same noise never covers two
@@ -26,7 +26,7 @@ from sedge_cloud.strategy import Update
 from sedge_protocol.codec import SparseVector
 from sedge_protocol.layout import Theta
 
-# Elements of noise that are drawn at once; even, as they come in pairs.
+# The number of noise elements to draw at once; even, as they come in pairs.
 BLOCK = 1 << 16
 
 
@@ -47,7 +47,7 @@ class Noise:
 def private_update(
     updates: Iterable[Update], theta: Theta, noise: Noise, still: Sequence[slice] = ()
 ) -> Update:
-    """The mean of the updates of theta (n,), as if it were one device's: whatever uses it is private.
+    """The mean of the updates of theta (n,), as if from one device: anything computed from it is private.
 
     The elements in ``still`` neither move nor count towards a length.
     """
@@ -83,9 +83,9 @@ def gaussian(key: bytes, size: int) -> NDArray[np.float64]:
 
 
 def drawn(secret: bytes, share: float, number: int, able: Iterable[str]) -> list[str]:
-    """The devices of a round, each by its own coin, which falls alike whoever else is able.
+    """The devices of a round, each drawn by its own coin, which does not depend on the other devices.
 
-    If nobody is drawn, all coins are tossed again.
+    If no device is drawn, all coins are tossed again.
     """
     names = sorted(able)
     for attempt in count() if names else ():

@@ -1,14 +1,15 @@
-"""Optimal transport between two sets of neurons: which source becomes which target.
+"""Optimal transport between two sets of neurons: matches sources to targets.
 
 Both sets have total weight 1, shared equally (uniform marginals mu, nu). The plan T (M, m) says how much of
 each source goes to each target at the least total cost <C, T>:
 
     emd        the exact optimum: neurons are merged or split where the sets differ in size
     sinkhorn   the optimum of cost - reg * max(C) * entropy(T): fast and smooth, never quite a hard choice
-    assign     each member of the smaller set has one partner, the rest of the larger set has none
+    assign     each member of the smaller set has one partner, the others in the larger set have none
 
-SciPy solves the exact ones and is imported only for them. 512 to 384 neurons take one core 2 ms (assign),
-6 ms (sinkhorn) and 0.3 s (emd); emd of sizes without a small common multiple, such as 512 and 359, 1.2 s.
+SciPy solves the exact problems and is imported only for them. For 512 to 384 neurons one core takes 2 ms
+(assign), 6 ms (sinkhorn) and 0.3 s (emd); emd of sizes without a small common multiple, such as 512 and
+359, takes 1.2 s.
 M, m = sources, targets.
 """
 
@@ -84,7 +85,7 @@ def _by_copies(cost: Matrix, common: int) -> Matrix:
 def _by_program(cost: Matrix) -> Matrix:
     """The exact plan from the transport problem as a linear program.
 
-    With m units at each source and M wanted at each target a vertex consists of whole numbers, so rounding
+    With m units at each source and M wanted at each target, a vertex consists of whole numbers, so rounding
     gives it exactly.
     """
     from scipy.optimize import linprog

@@ -10,11 +10,11 @@ know of it.
 
 The patches' median is taken over trusted client models (``ClientModel.trusted``); without any it is the
 median of the deltas. Otherwise, where most devices are newcomers without a patch, a device that was
-shortened in its last round would be its own measure in the next. The only patch of a trusted model stays
-as it is: what it is made of was filtered in its own rounds, and no bound from this round would fit. Honest
-patches grow while changes shrink: they reached 13 times the median change after 60 rounds of FedOBP with
-q = .9995, and 130 times with FedPURIN. Starts are not measured: they are the cloud's own, or made of
-trusted models. d = updates, n = parameters.
+shortened in its last round would be its own measure in the next. If a round has only one patch of a trusted
+model, it is left unchanged: its parts were filtered in their own rounds, and no bound from this round would
+fit. Honest patches grow while changes shrink: they reached 13 times the median change after 60 rounds of
+FedOBP with q = .9995, and 130 times with FedPURIN. Starts are not measured: they are the cloud's own, or
+made of trusted models. d = updates, n = parameters.
 """
 
 from collections import defaultdict
@@ -48,8 +48,8 @@ NEAREST = 1e-6
 class Filtered:
     """The updates whose factor is not 0, shortened where it is below 1.
 
-    ``examples`` has the number of examples that each counts with, ``shortened`` the factors below 1 by
-    device. Can be iterated as often as ``updates`` can.
+    ``examples`` has the number of examples with which each update counts, ``shortened`` the factors below 1
+    by device. Can be iterated as often as ``updates`` can.
     """
 
     updates: Iterable[Update]
@@ -99,10 +99,10 @@ def measure(update: Update) -> Measured:
 def filter_outliers(
     updates: Iterable[Update], robust: Robust, measured: Sequence[Measured] | None = None
 ) -> Filtered:
-    """The updates that a strategy may aggregate. An iterator's are kept in memory, others iterated again.
+    """The updates that a strategy may aggregate. An iterator is read into memory, else they are reiterated.
 
-    ``measured`` are their measures where they are known, which spares a pass over the vectors: lengths
-    alone decide unless the rule compares directions or changes. Raises ``StrategyError`` when Krum is to
+    ``measured`` has their measures, if known, which saves a pass over the vectors: lengths alone decide
+    unless the rule compares directions or changes. Raises ``StrategyError`` when Krum is to
     compare updates of different widths.
     """
     updates = repeatable(updates)
@@ -145,7 +145,7 @@ def _agreements(updates: Iterable[Update], measured: Sequence[Measured]) -> list
     one step of Weiszfeld's algorithm (Pillutla et al. 2022). Takes three passes, and two vectors (n,) for
     each width.
     """
-    moved = [0 < each.delta < np.inf for each in measured]  # anything, and by a finite amount
+    moved = [0 < each.delta < np.inf for each in measured]  # by a finite amount that is not zero
     centres = _centres(updates, measured, moved, {})
     centres = _centres(updates, measured, moved, centres)
     return [
@@ -216,7 +216,7 @@ def _length(vector: Theta | None) -> float:
 
 
 def _sum_of_squares(vector: Theta) -> float:
-    """As ``np.square(vector, dtype=np.float64).sum()`` to the bit, in little memory: numpy halves alike."""
+    """As ``np.square(vector, dtype=np.float64).sum()`` to the bit, in less memory (halved as in numpy)."""
     if vector.size <= COLUMNS:
         return float(np.square(vector, dtype=np.float64).sum())
     half = vector.size // 2

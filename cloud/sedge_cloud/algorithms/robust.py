@@ -1,7 +1,7 @@
-"""Robust aggregation, which a few hostile devices cannot turn: the rules, over plain arrays.
+"""Robust aggregation, which a few hostile devices cannot subvert: the rules, on plain arrays.
 
     clip           a change is shortened to ``clip`` times the median length of the round's changes
-    max_weight     no device counts for more than so many times the median number of examples
+    max_weight     no device counts for more than this multiple of the median number of examples
     direction      a change that points elsewhere than the round's others is shortened, or left out
     krum           the one update nearest to its neighbours           (Blanchard et al. 2017)
     multi_krum     the d - f - 2 nearest ones                         (Blanchard et al. 2017)
@@ -69,7 +69,7 @@ class Robust(msgspec.Struct, frozen=True, omit_defaults=True):
     limit."""
 
     def wrong(self, count: int) -> int:
-        """f of ``count`` updates."""
+        """f, the number of updates among ``count`` that may be wrong."""
         return floor_of(self.byzantine, count)
 
 

@@ -1,1 +1,1 @@
-"""Where the facts go: page, metrics, notices, journal, Home Assistant, terminal."""
+"""The outputs of the facts: page, metrics, notices, journal, Home Assistant, terminal."""

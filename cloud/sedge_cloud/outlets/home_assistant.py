@@ -1,13 +1,13 @@
-"""Home Assistant finds the fleet and its devices by itself, on the broker that is already there.
+"""Publishes the fleet to the existing broker, so that Home Assistant finds it and its devices by itself.
 
-    homeassistant/device/sedge-FLEET/…/config   what there is to see: Home Assistant's device discovery
+    homeassistant/device/sedge-FLEET/…/config   the entities, for Home Assistant's device discovery
     sedge/1/FLEET/facts/link                    online or offline: whether the coordinator runs
     sedge/1/FLEET/facts/fleet                   the newest run, as JSON
     sedge/1/FLEET/facts/device/DEVICE           one device, as JSON
 
-All of them are retained, and published only when they change. A thread of its own has a connection of its
-own, whose will says offline; it stands in nobody's way. Ids cannot break a topic (topics.py), and what a
-device says of itself is printable ASCII (records.py), of which Home Assistant takes ``MAX_STATE``.
+All of them are retained, and published only when they change. A separate thread has a separate connection,
+whose will says offline, so it holds nothing else up. Ids cannot break a topic (topics.py), and texts from
+devices are printable ASCII (records.py), of which Home Assistant accepts ``MAX_STATE`` characters.
 """
 
 import json
@@ -27,7 +27,7 @@ from sedge_protocol.wire.objective import ACCURACY, Metric
 from sedge_protocol.wire.topics import ROOT
 
 STEP_S, READ_S = 0.1, 10.0
-# A longer state is unknown to Home Assistant, in characters.
+# Home Assistant shows a longer state, in characters, as unknown.
 MAX_STATE = 255
 ONLINE, OFFLINE = b"online", b"offline"
 _log = logging.getLogger("sedge.home_assistant")
@@ -57,7 +57,7 @@ DEVICE: Entities = {
 
 
 def messages(facts: Fleet, max_devices: int, page: str | None = None) -> dict[str, bytes]:
-    """Every topic with its payload; an empty one takes away a device that is revoked, or one too many.
+    """Every topic with its payload; an empty one removes a device that is revoked or over the limit.
 
     ``page`` is the status page's address, to which Home Assistant links.
     """
@@ -83,7 +83,7 @@ def messages(facts: Fleet, max_devices: int, page: str | None = None) -> dict[st
 
 
 def link_topic(fleet: str) -> str:
-    """Where it stands whether the coordinator runs."""
+    """The topic that says whether the coordinator runs."""
     return f"{ROOT}/{fleet}/facts/link"
 
 
@@ -132,14 +132,14 @@ def _measured(metric: Metric) -> Entities:
 
 
 def _values(metric: Metric, before: float | None, after: float | None) -> dict[str, object]:
-    """Shares in percent, any other metric as it is."""
+    """Shares in percent, any other metric unchanged."""
     scale = 100 if metric.share else 1
     pairs = (("before", before), ("after", after))
     return {key: None if value is None else float(f"{scale * value:.4g}") for key, value in pairs}
 
 
 def _topics(fleet: str, device: str | None) -> tuple[str, str]:
-    """Where it is announced, and where its state stands; None is the fleet. No device's id has a "_"."""
+    """The topics of its announcement and its state; None is the fleet. No device's id has a "_"."""
     config = f"homeassistant/device/sedge-{fleet}/{device or '_fleet'}/config"
     return config, f"{ROOT}/{fleet}/facts/{'fleet' if device is None else f'device/{device}'}"
 
@@ -186,7 +186,7 @@ class HomeAssistant:
         self._cloud = cloud
         self._snapshot = snapshot
         self._link_topic = link_topic(cloud.fleet)
-        # Hearing its own words, it knows that the link is no dead end, and when a late will has spoken.
+        # Receiving its own messages shows that the link works, and when a late will was published.
         self._link = MqttLink(
             settings, (self._link_topic,), lambda: (self._link_topic, OFFLINE), retain=True
         )
@@ -197,11 +197,11 @@ class HomeAssistant:
         self._thread = Supervised("home assistant", self._turn, STEP_S, end=self._end)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Say offline and end."""
+        """Publish offline and end the thread."""
         self._thread.close()
 
     def _turn(self) -> None:
@@ -217,7 +217,7 @@ class HomeAssistant:
         self._link.close()
 
     def _step(self) -> None:
-        """Note what has happened, and send what has changed as far as there is room."""
+        """Handle the link's events, and send changed messages while there is room."""
         for event in self._link.step():
             match event:
                 case Connected():  # the broker may have lost what it retained

@@ -1,7 +1,7 @@
-"""Tells somebody of problems that nobody may be looking at: by a webhook, or a command of the operator's.
+"""Sends notices of problems, so that nobody has to watch: by a webhook, or by the operator's command.
 
-What is new in a reading of the facts is sent from a thread of its own (supervisor.py). A receiver that
-hangs or fails holds up this thread alone, and is logged once until it works again.
+New problems in a reading of the facts are sent from a separate thread (supervisor.py). A receiver that
+hangs or fails holds up only this thread, and is logged once until it works again.
 """
 
 import http.client
@@ -19,7 +19,7 @@ from sedge_cloud.facts.records import Code, Fleet, Problem
 from sedge_cloud.outlets.onsets import Key, Onsets
 from sedge_cloud.outlets.settings import NotifyConfig
 
-# What is worth waking somebody for; everything else is on the page.
+# The problems worth waking somebody for; all others are on the page.
 NOTIFY_CODES: frozenset[Code] = frozenset({
     "broker_down", "broker_limit", "coordinator_silent", "coordinator_error", "disk_low", "disk_full",
     "run_failed", "rollout_aborted", "round_stuck", "round_below_quorum", "device_lost",
@@ -91,7 +91,7 @@ class Sender:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: a receiver must not choose which of our network's addresses we ask."""
+    """Follows no redirect: a receiver must not choose which address in our network we call."""
 
     def redirect_request(
         self,
@@ -113,7 +113,7 @@ def _post(url: str, body: bytes) -> None:
 
 
 def _call(words: tuple[str, ...], body: bytes) -> None:
-    """Raises ``OSError`` or ``SubprocessError`` unless the command ends well."""
+    """Run a command. Raises ``OSError`` or ``SubprocessError`` unless it succeeds."""
     subprocess.run(
         words, input=body, capture_output=True, timeout=TIMEOUT_S, check=True, close_fds=True
     )

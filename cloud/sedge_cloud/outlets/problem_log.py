@@ -1,8 +1,8 @@
-"""Logs what begins and ends to be wrong, so that the journal alone tells it, with or without a page.
+"""Logs when problems begin and end, so that the journal alone shows them, with or without a page.
 
-A line's level, which is its priority in the journal, is the problem's severity; an end is information. A
-fleet that loses its network must not flood the log: what is more than ``MOST`` in one reading is counted by
-code, and a problem that comes and goes is logged once in ``QUIET_S``.
+A line's level, which is its priority in the journal, is the problem's severity; the end of a problem is
+information. A fleet that loses its network must not flood the log: problems beyond ``MOST`` in one reading
+are counted by code, and a problem that comes and goes is logged once in ``QUIET_S``.
 """
 
 import logging
@@ -30,7 +30,7 @@ class ProblemLog:
         self._open: dict[Key, Problem] = {}
 
     def __call__(self, facts: Fleet) -> None:
-        """Take a reading and log new problems."""
+        """Take a reading, and log problems that have begun or ended."""
         for level, text in self.lines(facts.problems, time.monotonic()):
             _log.log(level, "%s", text)
 

@@ -1,6 +1,6 @@
 """Long vectors in blocks, so that no intermediate result is as long as the vector.
 
-A block and what is computed from it fit into a processor's cache, which makes most passes faster, too.
+A block and its intermediate results fit into a processor's cache, which also makes most passes faster.
 n = elements of the vector, k = positions in it.
 """
 

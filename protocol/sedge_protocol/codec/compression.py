@@ -45,9 +45,9 @@ class Compression(StrEnum):
 
 
 def shrink(data: bytes, compression: Compression, cuts: Sequence[int] = ()) -> bytes:
-    """``data`` compressed, or unchanged if that is not longer.
+    """``data`` compressed, or unchanged if compression does not make it shorter.
 
-    At ``cuts``, ascending and within the data, the distribution of its bytes changes.
+    ``cuts``, ascending and within the data, are where the distribution of its bytes changes.
     """
     if compression is Compression.ZSTD:
         packed = _zstd(data, cuts)

@@ -1,4 +1,4 @@
-"""A byte plane sorted by exponent, in which order it compresses better.
+"""Sorts a byte plane by exponent, because it compresses better in that order.
 
 The highest byte plane of float32 and bfloat16 has the sign and the exponent without its last bit; the plane
 below has that bit and the first bits of the mantissa. Its bytes have one distribution for each exponent, so

@@ -1,8 +1,8 @@
 """Vectors on a grid: values as multiples of a spacing with three significant bits.
 
-What error feedback leaves out should be too small as often as too large. So elements are rounded to the
-nearest multiple, some up and some down. Sent as they are, and only once they are among the largest, all
-elements lag behind: by the change of about two rounds where 3 % of them are sent.
+The values sent should be too small as often as too large. So elements are rounded to the nearest multiple,
+some up and some down. Sent unrounded, and only once they are among the largest, all elements would lag
+behind: by the change of about two rounds if 3 % of them are sent.
 """
 
 import math
@@ -50,7 +50,7 @@ def on_own_grid(values: Theta, levels: int) -> Theta:
 
 
 def rounded(values: Theta, spacing: float) -> Theta:
-    """The nearest multiples of ``spacing``; of two that are equally near, the larger in magnitude."""
+    """The nearest multiples of ``spacing``; a tie goes to the larger magnitude."""
     step = np.float32(spacing)
     counts = np.trunc(values / step + np.copysign(np.float32(0.5), values))
     multiples: Theta = counts * step

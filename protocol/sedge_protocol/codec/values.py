@@ -20,7 +20,7 @@ from sedge_protocol.errors import CodecError, Unencodable
 Floats: TypeAlias = NDArray[np.float32]
 Plane: TypeAlias = NDArray[np.uint8]
 
-# One scale for 64 values costs .25 bit a value; with one for a whole tensor int8's error is 4e-2 to 8e-2.
+# A scale per 64 values costs .25 bit per value; with one per tensor int8's error would be 4e-2 to 8e-2.
 INT8_BLOCK = 64
 INT4_BLOCK = 32
 SIGN_BLOCK = 64

@@ -87,7 +87,7 @@ class SparseVector:
     def where(self) -> slice | NDArray[np.intp]:
         """The positions of the values, to index with; converted at every call.
 
-        In numpy's native type, with which it reads and writes twice as fast as with ``indices``.
+        They are in numpy's native type, with which it reads and writes twice as fast as with ``indices``.
         """
         return slice(None) if self.indices is None else self.indices.astype(np.intp)
 

@@ -1,6 +1,6 @@
-"""Numpy's files, read without pickles, and refused with our own messages.
+"""Reads numpy's files without pickles, and refuses them with our own messages.
 
-Of a file that is no array, numpy's own error says how to load it unsafely.
+For a file that is not an array, numpy's own error says how to load it unsafely.
 """
 
 from typing import BinaryIO
@@ -18,7 +18,7 @@ def read_arrays(
 ) -> NDArray[np.generic] | dict[str, NDArray[np.generic]]:
     """The array of a .npy file, or the arrays of an .npz by name.
 
-    Raises ``DataError``, which calls the file ``where`` and says what was ``expected``, for anything else.
+    Raises ``DataError`` for anything else; it calls the file ``where`` and says what was ``expected``.
     """
     start = file.read(len(_NPY))
     file.seek(0)

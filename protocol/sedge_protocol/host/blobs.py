@@ -1,18 +1,17 @@
-"""Immutable blobs on disk, named by their SHA-256, and the partly received ones. Both sides use it.
+"""Immutable blobs on disk, named by their SHA-256, and partly received blobs. Both sides use it.
 
     blobs/abcdef…               a whole blob; visible only when complete, checked and flushed
-    parts/<owner>-<hash>.part   what has arrived of one; holes where chunks are missing
-    parts/<owner>-<hash>.taken  empty: this owner's part has become the blob, and is not settled yet
+    parts/<owner>-<hash>.part   the chunks of a blob that have arrived; holes where chunks are missing
+    parts/<owner>-<hash>.taken  empty; this owner's part has become the blob, and is not settled yet
     parts/<hash>.<random>.tmp   a blob being written
     blobs/abcdef….corrupt       a blob that failed its hash on reading, kept for inspection
 
-A part belongs to (owner, blob) and not to one way of cutting the blob, so a transfer that goes on
-with smaller chunks goes on with the same file. The folder does not know which blobs are wanted;
-``collect`` is told.
+A part belongs to (owner, blob), whatever the chunk size, so a transfer that continues with smaller chunks
+continues with the same file. The folder does not know which blobs are wanted; ``collect`` is told.
 
-An fsync wears an SD card, so there are few. A chunk is written without: after a power cut the digests tell
-what is really there. A blob's content is flushed before it gets its name. The names are flushed together,
-by ``settle``, which must come before anything durable that names a blob.
+An fsync wears an SD card, so there are few. A chunk is written without one: after a power cut the digests
+tell which chunks are intact. A blob's content is flushed before it gets its name. The names are flushed
+together, by ``settle``, which must come before anything durable that names a blob.
 """
 
 import contextlib
@@ -38,12 +37,12 @@ from sedge_protocol.host.disk import (
 )
 from sedge_protocol.wire.transfer import Manifest
 
-# Space that blobs leave free, for the journals and the rest of the system: 5 % as ext4 reserves for
-# root, but no more than 64 MiB, which hold any journal many times over.
+# The space that blobs leave free for the journals and the rest of the system: 5 %, as ext4 reserves for
+# root, but no more than 64 MiB, enough for any journal many times over.
 FREE_FRACTION = 0.05
 FREE_MAX_BYTES = 64 * 2**20
 READ_BYTES = 2**20
-# How long a measurement of what the folder takes is reckoned on.
+# How long a measurement of the folder's size stays valid.
 MEASURE_S = 10.0
 _OWNER = re.compile(r"[a-z0-9-]{1,48}")
 _HASH_BYTES = 32
@@ -51,12 +50,12 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobFolder:
-    """Blobs and parts below ``root``, which is made when missing.
+    """Blobs and parts below ``root``, which is created if missing.
 
-    A write that would leave less than ``min_free_bytes`` free is refused; the default is 5 % of the
-    file system, at most 64 MiB. So is one after which the folder would take more than ``share`` of what it
-    takes and what is free together. Every method raises ``StorageError`` when the disk refuses.
-    Threads may share one folder, as long as no two write the same part.
+    A write that would leave less than ``min_free_bytes`` free is refused; the default is 5 % of the file
+    system, at most 64 MiB. So is a write after which the folder would take more than ``share`` of the sum
+    of its size and the free space. Every method raises ``StorageError`` when the disk fails. Threads may
+    share one folder, as long as no two write the same part.
 
     A power cut may take whole blobs that were written since the last ``settle`` of the process that wrote
     them. With ``durable`` false nothing is flushed: blobs outlive this process, but not a power cut. That
@@ -88,7 +87,7 @@ class BlobFolder:
         self.min_free_bytes = min_free_bytes
 
     def write(self, data: bytes) -> bytes:
-        """Store a blob, durable once settled; gives its SHA-256. Nothing is written when it is there."""
+        """Store a blob, durable once settled; returns its SHA-256. An existing one is not written again."""
         sha256 = hashlib.sha256(data).digest()
         path = self._blob(sha256)
         if self.has(sha256):
@@ -104,7 +103,7 @@ class BlobFolder:
         return sha256
 
     def settle(self) -> None:
-        """Make every blob that is here durable, whichever thread has written it."""
+        """Make every blob in the folder durable, whichever thread has written it."""
         with self._settling:
             if self._settled:
                 return
@@ -162,10 +161,10 @@ class BlobFolder:
         return data
 
     def open_part(self, owner: str, manifest: Manifest) -> set[int]:
-        """Which chunks have arrived already, by their digests; reads one chunk at a time.
+        """The chunks that have already arrived, by their digests; reads one chunk at a time.
 
-        ``owner`` is a device id or "fleet". Refuses a transfer whose rest would not fit. All chunks
-        may be there, when a crash came before ``finish_part``.
+        ``owner`` is a device id or "fleet". Refuses a transfer whose remaining chunks would not fit. All
+        chunks may be there, if a crash came before ``finish_part``.
         """
         path = self._part(owner, manifest)
         held: set[int] = set()
@@ -191,9 +190,9 @@ class BlobFolder:
             write_at(descriptor, data, manifest.span(index)[0])
 
     def finish_part(self, owner: str, manifest: Manifest) -> bool:
-        """Turn a complete part into a blob, durable once settled. False, and no part, if its hash is wrong.
+        """Turn a complete part into a blob, durable once settled; if its hash is wrong, discard it: False.
 
-        Also true if there is the blob and no part: an earlier call had finished before a crash.
+        Also True if the blob exists and the part does not: an earlier call had finished before a crash.
         """
         part, blob = self._part(owner, manifest), self._blob(manifest.sha256)
         with translated("finish part", part):
@@ -204,7 +203,7 @@ class BlobFolder:
     def take_part(self, owner: str, manifest: Manifest) -> bytes | None:
         """Turn a complete part into a blob, durable once settled, and read it; None if its hash is wrong.
 
-        Until ``discard_part`` its owner, but nobody else, may take it again: after a crash, for example.
+        Until ``discard_part`` its owner, and no other, may take it again, for example after a crash.
         """
         part, pieces = self._part(owner, manifest), list[bytes]()
         with translated("take part", part):
@@ -215,7 +214,7 @@ class BlobFolder:
         return self.read(manifest.sha256) if taken else None
 
     def read_part(self, owner: str, manifest: Manifest) -> bytes | None:
-        """The bytes of a complete part, which stays; None, and no part, if their hash is wrong."""
+        """The bytes of a complete part, which is kept; if their hash is wrong, discard it: None."""
         part, pieces = self._part(owner, manifest), list[bytes]()
         with translated("read part", part):
             sound = _is_sound(part, manifest, False, pieces.append)
@@ -224,7 +223,7 @@ class BlobFolder:
         return b"".join(pieces) if sound else None
 
     def discard_part(self, owner: str, manifest: Manifest) -> None:
-        """Delete what has arrived of a blob, and the mark that it was this owner's."""
+        """Delete the chunks that have arrived of a blob, and the mark that it was this owner's."""
         path = self._part(owner, manifest)
         with translated("remove part", path):
             path.unlink(missing_ok=True)
@@ -247,12 +246,12 @@ class BlobFolder:
     def collect(
         self, keep: Set[bytes], min_age_s: float, min_part_age_s: float | None = None
     ) -> int:
-        """Delete what is neither in ``keep`` nor younger than ``min_age_s``; the number of bytes freed.
+        """Delete files neither in ``keep`` nor younger than ``min_age_s``. Returns the bytes freed.
 
-        That is: blobs that are not in ``keep``, parts of such blobs or of existing ones, temporary files
-        and corrupt blobs. Parts may have another age, as their sender may be away for a day. The age
-        protects files that their writer has yet to name elsewhere; a clock that jumps back only makes files
-        look younger. An age of 0 protects nothing.
+        These are blobs that are not in ``keep``, parts of such blobs or of existing ones, temporary files
+        and corrupt blobs. Parts may have another minimum age, as their sender may be away for a day. The
+        age protects files that their writer has yet to name elsewhere; a clock that jumps back only makes
+        files look younger. An age of 0 protects nothing.
         """
         names = {sha256.hex() for sha256 in keep}
         now = time.time()
@@ -281,7 +280,7 @@ class BlobFolder:
         look: Callable[[bytes], object],
         mark: Path | None = None,
     ) -> bool:
-        """Turn a part into its blob; False, and no part, if it is not sound. Raises ``OSError``.
+        """Turn a part into its blob; if it is not sound, discard it: False. Raises ``OSError``.
 
         ``mark`` is created in between. A power cut may lose it: then the part is sent again.
         """
@@ -341,7 +340,7 @@ class BlobFolder:
 
 
 def _size(path: Path) -> int:
-    """Bytes that a file takes, parts without their holes; 0 for one that has gone. Raises ``OSError``."""
+    """The bytes that a file occupies, without holes; 0 if it is gone. Raises ``OSError``."""
     with contextlib.suppress(FileNotFoundError):
         return 512 * path.stat().st_blocks
     return 0
@@ -355,7 +354,7 @@ def _taken(part: Path) -> Path:
 def _held_chunks(part: Path, manifest: Manifest) -> set[int]:
     """The chunks that a part has completely. Raises ``OSError``.
 
-    Without mmap, with which an unreadable sector would be a SIGBUS and not an error.
+    It does not use mmap, with which an unreadable sector would cause a SIGBUS instead of an error.
     """
     held: set[int] = set()
     with opened(part, os.O_RDONLY) as descriptor:

@@ -19,7 +19,7 @@ from sedge_protocol.host.toml import default_path
 
 CONFIG_VARIABLE = "SEDGE_CONFIG"
 INTERRUPTED = 130
-# argparse's own messages, of which Python 3.12 puts no quotation marks around the choices.
+# argparse's own messages; Python 3.12 and later put no quotation marks around the choices.
 _CHOICE = re.compile(r"invalid choice: '(?P<word>.*?)' \(choose from (?P<known>.*)\)$", re.DOTALL)
 _OPTION = re.compile(r"--[a-z][\w-]*")
 
@@ -52,12 +52,12 @@ class Parser(argparse.ArgumentParser):
         return self.add_subparsers(required=True, metavar="COMMAND", parser_class=inherits)
 
     def format_help(self) -> str:
-        """The help, with the examples as they are typed."""
+        """The help, with the examples exactly as they are typed."""
         examples = "".join(f"  {example}\n" for example in self.examples)
         return super().format_help() + (examples and f"\nexamples:\n{examples}")
 
     def parse_known_args(self, *args: Any, **named: Any) -> Any:
-        """As argparse does; but an option that a command does not know is refused with its own usage."""
+        """As in argparse, but a command refuses an option that it does not know with its own usage."""
         found, unknown = super().parse_known_args(*args, **named)
         if unknown:
             options = _OPTION.findall(self.format_help())
@@ -95,7 +95,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def command(name: str, description: str, config: str = "", examples: Sequence[str] = ()) -> Parser:
-    """The parser of a whole command, with what every command has."""
+    """The parser of a whole command, with the options that every command has."""
     parser = Parser(prog=name, description=description, config=config, examples=examples)
     parser.add_argument("--version", action="version", version=f"{name} {VERSION}")
     help_text = "print the completion script for this shell (docs/commands.md)"

@@ -1,7 +1,7 @@
 """Scripts with which bash, zsh and fish complete a command: its commands, choices and options.
 
-They are made of a table, what may be typed after each chain of commands, and hold no other knowledge: where
-the table has nothing, the shell completes names of files.
+They are generated from a table of the words that may follow each chain of commands, and contain nothing
+else: where the table has no words, the shell completes file names.
 """
 
 import re
@@ -69,7 +69,7 @@ _FORMS = {
 
 
 def script(shell: str, prog: str, words: Words) -> str:
-    """What a person's shell reads to complete the command ``prog``."""
+    """The script that a person's shell reads to complete the command ``prog``."""
     form, case, between = _FORMS[shell]
     chains = {path: shlex.quote("".join(f" {word}" for word in path)) for path in words}
     cases = [

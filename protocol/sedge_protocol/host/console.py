@@ -1,4 +1,4 @@
-"""A command's output: on a stream of any encoding, to a reader who may leave early."""
+"""Prints a command's output on a stream of any encoding, to a reader that may close it early."""
 
 import codecs
 import io
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-# Signs that we print and that not every encoding has. Of any other its letters are left, or "?".
+# Characters that we print and that some encodings lack. Others are reduced to their letters, or to "?".
 _WORDS = {
     "↑": "up",
     "↓": "down",
@@ -48,7 +48,7 @@ def printing() -> Generator[None]:
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """JSON that every stream can print as it is."""
+    """JSON that every stream can print unchanged."""
     return json.dumps(json.loads(msgspec.json.encode(value)), indent=indent)
 
 

@@ -1,4 +1,4 @@
-"""A device's enrolment: the files that it runs from, or the same as one line of text (spec/enrolment.md).
+"""A device's enrolment: the files that it runs from, or the same in one line of text (spec/enrolment.md).
 
 The coordinator's side writes both. A device that was given the line writes the files itself.
 """
@@ -41,7 +41,7 @@ train = "train.npz"
 
 
 class Places(NamedTuple):
-    """Where ``edge.toml`` says that the secret and the state are."""
+    """The places of the secret and the state, as written to ``edge.toml``."""
 
     secret_file: str
     state_dir: str
@@ -78,7 +78,7 @@ class Enrolment(msgspec.Struct, frozen=True, omit_defaults=True):
         return _line(self)
 
     def public_files(self, places: Places = BESIDE, remark: str = "") -> dict[str, str]:
-        """The texts of rule E2's files but the secret, by name; ``remark`` joins the lines on TLS."""
+        """The texts of rule E2's files, except the secret, by name; ``remark`` joins the lines on TLS."""
         ca = {} if self.ca is None else {CA: self.ca}
         tls = f'ca_file = "{CA}"\n{remark}' if ca else remark
         url = json.dumps(self.url, ensure_ascii=False)  # which is a string of TOML, too
@@ -141,7 +141,7 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
             return b""
 
     def join_text(self) -> str:
-        """The line of rule E8. Who has it may ask to join."""
+        """The line of rule E8. Anybody who has it may ask to join."""
         return _line(self)
 
 

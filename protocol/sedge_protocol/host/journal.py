@@ -2,9 +2,9 @@
 
     8 bytes "SEDGEJNL" | u32 schema | 32 bytes SHA-256 of schema and body | body (MessagePack)
 
-It has what a program must remember (the agent's outbox, a resume point); anything large is a blob. A file
-of another schema is refused, not converted, and so is a damaged one. The free-space floor of blobs.py does
-not apply here, so that a full disk can still be recorded.
+It holds the state that a program must remember (the agent's outbox, a resume point); large data is in
+blobs. A file with another schema is refused, not converted, and so is a damaged one. The free-space floor
+of blobs.py does not apply here, so that a full disk can still be recorded.
 """
 
 import hashlib

@@ -18,7 +18,7 @@ from sedge_protocol.host.disk import opened
 from sedge_protocol.host.posix import lock
 from sedge_protocol.host.systemd import notify, watchdog_interval_s
 
-# The longest wait. Nothing is missed by waiting; this bounds how late ``until`` is noticed.
+# The longest wait. Waiting misses nothing; this only bounds how late ``until`` is noticed.
 MAX_WAIT_S = 1.0
 
 
@@ -34,7 +34,7 @@ class Station(Protocol):
         ...
 
     def wants_write(self) -> bool:
-        """Whether to wait until the socket takes bytes, too."""
+        """Whether to wait until the socket accepts bytes as well."""
         ...
 
     def timer(self) -> float:
@@ -61,7 +61,7 @@ class Loop:
             return
 
     def stop_on_signals(self) -> None:
-        """Let SIGTERM and SIGINT end ``run`` in order. Call it in the main thread."""
+        """Let SIGTERM and SIGINT end ``run`` cleanly. Call it in the main thread."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 

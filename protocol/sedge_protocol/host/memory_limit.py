@@ -1,6 +1,6 @@
 """The memory that this process may use: the machine's, or less in a container or a systemd unit.
 
-``unpool_large_arrays`` and ``release_memory`` return to the system what a job no longer needs.
+``unpool_large_arrays`` and ``release_memory`` return memory to the system that a job no longer needs.
 """
 
 import ctypes
@@ -35,9 +35,9 @@ def unpool_large_arrays() -> None:
 
 
 def release_memory() -> None:
-    """Give freed memory back to the system, where the C library can; glibc keeps it by default.
+    """Return freed memory to the system, if the C library can; glibc keeps it by default.
 
-    Of 98 MiB in a job with the 4-layer CNN in ONNX Runtime, 78 are left, in a few ms: the interpreter
+    In a job with the 4-layer CNN in ONNX Runtime, this took a few ms and left 78 of 98 MiB: the interpreter
     with the agent (44), the runtime's library (19), data and sessions. Closing the sessions as well would
     free 1 MiB more, and opening them again takes 20 ms.
     """

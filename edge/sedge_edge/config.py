@@ -38,7 +38,7 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _OTHERS = 0o007
 # The file of the keyring in the state folder.
 KEYS = "keys"
-# The credential that sedge-edge.service makes of the file "secret" beside edge.toml; root's own commands
+# The credential that sedge-edge.service makes of the file "secret" next to edge.toml; root's own commands
 # read that file.
 _UNIT_SECRET = "$CREDENTIALS_DIRECTORY/sedge-secret"
 

@@ -2,7 +2,7 @@
 
     a gate closes               nothing more is fetched or begun, nor sent if it spares the link
       -> closed for COUNTS_S    the device says so, and the coordinator no longer counts on it
-    all are open                it says so, and goes on
+    all are open                it says so, and continues
 
 A gate that closes for a moment costs nothing but that moment. One that is closed when the agent starts
 counts at once.

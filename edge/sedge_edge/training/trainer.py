@@ -100,7 +100,7 @@ class TrainRequest:
 
     ``training.prox`` pulls towards ``anchor`` (n,), by default theta. ``gradient`` requests the last
     batch's gradient. ``correction`` (n,) is added to the gradient of every step, except in statistics,
-    which have none. The optimizer begins with ``moments``. ``second`` is trained beside theta.
+    which have none. The optimizer begins with ``moments``. ``second`` is trained alongside theta.
     ``exchange`` is for trainers that announce ``settings`` and ``arrays``. With ``guidance`` the loss is
     the bundle's guided one.
     """

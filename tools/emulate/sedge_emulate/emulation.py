@@ -1,9 +1,9 @@
 """Run an emulation from its description to its results: data, model, workers, then each strategy in turn.
 
     out/bundle        the exported model            out/models    each strategy's last global model
-    out/join          what real devices need        out/state     what --resume goes on from
+    out/join          files for real devices        out/state     state that --resume continues from
 
-``out/state`` is deleted when everything has ended well; what a strategy goes on from is in its ``runs``. A
+``out/state`` is deleted when everything has ended well; a strategy resumes from its folder in ``runs``. A
 model file is n float32 numbers, little endian.
 """
 
@@ -64,7 +64,7 @@ class StrategyRun:
 
 @dataclass(frozen=True)
 class Stage:
-    """What all strategies of an emulation share. Its memory does not grow with the number of devices."""
+    """State that all strategies of an emulation share. Its memory does not grow with the devices."""
 
     config: EmulationConfig
     dataset_name: str

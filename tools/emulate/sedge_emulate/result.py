@@ -52,7 +52,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
 
     The means and ``train_loss`` are over the devices whose update arrived in time (``num_updates``), the
     ``worst`` means over the worst tenth of these; ``late`` updates came after the round had closed.
-    ``seconds`` are this host's. The emulation's own clock, which is virtual where the link is memory, stood
+    ``seconds`` are this host's. The emulation's own clock, which is virtual if the link is memory, stood
     at ``opened_s`` and ``closed_s``, counted from the run's start. ``late_devices`` of the cohort had sent
     no update by then, and ``distrusted`` were left out or shortened to these shares. ``personal`` says how
     many personal parameters a device of the cohort was sent in each tensor, on average; a tensor that had

@@ -2,7 +2,7 @@
 
 moments      when a model is measured, and on which devices
 comparison   the runs of some folders, compared
-targets      what it took to get to a value
+targets      the cost of reaching a value
 grids        a comparison as tables of texts: for the terminal, for LaTeX and for Markdown
 page         a comparison as one HTML file, with the courses of all seeds
 """

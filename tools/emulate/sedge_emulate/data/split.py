@@ -87,8 +87,8 @@ def _dirichlet_parts(
 def _fill_up(parts: Indices, expected: Floats, rng: Generator, min_examples: int) -> None:
     """Give each device (column) that is too small the examples that it lacks.
 
-    Classes are drawn by what the device was ``expected`` (C, d) to have of them; each example comes from
-    the device that has most of that class and examples to spare.
+    Classes are drawn by the numbers that the device was ``expected`` (C, d) to have; each example comes
+    from the device that has most of that class and examples to spare.
     """
     sizes = parts.sum(axis=0)  # (d,)
     for device in np.flatnonzero(sizes < min_examples):

@@ -77,7 +77,7 @@ def by_round(result: Result) -> list[Plot]:
 
 
 def over_time(result: Result) -> list[Plot]:
-    """The metric when the round closed, then each strategy's rounds as strips; none without times."""
+    """The metric when the round closed, then each strategy's rounds as strips; needs known times."""
     result = replace(result, strategies=[_timed(s) for s in result.strategies])
     longest_s = max((r.closed_s for s in result.strategies for r in s.rounds), default=0.0)
     if not longest_s:
@@ -201,7 +201,7 @@ def _each(plot: Plot, colour: str, devices: list[DeviceResult], metric: Metric) 
 
 
 def _distribution(plot: Plot, colour: str, devices: list[DeviceResult]) -> None:
-    """The metric before as one line; median and quartiles after, of each hundredth of the devices."""
+    """The metric before as one line; median and quartiles after it, per hundredth of the devices."""
     x = np.linspace(1, len(devices), _HUNDREDTHS)
     before = np.array([d.before for d in devices])
     after = np.array_split(np.array([d.after for d in devices]), _HUNDREDTHS)

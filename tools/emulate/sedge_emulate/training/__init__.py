@@ -1,6 +1,6 @@
 """Training of many devices on one host, with the numbers of each device training alone.
 
-tasks        what is asked for and what comes back
+tasks        the requests and their results
 problem      the model, its loss and its batches
 choice       which trainer a run has, by rule; ``open_trainer``
 autograd     one device after another: plain autograd on a flat vector (``module``, ``storage``)

@@ -1,10 +1,10 @@
 """A fleet in virtual time: devices and coordinator on one clock, over a broker in memory.
 
-clock          what is to happen, and when
-plan           what goes wrong with each device, from a seed
+clock          coming events, and their times
+plan           the faults of each device, from a seed
 link           the broker in memory: loss, delays, cuts
 device         the agent core with a disk, a link and a life from the plan
 disk           one folder for the disks of all devices
-result_cache   finished jobs, from which a killed run goes on
+result_cache   finished jobs, from which a killed run resumes
 fleet          all of them and the coordinator, for one run
 """

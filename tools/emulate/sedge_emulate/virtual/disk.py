@@ -3,9 +3,9 @@
 A device sees its own part (``DeviceDisk``, where an agent has its blob folder): exactly the blobs that it
 has fetched, even in part, or made itself. Three kinds of files:
 
-    blobs/<hash>      what is transferred, named by its SHA-256: bundles, models, deltas, patches
-    vectors/<name>    what one device keeps for itself: its own model, its residual
-    shared/<hash>     what several devices may keep for themselves: versions of the global model, masks
+    blobs/<hash>      transferred blobs, named by their SHA-256: bundles, models, deltas, patches
+    vectors/<name>    values that one device keeps for itself: its own model, its residual
+    shared/<hash>     values that several devices may keep: versions of the global model, masks
 
 A file is deleted when the last device releases it. A vector's file instead waits in spare/ to be
 overwritten, which takes a sixteenth of the time of a new file. Shared files do not: none of them is ever

@@ -1,4 +1,4 @@
-"""The results of finished jobs, from which a killed emulation goes on.
+"""The results of finished jobs, from which a killed emulation resumes.
 
 A virtual run is a pure function of its description: replayed from the beginning, it requests the same jobs
 in the same order. Only training costs time, so its outcomes are kept, one file each, written whole before

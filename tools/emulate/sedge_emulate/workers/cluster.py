@@ -88,7 +88,7 @@ class ClusterWorkers:
         return self._begun(function, arguments, (), (), lambda result, _: result)
 
     def perform(self, requests: Sequence[Request]) -> Future[Answers]:
-        """Do the jobs of a group in one of the workers; what they keep is then on this host's disk."""
+        """Do the jobs of a group in one of the workers; their files are then on this host's disk."""
         home = requests[0].home
         paths = {name: path for request in requests for name, path in _files_of(request)}
         with self._lock:

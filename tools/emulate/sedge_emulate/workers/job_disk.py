@@ -101,7 +101,7 @@ class JobVectors:
                 return
 
     def keep_version(self, theta: Theta, sha256: bytes, steps: Sequence[Step] = ()) -> None:
-        """Keep a global model (n,) under its hash, which the caller has checked; a file for all devices."""
+        """Keep a global model (n,) under its hash, checked by the caller; one file for all devices."""
         self._versions[sha256] = theta
         if len(self._versions) > KEPT_VERSIONS:
             del self._versions[next(iter(self._versions))]

@@ -215,7 +215,7 @@ class Worker:
         return outcome
 
     def _knowledge(self, one: "_Ready", attack: Attack, learned: LocalResult) -> Knowledge:
-        """What a hostile device finds out by doing its order with others' examples, and with wrong ones."""
+        """A hostile device's knowledge from doing its order with others' and with wrong examples."""
         prepared, number, manifest = one.prepared, one.request.device, one.prepared.manifest
         lessons = attack.lessons(number, self._examples_of, manifest.num_classes)
         row, held = rows_of(prepared.test, np.arange(1)), prepared.held_out  # no test is requested

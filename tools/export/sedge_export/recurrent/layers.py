@@ -1,7 +1,7 @@
 """The layers RNN, GRU and LSTM: replacements for torch's functions in a trace.
 
 The products with the input are taken for all steps at once, in front of the loop (``cells``). A packed
-sequence (``packed``) is one of all steps. An LSTM with projected states stays as it is.
+sequence (``packed``) is one of all steps. An LSTM with projected states is left unchanged.
 """
 
 from collections.abc import Callable

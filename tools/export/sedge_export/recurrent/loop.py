@@ -39,7 +39,7 @@ def step(name: str) -> Callable[[Step], Step]:
 def loop(
     step: str, states: Tensors, sequences: Tensors, constants: Tensors, reverse: bool
 ) -> list[Tensor]:
-    """The states after the last step, then all that the steps collected, each (T, ...).
+    """The states after the last step, then everything that the steps collected, each (T, ...).
 
     ``sequences`` (T, ...) are read, and the collected outputs are written, from the last step to the first
     if ``reverse``. It is one operator of a graph that is being traced.

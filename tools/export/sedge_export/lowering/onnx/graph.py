@@ -124,7 +124,7 @@ class Graph:
         outputs: Sequence[tuple[tuple[int, ...], ElementType]],
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
-        """A node with several outputs; None stands for an omitted optional input."""
+        """A node with several outputs; None represents an omitted optional input."""
         made = tuple(self._new(shape, dtype) for shape, dtype in outputs)
         names = [value.name if value else "" for value in inputs]
         node = helper.make_node(kind, names, [value.name for value in made])

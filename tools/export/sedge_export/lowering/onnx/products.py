@@ -1,6 +1,6 @@
 """Matrix products.
 
-A transposed matrix goes into Gemm as it is, with its flag; batched products leave their transposes to
+A transposed matrix goes into Gemm unchanged, with its flag; batched products leave their transposes to
 onnxruntime, which fuses them.
 """
 

@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Order:
-    """How a runtime works on x (B, C, ...): ``laid`` in an order of its own, and ``back``.
+    """How a runtime works on x (B, C, ...): ``laid`` out in its own order, and ``back``.
 
     On what is laid out: ``column_sums`` (C,) and ``example_sums`` (B, C) over all other axes; ``each``:
     numbers (C,) or (B, C) in a shape that broadcasts; ``scaled``: x times a factor plus an offset, each of

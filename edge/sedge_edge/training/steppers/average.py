@@ -16,7 +16,7 @@ from sedge_protocol.wire.training import Training
 
 
 def mean_weight(training: Training, step: int, steps: int) -> float:
-    """The weight (float32) of the model after a given step, from 0: 1 / k for the k-th in the mean."""
+    """The weight (float32) of the model after ``step`` of ``steps``: 1 / k for the k-th in the mean."""
     averaged = training.averaged(steps)
     number = step + 1 - (steps - averaged)
     return float(np.float32(1 / number)) if 0 < number <= averaged else 0.0

@@ -1,11 +1,11 @@
-"""The whole state in one file, taken while the service runs, and put back.
+"""Backs up the whole state to one file, while the service runs, and restores it.
 
     head.json       first line: SHA-256 of the rest; then the manifest as JSON
     sedge.sqlite    the rows at one moment, whatever database they are from; the manifest has its digest
     blobs/<sha256>  every blob that it refers to, by name
 
-A plain tar in this order, and nothing else in it. While it is written no process collects blobs. It is
-restored only when all of it is as the manifest says; half-received updates are not in it: devices send
+It is a plain tar with exactly these members in this order. While it is written, no process collects blobs.
+It is restored only if all of it matches the manifest. Half-received updates are not included: devices send
 them again.
 """
 
@@ -41,10 +41,10 @@ HEAD = "head.json"
 MAX_HEAD_BYTES = 256 * 2**20
 MAX_BLOB_BYTES = 2**31
 READ_BYTES = 2**20
-# The last closed round of each run before and after, and what to tell.
+# The last closed round of each run before and after, and lines for the operator.
 Restored = tuple[dict[str, int], dict[str, int], list[str]]
 Members = Iterator[tuple[str, Iterator[bytes]]]
-# Below the state folder; what a killed command leaves there is deleted by the next one.
+# Folders in the state folder; the next command deletes files that a killed one left there.
 SAVING, LOADING = "saving", "loading"
 
 
@@ -65,9 +65,9 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def back_up(store: Store, fleet: str, path: Path) -> list[str]:
-    """Write a backup, whole or not at all; what to tell the operator.
+    """Write a backup, whole or not at all. Returns lines for the operator.
 
-    Raises ``StorageError`` when a disk refuses, or a blob turns out to be damaged.
+    Raises ``StorageError`` when a disk fails, or a blob turns out to be damaged.
     """
     work = store.folder / SAVING
     with lock_folder(work), store.blobs_held():
@@ -94,12 +94,12 @@ def back_up(store: Store, fleet: str, path: Path) -> list[str]:
 
 
 def restore(path: Path, cloud: CloudConfig, replace: bool) -> list[str]:
-    """Put a backup into the store that ``cloud`` names; what to tell the operator.
+    """Restore a backup into the store that ``cloud`` names. Returns lines for the operator.
 
     The database changes in one step, the last; a damaged one is replaced like any other. Raises
-    ``StorageError`` for a backup that is not as its head says, for a store whose service is running, and
-    when a disk or a server refuses; ``ConfigError`` for another fleet's backup, and for a store that holds
-    a fleet unless ``replace``.
+    ``StorageError`` for a backup that does not match its head, for a store whose service is running, and
+    when a disk or a server fails; ``ConfigError`` for another fleet's backup, and for a store that holds a
+    fleet unless ``replace``.
     """
     with as_caller(), translated("open backup", path):
         file = path.open("rb")

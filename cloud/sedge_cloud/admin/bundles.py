@@ -11,7 +11,7 @@ from sedge_protocol.wire.work import Work
 
 
 def costs(folder: Path, training: Training) -> Iterator[str]:
-    """A job's cost for a device in each runtime, where the bundle states it."""
+    """A job's cost for a device in each runtime, if the bundle states it."""
     with as_caller():
         manifest = load(folder)[0].manifest
     for program in manifest.programs:

@@ -9,10 +9,10 @@ from sedge_protocol.host.loop import lock_folder
 
 
 def copy_store(source: Store, target: Store) -> list[str]:
-    """Copy everything into an empty store; what to tell the operator. Run again, it goes on.
+    """Copy everything into an empty store. Returns lines for the operator. A second run resumes the copy.
 
     Raises ``ConfigError`` for a target that holds a fleet, ``StorageError`` when a coordinator runs on
-    either store, or when one of them refuses.
+    either store, or when one of them fails.
     """
     with ExitStack() as alone:
         for folder in {store.folder.resolve() for store in (source, target)}:
@@ -35,7 +35,7 @@ def copy_store(source: Store, target: Store) -> list[str]:
 
 
 def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
-    """Copy every blob that a row names, checked; how many, how many were there, and how many are lost."""
+    """Copy and check every blob that a row names: how many, how many existed, and how many are lost."""
     named, there = sorted(Garbage(source).named_blobs()), source.blobs.sizes()
     copied = skipped = lost = 0
     for sha256 in named:
@@ -51,12 +51,12 @@ def copy_blobs(source: Store, target: Store) -> tuple[int, int, int]:
 
 
 def is_empty(store: Store) -> bool:
-    """Whether nothing is in a store, as after a look into a folder that has lost its own."""
+    """Whether a store is empty, such as one just created in a folder that has lost its own."""
     return not store.census().all and not store.runs()
 
 
 def _is_sound(store: Store, sha256: bytes) -> bool:
-    """Whether a store has a blob, and with the right bytes; damaged ones it sets aside."""
+    """Whether a store has a blob with the right bytes; a damaged one is set aside."""
     if not store.blobs.has(sha256):
         return False
     try:

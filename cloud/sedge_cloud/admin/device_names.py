@@ -1,4 +1,4 @@
-"""The devices that one `device add` enrols: one, a number of them under one name, or those of a CSV file.
+"""The devices that one `device add` enrols: one, several numbered ones, or those in a CSV file.
 
 device,secret,site          a device, its secret in 64 hex digits, then a column for each tag
 pi-1,,lab                   without a secret it gets a new one, and a folder of files
@@ -18,7 +18,7 @@ from sedge_protocol.host.privileges import as_caller
 from sedge_protocol.wire.keys import SECRET_BYTES
 from sedge_protocol.wire.topics import check_id
 
-# What the first line may call the first column, and what it calls that of secrets.
+# The names that the first line may give the first column, and the name of the column of secrets.
 _HEADERS, _SECRET = ("device", "name", "id"), "secret"
 
 
@@ -35,9 +35,9 @@ class DeviceNames:
     tags: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
 
     def folders(self, out: Path | None) -> dict[str, Path]:
-        """The folder for each device's files: ``out`` itself, or the one of its name in there.
+        """The folder for each device's files: ``out`` itself, or a folder in it with the device's name.
 
-        A device that has its secret gets none.
+        A device that already has a secret gets none.
         """
         if self.several or out is None:
             return {n: (out or Path()) / n for n in self.names if n not in self.secrets}
@@ -52,8 +52,8 @@ def device_names(
 ) -> DeviceNames:
     """The ids to enrol. All are checked before the first is used; ``taken`` says which are enrolled.
 
-    Raises ``ConfigError`` for an id that is malformed, taken or there twice, and for a secret or a tag that
-    is none, with the line of the file; ``StorageError`` for a file that cannot be read.
+    Raises ``ConfigError``, with the line of the file, for an id that is malformed, taken or repeated, and
+    for an invalid secret or tag; ``StorageError`` for a file that cannot be read.
     """
     if (device is None) == (file is None):
         raise ConfigError("device", device, "an id, or --names FILE without one")
@@ -148,7 +148,7 @@ def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in reader:
-            cells = [cell.strip(" \t") for cell in row]  # what else is there, is refused
+            cells = [cell.strip(" \t") for cell in row]  # any other white space is refused
             if any(cells):
                 yield reader.line_num, cells
     except csv.Error as exc:

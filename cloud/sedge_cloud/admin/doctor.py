@@ -1,4 +1,4 @@
-"""``sedge-cloud doctor``: finds what is wrong before it hurts."""
+"""``sedge-cloud doctor``: finds problems before they hurt."""
 
 import secrets
 import shutil
@@ -25,17 +25,17 @@ from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LEAST_PACKET_BYTES, MAX_
 from sedge_protocol.wire.topics import ITSELF, all_up, down, up
 from sedge_protocol.wire.transfer import describe
 
-# Where sedge-cloud.service reads its configuration, and all that it may write.
+# The folder of sedge-cloud.service's configuration, and the only folder that it may write.
 SERVICE_CONFIG, SERVICE_STATE = Path("/etc/sedge"), Path("/var/lib/sedge-cloud")
 ENOUGH_FREE_BYTES = 2**30
 # A coordinator that is closing a round of a large fleet answers only afterwards.
 ANSWER_S = 30.0
-# What sets a broker's limit.
+# How to raise a broker's limit.
 LIMITS = "raise message_size_limit or max_packet_size (Mosquitto), or the like"
 
 
 def examine(path: Path, tell: Callable[[bool, str], None]) -> bool:
-    """Check everything that can be checked; ``tell`` gets each result. True when all is well."""
+    """Check everything that can be checked; ``tell`` gets each result. True if all checks pass."""
     healthy = True
 
     def check(what: str, look: Callable[[], str]) -> None:
@@ -93,7 +93,7 @@ def _store(cloud: CloudConfig) -> str:
 
 
 def _public(cloud: CloudConfig) -> str:
-    """Whether a range of the newest run's model comes from where devices are sent."""
+    """Check that a range of the newest run's model can be fetched from the URL given to devices."""
     with closing(open_store(cloud)) as store:
         names = _models(store)
         if not names or store.public is None:
@@ -157,7 +157,7 @@ def _messages(cloud: CloudConfig) -> str:
 
 
 def _coordinator(cloud: CloudConfig) -> str:
-    """Whether the running coordinator receives what the broker accepts for it."""
+    """Whether the running coordinator receives the messages that the broker accepts for it."""
     if not is_served(cloud):
         return "sedge-cloud serve is not running here"
     with as_caller():

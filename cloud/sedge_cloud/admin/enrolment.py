@@ -1,4 +1,4 @@
-"""Who may take part: a device's id, secret and files, and its line among the broker's passwords."""
+"""Enrols devices: the id, secret and files of each, and its line among the broker's passwords."""
 
 import os
 import shlex
@@ -48,7 +48,7 @@ def add_devices(
 ) -> None:
     """Enrol devices and write the edge.toml and secret of each into its folder (see ``_issue``).
 
-    Others have ``secrets`` already, and need no folder. All get their ``tags``.
+    Devices in ``secrets`` already have one, and need no folder. All get their ``tags``.
     """
     given = secrets or {}
     for device in (*folders, *given):
@@ -67,7 +67,7 @@ def add_devices(
 def add_device(
     store: Store, cloud: CloudConfig, device: str, folder: Path | None, service: bool = False
 ) -> Path:
-    """Enrol one device (see ``add_devices``); by default its folder has its name."""
+    """Enrol one device (see ``add_devices``); by default its folder is named after it."""
     folder = folder or Path(device)
     add_devices(store, cloud, {device: folder}, service)
     return folder
@@ -96,7 +96,7 @@ def reissue_device(
 
 
 def reload_broker(cloud: CloudConfig) -> None:
-    """Have the broker read its password file again, if cloud.toml says how. Raises ``StorageError``."""
+    """Make the broker read its password file again, if cloud.toml says how. Raises ``StorageError``."""
     command = cloud.broker.reload
     if command is None or cloud.broker.device_password_file is None:
         return
@@ -156,7 +156,7 @@ def _issue(
                 replaced = add_passwords(Path(passwords), coded)
         enrol(secrets)
     except SedgeError:
-        if _are_enrolled(store, secrets):  # the answer was lost, and nothing else
+        if _are_enrolled(store, secrets):  # only the database's answer was lost
             return
         with as_caller():
             if passwords is not None and replaced is not None:

@@ -1,7 +1,7 @@
 """Tokens by which devices join, and the broker's accounts of tokens and of devices that have joined.
 
-The broker's files are changed for all at once: ``settle`` does what the rows say is left to do. The service
-calls it every second, where it may write those files; otherwise root's commands do.
+The broker's files are changed for all of them at once: ``settle`` does all work that the rows say is left.
+The service calls it every second if it may write those files; otherwise root's commands do.
 """
 
 import os
@@ -51,7 +51,7 @@ def make_token(
     accepts: bool = False,
     device: str = "",
 ) -> TokenRow:
-    """Make a token and its account at the broker; the caller reloads that.
+    """Make a token and its account at the broker; the caller reloads the broker.
 
     Raises ``ConfigError`` for bad values, ``StorageError``.
     """
@@ -93,10 +93,10 @@ def token_text(store: Store, cloud: CloudConfig, row: TokenRow) -> str:
 def settle(store: Store, cloud: CloudConfig) -> int:
     """Create the broker's accounts of accepted devices, and delete those of used tokens.
 
-    Devices that change their secret get their new passwords. Returns how many devices may now be
-    told. Killed at any point, it does the rest the next time. A coordinator that does not keep the
-    broker's passwords leaves them to the one that does, and tells devices whose accounts are made by hand.
-    Raises ``StorageError``.
+    Devices that change their secret get their new passwords. Returns how many devices may now be answered.
+    If killed at any point, the next call completes the work. A coordinator that does not keep the broker's
+    passwords leaves them to the one that does, and answers devices whose accounts are made by hand. Raises
+    ``StorageError``.
     """
     now = time.time()
     joins, spent = store.joins(["accepted"]), [row.token for row in store.spent_tokens(now)]
@@ -124,8 +124,8 @@ def settle(store: Store, cloud: CloudConfig) -> int:
 def _give_passwords(store: Store, path: Path, names: Collection[str]) -> None:
     """Write the passwords of the secrets that the rows say now. Raises ``StorageError``.
 
-    A command or another coordinator may change rows and file at any moment, each by itself. So whoever
-    changes a row writes the file afterwards, and whoever writes the file reads the rows again.
+    A command or another coordinator may change rows and file independently at any moment. So a process
+    that changes a row writes the file afterwards, and one that writes the file reads the rows again.
     """
     given: dict[str, bytes] = {}
     while (secrets := store.broker_secrets(names)) != given:
@@ -165,7 +165,7 @@ _SHARED = "sedge/1/FLEET/blob/# and sedge/1/FLEET/shard/+"
 
 
 def require_settled(store: Store, cloud: CloudConfig) -> None:
-    """``settle``, or say who has to. Raises ``StorageError``."""
+    """Call ``settle``, or raise ``StorageError``, which says who must call it."""
     try:
         settle(store, cloud)
     except StorageError as exc:

@@ -1,4 +1,4 @@
-"""The models of runs, for files and for other runs to begin with."""
+"""The models of runs, to write to files or to start other runs from."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,8 +44,8 @@ def global_model(store: Store, row: RunRow) -> Theta:
 def first_model(store: Store, source: str, bundle: Bundle, init: Theta) -> Theta:
     """The model (n,) of ``source``, the name of a run or of a .npz file, for a run with this bundle.
 
-    Raises ``ConfigError`` naming the first tensor that is not as in the bundle, whose own first model is
-    ``init`` (n,), and ``DataError`` for a file that is no archive.
+    Raises ``ConfigError`` naming the first tensor that differs from the bundle, whose own first model is
+    ``init`` (n,), and ``DataError`` for a file that is not an archive.
     """
     if source.endswith(".npz"):
         with as_caller():

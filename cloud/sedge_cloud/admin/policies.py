@@ -1,4 +1,4 @@
-"""Signed policies: made from what a run asks of devices, and checked before the run begins (policy.md)."""
+"""Signed policies: made from a run's demands on devices, and checked before the run starts (policy.md)."""
 
 import time
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ DAY_S = 86400
 
 
 def write_policy(path: Path, sealed: bytes) -> None:
-    """Write a sealed policy, which is no secret. Raises ``StorageError``."""
+    """Write a sealed policy, which is not secret. Raises ``StorageError``."""
     with translated("write a policy to", path):
         path.write_bytes(sealed)
 
@@ -35,8 +35,8 @@ def write_policy(path: Path, sealed: bytes) -> None:
 class Extent(NamedTuple):
     """The extent of a policy beyond the needs of the run's first rounds; 0: nothing more.
 
-    ``allow`` are words of extensions that later rounds need, ``also`` the folders of bundles that rollouts
-    may give its devices.
+    ``allow`` has the words of extensions that later rounds need, ``also`` the folders of bundles that
+    rollouts may give its devices.
     """
 
     version: int = 1
@@ -87,7 +87,7 @@ def _manifest_hash(folder: Path) -> bytes:
 
 
 def described(policy: Policy) -> str:
-    """The policy for the person who signs it."""
+    """The policy in words, for the person who signs it."""
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(policy.expires))
     return (
         f"run {policy.run}, version {policy.version}: rounds to {policy.last_round}, "
@@ -100,7 +100,7 @@ def described(policy: Policy) -> str:
 def read_policy(path: Path | None, trust: TrustConfig, name: str) -> bytes:
     """The sealed policy in a file; empty without one. Raises ``ConfigError``.
 
-    Where ``trust`` pins keys a policy is required, with the signature of one of them.
+    If ``trust`` pins keys, a policy signed with one of them is required.
     """
     keys = verifiers(trust.keys)
     if path is None:

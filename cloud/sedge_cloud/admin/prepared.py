@@ -1,10 +1,10 @@
-"""Runs that lie ready in the state folder, so that the status page can start them.
+"""Runs prepared in the state folder, so that the status page can start them.
 
     STATE/prepared/NAME/run.toml    the run file
     STATE/prepared/NAME/bundle/     the bundle that `sedge-export` wrote
-    STATE/prepared/NAME/policy      what `run sign` wrote, where [trust] asks for it
+    STATE/prepared/NAME/policy      the policy that `run sign` wrote, if [trust] requires one
 
-Whoever may write there may start runs anyway: the state folder belongs to the coordinator.
+Anybody who may write there may start runs anyway: the state folder belongs to the coordinator.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ FOLDER, RUN_FILE, BUNDLE, POLICY = "prepared", "run.toml", "bundle", "policy"
 
 
 def prepared_runs(state: Path) -> list[str]:
-    """The names of the runs that have a run file and a bundle; none where the folder cannot be read."""
+    """The names of the runs that have a run file and a bundle; none if the folder cannot be read."""
     try:
         folders = list((state / FOLDER).iterdir())
         ready = [
@@ -31,7 +31,7 @@ def prepared_runs(state: Path) -> list[str]:
 
 
 def prepared_config(state: Path, name: str) -> RunConfig:
-    """The run file of a run that lies ready. Raises ``ConfigError`` for a bad one, or where none does."""
+    """The run file of a prepared run. Raises ``ConfigError`` if it is invalid or missing."""
     check_id(name, "run")
     if name not in prepared_runs(state):
         raise ConfigError(

@@ -12,7 +12,7 @@ from sedge_protocol.errors import StorageError
 from sedge_protocol.host.loop import lock_folder
 from sedge_protocol.host.privileges import as_caller
 
-# By then a running coordinator has notified the device, in seconds.
+# A running coordinator has notified the device within this many seconds.
 NOTIFY_S = 1.5
 
 SIGHUP = "Send the broker a SIGHUP, so that it reads its password file again."
@@ -25,7 +25,7 @@ _OPEN = "A connection that it has open lasts until the broker or the device ends
 class Revocation:
     """The result of a revocation, and the steps left to do by hand.
 
-    ``failure`` says why the broker could not be told: then ``command`` does that, too.
+    ``failure`` says why the broker could not be updated: then ``command`` does that too.
     """
 
     device: str
@@ -42,8 +42,8 @@ class Revocation:
 def revoke_device(store: Store, cloud: CloudConfig, device: str) -> Revocation:
     """Stop listening to a device until it is reissued, and remove its line from the broker's passwords.
 
-    Where the broker can be told to reload, it then ends the device's connection; a coordinator that runs
-    tells the device before that. Raises ``ConfigError`` when there is no such device.
+    If the broker can be made to reload, it then ends the device's connection; a running coordinator
+    notifies the device before that. Raises ``ConfigError`` when there is no such device.
     """
     store.revoke_device(device)
     done, broker = _REVOKED.format(device), cloud.broker
@@ -64,7 +64,7 @@ def revoke_device(store: Store, cloud: CloudConfig, device: str) -> Revocation:
 
 
 def _shut_out(cloud: CloudConfig, device: str) -> None:
-    """Take the device's password away, where it is kept here. Raises ``StorageError``."""
+    """Remove the device's password, if it is kept here. Raises ``StorageError``."""
     if cloud.broker.device_password_file is None:
         return
     if cloud.broker.reload is not None and is_served(cloud):

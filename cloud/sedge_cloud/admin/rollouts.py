@@ -1,4 +1,4 @@
-"""Begins rollouts and says how they go, also while the service runs."""
+"""Starts rollouts and reports their progress, also while the service runs."""
 
 import hashlib
 import time
@@ -19,7 +19,8 @@ from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import BundleManifest
 from sedge_protocol.wire.policy import unsealed
 
-# What a new version of a bundle may not change: models, updates and examples go on, and metrics compare.
+# The fields that a new version of a bundle may not change: models, updates and examples must stay valid,
+# and metrics comparable.
 SAME = (
     "layout", "axes", "dropped", "input", "parts", "target", "num_classes", "metric", "frozen",
     "uses_batch_statistics",
@@ -30,7 +31,7 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
     """Begin to give a running run's devices the bundle in ``folder``, a new version of its own.
 
     Raises ``ConfigError`` for a run that has ended or has several bundles, for a bundle that is no version
-    of the run's or that its policy does not cover, for a bundle that the run's devices have already, and
+    of the run's or that its policy does not cover, for a bundle that the run's devices already have, and
     while another rollout is in progress; ``CodecError`` for a program that devices refuse.
     """
     row = find_run(store, name)
@@ -61,7 +62,7 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
     _require_new(run, store, hashlib.sha256(packed).digest(), devices, folder)
     begun = Progress(made.created, run.state.round + 1)
     begun = next_phase(made, plan, begun, devices, made.created)
-    with store.blobs_held():  # its blob has no name until the end
+    with store.blobs_held():  # no row names its blob until the end
         made = msgspec.structs.replace(
             made, bundle=store.blobs.write(packed), progress=msgspec.msgpack.encode(begun)
         )
@@ -70,7 +71,7 @@ def start_rollout(store: Store, name: str, folder: Path, plan: RolloutPlan) -> R
 
 
 def _require_version(run: Run, bundle: BundleManifest, folder: Path) -> None:
-    """Raise ``ConfigError`` unless the bundle can take the place of the run's."""
+    """Raise ``ConfigError`` unless the bundle can replace the run's."""
     if len(run.manifests) > 1:
         found = f"{len(run.manifests)} bundles"
         raise ConfigError(f"run {run.name}", found, "a run with one bundle, without narrower forms")

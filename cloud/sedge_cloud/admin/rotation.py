@@ -1,4 +1,4 @@
-"""``device rotate``: devices get other secrets over their own sessions, and nobody visits them."""
+"""``device rotate``: gives devices new secrets over their own sessions, without anybody visiting them."""
 
 import argparse
 import time
@@ -54,7 +54,7 @@ def _rotate(arguments: argparse.Namespace) -> int:
 
 
 def _require_accounts(cloud: CloudConfig) -> None:
-    """Raise ``ConfigError`` where devices cannot be given new passwords at the broker from here."""
+    """Raise ``ConfigError`` if this machine cannot give devices new passwords at the broker."""
     broker = cloud.broker
     expected = (
         "it in cloud.toml: without it no new password reaches the broker (`device reissue` does)"

@@ -1,6 +1,6 @@
 """``sedge-cloud up``: a trial fleet, with its first files and its own broker.
 
-The folder's files are those of ``init``, so a trial that stays can be served as any fleet is.
+The folder's files are those of ``init``, so a trial that becomes permanent can be served like any fleet.
 """
 
 import re
@@ -32,7 +32,7 @@ listen = "{listen}"
 RELOAD = """sh -c '[ ! -e "$0" ] || pkill -HUP -x -F "$0" mosquitto || [ $? = 1 ]' {pid}"""
 _PASSWORDS = re.compile(r"^password_file (.+)$", re.MULTILINE)
 _PORTS, _PAGE_PORTS = range(1883, 1983), range(8470, 8570)
-# An address of TEST-NET-1: nothing is sent there, the system only says from where it would be.
+# An address in TEST-NET-1: nothing is sent there; the system only says which address it would send from.
 _ELSEWHERE = "192.0.2.1", 9
 
 
@@ -89,7 +89,7 @@ def _require_free(port: int, folder: Path) -> None:
 
 
 def _greeting(folder: Path, cloud: CloudConfig) -> list[str]:
-    """Where the fleet is, and what to type next."""
+    """The address of the fleet, and what to type next."""
     command, broker = f"sedge-cloud -c {folder / 'cloud.toml'}", cloud.broker
     lines = [
         f"Fleet {cloud.fleet}: its devices reach the broker at {broker.device_url or broker.url}"
@@ -139,7 +139,7 @@ def _write_files(folder: Path, url: str | None) -> None:
 
 
 def _free_one(ports: range) -> int:
-    """The first that is free. Raises ``ConfigError``."""
+    """The first free port. Raises ``ConfigError`` if there is none."""
     for port in ports:
         if is_free(port):
             return port

@@ -1,7 +1,7 @@
 """What an operator may do from the status page: the command line's own verbs, each after a confirmation.
 
-The service runs as a user of its own, which under its unit may neither edit the broker's passwords nor have
-the broker reload them. What it could not do the page says, with the command that does it as root.
+The service runs as a separate user, which under its unit may neither edit the broker's passwords nor make
+the broker reload them. The page shows any step that it could not do, with the command to do it as root.
 """
 
 import time
@@ -21,7 +21,7 @@ from sedge_cloud.store.database import Store
 from sedge_cloud.store.tags import check_tag
 from sedge_protocol.errors import ConfigError
 
-# Does it, with the text of the form's field; what became of a revocation, and None where nothing is left.
+# Performs an action, given the text of the form's field; returns a revocation's result if work is left.
 Do: TypeAlias = Callable[[Store, CloudConfig, str], Revocation | None]
 
 
@@ -29,8 +29,8 @@ Do: TypeAlias = Callable[[Store, CloudConfig, str], Revocation | None]
 class Action:
     """One verb and the run or device that it is for.
 
-    ``text`` says what it does, and ``asks`` names the field that its form has, if any. ``ends`` something
-    what cannot be taken back by another verb of the page.
+    ``text`` says what it does, and ``asks`` names the field that its form has, if any. ``ends`` marks an
+    action that no other verb of the page can undo.
     """
 
     verb: str

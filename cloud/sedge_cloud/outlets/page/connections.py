@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 # The page may use this share of the process's file handles, up to this many.
 SHARE, MAX_CONNECTIONS = 4, 256
-# asyncio accepts so many connections before it serves the first of them: they come on top of the share.
+# asyncio accepts this many connections before it serves the first of them: they come on top of the share.
 # Many more may wait to be accepted, which costs no file handle.
 ACCEPTED, WAITING = 32, 2048
 # How long a connection may stay idle, and how long its client may take for an answer, in seconds.
@@ -38,7 +38,7 @@ class Listener(socket.socket):
     """A listening socket with a long queue: asyncio would shorten it to what it accepts at once."""
 
     def listen(self, backlog: int = WAITING, /) -> None:
-        """Listen, with room for all who wait."""
+        """Listen, with room for all waiting connections."""
         super().listen(WAITING)
 
 

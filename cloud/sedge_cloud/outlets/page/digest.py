@@ -1,4 +1,4 @@
-"""What the page says in a few words, worked out from the facts: direction, cost, versions, the last day."""
+"""The page's short summaries, computed from the facts: direction, cost, versions, the last day."""
 
 import statistics
 from collections import Counter, defaultdict
@@ -19,7 +19,7 @@ from sedge_cloud.figures.numbers import change, listed, natural
 from sedge_protocol import VERSION
 
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
-# The direction compares the last round with the one so many rounds before it; less than this is level.
+# The direction compares the last round with the one BACK rounds earlier; a change below LEVEL is level.
 BACK, LEVEL = 5, 0.005
 # A device is slow if it trains this many times as long as the fleet's median.
 SLOW_TIMES = 3.0
@@ -27,7 +27,7 @@ SLOW_TIMES = 3.0
 MAX_ALIKE = 4
 # An event names at most this many devices.
 MAX_NAMED = 6
-# What keeps an upgrade from being safe.
+# The problems that make an upgrade unsafe.
 _UNSAFE = ("disk_full", "disk_low", "coordinator_error", "broker_down")
 
 
@@ -61,9 +61,9 @@ def direction(run: RunFacts) -> Direction | None:
 
 
 def month_bytes(facts: Fleet) -> tuple[int, bool]:
-    """Bytes of all devices in rounds that closed in the last 30 days, both ways, and whether these are all.
+    """Bytes of all devices, both ways, in rounds that closed in the last 30 days; whether that is complete.
 
-    They are not where a run has closed more rounds in that time than are read.
+    It is not if a run has closed more rounds in that time than are read.
     """
     since, total, complete = facts.at - MONTH, 0, True
     for run in facts.runs:
@@ -80,7 +80,7 @@ def versions(devices: Sequence[DeviceFacts]) -> list[tuple[str, int, bool]]:
 
 
 def unsafe(facts: Fleet) -> list[str]:
-    """What should be mended before an upgrade."""
+    """The problems to fix before an upgrade."""
     return [f"{p.subject} {p.text}" for p in facts.problems if p.code in _UNSAFE]
 
 
@@ -99,7 +99,7 @@ def folded(problems: Sequence[Problem]) -> list[tuple[Problem, list[Problem]]]:
 
 
 def groups(run: RunFacts) -> list[tuple[list[str], list[str]]]:
-    """Who learns with whom: devices with one set of partners, and who is in it besides; large first."""
+    """Groups of devices with the same partners, and the other devices in each group; largest first."""
     sets: dict[frozenset[str], list[str]] = {}
     for device, others in run.groups.items():
         sets.setdefault(frozenset((device, *others)), []).append(device)
@@ -121,7 +121,7 @@ def rollout(it: RolloutFacts) -> str:
 
 
 def pace(device: DeviceFacts, devices: Sequence[DeviceFacts]) -> str:
-    """How long a device trains beside the fleet's median; empty where that is not known."""
+    """A device's training time compared with the fleet's median; empty if unknown."""
     known = [d.seconds for d in devices if d.seconds is not None]
     if device.seconds is None or not known:
         return ""
@@ -132,7 +132,7 @@ def pace(device: DeviceFacts, devices: Sequence[DeviceFacts]) -> str:
 
 
 def part_in(device: str, it: RoundFacts) -> str:
-    """What was out of the ordinary with a device in a round; empty where nothing was."""
+    """What was unusual about a device in a round; empty if nothing was."""
     said = [f"declined: {it.declined[device]}"] if device in it.declined else []
     said += [f"rejected: {it.rejected[device]}"] if device in it.rejected else []
     if device in it.distrusted:
@@ -194,7 +194,7 @@ def _events(facts: Fleet) -> Iterator[Event]:
 
 
 def out_of_the_ordinary(it: RoundFacts) -> str:
-    """What was unusual about a round; empty where nothing was."""
+    """What was unusual about a round; empty if nothing was."""
     parts = (
         ("new", it.newcomers if it.round > 1 else ()),
         ("no update from", it.missing),

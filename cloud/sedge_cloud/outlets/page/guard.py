@@ -1,9 +1,9 @@
-"""Who may speak to the status page: the right token or, without one, this machine's own browsers.
+"""Decides who may use the status page: clients with the token or, without one, this machine's browsers.
 
 A page of another origin can make a browser send requests here. Without a token the Host header must be a
 name of this machine, or one of ``[http] hosts``: a name that another page has pointed here (DNS rebinding)
-is refused. With a token no other page knows it. What a request changes needs the page's own form besides
-(server.py).
+is refused. A token is unknown to any other page. A request that changes something also needs the page's own
+form (server.py).
 """
 
 import base64

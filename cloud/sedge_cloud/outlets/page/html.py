@@ -27,10 +27,10 @@ from sedge_protocol import VERSION
 MAX_DEVICES, MAX_AWAITED, MAX_PROBLEMS = 60, 40, 40
 # How many of these it shows.
 MAX_EVENTS, MAX_GROUPS, MAX_ON_WALL = 20, 20, 8
-# So few devices need no search.
+# A fleet with at most this many devices needs no search.
 FEW = 8
-# The stream of changes says at least this often, in seconds, that the coordinator is there. The page
-# believes so for three such times.
+# The stream of changes sends a sign of life at least this often, in seconds. The page assumes that the
+# coordinator is there for three times as long.
 BEAT_S = 5.0
 FIRST_PAGE = Wanted(limit=MAX_DEVICES)
 
@@ -69,7 +69,7 @@ def status_page(
 def device_page(
     facts: Fleet, device: DeviceFacts, tags: Mapping[str, str], version: str = ""
 ) -> str:
-    """One device: how it is, what it does, what went wrong with it; ``version`` is its bundle."""
+    """One device: its state, activity and problems; ``version`` is its bundle."""
     name, run = device.device, facts.shown()
     rounds = run.rounds if run else ()
     parts = [(r, digest.part_in(name, r)) for r in reversed(rounds)]
@@ -87,7 +87,7 @@ def device_page(
 
 
 def round_page(facts: Fleet, it: RoundFacts) -> str:
-    """One round of a run: what came of it, and who was out of the ordinary."""
+    """One round of a run: its result, and the devices with something unusual."""
     run = facts.run(it.run)
     numbers = [r.round for r in run.rounds] if run else []
     numbers += [run.open.round] if run and run.open else []
@@ -103,7 +103,7 @@ def round_page(facts: Fleet, it: RoundFacts) -> str:
 
 
 def wall_page(facts: Fleet, run: str | None) -> str:
-    """What is to be seen from across the room."""
+    """The page for a screen on a wall, readable from across the room."""
     return _drawn("wall.html", facts, f"fleet {facts.fleet}", run=facts.shown(run))
 
 
@@ -132,8 +132,8 @@ def chosen(
 ) -> tuple[list[DeviceFacts], int]:
     """The wanted devices, ``among`` these if any are named, and how many there are on all pages.
 
-    Unless they are to be sorted, first come those with errors, with warnings, those that get worse most;
-    revoked ones last.
+    Unless a sort order is given, devices with errors come first, then those with warnings, then those that
+    are getting worse fastest; revoked ones come last.
     """
     rank = {p.subject: 1 for p in facts.problems}
     rank.update((p.subject, 0) for p in facts.problems if p.severity == "error")
@@ -145,7 +145,7 @@ def chosen(
 
 
 def _wrong(facts: Fleet) -> dict[str, list[str]]:
-    """What is wrong by subject."""
+    """The problems by subject."""
     found: dict[str, list[str]] = {}
     for problem in facts.problems:
         found.setdefault(problem.subject, []).append(problem.text)
@@ -181,6 +181,6 @@ def _environment() -> Environment:
 
 
 def _link(run: str | None, wanted: Wanted, **changes: object) -> str:
-    """The query of the same page with some of what it asks for changed."""
+    """The query of the same page with some parameters changed."""
     fields = {"run": run, **msgspec.structs.asdict(wanted), "limit": None, **changes}
     return f"?{urlencode({key: value for key, value in fields.items() if value})}"

@@ -38,7 +38,7 @@ def document() -> dict[str, object]:
 
 
 def _parameters() -> list[dict[str, object]]:
-    """What chooses among devices."""
+    """The parameters that select devices."""
     properties = msgspec.json.schema_components([Wanted])[1]["Wanted"]["properties"]
     return [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
 

@@ -1,9 +1,9 @@
 """The status page's server: a separate thread that never waits for or touches the coordinator's loop.
 
-It shares one reading of the facts with the problem log (snapshot.py), so the loop's share of the cost is
-what the interpreter takes. What an operator may do from the page is done by the functions of the command
-line, in a thread with a store of its own, as a broker may take its time; the loop notices as it notices the
-command line.
+It shares one reading of the facts with the problem log (snapshot.py), so it costs the loop only the time
+for which it occupies the interpreter. An operator's actions are performed by the command line's functions,
+in a thread with a separate store, as a broker may be slow; the loop notices them like those of the command
+line.
 
     /              the page                /api/fleet       all facts       /events   changes, server-sent
     /device        one device              /api/runs/NAME   one run         /metrics  Prometheus
@@ -46,13 +46,13 @@ from sedge_protocol.errors import ConfigError, SedgeError, StorageError
 MAX_STREAMS = 64
 # A form of the page is far smaller.
 MAX_FORM_BYTES = 4096
-# Pages that are kept as they were drawn: each has other devices.
+# The number of drawn pages to keep; each shows different devices.
 MAX_DRAWN = 32
 _log = logging.getLogger("sedge.http")
 
 
 class Pages:
-    """Pages as they were last drawn: once for all who look. Used by the server's thread alone."""
+    """Pages as last drawn, once for all viewers. Used only by the server's thread."""
 
     def __init__(self) -> None:
         self._facts: Fleet | None = None
@@ -71,7 +71,7 @@ class Pages:
         return self.once(facts, (run, wanted), draw)
 
     def once(self, facts: Fleet, key: Hashable, draw: Callable[[], str]) -> str:
-        """What ``draw`` draws of these facts, unless that is known."""
+        """The page that ``draw`` makes of these facts, cached by ``key``."""
         if facts is not self._facts or len(self._drawn) >= MAX_DRAWN:
             self._facts = facts
             self._drawn.clear()
@@ -118,8 +118,8 @@ class StatusServer:
         return port
 
     def start(self) -> None:
-        """Begin to serve."""
-        # Its warnings are about requests that are no HTTP: strangers could fill the log.
+        """Start serving."""
+        # Its warnings are about requests that are not HTTP: strangers could fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._thread.start()
         _log.info("status page on http://%s", self._cloud.http.listen)

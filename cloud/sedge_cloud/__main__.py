@@ -43,6 +43,7 @@ from sedge_cloud.config import (
 )
 from sedge_cloud.coordinator import Coordinator
 from sedge_cloud.outlets.sidecars import sidecars
+from sedge_cloud.outlets.tables import table, terminal_width
 from sedge_cloud.processes.heartbeat import Heartbeat
 from sedge_cloud.processes.membership import Membership
 from sedge_cloud.recorder import Recorder
@@ -280,8 +281,7 @@ def _run_stop(arguments: argparse.Namespace) -> int:
 
 def _run_list(arguments: argparse.Namespace) -> int:
     _, store = open_state(arguments)
-    if not arguments.json:
-        print(f"{'run':<24} {'status':<10} {'strategy':<14} rounds")
+    rows = [("run", "status", "strategy", "rounds")]
     for row in store.runs():
         config = msgspec.msgpack.decode(row.config, type=RunConfig)
         closed = read_sums(row.sums).closed
@@ -290,7 +290,9 @@ def _run_list(arguments: argparse.Namespace) -> int:
             fields = {"run": row.run, "status": row.status, "strategy": config.strategy}
             print(json.dumps({**fields, "closed_rounds": closed, "total_rounds": planned}))
         else:
-            print(f"{row.run:<24} {row.status:<10} {config.strategy:<14} {closed} of {planned}")
+            rows.append((row.run, row.status, config.strategy, f"{closed} of {planned}"))
+    if not arguments.json:
+        print("\n".join(table(rows, width=terminal_width())))
     return 0
 
 

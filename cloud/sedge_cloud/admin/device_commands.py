@@ -18,6 +18,7 @@ from sedge_cloud.config import CloudConfig
 from sedge_cloud.facts.records import DeviceState
 from sedge_cloud.facts.selection import Wanted
 from sedge_cloud.outlets import terminal as lines
+from sedge_cloud.outlets.tables import table, terminal_width
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.selector import Condition, parse
 from sedge_cloud.store.tags import check_tag
@@ -229,18 +230,20 @@ def _list(arguments: argparse.Namespace) -> int:
     where: str = arguments.where or ""
     wanted = Wanted(state, arguments.search, arguments.offset, arguments.limit, where)
     lots, found = reader.lots(facts, wanted)
-    if not arguments.json:
-        print(lines.DEVICES)
     listed = 0
     for lot in lots:
         listed += len(lot)
         tags = reader.store.tags_of([device.device for device in lot])
+        rows: list[tuple[str, ...]] = [lines.DEVICES]
         for device in lot:
             own = tags.get(device.device, {})
             if arguments.json:
                 print(json_text({**msgspec.to_builtins(device), "tags": own}))
             else:
-                print(f"{lines.device_line(device, facts.at)}  {tags_text(own)}".rstrip())
+                *cells, what = lines.device_cells(device, facts.at)
+                rows.append((*cells, f"{what}  {tags_text(own)}".strip()))
+        if not arguments.json:
+            print("\n".join(table(rows, lines.NUMBERS, terminal_width())))
     if arguments.json:
         return 0
     if listed < (known := sum(facts.states.values())):

@@ -10,6 +10,7 @@ from sedge_cloud.admin.commands import at_least_one, open_state
 from sedge_cloud.admin.enrolment import reload_broker
 from sedge_cloud.admin.revocation import SIGHUP
 from sedge_cloud.config import CloudConfig
+from sedge_cloud.outlets.tables import table, terminal_width
 from sedge_cloud.store.rows import TokenRow
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.command_line import Commands, Parser
@@ -117,6 +118,7 @@ def _qr_code() -> Callable[[str], None]:
 def _list(arguments: argparse.Namespace) -> int:
     _, store = open_state(arguments)
     now, uses = time.time(), store.uses()
+    rows = [("token", "state", "joined", "until (UTC)", "")]
     for row in store.tokens():
         used = uses.get(row.token, 0)
         state, tags = _state(row, used, now), row.read_tags()
@@ -131,11 +133,12 @@ def _list(arguments: argparse.Namespace) -> int:
             print(json.dumps({**said, **more, "refused": row.refused}))
             continue
         until = time.strftime("%F %R", time.gmtime(row.expires))
-        words = [row.token, f"{state:<8}", f"{used} of {row.uses}", f"until {until} UTC"]
-        words += ["at once"] if row.accepts else []
+        words = ["at once"] if row.accepts else []
         words += [f"for {row.device}"] if row.device else []
         words += [f"{key}={value}" for key, value in tags.items()]
-        print("  ".join(words))
+        rows.append((row.token, state, f"{used} of {row.uses}", until, "  ".join(words)))
+    if rows[1:]:
+        print("\n".join(table(rows, width=terminal_width())))
     return 0
 
 

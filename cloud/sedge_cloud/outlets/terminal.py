@@ -18,8 +18,12 @@ from sedge_protocol.wire.topics import SHARDS
 
 # Problems that are shown with a run.
 PROBLEMS = 20
-_DEVICES = f"{'device':<24} {'state':<8} {'since':<8} {'heard':<8} {'version':<9} {'backend':<12}"
-DEVICES = f"{_DEVICES} {'updates':>7} {'before':>8} {'after':>8} {'strikes':>7}  {'what'}"
+DEVICES = (
+    "device", "state", "since", "heard", "version", "backend", "updates", "before", "after", "strikes",
+    "what",
+)  # fmt: skip
+# The columns of numbers among them.
+NUMBERS = (6, 7, 8, 9)
 
 
 def open_round(it: RoundFacts, status: str, at: datetime) -> Iterator[str]:
@@ -65,7 +69,7 @@ def run_lines(run: RunFacts, at: datetime) -> Iterator[str]:
         yield f"no work for {device}: it lacks {what}"
 
 
-def device_line(device: DeviceFacts, at: datetime) -> str:
+def device_cells(device: DeviceFacts, at: datetime) -> tuple[str, ...]:
     """A device's row below ``DEVICES``; at its end what holds it up, or its last error."""
     error = f"{device.error} ({age(device.error_since, at)} ago)" if device.error else ""
     what = f"waits: {device.waits}" if device.waits else error
@@ -74,10 +78,9 @@ def device_line(device: DeviceFacts, at: datetime) -> str:
     backend = ",".join(device.backends)
     before, after = (value_text(v, device.metric) for v in (device.before, device.after))
     return (
-        f"{device.device:<24} {device.state:<8} {age(device.since, at):<8} {age(device.heard, at):<8} "
-        f"{device.version:<9} {backend:<12} {device.updates:>7} {before:>8} {after:>8} "
-        f"{device.strikes:>7}  {what}"
-    ).rstrip()
+        device.device, device.state, age(device.since, at), age(device.heard, at), device.version,
+        backend, str(device.updates), before, after, str(device.strikes), what,
+    )  # fmt: skip
 
 
 def versions_line(versions: Sequence[AgentVersion]) -> str:

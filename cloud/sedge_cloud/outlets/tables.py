@@ -1,0 +1,42 @@
+"""Tables of text for the terminal, as wide as what is in them. Programs read ``--json`` instead."""
+
+import shutil
+import sys
+from collections.abc import Collection, Iterator, Sequence
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal that stdout is; None for a file or a pipe, where nothing is shortened."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table(
+    rows: Sequence[Sequence[str]], right: Collection[int] = (), width: int | None = None
+) -> Iterator[str]:
+    """The lines of a table; its first row has the headings, and ``right`` are columns of numbers.
+
+    The last cell of each row is text of any length. Where it does not fit into ``width`` it goes on a line
+    of its own, whole; then the widest cells lose their middle, as ids often differ at their ends.
+    """
+    widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
+    room = None if width is None else max(width - len(widths) + 1, 4 * len(widths))
+    while room is not None and sum(widths) > room:
+        widths[widths.index(max(widths))] -= 1
+    for *cells, text in rows:
+        shown = [_shortened(cell, size) for cell, size in zip(cells, widths, strict=True)]
+        line = " ".join(
+            cell.rjust(size) if column in right else cell.ljust(size)
+            for column, (cell, size) in enumerate(zip(shown, widths, strict=True))
+        )
+        if width is None or len(line) + 2 + len(text) <= width:
+            yield f"{line}  {text}".rstrip()
+        else:
+            yield line.rstrip()
+            yield f"    {text}"
+
+
+def _shortened(text: str, width: int) -> str:
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"

@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import sedge_edge.asking
 from sedge_edge.__main__ import main
 from sedge_edge.config import load_config
 from sedge_protocol.host.enrolment import Enrolment, Token
@@ -96,7 +95,7 @@ def test_ctrl_c_while_it_waits(
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sedge_edge.asking.MqttLink, "step", interrupted)
+    monkeypatch.setattr("sedge_edge.asking.MqttLink.step", interrupted)
     point = public_key(private_key(bytes(32))).hex()
     line = Token("t1", "home", "mqtt://127.0.0.1:9", "00" * 32, point).join_text()
     assert main(["join", line, "--out", str(tmp_path)]) == 130

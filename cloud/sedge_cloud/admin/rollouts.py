@@ -8,10 +8,11 @@ from pathlib import Path
 import msgspec
 
 from sedge_cloud.admin.models import find_run
-from sedge_cloud.rounds.rollouts import BundleVersions, away, compare, members, next_phase
+from sedge_cloud.rounds.rollouts import BundleVersions, away, members, next_phase, tallied
 from sedge_cloud.runs.run import Run
 from sedge_cloud.store.database import Store
 from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow
+from sedge_cloud.store.rows import LATE_ROUNDS
 from sedge_cloud.store.selector import parse
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.host.privileges import as_caller
@@ -118,7 +119,8 @@ def rollout_lines(store: Store, name: str, at: float) -> Iterator[str]:
             f"rollout {row.number}: {row.state}, phase {progress.phase + 1} of {len(plan.phases)} "
             f"({phases}){f', where {plan.where}' if plan.where else ''}, {progress.sizes[-1]} devices"
         )
-        new, _ = compare(row.bundle, store.tried(name, progress.first_round), progress.first_round)
+        # The open round is the one after those that the leader reads again.
+        new = tallied(row, store, progress.tallied + LATE_ROUNDS + 1)[1].new
         yield f"  succeeded {len(new.succeeded)}, failed {len(progress.failed)}"
         if row.state == "in_progress":
             newest = members(row, progress, store.eligible(plan.where))

@@ -11,16 +11,17 @@ import hashlib
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
 
 import msgspec
 
 from sedge_cloud.runs.run import Run
-from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow, RolloutRows, Tried
+from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow, RolloutRows, Tried, read
+from sedge_cloud.store.rows import LATE_ROUNDS
 from sedge_protocol.wire.effects import Note
 from sedge_protocol.wire.update import Metrics
 
-# The number of rounds before a rollout in which devices' earlier metrics are looked up.
+# The number of rounds before a rollout in which devices' earlier metrics are looked up: with the rounds
+# whose answers may be late, fewer than `[keep] rounds` leaves at least.
 EARLIER_ROUNDS = 5
 # A device that leaves this many orders with the new bundle unanswered has failed.
 MAX_SILENT = 3
@@ -56,19 +57,47 @@ class BundleVersions:
         return b""
 
 
-@dataclass
-class Group:
-    """The answers of devices with one bundle: which succeeded, and why the others failed."""
+class Group(msgspec.Struct):
+    """The answers of devices with one bundle: which succeeded, and why the others failed.
 
-    succeeded: set[str] = field(default_factory=set[str])
-    failed: dict[str, str] = field(default_factory=dict[str, str])
-    changes: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """The change of each device's metric before and after training."""
+    ``silent`` counts a device's orders without an answer. ``first`` and ``last`` have the metric before and
+    after training, of its first and its last report.
+    """
+
+    succeeded: set[str] = set()
+    failed: dict[str, str] = {}
+    silent: dict[str, int] = {}
+    first: dict[str, tuple[float, float]] = {}
+    last: dict[str, tuple[float, float]] = {}
 
     @property
     def share(self) -> float:
         """The share of devices that failed among those with an outcome."""
         return len(self.failed) / max(1, len(self.failed) + len(self.succeeded))
+
+    def fail(self, device: str, why: str) -> None:
+        """Note that a device has failed, whatever it did before."""
+        self.failed[device] = why
+        self.succeeded.discard(device)
+
+
+class Tally(msgspec.Struct):
+    """The devices that had the new bundle from a rollout's first round on, and those that had another."""
+
+    new: Group = msgspec.field(default_factory=Group)
+    others: Group = msgspec.field(default_factory=Group)
+
+    def changes(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+        """By how much the metric before and after training has changed on each device of both groups."""
+        was, new, others = self.others, self.new.last, self.others.last
+        return (
+            [_change(was.last[device], new[device]) for device in new if device in was.last],
+            [_change(was.first[device], others[device]) for device in others if device not in new],
+        )
+
+
+def _change(was: tuple[float, float], now: tuple[float, float]) -> tuple[float, float]:
+    return now[0] - was[0], now[1] - was[1]
 
 
 class _Scores(msgspec.Struct):
@@ -76,38 +105,49 @@ class _Scores(msgspec.Struct):
     after: Metrics
 
 
-def compare(bundle: bytes, orders: Iterable[Tried], since: int) -> tuple[Group, Group]:
-    """The devices that had ``bundle`` since a round, and those that had another in the same rounds."""
-    groups, silent = (Group(), Group()), dict[tuple[str, bool], int]()
-    first, last = dict[str, tuple[float, float]](), dict[tuple[str, bool], tuple[float, float]]()
+def add(tally: Tally, bundle: bytes, orders: Iterable[Tried], since: int, measured: bool) -> None:
+    """Count what devices answered; ``measured``: also their metrics, those before the round ``since``, too.
+
+    The orders are later than all that are in the tally. ``bundle`` is the new one.
+    """
     for order in orders:
-        is_new = order.bundle == bundle
-        group = groups[0 if is_new else 1]
-        why = order.declined or order.rejected
-        if order.report and not why:
+        group = tally.new if order.bundle == bundle else tally.others
+        device, why = order.device, order.declined or order.rejected
+        if measured and order.report and not why:
             scores = msgspec.msgpack.decode(order.report, type=_Scores)
-            metrics = scores.before.metric, scores.after.metric
-            if not is_new:
-                first.setdefault(order.device, metrics)
-            last[order.device, is_new] = metrics
+            group.last[device] = scores.before.metric, scores.after.metric
+            group.first.setdefault(device, group.last[device])
         if order.round < since or order.declined.partition(":")[0] in OF_THE_DEVICE:
             continue
         if why:
-            group.failed[order.device] = why
+            group.fail(device, why)
         elif order.report:
-            group.succeeded.add(order.device)
+            if device not in group.failed:
+                group.succeeded.add(device)
         elif not order.open:
-            key = order.device, is_new
-            silent[key] = silent.get(key, 0) + 1
-            if silent[key] >= MAX_SILENT and order.device not in group.succeeded:
-                group.failed[order.device] = NO_ANSWER
-    for (device, is_new), (before, after) in last.items():
-        if device in first and (is_new or (device, True) not in last):
-            was = last[device, False] if is_new else first[device]
-            groups[0 if is_new else 1].changes.append((before - was[0], after - was[1]))
-    for group in groups:
-        group.succeeded.difference_update(group.failed)
-    return groups
+            group.silent[device] = group.silent.get(device, 0) + 1
+            if group.silent[device] >= MAX_SILENT and device not in group.succeeded:
+                group.fail(device, NO_ANSWER)
+
+
+def tallied(
+    row: RolloutRow, store: RolloutRows, closed: int, measured: bool = False
+) -> tuple[Progress, Tally]:
+    """What devices have answered in the rounds up to ``closed``, and the progress with its older part.
+
+    Answers to the last rounds may still come, so their orders are read again the next time.
+    """
+    progress = row.read_progress()
+    tally = read(row, progress.tally, Tally) if progress.tally else Tally()
+    first, settled = progress.first_round, closed - LATE_ROUNDS
+    begin = max(progress.tallied, first - EARLIER_ROUNDS - 1) + 1
+    add(tally, row.bundle, store.tried(row.run, begin, settled), first, measured)
+    if settled >= begin:
+        coded = msgspec.msgpack.encode(tally)
+        progress = msgspec.structs.replace(progress, tallied=settled, tally=coded)
+    rest = store.tried(row.run, max(begin, settled + 1), closed)
+    add(tally, row.bundle, rest, first, measured)
+    return progress, tally
 
 
 def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
@@ -115,18 +155,18 @@ def advance(run: Run, store: RolloutRows, at: float) -> Iterator[Note]:
     row = next((row for row in store.rollouts(run.name) if row.state == "in_progress"), None)
     if row is None:
         return
-    plan, progress = row.read_plan(), row.read_progress()
-    first = progress.first_round
-    orders = store.tried(run.name, max(1, first - EARLIER_ROUNDS))
-    new, others = compare(row.bundle, orders, first)
+    plan = row.read_plan()
+    # What a private run withholds is not told here either, nor does it decide who gets which bundle.
+    measured = run.manifest.metric.share and not run.config.withholds
+    progress, tally = tallied(row, store, run.state.round, measured)
+    new = tally.new
     failed = tuple(sorted({*progress.failed, *new.failed}))
-    succeeded = max(progress.succeeded, len(new.succeeded))  # old orders are deleted
-    progress = msgspec.structs.replace(progress, failed=failed, succeeded=succeeded)
+    progress = msgspec.structs.replace(progress, failed=failed, succeeded=len(new.succeeded))
     reachable = set[str]()
     if _added(progress) < plan.min_devices:
         newest = members(row, progress, store.eligible(plan.where))
         reachable = newest - away(store, newest, at - plan.hold_s)
-    why = fault(run, plan, _needed(plan, progress, reachable), new, others)
+    why = fault(run, plan, _needed(plan, progress, reachable), tally)
     if why:
         row, text = msgspec.structs.replace(row, state="aborted", why=why), f"aborted: {why}"
     elif not _is_through(row, plan, progress, new, at, reachable.difference(failed)):
@@ -202,8 +242,9 @@ def _is_through(
     return _added(progress) == 0 or succeeded >= _needed(plan, progress, reachable)
 
 
-def fault(run: Run, plan: RolloutPlan, needed: int, new: Group, others: Group) -> str:
+def fault(run: Run, plan: RolloutPlan, needed: int, tally: Tally) -> str:
     """Why a rollout is to be aborted; empty while it is healthy."""
+    new, others = tally.new, tally.others
     through = len(new.failed) + len(new.succeeded)
     if through >= needed and new.share > plan.abort_at + others.share:
         reasons = sorted(new.failed.values())
@@ -212,18 +253,14 @@ def fault(run: Run, plan: RolloutPlan, needed: int, new: Group, others: Group) -
             f"{len(new.failed)} of {through} devices failed ({common!r}), of the others "
             f"{len(others.failed)} of {len(others.failed) + len(others.succeeded)}"
         )
-    # What a private run withholds is not told here either, nor does it decide who gets which bundle.
-    if run.config.withholds or not run.manifest.metric.share:
-        return ""
-    if min(len(new.changes), len(others.changes)) < needed:
+    groups = tally.changes()
+    if min(map(len, groups)) < needed:
         return ""
     for place, when in enumerate(("before", "after")):
-        change, usual = (
-            sum(one[place] for one in group.changes) / len(group.changes) for group in (new, others)
-        )
+        change, usual = (sum(one[place] for one in group) / len(group) for group in groups)
         if change < usual - plan.worse_by:
             return (
                 f"{run.manifest.metric.name} {when} training changed by {change:+.3f} on "
-                f"{len(new.changes)} devices, on {len(others.changes)} others by {usual:+.3f}"
+                f"{len(groups[0])} devices, on {len(groups[1])} others by {usual:+.3f}"
             )
     return ""

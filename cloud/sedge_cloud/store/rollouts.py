@@ -48,6 +48,9 @@ class Progress(msgspec.Struct, frozen=True):
     their numbers. Its first orders are in ``first_round`` or later. ``failed`` devices are back on their
     previous bundle, and ``succeeded`` counts those whose update was accepted. The rollout was aborted, or
     its last phase was over, when it ``ended`` (wall clock; 0: not yet).
+
+    ``tally`` has what devices answered in the rounds up to ``tallied``: their rows are not read again, and
+    may be deleted.
     """
 
     since: float
@@ -58,6 +61,8 @@ class Progress(msgspec.Struct, frozen=True):
     failed: tuple[str, ...] = ()
     succeeded: int = 0
     ended: float = 0.0
+    tallied: int = 0
+    tally: bytes = b""
 
 
 class RolloutRow(msgspec.Struct, frozen=True):
@@ -74,11 +79,11 @@ class RolloutRow(msgspec.Struct, frozen=True):
 
     def read_plan(self) -> RolloutPlan:
         """``plan``, decoded. Raises ``StorageError`` when it cannot be read."""
-        return _read(self, self.plan, RolloutPlan)
+        return read(self, self.plan, RolloutPlan)
 
     def read_progress(self) -> Progress:
         """``progress``, decoded. Raises ``StorageError`` when it cannot be read."""
-        return _read(self, self.progress, Progress)
+        return read(self, self.progress, Progress)
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -108,8 +113,8 @@ class RolloutRows(Protocol):
         """The devices that are enrolled and match a condition; all, where it is empty."""
         ...
 
-    def tried(self, run: str, since: int) -> list[Tried]:
-        """Every order of a run from a round on, by round and device."""
+    def tried(self, run: str, first: int, last: int) -> list[Tried]:
+        """Every order of a run in these rounds, by round and device."""
         ...
 
     def sessions_named(self, names: Collection[str]) -> list[SessionRow]:
@@ -181,19 +186,20 @@ class Rollouts(Database):
         with self._db.errors():
             return [str(row[0]) for row in self._db.execute(sql, values)]
 
-    def tried(self, run: str, since: int) -> list[Tried]:
-        """Every order of a run from a round on, by round and device."""
+    def tried(self, run: str, first: int, last: int) -> list[Tried]:
+        """Every order of a run in these rounds, by round and device."""
         sql = (
             "SELECT o.device, o.round, o.bundle, o.declined, COALESCE(u.rejected, ''),"
             " u.report, r.open FROM orders o"
             " JOIN rounds r ON r.run = o.run AND r.round = o.round"
             " LEFT JOIN updates u ON u.run = o.run AND u.round = o.round AND u.device = o.device"
-            " WHERE o.run = ? AND o.round >= ? ORDER BY o.round, o.device"
+            " WHERE o.run = ? AND o.round BETWEEN ? AND ? ORDER BY o.round, o.device"
         )
-        return self._rows(Tried, sql, run, since)
+        return self._rows(Tried, sql, run, first, last)
 
 
-def _read(row: RolloutRow, coded: bytes, kind: type[T]) -> T:
+def read(row: RolloutRow, coded: bytes, kind: type[T]) -> T:
+    """Decode a part of a rollout's row. Raises ``StorageError`` when it cannot be read."""
     try:
         return msgspec.msgpack.decode(coded, type=kind)
     except ValueError as exc:  # msgspec's errors

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -31,8 +32,9 @@ from sedge_cloud.facts.rollouts import version_of
 from sedge_cloud.outlets.page.html import device_page, status_page
 from sedge_cloud.privacy import PrivacyConfig
 from sedge_cloud.recorder import Recorder
-from sedge_cloud.store.rollouts import RolloutPlan, RolloutRow
-from sedge_cloud.store.rows import OrderRow
+from sedge_cloud.store.database import Store
+from sedge_cloud.store.rollouts import RolloutPlan, RolloutRow, Tried
+from sedge_cloud.store.rows import LATE_ROUNDS, OrderRow
 from sedge_cloud.store.schema import OBJECTS, TABLES
 from sedge_protocol.errors import ConfigError
 from sedge_protocol.layout import Layout, Role
@@ -295,6 +297,51 @@ def test_a_phase_never_moves_on_with_fewer_successes_than_it_was_told(tmp_path: 
     fleet.names.append(min(tried))
     assert len(fleet.answer(good)) == 2
     assert len(fleet.answer(good)) == 20
+
+
+@on_both
+def test_a_long_phase_needs_no_rows_of_old_rounds(tmp_path: Path) -> None:
+    """Deleted as ``[keep] rounds = 10`` does: what devices did before the rollout, and who succeeded."""
+    fleet = Fleet(tmp_path, RolloutPlan((0.25, 1.0), hold_s=1e9), NAMES[:4])
+    for _ in range(12):
+        fleet.answer(good)
+        fleet.cloud.store.delete_old_rows(RUN, 10)
+    assert fleet.cloud.store.orders(RUN, 1) == [] != fleet.cloud.store.orders(RUN, 12)
+    assert fleet.lines()[1] == "  succeeded 1, failed 0"
+    fleet.answer(worse)
+    assert fleet.now().why == (
+        "accuracy after training changed by -0.350 on 1 devices, on 3 others by +0.000"
+    )
+
+
+def test_the_leader_reads_only_rounds_to_which_answers_may_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, tried = list[int](), Store.tried
+
+    def noted(self: Store, run: str, first: int, last: int) -> list[Tried]:
+        rows = tried(self, run, first, last)
+        seen.extend(row.round for row in rows)
+        return rows
+
+    fleet = Fleet(tmp_path, RolloutPlan((0.25, 1.0), hold_s=1e9), NAMES[:4])
+    monkeypatch.setattr(Store, "tried", noted)
+    rounds = 8
+    for _ in range(rounds):
+        fleet.answer(good)
+    assert max(Counter(seen).values()) == 4 * (LATE_ROUNDS + 1), "devices times readings"
+
+
+def test_a_device_that_answers_late_has_not_failed(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, RolloutPlan((0.25, 1.0), hold_s=1e9), NAMES[:4])
+    name, *_ = fleet.answer(lambda order: None)
+    late = fleet.orders[name]
+    fleet.answer(lambda order: None)
+    fleet.cloud.offer(name, good(late), order=late)
+    for _ in range(LATE_ROUNDS):
+        fleet.answer(lambda order: None)
+    lines = fleet.lines()
+    assert (fleet.now().state, lines[1]) == ("in_progress", "  succeeded 1, failed 0")
 
 
 def test_an_operator_takes_a_bundle_back_also_after_a_restart(tmp_path: Path) -> None:

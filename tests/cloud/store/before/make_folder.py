@@ -28,7 +28,7 @@ from sedge_cloud.admin.runs import start_run
 from sedge_cloud.config import RunConfig
 from sedge_cloud.rounds.lifecycle import FAILED, FINISHED
 from sedge_cloud.store.database import Store
-from sedge_cloud.store.rollouts import Progress, RolloutPlan, RolloutRow
+from sedge_cloud.store.rollouts import RolloutRow
 from sedge_cloud.store.rows import JoinRow, TokenRow
 from sedge_cloud.strategies.fedavg import FedAvg
 from sedge_cloud.strategy import Assignment, ClientModel, Context
@@ -114,9 +114,17 @@ def play(folder: Path) -> Seen:
 
 TOKEN = TokenRow("t-1", b"t" * 32, "", msgspec.msgpack.encode({"site": "lab"}), 9, False, 1.0, 9e9)
 JOIN = JoinRow(b"p" * 65, "t-1", "new", b"n" * 32, "pending", 2.0)
+# Literally, as they were stored: later versions have further fields.
+PLAN = {
+    "phases": (0.1, 1.0), "hold_s": 0.0, "abort_at": 0.05, "worse_by": 0.1, "min_devices": 10,
+    "where": "site=lab",
+}  # fmt: skip
+PROGRESS = {
+    "since": 3.0, "first_round": 2, "phase": 0, "bounds": (7,), "sizes": (1,), "failed": ("a",),
+}  # fmt: skip
 ROLLOUT = RolloutRow(
-    "second", 1, b"b" * 32, "aborted", msgspec.msgpack.encode(RolloutPlan((0.1, 1.0), where="site=lab")),
-    msgspec.msgpack.encode(Progress(3.0, 2, bounds=(7,), sizes=(1,), failed=("a",))), 3.0, "a failed",
+    "second", 1, b"b" * 32, "aborted", msgspec.msgpack.encode(PLAN), msgspec.msgpack.encode(PROGRESS),
+    3.0, "a failed",
 )  # fmt: skip
 
 

@@ -1,14 +1,14 @@
 """The Java core's decoders on what Python's are tried with (tests/protocol/test_fuzz.py), for as long each.
 
-Its declared refusals are ``RemoteError``, which ``Decoders`` alone may throw; anything else, an array that
-does not fit into the heap of a phone too, ends the JVM.
+Its declared refusals are ``RemoteError``, whose text ``Decoders`` gives; anything else, an array that does
+not fit into the heap of a phone too, ends the JVM.
 """
 
 import pytest
 from tests.edge.java_core import Jvm
 from tests.protocol.test_fuzz import TARGETS, fuzz
 
-from sedge_protocol.errors import FrameError, StorageError
+from sedge_protocol.errors import FrameError
 
 # A device reads no update's arrays.
 READ = [target for target in TARGETS if target != "arrays"]
@@ -18,10 +18,9 @@ READ = [target for target in TARGETS if target != "arrays"]
 @pytest.mark.parametrize("target", READ)
 def test_no_damaged_bytes_raise_anything_but_one_clear_error(target: str, jvm: Jvm) -> None:
     def read(data: bytes) -> None:
-        try:
-            jvm.call(0, ["decode", target, data.hex()])
-        except StorageError as exc:  # what the bridge makes of every refusal
-            raise FrameError(str(exc)) from exc
+        _, refusal = jvm.call(0, ["decode", target, data.hex()])
+        if refusal:
+            raise FrameError(bytes.fromhex(refusal).decode())
 
     corpus = list(TARGETS[target][1]())
     taken = 0

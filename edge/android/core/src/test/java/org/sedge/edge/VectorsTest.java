@@ -534,12 +534,15 @@ public class VectorsTest {
         });
     }
 
-    /** A name in a program is the peer's, and what is logged of it is one line. */
+    /** Names and texts are the peer's, and what is logged of them is one line. */
     @Test
-    public void aRefusedProgramIsOneLine() {
+    public void refusalsAreOneLine() {
         byte[] program = Hex.decode("3a070a052203610a62"); // a graph of one node, whose operator is a, a line feed, b
         RemoteError error = assertThrows(RemoteError.class, () -> OnnxProgram.check(program));
         assertTrue(error.getMessage(), error.getMessage().endsWith("operator '.a?b', which programs may not use"));
+        Frame welcome = new Frame(Kind.WELCOME, Hex.decode("81a56e6f6e6365a3610a62"), 1, 1, null, 0);
+        error = assertThrows(RemoteError.class, welcome::message);
+        assertEquals("WELCOME: nonce: found 'a?b', expected 16 to 16 bytes", error.getMessage());
     }
 
     @Test

@@ -256,10 +256,13 @@ public abstract class Type<T> {
         return (Map<?, ?>) value;
     }
 
+    /** What would end a line, or hide in it: the text is a peer's, and the error is logged. */
+    private static final String NOT_SHOWN = "[\\p{C}\\p{Zl}\\p{Zp}]";
+
     private static IllegalArgumentException wrong(Object value, String expected) {
         boolean plain = value == null || value instanceof Number || value instanceof Boolean;
         String found = plain ? String.valueOf(value) : value instanceof String && ((String) value).length() < 80
-                ? "'" + value + "'" : "a " + value.getClass().getSimpleName();
+                ? "'" + ((String) value).replaceAll(NOT_SHOWN, "?") + "'" : "a " + value.getClass().getSimpleName();
         return new IllegalArgumentException("found " + found + ", expected " + expected);
     }
 }

@@ -5,12 +5,14 @@ import org.sedge.edge.SedgeException.RemoteError;
 import org.sedge.edge.codec.SparseVector;
 import org.sedge.edge.wire.Bundle;
 import org.sedge.edge.wire.Frame;
+import org.sedge.edge.wire.Hex;
 import org.sedge.edge.wire.Kind;
 import org.sedge.edge.wire.Messages.Order;
 import org.sedge.edge.wire.OnnxProgram;
 import org.sedge.edge.wire.PinnedKeys;
 import org.sedge.edge.wire.Update;
 
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -24,8 +26,17 @@ final class Decoders {
 
     private Decoders() {}
 
-    /** Throws nothing but {@code RemoteError}, whatever the bytes. */
-    static void decode(String target, byte[] data) throws RemoteError {
+    /** Why the bytes are refused, in hex; empty: they are taken. Throws nothing, whatever they are. */
+    static String refusal(String target, byte[] data) {
+        try {
+            decode(target, data);
+            return "";
+        } catch (RemoteError error) {
+            return Hex.encode(error.getMessage().getBytes(StandardCharsets.UTF_8));
+        }
+    }
+
+    private static void decode(String target, byte[] data) throws RemoteError {
         switch (target) {
             case "frame":
                 Frame.open(data, "topic", null, Frame.VERSIONS);

@@ -94,7 +94,7 @@ public final class ServeCore implements Effects, AgentListener, Downloader {
                 } else if (words[1].equals("config")) {
                     Main.config(new File(words[2]));
                 } else if (words[1].equals("decode")) {
-                    Decoders.decode(words[2], Hex.decode(words[3]));
+                    result = Decoders.refusal(words[2], Hex.decode(words[3]));
                 } else if (words[1].equals("why")) {
                     result = Hex.encode(SayWhy.why(words[2]).getBytes(StandardCharsets.UTF_8));
                 } else {

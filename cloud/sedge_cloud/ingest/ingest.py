@@ -302,7 +302,7 @@ class Ingest:
             case messages.Offer():
                 return self._offer(device, frame.transfer, message, now)
             case messages.Join():
-                self._renewing.offered(device, message)
+                self._renewing.offered(device, message, now)
                 return []
             case messages.Decline():
                 reason = f"{message.reason}: {message.detail}"

@@ -8,6 +8,7 @@ Each device's progress is in its row, so either side may be killed at any point.
 from collections import deque
 from functools import cached_property
 from hmac import compare_digest
+from math import inf
 
 from sedge_cloud.ingest.device import Device
 from sedge_cloud.ingest.sessions import Fleet
@@ -21,6 +22,8 @@ from sedge_protocol.wire.messages import Join, Renew
 
 # A device that is online and has not answered is asked again after AGAIN_S; AT_ONCE are asked per EVERY_S.
 AGAIN_S, EVERY_S, AT_ONCE = 60.0, 1.0, 100
+# A device that offers other secrets makes the broker's passwords be rewritten and reloaded no more often.
+OFFER_S = 60.0
 
 
 class Renewing:
@@ -30,6 +33,8 @@ class Renewing:
         self._name, self._fleet, self._store = name, fleet, store
         self._silent: set[str] = set()  # have not offered a secret yet
         self._offered: set[str] = set()
+        self._stored_at: dict[str, float] = {}  # when the last offer of a device was stored
+        self._held: dict[str, tuple[bytes, bytes]] = {}  # point and secret: offered too soon
         self._queue: deque[str] = deque()
         self._due: float | None = None
 
@@ -38,17 +43,28 @@ class Renewing:
         rows = self._store.renewals()
         silent = {row.device for row in rows if not row.point}
         self._offered = {row.device for row in rows if row.point}
+        for name in self._stored_at.keys() - self._offered:
+            del self._stored_at[name]
+            self._held.pop(name, None)
         if silent - self._silent:
             self._queue, self._due = deque(sorted(silent)), now
         self._silent = silent
 
     def timer(self) -> float | None:
         """When ``poll`` is next due."""
-        return self._due if self._silent else None
+        due = [self._stored_at[name] + OFFER_S for name in self._held]
+        if self._silent and self._due is not None:
+            due.append(self._due)
+        return min(due, default=None)
 
     def poll(self, now: float) -> list[Effect]:
-        """Ask the next few devices that are online."""
+        """Ask the next few devices that are online; store offers that came too soon.
+
+        Raises ``StorageError``.
+        """
         effects = list[Effect]()
+        for name in [name for name in self._held if now >= self._stored_at[name] + OFFER_S]:
+            self._take(name, *self._held[name], now)
         if self._due is None or now < self._due or not self._silent:
             return effects
         while self._queue and len(effects) < AT_ONCE:
@@ -72,17 +88,21 @@ class Renewing:
             return []
         return [device.peer.message(Renew(public_key(self._private)))]
 
-    def offered(self, device: Device, message: Join) -> None:
-        """Store the secret that a device offers. Raises ``FrameError``, ``StorageError``."""
+    def offered(self, device: Device, message: Join, now: float) -> None:
+        """Store the secret that a device offers, or hold it back if the last one is too recent.
+
+        Raises ``FrameError``, ``StorageError``.
+        """
         name = device.row.device
         if name not in self._silent and name not in self._offered:
             raise FrameError(f"JOIN of {name}, which was not asked for another secret")
         agreement = Agreement.of(self._private, message.point, message.point, self._name, name)
         if message.device != name or not compare_digest(agreement.asks(name), message.proof):
             raise FrameError(f"JOIN of {name}: its proof does not match its key")
-        self._store.offer_secret(name, message.point, agreement.secret)
-        self._silent.discard(name)
-        self._offered.add(name)
+        if now < self._stored_at.get(name, -inf) + OFFER_S:
+            self._held[name] = (message.point, agreement.secret)
+        else:
+            self._take(name, message.point, agreement.secret, now)
 
     def heard(self, device: Device, topic: str, payload: bytes, now: float) -> Device:
         """The device, switched to its new secret if this is a HELLO under it. Raises ``StorageError``."""
@@ -94,10 +114,18 @@ class Renewing:
             return device
         if self._store.end_renewal(row):
             self._offered.discard(name)
+            self._held.pop(name, None)
         fresh = self._store.device(name)
         if fresh is not None:
             self._fleet.changed(device, fresh, now)
         return self._fleet[name]
+
+    def _take(self, name: str, point: bytes, secret: bytes, now: float) -> None:
+        self._stored_at[name] = now
+        self._store.offer_secret(name, point, secret)
+        self._held.pop(name, None)
+        self._silent.discard(name)
+        self._offered.add(name)
 
     @cached_property
     def _private(self) -> int:

@@ -6,7 +6,7 @@ from contextlib import closing
 import msgspec
 from tests.cloud.helper import FLEET, Cloud, Device, a_hello, secret_of
 
-from sedge_cloud.ingest.renewing import AGAIN_S
+from sedge_cloud.ingest.renewing import AGAIN_S, OFFER_S
 from sedge_protocol.wire import topics
 from sedge_protocol.wire.effects import Send
 from sedge_protocol.wire.frame import HEADER
@@ -16,10 +16,10 @@ from sedge_protocol.wire.messages import Join, Renew, Welcome
 PRIVATE = private_key(b"d" * 32)
 
 
-def join(renew: Renew, name: str = "a") -> tuple[Join, bytes]:
+def join(renew: Renew, name: str = "a", private: int = PRIVATE) -> tuple[Join, bytes]:
     """The answer to a RENEW, and the secret that follows from it."""
-    own = public_key(PRIVATE)
-    agreement = Agreement.of(PRIVATE, renew.point, own, FLEET, name)
+    own = public_key(private)
+    agreement = Agreement.of(private, renew.point, own, FLEET, name)
     return Join(own, name, agreement.asks(name)), agreement.secret
 
 
@@ -114,3 +114,45 @@ def test_who_was_not_asked_or_has_no_proof(cloud: Cloud) -> None:
     dropped = [text for text in cloud.notes(logging.WARNING) if "dropped a frame" in text]
     assert len(dropped) == 4
     assert "not asked for another secret" in dropped[-1]
+
+
+def test_a_device_that_offers_one_secret_after_another(cloud: Cloud) -> None:
+    """The broker gets one a minute, and in the end the newest, which may be all that the device has."""
+    renew = asked(cloud)
+    offers = [join(renew, "a", private_key(bytes([number]) * 32)) for number in range(1, 5)]
+    with closing(cloud.second_store()) as store:
+        for message, _ in offers[:3]:
+            cloud.say("a", message)
+            cloud.say("a", a_hello("again", codecs=("renew",)))  # which does not help
+            cloud.poll(1.0)
+            store.give_passwords(store.renewals_due())
+        assert store.renewals_due() == []
+        row = store.renewal("a")
+        assert row is not None and row.secret == offers[0][1]
+        assert (cloud.core.timer() or 0.0) <= cloud.now + OFFER_S - 3.0
+        cloud.poll(OFFER_S - 3.0)
+        assert [due.secret for due in store.renewals_due()] == [offers[2][1]]
+        cloud.poll(OFFER_S)
+        cloud.say("a", offers[3][0])
+        assert [due.secret for due in store.renewals_due()] == [offers[3][1]]
+
+
+def test_the_next_change_of_a_secret_does_not_wait(cloud: Cloud) -> None:
+    """What a device offered before it used its new secret is no reason to hold it back."""
+    renew = asked(cloud)
+    message, secret = join(renew)
+    cloud.say("a", message)
+    cloud.say(
+        "a", join(renew, "a", private_key(bytes(31) + b"e"))[0]
+    )  # held, and void with the first
+    cloud.devices["a"] = Device("a", secret=secret)
+    cloud.say("a", a_hello("new", codecs=("renew",)))
+    assert known(cloud) == secret
+    with closing(cloud.second_store()) as store:
+        store.require_fleet(FLEET)
+        store.ask_to_renew(["a"], 6.0)
+        cloud.load()
+        later, next_secret = join(renew, "a", private_key(b"f" * 32))
+        cloud.say("a", later)
+        row = store.renewal("a")
+        assert row is not None and row.secret == next_secret

@@ -30,6 +30,8 @@ EMPTY_SHARE = 0.01
 # Steps of the privacy loss. The finer one takes ten times as long; the coarser one is exact to 1e-3 for as
 # many rounds as this. Both err towards more epsilon.
 COARSE, FINE, FEW_ROUNDS = 1e-3, 1e-4, 300
+# With less noise the privacy loss distribution would not fit into memory.
+LEAST_NOISE = 0.1
 
 
 class PrivacyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -93,6 +95,8 @@ def first_budget(
     if config.noise is None:
         noise = least_noise(share, rounds, config.epsilon, delta)
         return Budget(secret, noise, share * devices, rounds)
+    if config.noise < LEAST_NOISE:
+        raise ConfigError("privacy.noise", config.noise, f"at least {LEAST_NOISE:g}, in clips")
     lasts = _lasting(config.noise, share, rounds, config.epsilon, delta)
     if not lasts:
         found = epsilon_of(config.noise, share, 1, delta)
@@ -140,8 +144,7 @@ def least_noise(share: float, rounds: int, epsilon: float, delta: float) -> floa
         low, high = high, 2 * high
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        # With very little noise the privacy loss distribution would not fit into memory.
-        if middle < 0.1 or epsilon_of(middle, share, rounds, delta) > epsilon:
+        if middle < LEAST_NOISE or epsilon_of(middle, share, rounds, delta) > epsilon:
             low = middle
         else:
             high = middle

@@ -228,7 +228,7 @@ def _reader(cloud: CloudConfig, store: Store, last: int | None) -> Reader:
 
 def at_least_one(text: str) -> int:
     """A number of things on the command line."""
-    number = int(text)
+    number = int(text) if text.isdecimal() else 0
     if not 1 <= number <= 65536:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected 1 to 65536")
     return number

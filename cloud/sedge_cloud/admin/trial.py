@@ -49,6 +49,7 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
     if mosquitto is None:
         raise ConfigError("sedge-cloud up", "no Mosquitto", HOW_TO_INSTALL)
     if not (folder / "cloud.toml").exists():
+        _require_empty(folder)
         _write_files(folder, url)
     elif url is not None:
         raise ConfigError("--url", url, f"none: {folder / 'cloud.toml'} has one")
@@ -65,6 +66,13 @@ def trial(folder: Path, url: str | None) -> Generator[str]:
         yield "\n".join(_greeting(folder, cloud))
     finally:
         broker.stop()
+
+
+def _require_empty(folder: Path) -> None:
+    """Raise ``ConfigError`` for a folder that already holds something else."""
+    with translated("read", folder):
+        if folder.exists() and any(folder.iterdir()):
+            raise ConfigError("folder", str(folder), "a new or empty one, or one with a cloud.toml")
 
 
 def _require_in_place(folder: Path, cloud: CloudConfig) -> None:

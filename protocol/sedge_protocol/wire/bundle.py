@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sedge_protocol.axes import Axes
 from sedge_protocol.codec.compression import decompress_zlib
 from sedge_protocol.codec.vector import MAX_DENSE_OVERHEAD
-from sedge_protocol.errors import CodecError, StorageError
+from sedge_protocol.errors import CodecError, ConfigError, StorageError
 from sedge_protocol.layout import Layout, Tensor, Theta
 from sedge_protocol.wire.frozen import FrozenData, frozen_blob
 from sedge_protocol.wire.objective import ACCURACY, Guide, Loss, Metric
@@ -292,9 +292,12 @@ def save(folder: Path, bundle: Bundle, init: Theta) -> None:
 def load(folder: Path) -> tuple[Bundle, Theta]:
     """Read and check a bundle folder: the bundle with its frozen values, and the initial theta (n,).
 
-    Raises ``StorageError`` when a file cannot be read, ``CodecError`` when one is invalid.
+    Raises ``ConfigError`` for a path without a manifest, ``StorageError`` when a file cannot be read,
+    ``CodecError`` when one is invalid.
     """
     try:
+        if not (folder / MANIFEST_NAME).exists():
+            raise ConfigError("bundle", str(folder), "a folder that sedge-export wrote")
         manifest = _decode_manifest(_read(folder / MANIFEST_NAME), str(folder))
         names = {program.file for program in manifest.programs}
         files = {name: _read(folder / name) for name in sorted(names)}

@@ -100,6 +100,7 @@ def test_all_is_well(fleet: RealFleet, home: Path) -> None:
 def test_a_coordinator_at_work_is_asked_whether_it_hears(
     fleet: RealFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (fleet.folder / "cloud.log").unlink(missing_ok=True)  # of its life on another store
     fleet.start_cloud()
     wait_until(lambda: "connected" in fleet.log("cloud"), 20, "the coordinator is connected")
     config = fleet.folder / "cloud.toml"

@@ -387,7 +387,7 @@ def test_files_that_hold_no_weights(
         ("cut.npz", "expected .npz or a bundle's folder"),
         ("one.npy", "expected .npz or a bundle's folder"),
         ("nothing.npz", "No such file"),
-        ("folder", "manifest.json"),
+        ("folder", "expected a folder that sedge-export wrote"),
     ):
         words = command(tmp_path / name, tmp_path / "m.onnx")
         assert message in refused(words, tmp_path, capfd)

@@ -303,8 +303,8 @@ def test_fault_in_the_users_module_is_one_line(
 
 
 def test_show_of_no_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", str(tmp_path)]) == 4
-    assert "manifest.json" in capsys.readouterr().err
+    assert main(["show", str(tmp_path)]) == 2
+    assert "a folder that sedge-export wrote" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from sedge_protocol.errors import CodecError, StorageError
+from sedge_protocol.errors import CodecError, ConfigError, StorageError
 from sedge_protocol.layout import Layout, Role
 from sedge_protocol.wire import bundle as bundles
 from sedge_protocol.wire.bundle import (
@@ -111,7 +111,13 @@ def test_a_blob_goes_both_ways_and_is_always_the_same() -> None:
     assert pack(unpack(blob)) == blob
 
 
-@pytest.mark.parametrize("name", [MANIFEST_NAME, INIT_NAME, "gradient.onnx"])
+def test_what_is_no_bundle(folder: Path) -> None:
+    for path in (folder.parent, folder / INIT_NAME, folder / "none"):
+        with pytest.raises(ConfigError, match=f"'{path}', expected a folder that sedge-export"):
+            load(path)
+
+
+@pytest.mark.parametrize("name", [INIT_NAME, "gradient.onnx"])
 def test_a_missing_file(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(StorageError, match=name):

@@ -80,6 +80,13 @@ def device_page(
         d=device,
         tags=tags,
         version=version,
+        work=[
+            (run.open, owed)
+            for run in facts.runs
+            if run.open is not None
+            for owed in run.open.waiting
+            if owed.device == name
+        ],
         wrong=[problem for problem in facts.problems if problem.subject == name],
         parts=[part for part in parts if part[1]],
         partners=run.groups.get(name, ()) if run else (),

@@ -134,7 +134,7 @@ def _whole(number: float | None) -> str:
         raise ValueError(f"a limit of {number}, expected a whole number")
     value = int(number)
     for power, rest in ((value, ""), (value + 1, " - 1")):
-        if value > 2**20 and isinstance(number, int) and power & (power - 1) == 0:
+        if value > 2**20 and power & (power - 1) == 0:
             return f"2^{power.bit_length() - 1}{rest}"
     return str(value)
 

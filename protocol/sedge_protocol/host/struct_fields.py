@@ -105,7 +105,9 @@ def _limits(kind: inspect.IntType | inspect.FloatType) -> Iterator[str]:
     for name, words in _RANGES:
         limit = getattr(kind, name)
         if limit is not None:
-            yield words.format(f"{limit:,}" if isinstance(limit, int) else f"{limit:g}")
+            # Not by its type: typing takes Meta(le=1e6) and Meta(le=1_000_000) for the same annotation.
+            is_whole = limit == round(limit) and abs(limit) < 2**63
+            yield words.format(f"{round(limit):,}" if is_whole else f"{limit:g}")
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:

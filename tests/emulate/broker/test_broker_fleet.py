@@ -25,7 +25,7 @@ from sedge_emulate.emulation import StrategyRun
 from sedge_emulate.progress import Progress
 from sedge_emulate.watch import Totals, Watch
 from sedge_emulate.workers.setup import WorkerSetup
-from sedge_protocol.errors import ConfigError, LinkError, StorageError
+from sedge_protocol.errors import ConfigError, LinkError
 from sedge_protocol.wire.message_limit import PACKET_SIZES
 
 DEVICES = 3
@@ -301,7 +301,7 @@ def test_no_bundle_and_no_strategy(
 ) -> None:
     shares = Shares.open(setup.data)
     fleet = BrokerFleet(strategy_run, tmp_path / "nothing", shares, pool, DEAD_URL)
-    with pytest.raises(StorageError, match="nothing"):
+    with pytest.raises(ConfigError, match="nothing"):
         fleet.play(watch_of(fleet))
     fleet.close()
     shutil.rmtree(strategy_run.folder)

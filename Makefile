@@ -13,7 +13,7 @@ LONGEST = tests/reproduce tests/emulate tests/export tests/android tests/system 
 OTHERS = $(filter-out $(LONGEST) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/test_*.py tests/*/)))
 # Fleets of real processes mostly wait: for each other, for a broker's answer, for a deadline.
 WAITING = $(subst -n 2,-n 4,$(PARALLEL))
-FLEETS = tests/system tests/android tests/test_examples.py tests/edge/backends tests/emulate tests/bench \
+FLEETS = tests/test_examples.py tests/system tests/android tests/edge/backends tests/emulate tests/bench \
 	tests/reproduce tests/test_windows.py tests/test_output.py tests/cloud tests/hunt
 
 .PHONY: demo dist docs spec native test test-fleet test-slow hunt chaos test-arm64 pi-boot android deb test-deb pack mutation check mypy pyright figures bench-gpu reproduce reproduce-all clean

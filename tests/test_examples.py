@@ -139,7 +139,7 @@ def test_lora(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("peft") is not None, reason="examples-pretrained is installed")
 def test_pretrained_without_its_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    assert emulate(["run", str(EXAMPLES / "pretrained.toml")]) == 2
+    assert emulate(["run", str(EXAMPLES / "pretrained.toml")]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert "No module named 'peft': pip install 'sedge_fl-….whl[examples-pretrained]'" in line
 

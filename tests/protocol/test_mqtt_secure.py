@@ -344,11 +344,20 @@ def test_an_unknown_authority_is_not_trusted(secure: Secure) -> None:
     driven.link.close()
 
 
-def test_a_certificate_of_another_authority_is_refused(secure: Secure) -> None:
-    settings = secure.by_certificate("stranger")
+@pytest.mark.parametrize(
+    ("presented", "reason"),
+    [("stranger", "our certificate is of another authority"), (None, "it asks for a certificate")],
+)
+def test_a_certificate_of_another_authority_or_none_is_refused(
+    secure: Secure, presented: str | None, reason: str
+) -> None:
+    settings = secure.by_certificate(presented or "pi-1")
+    if presented is None:
+        settings = replace(settings, cert_file=None, key_file=None)
     driven = linked(settings)
     drive(lambda: len(driven.losses()) == 2, driven)
     assert driven.link.counters.connections == 0
+    assert all(f"refuses us: {reason}" in loss.reason for loss in driven.losses())
     driven.link.close()
 
 

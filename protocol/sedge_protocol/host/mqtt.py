@@ -9,11 +9,13 @@ refuses it or does not answer. Callbacks only append to a list, after asking whe
 """
 
 import logging
+import re
 import secrets
 import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,15 @@ READS_PER_STEP = 64
 CLOSE_S = 2.0
 # How often paho must check its keepalive: a tenth of the shortest that brokers ask for.
 SERVE_S = 1.0
+# How OpenSSL names a TLS alert in an error's text, and what the ones about our own certificate mean.
+_ALERT = re.compile(r"\[SSL: \w*_ALERT_(\w+)\]")
+REFUSED_CERTIFICATES = {
+    "CERTIFICATE_EXPIRED": "our certificate has expired",
+    "CERTIFICATE_REVOKED": "our certificate was revoked",
+    "CERTIFICATE_REQUIRED": "it asks for a certificate (broker.cert_file), and we have none",
+    "UNKNOWN_CA": "our certificate is of another authority",
+    "DECRYPT_ERROR": "our certificate is of another authority",
+}
 UNSUPPORTED_VERSION = {"Unsupported protocol version", "Unacceptable protocol version"}
 
 
@@ -52,7 +63,7 @@ class BrokerSettings:
 
     For networks that let only the web through, ``ws://host[:port][/path]`` or ``wss://…`` is MQTT over
     websockets; its path is /mqtt unless the url has another. The client id begins with ``name``; the link
-    adds its random end.
+    adds its random end. ``client_pem`` has a private key and its certificate, in place of the two files.
     """
 
     url: str
@@ -62,6 +73,7 @@ class BrokerSettings:
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    client_pem: str | None = field(default=None, repr=False)
 
     def endpoint(self) -> Endpoint:
         """The parts of the url. Raises ``ConfigError`` for a malformed one."""
@@ -166,7 +178,7 @@ class MqttLink:
         self._version = MQTTProtocolVersion.MQTTv5
         self._answered = self._heard = self._refuses_5 = False
         self._max_packet = MAX_PACKET_BYTES
-        self._refused = ""
+        self._refused = self._alert = ""
         self._closed_sent = self._closed_received = 0
 
     @property
@@ -267,7 +279,7 @@ class MqttLink:
             self._drop(str(exc), Ended.UNANSWERED)
             return
         self._connack_by = now + CONNECT_TIMEOUT_S
-        self._answered = self._heard = False
+        self._answered, self._heard, self._alert = False, False, ""
         options: dict[str, Any] = {}
         if self._version == MQTTProtocolVersion.MQTTv5:
             limits = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
@@ -298,6 +310,7 @@ class MqttLink:
         if self._will is not None:
             topic, payload = self._will()
             client.will_set(topic, payload, retain=self._retain)
+        client.on_log = self._on_log
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
@@ -308,10 +321,17 @@ class MqttLink:
         return client
 
     def _set_tls(self, client: paho.Client) -> None:
+        settings = self.settings
         try:
-            client.tls_set(self.settings.ca_file, self.settings.cert_file, self.settings.key_file)
+            if settings.client_pem is None:
+                client.tls_set(settings.ca_file, settings.cert_file, settings.key_file)
+            else:
+                with NamedTemporaryFile("w") as own:  # ssl takes a key from a file only
+                    own.write(settings.client_pem)
+                    own.flush()
+                    client.tls_set(settings.ca_file, own.name)
         except (OSError, ssl.SSLError, ValueError) as exc:
-            files = [self.settings.ca_file, self.settings.cert_file, self.settings.key_file]
+            files = [settings.ca_file, settings.cert_file, settings.key_file]
             raise ConfigError("broker", files, f"readable certificate files ({exc})") from exc
 
     def _serve(self, client: paho.Client, now: float) -> None:
@@ -367,7 +387,7 @@ class MqttLink:
         reason: ReasonCode,
         properties: Properties | None,
     ) -> None:
-        self._answered = True
+        self._answered, client.on_log = True, None
         if reason.is_failure:
             if str(reason) in UNSUPPORTED_VERSION:
                 self._version, self._refuses_5 = MQTTProtocolVersion.MQTTv311, True
@@ -379,6 +399,11 @@ class MqttLink:
         self._max_packet = min(limit or MAX_PACKET_BYTES, MAX_PACKET_BYTES)
         self._unconfirmed = {client.subscribe(topic)[1] for topic in self.subscriptions}
         self._events.append(Connected(self._max_packet))
+
+    def _on_log(self, client: object, userdata: object, level: int, text: str) -> None:
+        """Keep the alert that paho has read; it only writes it to its log."""
+        if level == paho.MQTT_LOG_ERR and (found := _ALERT.search(text)):
+            self._alert = found[1]
 
     def _on_subscribe(
         self,
@@ -410,7 +435,7 @@ class MqttLink:
         if self._client is client:
             refused, self._refused = self._refused, ""
             ended = Ended.HEARD if self._heard else Ended.TURNED_AWAY
-            if not self._answered:
+            if not self._answered and not self._alert:
                 self._try_other_version()
                 ended = Ended.UNANSWERED
             self._drop(refused or f"{self.settings.url}: {self._hung_up(str(reason))}", ended)
@@ -420,10 +445,13 @@ class MqttLink:
         if reason != "Unspecified error":
             return reason
         hint = ""
+        if self._alert in REFUSED_CERTIFICATES:
+            return f"the broker refuses us: {REFUSED_CERTIFICATES[self._alert]}"
         if not self.counters.connections:  # later it is known to be false
             hint = " (does it expect TLS, mqtts?)"
             if self._tls:
-                hint = "" if self.settings.cert_file else " (does it ask for a broker.cert_file?)"
+                own = self.settings.client_pem or self.settings.cert_file
+                hint = "" if own else " (does it ask for a broker.cert_file?)"
         return f"the broker closed the connection{hint}"
 
     def _on_message(self, client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
@@ -452,6 +480,8 @@ class MqttLink:
 
     def _on_socket_close(self, client: paho.Client, userdata: object, sock: Any) -> None:
         self._count(sock)
+        if self._tls and not self._answered:
+            self._alert = self._alert or _last_alert(sock)
 
     def measure(self) -> LinkCounters:
         """The counters, brought up to date with the open socket."""
@@ -475,3 +505,14 @@ def _ended(error: Exception) -> Ended:
     if isinstance(error, ConnectionRefusedError | ConnectionResetError | ssl.SSLEOFError):
         return Ended.REFUSED
     return Ended.TURNED_AWAY if isinstance(error, ssl.SSLError) else Ended.UNANSWERED
+
+
+def _last_alert(sock: Any) -> str:
+    """The alert with which the broker has ended a TLS handshake; paho sees it only if it reads in time."""
+    try:
+        sock.recv(1)
+    except ssl.SSLError as exc:
+        return found[1] if (found := _ALERT.search(str(exc))) else ""
+    except (OSError, ValueError):
+        pass
+    return ""

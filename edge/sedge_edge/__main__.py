@@ -106,6 +106,8 @@ def parser() -> Parser:
         "doctor", help="look for problems", examples=["sedge-edge doctor -c device-1/edge.toml"]
     )
     checking.add_argument("--json", action="store_true", help="one JSON object per check")
+    help_text = "compare the data with this bundle's model (default: the newest run's)"
+    checking.add_argument("--bundle", type=Path, metavar="FOLDER", help=help_text)
     checking.set_defaults(call=_doctor)
     pruning = commands.add_parser(
         "prune",
@@ -338,7 +340,8 @@ def _confirmed(question: str) -> bool:
 def _doctor(arguments: argparse.Namespace) -> int:
     from sedge_edge.doctor import examine
 
-    return 0 if examine(arguments.config, check_printer(arguments.json)) else 1
+    report = check_printer(arguments.json)
+    return 0 if examine(arguments.config, report, arguments.bundle) else 1
 
 
 def _predict(arguments: argparse.Namespace) -> int:

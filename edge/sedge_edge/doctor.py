@@ -8,6 +8,8 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
+
 from sedge_edge.backends import BACKENDS, allowed_backends, installed_backends
 from sedge_edge.config import EdgeConfig, load_config
 from sedge_edge.data import Raw, read_source
@@ -19,13 +21,13 @@ from sedge_edge.rounds.frozen_data import read_bundle
 from sedge_edge.rounds.state import SCHEMA, AgentState
 from sedge_edge.sensors import Sensors
 from sedge_edge.training.examples import Examples, fitting, split_rows
-from sedge_protocol.errors import ConfigError, SedgeError, StorageError
+from sedge_protocol.errors import ConfigError, DataError, SedgeError, StorageError
 from sedge_protocol.host.blobs import BlobFolder
 from sedge_protocol.host.journal import Journal
 from sedge_protocol.host.memory_limit import memory_mb
 from sedge_protocol.host.privileges import act_as_owner, as_caller
 from sedge_protocol.host.user_code import imported
-from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS, BundleManifest
+from sedge_protocol.wire.bundle import WITHOUT_PROGRAMS, BundleManifest, load
 from sedge_protocol.wire.frame import EARLIEST_CLOCK_S, LATEST_CLOCK_S
 
 # Where sedge-edge.service reads its configuration, and the only place where it may write.
@@ -35,8 +37,11 @@ ENOUGH_FREE_BYTES = 64 * 2**20
 ENOUGH_MEMORY_MB = 200
 
 
-def examine(path: Path, report: Callable[[bool, str], None]) -> bool:
-    """Make every check and call ``report`` with each result. True when all have passed."""
+def examine(path: Path, report: Callable[[bool, str], None], bundle: Path | None = None) -> bool:
+    """Make every check and call ``report`` with each result. True when all have passed.
+
+    The data are compared with the model of a ``bundle``'s folder or, without one, of the newest run.
+    """
     try:
         config = load_config(path)
     except SedgeError as exc:
@@ -47,7 +52,7 @@ def examine(path: Path, report: Callable[[bool, str], None]) -> bool:
         "disk": lambda: _disk(config),
         "clock": _clock,
         "memory": _memory,
-        "data": lambda: _data(config, path.absolute().parent),
+        "data": lambda: _data(config, path.absolute().parent, bundle),
         "backend": lambda: _backend(config, path.absolute().parent),
         **({"frozen": lambda: _frozen(config)} if config.frozen else {}),
         "gates": lambda: gate_values(Gates(config.gates, Sensors())),
@@ -101,8 +106,9 @@ def _memory() -> str:
     return f"{available} MB"
 
 
-def _data(config: EdgeConfig, base: Path) -> str:
-    data, manifest = config.data, _manifest(config)
+def _data(config: EdgeConfig, base: Path, bundle: Path | None) -> str:
+    data = config.data
+    manifest = _manifest(config) if bundle is None else load(bundle)[0].manifest
     shape = None if manifest is None else manifest.input.shape
     raws = [
         read_source(source, base, shape) for source in (data.train, data.test) if source is not None
@@ -111,12 +117,40 @@ def _data(config: EdgeConfig, base: Path) -> str:
     counts = [len(whole.targets) for whole in wholes]
     if data.test is None:
         counts = [len(rows) for rows in split_rows(counts[0], data.test_fraction, data.split_seed)]
-    if manifest is not None:  # unsplit, so that the file's row is named
-        wholes = [fitting(whole, manifest) for whole in wholes]
+    if manifest is not None:
+        wholes = [_fitting(*pair, manifest) for pair in zip(raws, wholes, strict=True)]
     rows = "x".join(str(extent) for extent in wholes[0].inputs.shape[1:])
     said = f"{counts[0]} examples to train on, {counts[1]} to test, each {rows}"
     notes = dict.fromkeys(note for raw in raws for note in raw.notes)
-    return "; ".join([f"{said}, x {_range(raws[0], wholes[0])}", *notes])
+    if manifest is None:
+        notes["no model is here yet: --bundle FOLDER compares the data with one"] = None
+    said = f"{said}, x {_range(raws[0], wholes[0])}{_targets(wholes[0])}"
+    return "; ".join([said, *notes])
+
+
+def _fitting(raw: Raw, whole: Examples, manifest: BundleManifest) -> Examples:
+    """The examples as the model takes them. Raises ``DataError``, which names the source."""
+    try:
+        return fitting(whole, manifest)
+    except DataError as exc:
+        named = exc.row is not None and whole.places is not None
+        raise exc if named else DataError(f"{raw.where}: {exc}") from exc
+
+
+def _targets(whole: Examples) -> str:
+    """The range of y, and the first example that keeps it from being classes if most of it could be."""
+    y = whole.targets
+    if y is whole.inputs or not y.size:
+        return ""
+    labels = y.dtype.kind == "i"
+    said = f", y {'labels' if labels else 'numbers'} from {y.min():.6g} to {y.max():.6g}"
+    odd = (y != np.rint(y)) | (y < 0)
+    if y.ndim > 2 or (labels and y.ndim > 1) or not odd.any() or 2 * odd.sum() > odd.size:
+        return said
+    row = int(np.argmax(odd.reshape(len(odd), -1).any(axis=1)))
+    place = f"y[{row}]" if whole.places is None else whole.places.name(row)
+    value = y[row][odd[row]].flat[0] if y.ndim > 1 else y[row]
+    return f"{said} ({place} has {value:.6g}, which is no class)"
 
 
 def _range(raw: Raw, whole: Examples) -> str:

@@ -51,9 +51,13 @@ class ConfigError(SedgeError):
 
 
 class DataError(SedgeError):
-    """The user's data set cannot be trained on."""
+    """The user's data set cannot be trained on. ``row`` is the example at fault, if it is a single one."""
 
     exit_status = 3
+
+    def __init__(self, text: str, row: int | None = None) -> None:
+        self.row = row
+        super().__init__(text)
 
 
 class ExportError(SedgeError):

@@ -87,7 +87,9 @@ def test_a_healthy_device(home: Path) -> None:
     assert all(good for good, _ in found.values())
     texts = {what: text for what, (_, text) in found.items()}
     assert texts["configuration"] == f"{home}, device pi-1 of fleet home"
-    assert texts["data"] == "16 examples to train on, 4 to test, each 6, x from -2.33 to 2"
+    assert texts["data"].startswith(
+        "16 examples to train on, 4 to test, each 6, x from -2.33 to 2, y labels from 0 to 2; no model"
+    )
     assert texts["disk"].startswith(f"{home.parent / 'state'} is writable, ")
     assert "onnxruntime" in texts["backend"]
     assert texts["broker"].startswith("mqtt://127.0.0.1:1 lets the device in; coordinator 1 of")
@@ -175,15 +177,23 @@ def test_a_bad_configuration_is_all_it_can_tell(home: Path, text: str | None, me
     assert message in found["configuration"][1]
 
 
-def test_data_that_the_model_cannot_take(home: Path, tiny: tuple[bytes, Theta]) -> None:
-    """Three classes, and a label beyond them; the row is the file's."""
-    put_models(home, tiny[0], {"first": tiny[1]})
-    assert findings(home)[1]["data"][0]
+@pytest.mark.parametrize("label", ["3", "-1", "1.5"])
+def test_a_label_that_is_no_class(home: Path, tiny: tuple[bytes, Theta], label: str) -> None:
+    """Of three; arrays name their row and tables their line, and without a model it is only shown."""
     with np.load(home.parent / "train.npz") as arrays:
-        x, y = arrays["x"], arrays["y"]
-    np.savez(home.parent / "train.npz", x=x, y=np.where(np.arange(len(y)) == 17, 3, y))
+        x, y = arrays["x"], arrays["y"].astype(float)
+    y[17] = float(label)
+    np.savez(home.parent / "train.npz", x=x, y=y)
+    assert findings(home)[1]["data"][0]
+    put_models(home, tiny[0], {"first": tiny[1]})
     good, text = findings(home)[1]["data"]
-    assert not good and "y[17] is 3" in text
+    assert not good and f"train.npz, row 17: y[17] is {label}" in text
+    rows = [",".join(map(str, (*row, 1))) for row in x.reshape(len(x), -1)]
+    rows[17] = rows[17][:-1] + label
+    (home.parent / "train.csv").write_text("\n\n" + "\n".join(rows))
+    home.write_text(home.read_text().replace("train.npz", "train.csv"))
+    good, text = findings(home)[1]["data"]
+    assert not good and f"train.csv, line 20: y[17] is {label}, the model has classes 0 to" in text
 
 
 @pytest.mark.parametrize(
@@ -192,7 +202,7 @@ def test_data_that_the_model_cannot_take(home: Path, tiny: tuple[bytes, Theta]) 
         (np.full((20, 6), 60.0), "each 6, x from 60 to 60"),
         (
             np.arange(120, dtype=np.uint8).reshape(20, 6),
-            "each 6, x from 0 to 119; x holds unsigned bytes in rows of shape (6,), taken as numbers",
+            "each 6, x from 0 to 119, y labels from 0 to 2; x holds unsigned bytes in rows of shape (6,), taken as numbers",
         ),
         (
             np.arange(120, dtype=np.uint8).reshape(20, 1, 2, 3),

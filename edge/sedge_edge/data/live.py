@@ -37,7 +37,7 @@ class LiveData:
         return self._examples
 
     def _stamps(self) -> tuple[object, ...]:
-        sources = (self._data.train, self._data.test or "")
+        sources = (s for s in (self._data.train, self._data.test) if s is not None)
         return tuple(_stamp(self._base / s) for s in sources if not FUNCTION_SOURCE.fullmatch(s))
 
 

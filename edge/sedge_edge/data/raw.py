@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sedge_edge.data.memory import no_room
-from sedge_edge.training.examples import Examples, Inputs, check_inputs, for_model
+from sedge_edge.training.examples import Examples, Inputs, Places, check_inputs, for_model
 from sedge_protocol.errors import DataError
 from sedge_protocol.wire.bundle import BundleManifest
 from sedge_protocol.wire.parts import InputPart, arranged, pack
@@ -22,7 +22,7 @@ class Raw:
 
     ``where`` names the source, and ``group`` is its unchecked array of groups. ``parts`` are the arrays
     that x holds, if the source gives several. ``notes`` say what its reader decided or left out, a sentence
-    each.
+    each. ``places`` are known if the source is a file.
     """
 
     x: NDArray[np.generic]
@@ -31,14 +31,18 @@ class Raw:
     group: object = None
     parts: tuple[InputPart, ...] = ()
     notes: tuple[str, ...] = ()
+    places: Places | None = None
 
     def examples(self, rows: NDArray[np.intp] | None = None) -> Examples:
         """These rows (default: all), converted to the types that programs take. Raises ``DataError``."""
         try:
             x = _converted(self.x if rows is None else self.x[rows], self.where)
+            places = self.places
+            if rows is not None and places is not None:
+                places = places.of(rows)
             if self.y is None:
-                return Examples(x, x, self.parts)
-            return Examples(x, self.y if rows is None else self.y[rows], self.parts)
+                return Examples(x, x, self.parts, places)
+            return Examples(x, self.y if rows is None else self.y[rows], self.parts, places)
         except MemoryError as exc:
             raise no_room(self.where) from exc
 

@@ -3,8 +3,11 @@
 import importlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
+
+import numpy as np
 
 from sedge_edge.config import FUNCTION_SOURCE, DataConfig
 from sedge_edge.data.archive import read_archive
@@ -12,7 +15,7 @@ from sedge_edge.data.images import read_images
 from sedge_edge.data.memory import no_room
 from sedge_edge.data.raw import Raw, raw
 from sedge_edge.data.table import DELIMITERS, read_table
-from sedge_edge.training.examples import Examples, split_rows
+from sedge_edge.training.examples import Examples, Places, split_rows
 from sedge_protocol.errors import DataError
 from sedge_protocol.host.user_code import importable
 
@@ -75,8 +78,10 @@ def _read(source: str, base: Path, shape: tuple[int, ...] | None) -> Raw:
         raise DataError(f"{path}: {ending} is not read, expected {expected}: 'my_data:load'")
     if ending in DELIMITERS:
         table = read_table(path)
-        return raw(table.x, table.y, table.group, str(path), table.notes)
-    return raw(*read_archive(path), source)
+        made = raw(table.x, table.y, table.group, str(path), table.notes)
+        return replace(made, places=Places(path.name, "line", table.lines))
+    made = raw(*read_archive(path), source)
+    return replace(made, places=Places(path.name, "row", np.arange(len(made.x))))
 
 
 def _noted(whole: Raw) -> Raw:

@@ -29,12 +29,16 @@ _GROUP = "group"
 
 @dataclass(frozen=True)
 class Table:
-    """x (N, K); y (N,) and each row's group if there are such columns; notes on the reader's decisions."""
+    """x (N, K); y (N,) and each row's group if there are such columns; notes on the reader's decisions.
+
+    ``lines`` (N,) are the rows' lines in the file, from 1.
+    """
 
     x: NDArray[np.float64]
     y: NDArray[np.float64] | NDArray[np.int64] | None
     group: NDArray[np.str_] | None
     notes: tuple[str, ...]
+    lines: NDArray[np.int64]
 
 
 def read_table(path: Path, inputs: int = 0) -> Table:
@@ -111,7 +115,7 @@ def _read(file: TextIO, path: Path, inputs: int) -> Table:
         [text.lstrip("# ").lower() for text in first] if _is_header(first, decimal_comma) else []
     )
     columns = _Columns(path, names, len(first), inputs)
-    values, groups, whole = array("d"), list[str](), True
+    values, lines, groups, whole = array("d"), array("q"), list[str](), True
     for row in _data(first, rows, named=bool(names)):
         place = f"{path}, line {reader.line_num}"
         if len(row) != columns.count:
@@ -122,6 +126,7 @@ def _read(file: TextIO, path: Path, inputs: int) -> Table:
             groups.append(row[columns.group].strip())
             row[columns.group] = "0"
         values.extend(_numbers(row, decimal_comma, columns, place))
+        lines.append(reader.line_num)
         if columns.target is not None:
             whole = whole and row[columns.target].strip().lstrip("+-").isdecimal()
     table = np.frombuffer(values, np.float64).reshape(-1, columns.count)
@@ -136,6 +141,7 @@ def _read(file: TextIO, path: Path, inputs: int) -> Table:
         target.astype(np.int64) if whole and target is not None else target,
         None if columns.group is None else np.array(groups),
         columns.notes,
+        np.frombuffer(lines, np.int64),
     )
 
 

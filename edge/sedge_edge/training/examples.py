@@ -1,7 +1,7 @@
 """A device's examples: checked against the model, and split reproducibly."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +18,52 @@ Inputs: TypeAlias = NDArray[np.float32 | np.int64]
 
 
 @dataclass(frozen=True)
+class Places:
+    """The places of N examples in their ``file``: lines (N,) of a table, rows (N,) of arrays."""
+
+    file: str
+    kind: Literal["line", "row"]
+    numbers: NDArray[np.int64] | NDArray[np.intp]
+
+    def of(self, rows: NDArray[np.int64] | NDArray[np.intp]) -> "Places":
+        """Those of some of the examples."""
+        return Places(self.file, self.kind, self.numbers[rows])
+
+    def name(self, row: int) -> str:
+        """The place of an example, as messages give it."""
+        return f"{self.file}, {self.kind} {self.numbers[row]}"
+
+
+@dataclass(frozen=True)
 class Examples:
     """N examples: ``inputs`` (N, ...), and ``targets``: labels (N,) or (N, ...), or numbers (N, ...).
 
     If the inputs are the targets, both are the same array. ``parts`` are the arrays that a row of
-    ``inputs`` (N, K) holds, if the user gave several by name.
+    ``inputs`` (N, K) holds, if the user gave several by name. ``places`` are known if they come from a file.
     """
 
     inputs: Inputs
     targets: Inputs
     parts: tuple[InputPart, ...] = ()
+    places: Places | None = None
 
 
 def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
     """The examples as the model takes them: an autoencoder's targets are its inputs.
 
     They are converted to the model's types if that changes no value (``for_model``), so devices that store
-    the same numbers in different types train on the same values. Raises ``DataError`` unless the model can
-    be trained and evaluated on them.
+    the same numbers in different types train on the same values. Raises ``DataError``, with the place of the
+    example at fault, unless the model can be trained and evaluated on them.
     """
+    try:
+        return _fitting(examples, manifest)
+    except DataError as exc:
+        if exc.row is None or examples.places is None:
+            raise
+        raise DataError(f"{examples.places.name(exc.row)}: {exc}", exc.row) from exc
+
+
+def _fitting(examples: Examples, manifest: BundleManifest) -> Examples:
     inputs, parts = examples.inputs, examples.parts
     if manifest.target is not None and examples.targets is inputs:
         names = f"; found the arrays {', '.join(part.name for part in parts)}" if parts else ""
@@ -48,17 +75,17 @@ def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
     targets = inputs
     if manifest.target is not None:
         targets = _column(examples.targets, manifest.target)
+        if manifest.num_classes and len(targets) and targets.shape[1:] == manifest.target.shape:
+            check_labels(targets, manifest.num_classes, "y")
         targets = for_model(targets, manifest.target, "y")
     if len(inputs) != len(targets):
         raise DataError(f"x has {len(inputs)} rows and y {len(targets)}, expected the same number")
     check_inputs(inputs, manifest, "x")
     if manifest.target is not None:
         _check_rows(targets, manifest.target, "y")
-    if manifest.num_classes:
-        check_labels(targets, manifest.num_classes, "y")
     if inputs is examples.inputs and targets is examples.targets:
         return examples
-    return Examples(inputs, targets, manifest.parts)
+    return Examples(inputs, targets, manifest.parts, examples.places)
 
 
 def check_labels(labels: Inputs, num_classes: int, name: str) -> None:
@@ -68,22 +95,27 @@ def check_labels(labels: Inputs, num_classes: int, name: str) -> None:
     """
     several = labels.ndim > 1
     wrong = (labels < 0) | (labels >= num_classes)
+    if labels.dtype.kind == "f":
+        wrong |= labels != np.rint(labels)
     if several:
         wrong &= labels != IGNORED
     if wrong.any():
         text = refusals.WRONG_ELEMENT if several else refusals.WRONG_LABEL
-        raise DataError(_at_first(text, labels, wrong, name, num_classes))
+        raise _at_first(text, labels, wrong, name, num_classes)
     empty = (labels == IGNORED).reshape(len(labels), -1).all(1)
     if empty.any():
         row = int(np.argmax(empty))
-        raise DataError(refusals.NOTHING_COUNTS.format(name=name, row=row, ignored=IGNORED))
+        raise DataError(refusals.NOTHING_COUNTS.format(name=name, row=row, ignored=IGNORED), row)
 
 
-def _at_first(text: str, rows: Inputs, wrong: NDArray[np.bool_], name: str, count: int) -> str:
+def _at_first(
+    text: str, rows: Inputs, wrong: NDArray[np.bool_], name: str, count: int
+) -> DataError:
     """The refusal of the first number that is not within 0 to ``count`` - 1."""
     place = np.unravel_index(np.argmax(wrong), wrong.shape)
     where = ", ".join(map(str, place))
-    return text.format(name=name, place=where, value=rows[place], last=count - 1, ignored=IGNORED)
+    values = {"name": name, "place": where, "value": rows[place]}
+    return DataError(text.format(**values, last=count - 1, ignored=IGNORED), int(place[0]))
 
 
 def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
@@ -100,7 +132,8 @@ def for_model(rows: Inputs, wanted: TensorSpec, name: str) -> Inputs:
         limit = f"at most {MAX_INTEGER} in magnitude"
         found = f"{name} is {rows.dtype} and {name}[{row}] holds {value}"
         raise DataError(
-            f"{found}, the model expects {wanted.dtype}: whole numbers are taken for it, {limit}"
+            f"{found}, the model expects {wanted.dtype}: whole numbers are taken for it, {limit}",
+            row,
         )
     return rows.astype(wanted.dtype)
 
@@ -125,7 +158,8 @@ def rows_of(examples: Examples, rows: NDArray[np.int64] | NDArray[np.intp]) -> E
     """Copies of these rows."""
     inputs = examples.inputs[rows]
     own = examples.targets is not examples.inputs
-    return Examples(inputs, examples.targets[rows] if own else inputs, examples.parts)
+    places = None if examples.places is None else examples.places.of(rows)
+    return Examples(inputs, examples.targets[rows] if own else inputs, examples.parts, places)
 
 
 def split_rows(
@@ -158,7 +192,7 @@ def check_tokens(inputs: Inputs, vocabulary: int, name: str) -> None:
         return
     wrong = (inputs < 0) | (inputs >= vocabulary)
     if wrong.any():
-        raise DataError(_at_first(refusals.WRONG_TOKEN, inputs, wrong, name, vocabulary))
+        raise _at_first(refusals.WRONG_TOKEN, inputs, wrong, name, vocabulary)
 
 
 def _check_rows(rows: Inputs, expected: TensorSpec, name: str) -> None:
@@ -180,4 +214,4 @@ def require_finite(inputs: Inputs, name: str) -> None:
     finite = np.isfinite(highest) & np.isfinite(lowest)
     if not finite.all():
         row = int(np.argmin(finite))
-        raise DataError(f"{name}[{row}] holds NaN or inf, expected finite numbers, as float32")
+        raise DataError(f"{name}[{row}] holds NaN or inf, expected finite numbers, as float32", row)

@@ -21,6 +21,8 @@ def read_arrays(
     Raises ``DataError`` for anything else; it calls the file ``where`` and says what was ``expected``.
     """
     start = file.read(len(_NPY))
+    if not start:
+        raise DataError(f"{where}: empty, expected {expected}")
     file.seek(0)
     if not start.startswith((_ZIP, _NPY)):
         raise DataError(f"{where}: neither .npy nor .npz, expected {expected}")

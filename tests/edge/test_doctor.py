@@ -202,7 +202,8 @@ def test_a_label_that_is_no_class(home: Path, tiny: tuple[bytes, Theta], label: 
         (np.full((20, 6), 60.0), "each 6, x from 60 to 60"),
         (
             np.arange(120, dtype=np.uint8).reshape(20, 6),
-            "each 6, x from 0 to 119, y labels from 0 to 2; x holds unsigned bytes in rows of shape (6,), taken as numbers",
+            "each 6, x from 0 to 119, y labels from 0 to 2; x holds unsigned bytes in rows of shape "
+            "(6,), taken as numbers",
         ),
         (
             np.arange(120, dtype=np.uint8).reshape(20, 1, 2, 3),

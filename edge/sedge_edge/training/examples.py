@@ -39,7 +39,7 @@ class Examples:
     """N examples: ``inputs`` (N, ...), and ``targets``: labels (N,) or (N, ...), or numbers (N, ...).
 
     If the inputs are the targets, both are the same array. ``parts`` are the arrays that a row of
-    ``inputs`` (N, K) holds, if the user gave several by name. ``places`` are known if they come from a file.
+    ``inputs`` (N, K) holds, if the user gave several by name. Examples from a file know their ``places``.
     """
 
     inputs: Inputs
@@ -52,8 +52,8 @@ def fitting(examples: Examples, manifest: BundleManifest) -> Examples:
     """The examples as the model takes them: an autoencoder's targets are its inputs.
 
     They are converted to the model's types if that changes no value (``for_model``), so devices that store
-    the same numbers in different types train on the same values. Raises ``DataError``, with the place of the
-    example at fault, unless the model can be trained and evaluated on them.
+    the same numbers in different types train on the same values. Raises ``DataError``, with the place of
+    the example at fault, unless the model can be trained and evaluated on them.
     """
     try:
         return _fitting(examples, manifest)

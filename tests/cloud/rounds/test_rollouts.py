@@ -53,13 +53,7 @@ PRIVATE = msgspec.structs.replace(
     codec=CodecConfig(error_feedback=False),
 )
 CRASHES = "TooManyStarts"
-SINCE = time.time() - BEGUN
 Work = Callable[[Order], bytes | str | None]
-
-
-def wall(now: float) -> float:
-    """The wall clock, by which a rollout begins."""
-    return SINCE + now
 
 
 def good(order: Order) -> bytes:
@@ -93,11 +87,18 @@ class Fleet:
         names: list[str] = NAMES,
         config: RunConfig = CONFIGURED,
     ) -> None:
-        self.names, self.cloud = names, Cloud(folder, config, names, wall=wall)
+        self.since = time.time() - BEGUN
+        self.names, self.cloud = names, Cloud(folder, config, names, wall=self.wall)
         self.orders = dict[str, Order]()
         self.cloud.hello()
         self.row = start_rollout(self.cloud.store, RUN, new_version(folder), plan)
+        # The machine's clock has gone on since then, by seconds where it is busy.
+        self.since = self.row.created - self.cloud.now
         self.answer(good)  # the round that was open before
+
+    def wall(self, now: float) -> float:
+        """The wall clock, by which a rollout begins."""
+        return self.since + now
 
     def answer(self, work: Work) -> set[str]:
         """A round: its devices answer, and the next one begins. Returns those with the new bundle."""
@@ -127,7 +128,7 @@ class Fleet:
 
     def lines(self) -> list[str]:
         """What `rollout status` says."""
-        return list(rollout_lines(self.cloud.store, RUN, wall(self.cloud.now)))
+        return list(rollout_lines(self.cloud.store, RUN, self.wall(self.cloud.now)))
 
     def now(self) -> RolloutRow:
         """The rollout as the store has it."""
@@ -174,7 +175,7 @@ def test_the_page_says_how_a_rollout_goes_and_what_a_device_has(tmp_path: Path) 
     fleet = Fleet(tmp_path, RolloutPlan((0.1, 0.5, 1.0)), NAMES[:20])
     first = fleet.answer(good)
     second = fleet.answer(good)
-    found = Reader(FLEET, tmp_path / "state", fleet.cloud.store).read(wall(fleet.cloud.now))
+    found = Reader(FLEET, tmp_path / "state", fleet.cloud.store).read(fleet.wall(fleet.cloud.now))
     run, mark = found.runs[0], fleet.row.bundle.hex()[:8]
     goes = f"Rollout 1 of version 2 ({mark}) is in progress. Phase 3 of 3, 100 %: "
     assert f"{goes}of 20 devices 10 succeeded, 0 failed, 10 waiting." in text_of(
@@ -193,13 +194,13 @@ def test_an_aborted_rollout_is_a_problem_until_the_next_one(tmp_path: Path) -> N
     fleet = Fleet(tmp_path, names=NAMES[:20])
     reader = Reader(FLEET, tmp_path / "state", fleet.cloud.store)
     fleet.answer(lambda order: CRASHES)
-    found = reader.read(wall(fleet.cloud.now))
+    found = reader.read(fleet.wall(fleet.cloud.now))
     (problem,) = [problem for problem in found.problems if problem.code == "rollout_aborted"]
     assert problem.text == f"rollout 1 was aborted: {fleet.now().why}"
     assert "rollout 1 was aborted: " in text_of(status_page(found), "problems")
     assert "is aborted: 1 of 1 devices failed" in text_of(status_page(found), "run")
     start_rollout(fleet.cloud.store, RUN, new_version(tmp_path / "again"), PLAN)
-    codes = {problem.code for problem in reader.read(wall(fleet.cloud.now)).problems}
+    codes = {problem.code for problem in reader.read(fleet.wall(fleet.cloud.now)).problems}
     assert "rollout_aborted" not in codes
 
 
